@@ -1,0 +1,397 @@
+"""Every error that crosses a module border, with what each side needs to know of it.
+
+    WhimbrelError
+    ├── RequestError            the caller must change something; nothing was stored
+    │   ├── BadRequest, IllegalTopic, IllegalGroup, IllegalTag, IllegalKey, IllegalPropertyKey, IllegalMessageGroup,
+    │   │   IllegalMessageId, IllegalFilter, IllegalInvisibleTime, IllegalDeliveryTime, IllegalOffset,
+    │   │   IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted, MessageTooLarge,
+    │   │   MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden, AlreadyExists
+    │   ├── TopicNotFound, GroupNotFound, OffsetNotFound
+    ├── Refused                 this server can't now; nothing was stored
+    │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
+    ├── Stored                  the message is stored, but its durability was not confirmed in time
+    │   ├── FlushTimeout, ReplicaTimeout
+    ├── CorruptRecord           bytes on disk do not decode
+    ├── StoreError              the store directory can't be used as it is
+    ├── PeerError               the other end of a connection
+    │   ├── RemoteProtocolError (theirs), LocalProtocolError (ours), ConnectionClosed
+    └── ClientError             raised by the client library only
+        └── Unavailable, RequestTimeout
+
+`reason` names the error for tools; `grpc` is the gRPC status name; `code` is the `apache.rocketmq.v2` code; `retry` says
+whether the same call may succeed later; `effect` is what has happened on the server: none, unknown or stored.
+"""
+
+from typing import ClassVar, Literal
+
+__all__ = [
+    "AlreadyExists", "BadRequest", "ClientError", "ClientIdRequired", "ConnectionClosed", "CorruptRecord",
+    "FlushTimeout", "Forbidden", "GroupNotFound", "IllegalAccessPoint", "IllegalDeliveryTime", "IllegalFilter",
+    "IllegalGroup", "IllegalInvisibleTime", "IllegalKey", "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset",
+    "IllegalPropertyKey", "IllegalTag", "IllegalTopic", "InvalidReceiptHandle", "LocalProtocolError",
+    "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoReplica", "NotReady",
+    "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "PeerError", "PropertiesTooLarge", "Refused",
+    "RemoteProtocolError", "ReplicaTimeout", "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored",
+    "Throttled", "TopicNotFound", "Unavailable", "WhimbrelError", "error_for_code",
+]  # fmt: skip
+
+Effect = Literal["none", "unknown", "stored"]
+
+
+class WhimbrelError(Exception):
+    """Base of all; carries one sentence that says what is wrong and, where it can, what to do."""
+
+    reason: ClassVar[str] = "INTERNAL"
+    grpc: ClassVar[str] = "INTERNAL"
+    code: ClassVar[int] = 50001
+    retry: ClassVar[bool] = False
+    effect: ClassVar[Effect] = "unknown"
+    known: ClassVar[dict[str, type["WhimbrelError"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Register the class under its reason, which must be its own."""
+        if "reason" in cls.__dict__:
+            assert cls.reason not in WhimbrelError.known, f"reason {cls.reason} is used twice"
+            WhimbrelError.known[cls.reason] = cls
+
+
+class RequestError(WhimbrelError):
+    """The caller must change something; nothing was stored."""
+
+    reason = "BAD_REQUEST"
+    grpc = "INVALID_ARGUMENT"
+    code = 40000
+    effect = "none"
+
+
+class BadRequest(RequestError):
+    """The request makes no sense in a way that has no code of its own."""
+
+    reason = "MALFORMED_REQUEST"
+
+
+class IllegalAccessPoint(RequestError):
+    """The access point in a request can't be dialled."""
+
+    reason = "ILLEGAL_ACCESS_POINT"
+    code = 40001
+
+
+class IllegalTopic(RequestError):
+    """A topic name is blank, too long, has a character outside the alphabet, or is reserved."""
+
+    reason = "ILLEGAL_TOPIC"
+    code = 40002
+
+
+class IllegalGroup(RequestError):
+    """A group name is blank, too long, has a character outside the alphabet, or is reserved."""
+
+    reason = "ILLEGAL_CONSUMER_GROUP"
+    code = 40003
+
+
+class IllegalTag(RequestError):
+    """A message tag is blank, holds `|` or control characters."""
+
+    reason = "ILLEGAL_MESSAGE_TAG"
+    code = 40004
+
+
+class IllegalKey(RequestError):
+    """A message key is blank, or holds a space or control characters."""
+
+    reason = "ILLEGAL_MESSAGE_KEY"
+    code = 40005
+
+
+class IllegalMessageGroup(RequestError):
+    """A message group is blank, too long, or holds control characters."""
+
+    reason = "ILLEGAL_MESSAGE_GROUP"
+    code = 40006
+
+
+class IllegalPropertyKey(RequestError):
+    """A user property's key is reserved, or key or value holds control characters."""
+
+    reason = "ILLEGAL_MESSAGE_PROPERTY_KEY"
+    code = 40007
+
+
+class IllegalMessageId(RequestError):
+    """A message id is blank."""
+
+    reason = "ILLEGAL_MESSAGE_ID"
+    code = 40009
+
+
+class IllegalFilter(RequestError):
+    """A filter expression does not parse."""
+
+    reason = "ILLEGAL_FILTER_EXPRESSION"
+    code = 40010
+
+
+class IllegalInvisibleTime(RequestError):
+    """An invisible duration is outside its limits."""
+
+    reason = "ILLEGAL_INVISIBLE_TIME"
+    code = 40011
+
+
+class IllegalDeliveryTime(RequestError):
+    """A delivery time is too far ahead."""
+
+    reason = "ILLEGAL_DELIVERY_TIME"
+    code = 40012
+
+
+class InvalidReceiptHandle(RequestError):
+    """A receipt handle is malformed, expired, or names a delivery that is over."""
+
+    reason = "INVALID_RECEIPT_HANDLE"
+    code = 40013
+
+
+class MessageTypeConflict(RequestError):
+    """A message's properties make it a type that its topic does not take."""
+
+    reason = "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"
+    code = 40014
+
+
+class MessageCorrupted(RequestError):
+    """A send holds no message, messages of several topics, or a body that does not match its digest."""
+
+    reason = "MESSAGE_CORRUPTED"
+    code = 40016
+
+
+class ClientIdRequired(RequestError):
+    """The header `x-mq-client-id` is missing."""
+
+    reason = "CLIENT_ID_REQUIRED"
+    code = 40017
+
+
+class IllegalOffset(RequestError):
+    """An offset lies outside the queue."""
+
+    reason = "ILLEGAL_OFFSET"
+    grpc = "OUT_OF_RANGE"
+    code = 40019
+
+
+class Forbidden(RequestError):
+    """The topic or group does not allow this."""
+
+    reason = "FORBIDDEN"
+    grpc = "PERMISSION_DENIED"
+    code = 40300
+
+
+class TopicNotFound(RequestError):
+    """No such topic."""
+
+    reason = "TOPIC_NOT_FOUND"
+    grpc = "NOT_FOUND"
+    code = 40402
+
+
+class GroupNotFound(RequestError):
+    """No such consumer group."""
+
+    reason = "CONSUMER_GROUP_NOT_FOUND"
+    grpc = "NOT_FOUND"
+    code = 40403
+
+
+class OffsetNotFound(RequestError):
+    """The group has no offset on this queue."""
+
+    reason = "OFFSET_NOT_FOUND"
+    grpc = "NOT_FOUND"
+    code = 40404
+
+
+class AlreadyExists(RequestError):
+    """A topic or group of this name exists."""
+
+    reason = "ALREADY_EXISTS"
+    grpc = "ALREADY_EXISTS"
+
+
+class MessageTooLarge(RequestError):
+    """A message body or a record is over its limit."""
+
+    reason = "MESSAGE_BODY_TOO_LARGE"
+    code = 41301
+
+
+class MessageEmpty(RequestError):
+    """A message body is empty."""
+
+    reason = "MESSAGE_BODY_EMPTY"
+    code = 41302
+
+
+class PropertiesTooLarge(RequestError):
+    """User properties, tag and keys are over their limit."""
+
+    reason = "MESSAGE_PROPERTIES_TOO_LARGE"
+    code = 43101
+
+
+class NotSupported(RequestError):
+    """This version does not do that."""
+
+    reason = "NOT_IMPLEMENTED"
+    grpc = "UNIMPLEMENTED"
+    code = 50100
+
+
+class Refused(WhimbrelError):
+    """This server can't now; nothing was stored, and the same call may succeed later or elsewhere."""
+
+    reason = "REFUSED"
+    grpc = "UNAVAILABLE"
+    retry = True
+    effect = "none"
+
+
+class NotWritable(Refused):
+    """The broker takes no writes: a slave, a master behind its slave, or one not yet settled."""
+
+    reason = "NOT_WRITABLE"
+
+
+class StoreFull(Refused):
+    """The disk has no room for the next record; reads go on."""
+
+    reason = "STORE_FULL"
+    grpc = "RESOURCE_EXHAUSTED"
+
+
+class NoReplica(Refused):
+    """Synchronous replication, and too few slaves are connected and near enough; asked before the append."""
+
+    reason = "HA_NOT_AVAILABLE"
+    code = 50002
+
+
+class Throttled(Refused):
+    """Too much is waiting already."""
+
+    reason = "TOO_MANY_REQUESTS"
+    grpc = "RESOURCE_EXHAUSTED"
+    code = 42900
+
+
+class NotReady(Refused):
+    """A nameserver that has just started does not know all brokers yet."""
+
+    reason = "NOT_READY"
+
+
+class NotRecovered(Refused):
+    """The process that writes the commitlog has not recovered it yet."""
+
+    reason = "NOT_RECOVERED"
+
+
+class Stored(WhimbrelError):
+    """The message is stored, but not yet as safe as was asked: sending it again makes a duplicate."""
+
+    reason = "STORED"
+    grpc = "DEADLINE_EXCEEDED"
+    retry = True
+    effect = "stored"
+
+
+class FlushTimeout(Stored):
+    """The local disk did not confirm in time."""
+
+    reason = "MASTER_PERSISTENCE_TIMEOUT"
+    code = 50401
+
+
+class ReplicaTimeout(Stored):
+    """Too few slaves confirmed in time."""
+
+    reason = "SLAVE_PERSISTENCE_TIMEOUT"
+    code = 50402
+
+
+class CorruptRecord(WhimbrelError):
+    """Bytes on disk do not decode as what should be there."""
+
+    reason = "CORRUPT_RECORD"
+    grpc = "DATA_LOSS"
+
+
+class StoreError(WhimbrelError):
+    """A store directory can't be used as it is: locked, of another file size, or not a store."""
+
+    reason = "STORE_ERROR"
+    grpc = "FAILED_PRECONDITION"
+
+
+class PeerError(WhimbrelError):
+    """The other end of a connection."""
+
+    reason = "PEER_ERROR"
+    grpc = "UNAVAILABLE"
+
+
+class RemoteProtocolError(PeerError):
+    """The peer broke the protocol; the connection ends."""
+
+    reason = "REMOTE_PROTOCOL_ERROR"
+
+
+class LocalProtocolError(PeerError):
+    """We were about to break the protocol: a bug of ours."""
+
+    reason = "LOCAL_PROTOCOL_ERROR"
+
+
+class ConnectionClosed(PeerError):
+    """The peer closed the connection."""
+
+    reason = "CONNECTION_CLOSED"
+
+
+class ClientError(WhimbrelError):
+    """Raised by the client library only."""
+
+    reason = "CLIENT_ERROR"
+
+
+class Unavailable(ClientError):
+    """No server could be reached."""
+
+    reason = "UNAVAILABLE"
+    grpc = "UNAVAILABLE"
+    retry = True
+
+
+class RequestTimeout(ClientError):
+    """The server did not answer in time."""
+
+    reason = "REQUEST_TIMEOUT"
+    grpc = "DEADLINE_EXCEEDED"
+    code = 40800
+    retry = True
+
+
+def error_for_code(code: int, message: str) -> WhimbrelError:
+    """Return the error that stands for an `apache.rocketmq.v2` code; several share 50001 and 40000."""
+    if code == 50001:
+        return WhimbrelError(message)
+    if code == 40000:
+        return BadRequest(message)
+    for cls in WhimbrelError.known.values():
+        if cls.code == code:
+            return cls(message)
+    return WhimbrelError(f"{message} (code {code})")

@@ -1,0 +1,312 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MESSAGE_TYPE_UNSPECIFIED: _ClassVar[MessageType]
+    MESSAGE_TYPE_NORMAL: _ClassVar[MessageType]
+    MESSAGE_TYPE_FIFO: _ClassVar[MessageType]
+    MESSAGE_TYPE_DELAY: _ClassVar[MessageType]
+    MESSAGE_TYPE_TRANSACTION: _ClassVar[MessageType]
+    MESSAGE_TYPE_MIXED: _ClassVar[MessageType]
+MESSAGE_TYPE_UNSPECIFIED: MessageType
+MESSAGE_TYPE_NORMAL: MessageType
+MESSAGE_TYPE_FIFO: MessageType
+MESSAGE_TYPE_DELAY: MessageType
+MESSAGE_TYPE_TRANSACTION: MessageType
+MESSAGE_TYPE_MIXED: MessageType
+
+class Topic(_message.Message):
+    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "system")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    message_type: MessageType
+    system: bool
+    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., system: _Optional[bool] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FIFO_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fifo: bool
+    max_attempts: int
+    consume_enabled: bool
+    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ...) -> None: ...
+
+class QueueState(_message.Message):
+    __slots__ = ("queue_id", "min_offset", "max_offset", "last_stored_at")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORED_AT_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_stored_at: _timestamp_pb2.Timestamp
+    def __init__(self, queue_id: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., last_stored_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class GroupProgress(_message.Message):
+    __slots__ = ("topic", "queue_id", "committed_offset", "next_offset", "max_offset", "in_flight", "lag")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    committed_offset: int
+    next_offset: int
+    max_offset: int
+    in_flight: int
+    lag: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., committed_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., in_flight: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
+
+class ClientDescription(_message.Message):
+    __slots__ = ("client_id", "language", "version", "last_seen_at")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_AT_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    language: str
+    version: str
+    last_seen_at: _timestamp_pb2.Timestamp
+    def __init__(self, client_id: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., last_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class CreateTopicResponse(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class UpdateTopicRequest(_message.Message):
+    __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    message_type: MessageType
+    def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ...) -> None: ...
+
+class UpdateTopicResponse(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteTopicResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("include_system",)
+    INCLUDE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    include_system: bool
+    def __init__(self, include_system: _Optional[bool] = ...) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
+
+class DescribeTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DescribeTopicResponse(_message.Message):
+    __slots__ = ("topic", "queues", "groups")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    queues: _containers.RepeatedCompositeFieldContainer[QueueState]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: Group
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
+
+class CreateGroupResponse(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: Group
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
+
+class UpdateGroupRequest(_message.Message):
+    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FIFO_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    CONSUME_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fifo: bool
+    max_attempts: int
+    consume_enabled: bool
+    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ...) -> None: ...
+
+class UpdateGroupResponse(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: Group
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("group", "progress", "clients")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    group: Group
+    progress: _containers.RepeatedCompositeFieldContainer[GroupProgress]
+    clients: _containers.RepeatedCompositeFieldContainer[ClientDescription]
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ..., clients: _Optional[_Iterable[_Union[ClientDescription, _Mapping]]] = ...) -> None: ...
+
+class ResetOffsetsRequest(_message.Message):
+    __slots__ = ("group", "topic", "queue_id", "earliest", "latest", "timestamp", "offset")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queue_id: int
+    earliest: bool
+    latest: bool
+    timestamp: _timestamp_pb2.Timestamp
+    offset: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ResetOffsetsResponse(_message.Message):
+    __slots__ = ("progress",)
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    progress: _containers.RepeatedCompositeFieldContainer[GroupProgress]
+    def __init__(self, progress: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ...) -> None: ...
+
+class DescribeReplicationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SlaveConnection(_message.Message):
+    __slots__ = ("peer", "acknowledged_offset", "sent_offset", "sent_bytes", "connected_at", "lag_bytes")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SENT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_AT_FIELD_NUMBER: _ClassVar[int]
+    LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    peer: str
+    acknowledged_offset: int
+    sent_offset: int
+    sent_bytes: int
+    connected_at: _timestamp_pb2.Timestamp
+    lag_bytes: int
+    def __init__(self, peer: _Optional[str] = ..., acknowledged_offset: _Optional[int] = ..., sent_offset: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lag_bytes: _Optional[int] = ...) -> None: ...
+
+class DescribeReplicationResponse(_message.Message):
+    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DISPATCHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REPLICATOR_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    HA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SLAVES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    broker_id: int
+    role: str
+    log_begin: int
+    log_end: int
+    flushed_offset: int
+    confirmed_offset: int
+    dispatched_offset: int
+    replicator_alive: bool
+    ha_address: str
+    slaves: _containers.RepeatedCompositeFieldContainer[SlaveConnection]
+    connected: bool
+    writable: bool
+    advice: str
+    replication: str
+    flush: str
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ...) -> None: ...

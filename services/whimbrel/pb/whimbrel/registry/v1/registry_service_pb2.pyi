@@ -1,0 +1,153 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class BrokerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BROKER_ROLE_UNSPECIFIED: _ClassVar[BrokerRole]
+    BROKER_ROLE_MASTER: _ClassVar[BrokerRole]
+    BROKER_ROLE_SLAVE: _ClassVar[BrokerRole]
+BROKER_ROLE_UNSPECIFIED: BrokerRole
+BROKER_ROLE_MASTER: BrokerRole
+BROKER_ROLE_SLAVE: BrokerRole
+
+class DataVersion(_message.Message):
+    __slots__ = ("timestamp_ms", "counter")
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    timestamp_ms: int
+    counter: int
+    def __init__(self, timestamp_ms: _Optional[int] = ..., counter: _Optional[int] = ...) -> None: ...
+
+class TopicQueues(_message.Message):
+    __slots__ = ("topic", "read_queues", "write_queues", "permission", "message_type", "system_flag")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    READ_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    PERMISSION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FLAG_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    message_type: str
+    system_flag: int
+    def __init__(self, topic: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[str] = ..., system_flag: _Optional[int] = ...) -> None: ...
+
+class Registration(_message.Message):
+    __slots__ = ("cluster", "broker_name", "broker_id", "role", "advertised_host", "advertised_explicitly", "port", "ha_address", "nameserver_host", "host_name")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISED_HOST_FIELD_NUMBER: _ClassVar[int]
+    ADVERTISED_EXPLICITLY_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    HA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NAMESERVER_HOST_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    broker_name: str
+    broker_id: int
+    role: BrokerRole
+    advertised_host: str
+    advertised_explicitly: bool
+    port: int
+    ha_address: str
+    nameserver_host: str
+    host_name: str
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., advertised_host: _Optional[str] = ..., advertised_explicitly: _Optional[bool] = ..., port: _Optional[int] = ..., ha_address: _Optional[str] = ..., nameserver_host: _Optional[str] = ..., host_name: _Optional[str] = ...) -> None: ...
+
+class SessionRequest(_message.Message):
+    __slots__ = ("registration", "topics", "topics_included", "version", "log_end", "log_begin", "writable")
+    REGISTRATION_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_INCLUDED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    registration: Registration
+    topics: _containers.RepeatedCompositeFieldContainer[TopicQueues]
+    topics_included: bool
+    version: DataVersion
+    log_end: int
+    log_begin: int
+    writable: bool
+    def __init__(self, registration: _Optional[_Union[Registration, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., topics_included: _Optional[bool] = ..., version: _Optional[_Union[DataVersion, _Mapping]] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ..., writable: _Optional[bool] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("broker_id", "address", "ha_address", "log_end", "log_begin")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    address: str
+    ha_address: str
+    log_end: int
+    log_begin: int
+    def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ...) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("lease", "renew_interval", "members", "settled")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    RENEW_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    lease: _duration_pb2.Duration
+    renew_interval: _duration_pb2.Duration
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    settled: bool
+    def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ...) -> None: ...
+
+class DescribeClusterRequest(_message.Message):
+    __slots__ = ("access_host",)
+    ACCESS_HOST_FIELD_NUMBER: _ClassVar[int]
+    access_host: str
+    def __init__(self, access_host: _Optional[str] = ...) -> None: ...
+
+class BrokerDescription(_message.Message):
+    __slots__ = ("cluster", "broker_name", "broker_id", "role", "address", "ha_address", "log_begin", "log_end", "writable", "renewed_at", "topic_count")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_AT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    broker_name: str
+    broker_id: int
+    role: BrokerRole
+    address: str
+    ha_address: str
+    log_begin: int
+    log_end: int
+    writable: bool
+    renewed_at: _timestamp_pb2.Timestamp
+    topic_count: int
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., writable: _Optional[bool] = ..., renewed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., topic_count: _Optional[int] = ...) -> None: ...
+
+class DescribeClusterResponse(_message.Message):
+    __slots__ = ("brokers", "settled")
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    brokers: _containers.RepeatedCompositeFieldContainer[BrokerDescription]
+    settled: bool
+    def __init__(self, brokers: _Optional[_Iterable[_Union[BrokerDescription, _Mapping]]] = ..., settled: _Optional[bool] = ...) -> None: ...

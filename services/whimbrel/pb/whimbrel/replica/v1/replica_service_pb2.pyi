@@ -1,0 +1,43 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WatchMetadataRequest(_message.Message):
+    __slots__ = ("broker_name", "broker_id")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    broker_id: int
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ...) -> None: ...
+
+class WatchMetadataResponse(_message.Message):
+    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json")
+    TOPICS_JSON_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_JSON_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
+    DELAY_OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
+    topics_json: str
+    groups_json: str
+    offsets_json: str
+    delay_offsets_json: str
+    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ...) -> None: ...
+
+class SyncLeasesRequest(_message.Message):
+    __slots__ = ("broker_name", "entries", "snapshot_done")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_DONE_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    entries: bytes
+    snapshot_done: bool
+    def __init__(self, broker_name: _Optional[str] = ..., entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ...) -> None: ...
+
+class SyncLeasesResponse(_message.Message):
+    __slots__ = ("entries", "snapshot_done")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_DONE_FIELD_NUMBER: _ClassVar[int]
+    entries: bytes
+    snapshot_done: bool
+    def __init__(self, entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,157 @@
+"""The seam between transports and services: calls as plain values, answers now or later.
+
+A *handler* knows nothing of grpcio. It gets a `Call` (who asks, until when) and the decoded request, and returns
+
+- the response message, or
+- a `Deferred`, which it (or whoever it handed it to) completes later: flush, replica, long poll.
+
+No task and no future is made for a call that answers at once. A handler for a response stream returns the whole list of
+response messages (RocketMQ's streams are short), or a `Deferred` of such a list. Handlers run on the loop's thread and
+never block it. A handler that raises a `WhimbrelError` gets it turned into a status by the transport adapter's `fail`
+function, which each service supplies: the client API answers an OK gRPC call with a `Status` in the body, our own
+services a gRPC status.
+
+Bidirectional streams (Telemetry, Session) get a `StreamHandler`: callbacks in, a bounded outbox out.
+
+Times are seconds of `time.monotonic()`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+__all__ = [
+    "BidiMethod",
+    "Call",
+    "Deferred",
+    "Outbox",
+    "ServerStreamMethod",
+    "Service",
+    "StreamHandler",
+    "UnaryMethod",
+]
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Call:
+    """One call as its handler sees it.
+
+    Attributes:
+        method: full gRPC path, `/package.Service/Method`.
+        peer: the other end, `host:port`; IPv6 hosts in brackets.
+        metadata: header names in lower case, to text values.
+        deadline: when the caller stops waiting; None when it set none.
+        trailers: what the handler wants sent as trailing metadata; filled before it answers.
+    """
+
+    method: str
+    peer: str
+    metadata: Mapping[str, str]
+    deadline: float | None
+    trailers: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Deferred(Generic[R]):
+    """An answer to be completed later, once.
+
+    `complete` and `fail` do nothing after the first of them, or after the caller has gone. `cancelled` tells that it has:
+    whoever holds messages for the call must then give them back. `on_cancel` is called at that moment.
+    """
+
+    __slots__ = ("cancelled", "done", "error", "on_cancel", "result", "waker")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.cancelled = False
+        self.result: R | None = None
+        self.error: Exception | None = None
+        self.on_cancel: Callable[[], None] | None = None
+        self.waker: Callable[[], None] | None = None  # set by the transport; called when the answer is there
+
+    def complete(self, result: R) -> bool:
+        """Answer the call; return False when the caller has gone or it was answered before."""
+        if self.done or self.cancelled:
+            return False
+        self.done, self.result = True, result
+        if self.waker is not None:
+            self.waker()
+        return True
+
+    def fail(self, error: Exception) -> bool:
+        """Answer the call with an error; return False when the caller has gone or it was answered before."""
+        if self.done or self.cancelled:
+            return False
+        self.done, self.error = True, error
+        if self.waker is not None:
+            self.waker()
+        return True
+
+    def cancel(self) -> None:
+        """Tell that the caller has gone; called by the transport."""
+        if not self.done and not self.cancelled:
+            self.cancelled = True
+            if self.on_cancel is not None:
+                self.on_cancel()
+
+
+class Outbox(Protocol):
+    """The sending half of a bidirectional stream. Bounded; never blocks."""
+
+    def send(self, message: Any) -> bool:
+        """Queue a message; return False when the stream is closed or its queue is full (the message is dropped)."""
+
+    def close(self, error: Exception | None = None) -> None:
+        """End the stream after what is queued, with a status when `error` is given."""
+
+
+class StreamHandler(Protocol):
+    """The receiving half of a bidirectional stream; made by `BidiMethod.open` once a stream."""
+
+    def received(self, message: Any) -> None:
+        """Take one message from the peer. Raising ends the stream with the error's status."""
+
+    def half_closed(self) -> None:
+        """The peer sends no more; usually answered by `Outbox.close`."""
+
+    def closed(self) -> None:
+        """The stream is over, for whatever reason. Called exactly once, last."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod:
+    """One request, one response."""
+
+    name: str
+    request: type[Any]
+    handle: Callable[[Call, Any], Any]  # -> response | Deferred[response]
+    fail: Callable[[Call, Exception], Any] | None = None  # error -> response; None: a gRPC status
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStreamMethod:
+    """One request, several responses, all known when it answers."""
+
+    name: str
+    request: type[Any]
+    handle: Callable[[Call, Any], Any]  # -> Sequence[response] | Deferred[Sequence[response]]
+    fail: Callable[[Call, Exception], Sequence[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BidiMethod:
+    """Messages both ways for as long as it lasts (also used for a long response stream: one request comes in)."""
+
+    name: str
+    request: type[Any]
+    open: Callable[[Call, Outbox], StreamHandler]
+    single_request: bool = False  # True: the client sends exactly one message (server streaming on the wire)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A gRPC service as a list of methods; `name` is the full name, `apache.rocketmq.v2.MessagingService`."""
+
+    name: str
+    methods: tuple[UnaryMethod | ServerStreamMethod | BidiMethod, ...]
