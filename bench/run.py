@@ -1,0 +1,559 @@
+"""Measure whimbrel beside a real RocketMQ in one run, and print the result as Markdown tables.
+
+    python bench/run.py [STAGE ...]      stages: limits send lag catchup recover drop start   (default: all)
+    python bench/run.py --scale 0.2      a rehearsal
+
+The load comes from the native generators in `bench/native` (copies; their checksums stand beside them), because a load
+generator in Python would measure itself. RocketMQ runs through `native/run_baseline.py` and the kit in `tests/kit`; a
+target of ours takes part in the same rounds. Nothing here asserts a time.
+
+Every stage starts fresh processes of ours, on free ports, in a scratch directory that is removed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parent.parent
+NATIVE = REPO / "bench" / "native"
+CACHE = Path.home() / ".cache"
+TOOLS = CACHE / "rocketmq-bench"
+READY_TIMEOUT_S = 30.0
+Row = dict[str, Any]
+
+
+def log(*words: object) -> None:
+    """Say what happens, on standard error."""
+    print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
+
+
+def tool(name: str, *args: object, timeout: float = 180.0) -> Row:
+    """Run one load generator; its last output line is JSON."""
+    done = subprocess.run(
+        [str(TOOLS / name), *map(str, args)], capture_output=True, text=True, timeout=timeout, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        return {"failed": (done.stderr or done.stdout)[-300:]}
+    return dict(json.loads(lines[-1]))
+
+
+class Process:
+    """One process of ours, started as its users start it, with a ready file."""
+
+    def __init__(self, kind: str, scratch: Path, name: str, **options: object) -> None:
+        self.kind, self.name = kind, name
+        self.ready_file = scratch / f"{name}.ready.json"
+        self.log_file = scratch / f"{name}.log"
+        self.command = [sys.executable, "-m", f"whimbrel.{kind}", "--ready-file", str(self.ready_file)]
+        for key, value in options.items():
+            self.command += [
+                f"--{key.replace('_', '-')}",
+                str(value).lower() if isinstance(value, bool) else str(value),
+            ]
+        self.child: subprocess.Popen[bytes] | None = None
+        self.ready: Row = {}
+        self.started_at = self.started_wall = self.ready_s = 0.0
+
+    def start(self) -> "Process":
+        """Start it and wait until it says that it is ready."""
+        self.ready_file.unlink(missing_ok=True)
+        self.started_at, self.started_wall = time.monotonic(), time.time()
+        with self.log_file.open("ab") as out:
+            self.child = subprocess.Popen(self.command, stdout=out, stderr=out)
+        return self
+
+    def wait(self) -> float:
+        """Wait until it is ready; return the seconds that took since its start."""
+        assert self.child is not None
+        end = self.started_at + READY_TIMEOUT_S
+        while not self.ready_file.exists():
+            if self.child.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{self.name} did not start:\n{self.log_file.read_text()[-2000:]}")
+            time.sleep(0.002)
+        self.ready_s = self.ready_file.stat().st_mtime - self.started_wall
+        self.ready = dict(json.loads(self.ready_file.read_text()))
+        return self.ready_s
+
+    @property
+    def pid(self) -> int:
+        assert self.child is not None
+        return self.child.pid
+
+    def kill(self, sig: int = signal.SIGKILL) -> None:
+        """End it with a signal and reap it."""
+        if self.child is not None and self.child.poll() is None:
+            self.child.send_signal(sig)
+            self.child.wait()
+
+    def memory(self) -> Row:
+        """Return VmRSS, RssAnon and RssFile in MiB."""
+        found = {}
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key in ("VmRSS", "RssAnon", "RssFile"):
+                found[key] = int(value.split()[0]) / 1024
+        return found
+
+
+class Cluster:
+    """A nameserver, a master and its slaves."""
+
+    def __init__(self, scratch: Path, slaves: int = 1, **broker: object) -> None:
+        self.scratch, self.broker_options = scratch, broker
+        self.nameserver = Process("nameserver", scratch, "nameserver", port=0)
+        self.all: list[Process] = []
+        self.slave_count = slaves
+
+    def start(self) -> "Cluster":
+        """Start everything; return when the master takes writes."""
+        self.nameserver.start().wait()
+        self.endpoint = str(self.nameserver.ready["grpc"])
+        store = self.scratch / "master"
+        self.master = self.make("broker", "master", role="master", store=store, port=0, nameservers=self.endpoint,
+                                auto_create_topics=True, auto_create_groups=True, expected_slaves=self.slave_count,
+                                **self.broker_options)  # fmt: skip
+        self.replicator = self.make("replicator", "master-replicator", role="master", store=store, port=0)
+        self.master.start()
+        self.replicator.start()
+        self.slaves = [self.add_slave(i + 1) for i in range(self.slave_count)]
+        for process in self.all:
+            process.wait()
+        return self
+
+    def make(self, kind: str, name: str, **options: object) -> Process:
+        process = Process(kind, self.scratch, name, **options)
+        self.all.append(process)
+        return process
+
+    def add_slave(self, number: int) -> tuple[Process, Process]:
+        """Start a slave and its replicator."""
+        store = self.scratch / f"slave-{number}"
+        broker = self.make("broker", f"slave-{number}", role="slave", id=number, store=store, port=0,
+                           nameservers=self.endpoint, auto_create_groups=True)  # fmt: skip
+        follower = self.make("replicator", f"slave-{number}-replicator", role="slave", store=store)
+        return broker.start(), follower.start()
+
+    @property
+    def address(self) -> str:
+        return str(self.master.ready["grpc"])
+
+    def stop(self) -> None:
+        """End everything."""
+        for process in reversed([self.nameserver, *self.all]):
+            process.kill()
+
+
+@contextlib.contextmanager
+def scratch_directory(work: Path) -> Iterator[Path]:
+    """A directory that is removed afterwards."""
+    work.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(dir=work))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def cluster(work: Path, **options: Any) -> Iterator[Cluster]:
+    """A running cluster."""
+    with scratch_directory(work) as scratch:
+        made = Cluster(scratch, **options)
+        try:
+            yield made.start()
+        finally:
+            made.stop()
+
+
+def page(store: Path) -> Any:
+    """Open the page of marks of a store, read only."""
+    from whimbrel.store.watermark import WatermarkPage
+
+    return WatermarkPage.open(store)
+
+
+class Bench:
+    """All stages, with the results they leave."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.results: list[Row] = []
+
+    def save(self, stage: str, target: str, point: str, **values: Any) -> None:
+        """Keep one measurement and show it."""
+        row = {"stage": stage, "target": target, "point": point, **values}
+        self.results.append(row)
+        log(
+            stage,
+            target,
+            point,
+            {k: round(v, 4) if isinstance(v, float) else v for k, v in values.items() if k != "rss"},
+        )
+
+    def limits(self) -> None:
+        """What the machine itself does: loopback and disk."""
+        if shutil.which("iperf3"):
+            for size in ("1M", "32K"):
+                self.save("limits", "machine", f"loopback TCP, iperf3 -l {size}, GB/s", value=iperf(size))
+        else:
+            log("iperf3 is not installed: the loopback's own limit is left out")
+        row = tool("limits", "sync", "--dir", self.args.work, "--secs", 1)
+        self.save("limits", "machine", "pwrite + fdatasync of 1.1 KB, per s", value=row.get("rate", 0.0))
+        row = tool("limits", "pingpong", "--c", 1, "--secs", 1)
+        self.save("limits", "machine", "TCP ping-pong, one at a time, per s", value=row.get("rate", 0.0))
+
+    def send(self) -> None:
+        """Sends, receives and pulls, ours and RocketMQ's in the same rounds."""
+        modes = {
+            "whimbrel async": {},
+            "whimbrel sync replication": {"replication": "sync"},
+            "whimbrel sync flush": {"flush": "sync"},
+        }
+        out = self.args.work / "baseline.jsonl"
+        out.unlink(missing_ok=True)
+        for number in range(self.args.rounds):
+            for name, options in modes.items():
+                with cluster(self.args.work, **options) as made:
+                    pids = f"{made.master.pid}"
+                    target = f"{name},v2={made.address},pids={pids}"
+                    peers = self.args.peers if name == "whimbrel async" else "-"
+                    self.baseline("send", out, "--only", peers, "--rounds", "1", "--extra", target)
+            log("send round", number + 1, "done")
+        for line in out.read_text().splitlines():
+            row = json.loads(line)
+            if row["stage"] == "send":
+                self.results.append(row)
+
+    def baseline(self, stage: str, out: Path, *extra: str) -> None:
+        """Run the script that measures RocketMQ, with targets of ours among its own."""
+        command = [sys.executable, str(NATIVE / "run_baseline.py"), stage, "--kit", str(REPO / "tests" / "kit"),
+                   "--work", str(self.args.work / "baseline"), "--out", str(out), "--scale", str(self.args.scale), *extra]  # fmt: skip
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode != 0:
+            log("the RocketMQ side of stage", stage, "failed with exit code", done.returncode)
+
+    def lag(self) -> None:
+        """From a send's answer to the message's presence in the slave's PullMessage, idle and under load."""
+        with cluster(self.args.work) as made:
+            slave = str(made.slaves[0][0].ready["grpc"])
+            command = [sys.executable, "-m", "whimbrel.cli.main", "topic", "create", "Lag", "--queues", "1"]
+            subprocess.run([*command, "--endpoint", made.endpoint], check=True, stdout=subprocess.DEVNULL)
+            for load in (0, self.args.lag_load):
+                generator = None
+                if load:
+                    generator = subprocess.Popen(
+                        [str(TOOLS / "v2load"), "--addr", made.address, "--topic", "Bench", "--c", "8", "--rate", str(load),
+                         "--secs", "8", "--warm", "0"], stdout=subprocess.DEVNULL)  # fmt: skip
+                    time.sleep(1)
+                row = probe_lag(made.address, slave, seconds=6 * self.args.scale + 1)
+                self.save("lag", "whimbrel async", "idle" if not load else f"{load}/s offered", **row)
+                if generator is not None:
+                    generator.terminate()
+                    generator.wait()
+        if self.args.peers:
+            self.peers_stage("lag")
+
+    def peers_stage(self, stage: str) -> None:
+        """Run a stage of the RocketMQ script and keep its rows."""
+        out = self.args.work / f"baseline-{stage}.jsonl"
+        out.unlink(missing_ok=True)
+        self.baseline(stage, out, "--rounds", "1", "--versions", "4.9.3", "--cc", "cubic")
+        if out.exists():
+            self.results.extend(json.loads(line) for line in out.read_text().splitlines())
+
+    def fill(self, made: Cluster, size: int) -> int:
+        """Fill the master's log up to `size` bytes; return its end."""
+        marks = page(made.scratch / "master")
+        while marks.written < size:
+            count = max(3200, min(200_000, (size - marks.written) // 1300))
+            row = tool(
+                "v2load", "--addr", made.address, "--topic", "Fill", "--c", 8, "--batch", 32, "--count", count
+            )
+            if "failed" in row:
+                raise RuntimeError(row["failed"])
+        return int(marks.written)
+
+    def catchup(self) -> None:
+        """How fast an empty slave gets the log, and its consume queues."""
+        with cluster(self.args.work, slaves=0, commitlog_file_size=1 << 30) as made:
+            end = self.fill(made, int(2.05e9 * min(1.0, self.args.scale + 0.1)))
+            for number in range(1, self.args.rounds + 1):
+                started = time.monotonic()
+                broker, follower = made.add_slave(number)
+                store = made.scratch / f"slave-{number}"
+                while not (store / "whimbrel" / "watermark").exists():
+                    time.sleep(0.002)
+                marks = page(store)
+                first = logged = queued = 0.0
+                while not queued:
+                    now = time.monotonic()
+                    if not first and marks.written > 0:
+                        first = now
+                    if not logged and marks.written >= end:
+                        logged = now
+                    if marks.dispatched >= end:
+                        queued = now
+                    if now - started > 120:
+                        raise RuntimeError("the slave does not catch up")
+                    time.sleep(0.001)
+                same = same_bytes(made.scratch / "master", store, end)
+                self.save("catchup", "whimbrel", "empty slave", bytes=end, log_gb_s=end / (logged - first) / 1e9,
+                          queues_gb_s=end / (queued - first) / 1e9, identical=same, from_start_s=queued - started)  # fmt: skip
+                broker.kill()
+                follower.kill()
+                shutil.rmtree(store)
+        if self.args.peers:
+            self.peers_stage("ha")
+
+    def recover(self) -> None:
+        """Kill -9 the master with 1 GiB of log; how long until a send succeeds again."""
+        with cluster(self.args.work, slaves=0) as made:
+            end = self.fill(made, int(1.05e9 * min(1.0, self.args.scale + 0.1)))
+            for _ in range(self.args.rounds):
+                made.master.kill()
+                port = made.address.rpartition(":")[2]
+                made.master.command += ["--port", port]
+                made.master.start()
+                row = tool(
+                    "v2load", "--addr", made.address, "--topic", "Fill", "--mode", "probe", "--secs", 30
+                )
+                seconds = time.monotonic() - made.master.started_at
+                made.master.wait()
+                self.save(
+                    "recover",
+                    "whimbrel",
+                    "kill -9, restart, first send",
+                    seconds=seconds,
+                    ok=row.get("ok"),
+                    bytes=end,
+                )
+                time.sleep(1)
+        if self.args.peers:
+            self.peers_stage("recover")
+
+    def drop(self) -> None:
+        """A killed and a hung master: when the route stops naming it for writing."""
+        for what, sig in (("killed", signal.SIGKILL), ("hung", signal.SIGSTOP)):
+            with cluster(self.args.work, slaves=0) as made:
+                tool("v2load", "--addr", made.address, "--topic", "First", "--mode", "probe", "--secs", 10)
+                asked = route_probe(made.endpoint, "First")
+                started = time.monotonic()
+                os.kill(made.master.pid, sig)
+                while next(asked) and time.monotonic() - started < 30:
+                    time.sleep(0.002)
+                self.save(
+                    "drop", "whimbrel", f"{what} master out of the route", seconds=time.monotonic() - started
+                )
+                asked.close()
+
+    def start(self) -> None:
+        """Seconds to ready and memory of each process of a fresh cluster with 1 GiB files."""
+        for _ in range(self.args.rounds):
+            with cluster(self.args.work) as made:
+                for process in (made.nameserver, *made.all):
+                    self.save("start", "whimbrel", process.name, seconds=process.ready_s, **process.memory())
+
+
+def iperf(size: str) -> float:
+    """Loopback throughput in GB/s, congestion control cubic as our replication uses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        ["iperf3", "-s", "-1", "-B", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL
+    )
+    time.sleep(0.3)
+    try:
+        done = subprocess.run(["iperf3", "-c", "127.0.0.1", "-p", str(port), "-C", "cubic", "-l", size, "-t", "2", "-J"],
+                              capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
+        return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 8e9
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def same_bytes(master: Path, slave: Path, end: int) -> bool:
+    """Compare two commitlogs up to `end`."""
+    for path in sorted((master / "commitlog").iterdir()):
+        begin = int(path.name)
+        if begin >= end:
+            break
+        count = min(path.stat().st_size, end - begin)
+        other = slave / "commitlog" / path.name
+        if (
+            subprocess.run(["cmp", "-s", "-n", str(count), str(path), str(other)], check=False).returncode
+            != 0
+        ):
+            return False
+    return True
+
+
+def probe_lag(master: str, slave: str, seconds: float) -> Row:
+    """Send one message at a time to a topic of one queue, ask the slave for it every 0.2 ms, as the RocketMQ script does."""
+    import grpc
+    from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as d
+    from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as s
+
+    prefix = "/apache.rocketmq.v2.MessagingService/"
+    header = (("x-mq-client-id", f"bench-lag@{os.getpid()}"),)
+    with grpc.insecure_channel(master) as to_master, grpc.insecure_channel(slave) as to_slave:
+        send = to_master.unary_unary(
+            prefix + "SendMessage", s.SendMessageRequest.SerializeToString, s.SendMessageResponse.FromString
+        )
+        pull = to_slave.unary_stream(
+            prefix + "PullMessage", s.PullMessageRequest.SerializeToString, s.PullMessageResponse.FromString
+        )
+        topic = d.Resource(name="Lag")
+        lags: list[float] = []
+        end = time.monotonic() + seconds
+        number = 0
+        while time.monotonic() < end:
+            number += 1
+            message = d.Message(topic=topic, body=b"x" * 100)
+            message.system_properties.message_id = f"{number:034d}"
+            message.system_properties.message_type = d.NORMAL
+            message.system_properties.queue_id = 0
+            reply = send(s.SendMessageRequest(messages=[message]), metadata=header)
+            began = time.perf_counter()
+            if reply.status.code != d.OK:
+                raise RuntimeError(reply.status.message)
+            wanted = reply.entries[0].offset
+            request = s.PullMessageRequest(group=d.Resource(name="LagGroup"), offset=wanted, batch_size=1)
+            request.message_queue.topic.CopyFrom(topic)
+            while not any(frame.HasField("message") for frame in pull(request, metadata=header)):
+                if time.perf_counter() - began > 10:
+                    raise RuntimeError("not seen in 10 s")
+                time.sleep(0.0002)
+            lags.append((time.perf_counter() - began) * 1e3)
+            time.sleep(0.02)
+    lags.sort()
+    return {"p50": lags[len(lags) // 2], "p95": lags[int(len(lags) * 0.95)], "p99": lags[int(len(lags) * 0.99)],
+            "max": lags[-1], "count": len(lags)}  # fmt: skip
+
+
+def route_probe(endpoint: str, topic: str) -> Iterator[bool]:
+    """Yield, at each step, whether the topic can be written somewhere."""
+    import grpc
+    from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as d
+    from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as s
+
+    host, _, port = endpoint.rpartition(":")
+    request = s.QueryRouteRequest(topic=d.Resource(name=topic))
+    request.endpoints.scheme = d.IPv4
+    request.endpoints.addresses.add(host=host, port=int(port))
+    with grpc.insecure_channel(endpoint) as channel:
+        query = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute",
+                                    s.QueryRouteRequest.SerializeToString, s.QueryRouteResponse.FromString)  # fmt: skip
+        while True:
+            reply = query(request, metadata=(("x-mq-client-id", "bench-route"),))
+            yield any(queue.permission in (d.WRITE, d.READ_WRITE) for queue in reply.message_queues)
+
+
+def median(rows: list[Row], key: str, digits: int = 2) -> str:
+    """The median of a value over the rounds, with its range when there are several."""
+    values = [row[key] for row in rows if isinstance(row.get(key), (int, float))]
+    if not values:
+        return "-"
+    middle = f"{statistics.median(values):.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def table(head: list[str], lines: list[list[str]]) -> list[str]:
+    """A Markdown table, or nothing when it would be empty."""
+    if not lines:
+        return []
+    return [
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+        *("| " + " | ".join(line) + " |" for line in lines),
+        "",
+    ]
+
+
+COLUMNS = {
+    "limits": [("value", 2)],
+    "send": [("rate", 0), ("p50", 3), ("p99", 3), ("server_us", 1)],
+    "lag": [("p50", 2), ("p95", 2), ("p99", 2), ("max", 2)],
+    "catchup": [("log_gb_s", 2), ("queues_gb_s", 2), ("from_start_s", 2)],
+    "ha": [("gb_s", 2)],
+    "recover": [("seconds", 2), ("send_s", 2)],
+    "drop": [("seconds", 3)],
+    "start": [("seconds", 2), ("VmRSS", 0), ("RssAnon", 0), ("RssFile", 0)],
+}
+TITLES = {
+    "limits": "Limits of the machine", "send": "Sends and receives: messages/s, latency in ms, server CPU us a message",
+    "lag": "Replication lag, ms from the send's answer to the slave's read", "catchup": "An empty slave catches up",
+    "ha": "RocketMQ: an empty slave catches up", "recover": "Kill -9, seconds to the first send", "drop": "Seconds until a lost master leaves the route",
+    "start": "Seconds to ready, memory in MiB",
+}  # fmt: skip
+
+
+def render(results: list[Row]) -> str:
+    """All results as Markdown."""
+    commit = subprocess.run(
+        ["git", "-C", str(REPO), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    lines = [f"Commit {commit.stdout.strip()}, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores.", ""]
+    for stage, columns in COLUMNS.items():
+        groups: dict[tuple[str, str], list[Row]] = {}
+        for row in results:
+            if row["stage"] == stage and "failed" not in row:
+                groups.setdefault((row["point"], row["target"]), []).append(row)
+        body = [
+            [point, target, *(median(rows, key, digits) for key, digits in columns)]
+            for (point, target), rows in sorted(groups.items())
+        ]
+        if body:
+            lines += [
+                f"## {TITLES[stage]}",
+                "",
+                *table(["what", "target", *(key for key, _ in columns)], body),
+            ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the stages asked for and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    stages = ("limits", "start", "send", "lag", "catchup", "recover", "drop")
+    parser.add_argument("stages", nargs="*", help=f"of {', '.join(stages)}; all when none is named")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="shorter runs, 0.1 for a rehearsal")
+    parser.add_argument(
+        "--peers", default="4.9.3 async|5.3.3 proxy v2", help="RocketMQ targets; empty leaves RocketMQ out"
+    )
+    parser.add_argument("--lag-load", type=int, default=3000, help="messages/s beside the lag probe")
+    parser.add_argument("--work", type=Path, default=CACHE / "whimbrel-bench", help="scratch directory")
+    parser.add_argument("--out", type=Path, default=None, help="also write the tables there")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["make", "-s", "-C", str(NATIVE)], check=True)
+    bench = Bench(args)
+    for stage in args.stages or stages:
+        if stage not in stages:
+            parser.error(f"no stage {stage!r}; there are {', '.join(stages)}")
+        getattr(bench, stage)()
+    text = render(bench.results)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
