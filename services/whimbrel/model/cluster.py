@@ -1,0 +1,160 @@
+"""What the administration calls show: brokers, topics, groups, replication.
+
+Times are seconds since the epoch as floats, None when unknown.
+"""
+
+from dataclasses import dataclass
+
+from whimbrel.model.message import MessageType
+
+__all__ = [
+    "BrokerStatus",
+    "ClientStatus",
+    "Cluster",
+    "GroupConfig",
+    "GroupDescription",
+    "GroupProgress",
+    "QueueState",
+    "ReplicationStatus",
+    "SlaveStatus",
+    "TopicConfig",
+    "TopicDescription",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """One live broker as a nameserver knows it; `role` is `master` or `slave`."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    role: str
+    address: str
+    ha_address: str
+    log_begin: int
+    log_end: int
+    writable: bool
+    renewed_at: float | None
+    topic_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All live brokers; `settled` is False while a young nameserver may still miss some."""
+
+    brokers: tuple[BrokerStatus, ...]
+    settled: bool
+
+    def masters(self) -> tuple[BrokerStatus, ...]:
+        """Return the brokers of id 0 that are masters."""
+        return tuple(broker for broker in self.brokers if broker.role == "master")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic on one broker. Permission bits: 4 read, 2 write, 1 inherit."""
+
+    name: str
+    read_queues: int = 0
+    write_queues: int = 0
+    permission: int = 6
+    type: MessageType = MessageType.NORMAL
+    system: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """A queue's range: first offset that can be read, and one past the last."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_stored_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic on one broker with the state of its queues."""
+
+    broker_name: str
+    topic: TopicConfig
+    queues: tuple[QueueState, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """A consumer group; `max_attempts` counts the first delivery."""
+
+    name: str
+    fifo: bool = False
+    max_attempts: int = 0
+    consume_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProgress:
+    """A group's state on one queue: see `GroupProgress` in the admin proto."""
+
+    topic: str
+    queue_id: int
+    committed_offset: int
+    next_offset: int
+    max_offset: int
+    in_flight: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStatus:
+    """A client of a group that was heard lately."""
+
+    client_id: str
+    language: str
+    version: str
+    last_seen_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group on one broker: configuration, progress by topic and queue, clients."""
+
+    broker_name: str
+    group: GroupConfig
+    progress: tuple[GroupProgress, ...]
+    clients: tuple[ClientStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaveStatus:
+    """One slave on a master's replication port."""
+
+    peer: str
+    acknowledged_offset: int
+    sent_offset: int
+    sent_bytes: int
+    connected_at: float | None
+    lag_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationStatus:
+    """A broker's own view of its log and of who follows it."""
+
+    broker_name: str
+    broker_id: int
+    role: str
+    log_begin: int
+    log_end: int
+    flushed_offset: int
+    confirmed_offset: int
+    dispatched_offset: int
+    replicator_alive: bool
+    ha_address: str
+    slaves: tuple[SlaveStatus, ...]
+    connected: bool
+    writable: bool
+    advice: str
+    replication: str
+    flush: str

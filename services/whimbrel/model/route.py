@@ -1,0 +1,93 @@
+"""Where a topic's queues are, as clients see it: endpoints, queues, routes."""
+
+from dataclasses import dataclass
+from typing import Self
+
+__all__ = ["Endpoint", "Queue", "Route", "parse_endpoints"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Endpoint:
+    """A host and port that can be dialled; IPv6 hosts are kept without brackets."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the endpoint in `host:port` or `[v6]:port`.
+
+        Raises:
+            ValueError: there is no host, or no port in 1..65535; the text says which.
+        """
+        host, colon, port = text.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError(f"{text!r}: put the IPv6 address in brackets, as in [::1]:8081")
+        if not colon or not host:
+            raise ValueError(f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:8081")
+        if "/" in host or any(character.isspace() for character in host):
+            raise ValueError(
+                f"{text!r}: {host!r} is not a host name; write HOST:PORT without http:// or spaces"
+            )
+        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{text!r}: the port must be a number from 1 to 65535")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
+    """Return the endpoints in a list separated by `;` or `,`, in order, without repeats.
+
+    Raises:
+        ValueError: the list is empty, or one of its items is not an endpoint.
+    """
+    items = [item for item in text.replace(";", ",").split(",") if item.strip()]
+    if not items:
+        raise ValueError("the endpoint is empty; write HOST:PORT, as in 127.0.0.1:8081")
+    return tuple(dict.fromkeys(Endpoint.parse(item) for item in items))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """One queue of a topic on one broker.
+
+    Attributes:
+        broker_name: shared by a master and its slaves.
+        broker_id: 0 for the one that clients use; see `whimbrel.nameserver` for what stands in for a lost master.
+        queue_id: -1 means any queue of the broker.
+        endpoints: where the broker is dialled; all of them lead to the same broker.
+        message_types: what may be sent to it, by name; empty when the answer left it out.
+    """
+
+    topic: str
+    broker_name: str
+    broker_id: int
+    queue_id: int
+    readable: bool
+    writable: bool
+    endpoints: tuple[Endpoint, ...]
+    message_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """All queues of a topic, in the order of the answer."""
+
+    topic: str
+    queues: tuple[Queue, ...]
+
+    def writable(self) -> tuple[Queue, ...]:
+        """Return the queues that take messages."""
+        return tuple(queue for queue in self.queues if queue.writable and queue.broker_id == 0)
+
+    def readable(self) -> tuple[Queue, ...]:
+        """Return the queues that may be read, of the brokers that clients should ask first."""
+        return tuple(queue for queue in self.queues if queue.readable and queue.broker_id == 0)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return one endpoint for each broker in the route."""
+        return tuple(dict.fromkeys(queue.endpoints[0] for queue in self.queues if queue.endpoints))
