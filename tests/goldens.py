@@ -1,8 +1,8 @@
 """Reads what real RocketMQ wrote: the stores and recorded streams below `tests/golden` (its README tells the
 formats).
 
-A store is unpacked anew at every call of `golden`, so a test may change its copy; `shared` hands out one copy for
-all who only read. Both live in a directory that goes away with the test run. Sparse files stay sparse.
+A store is unpacked anew at every call of `golden`, so a test may change its copy; `shared` hands out one copy
+for all who only read. Both live in a directory that goes away with the test run. Sparse files stay sparse.
 
 Recorded streams are chunks, as they came out of `read`: i64 time_ns (epoch), u8 direction (0 slave to master,
 1 master to slave), u32 length, bytes; length 0 means that this side closed. Big-endian.

@@ -1,4 +1,4 @@
-"""The golden data and the kit are copies that nobody has touched (`sha256sum -c SHA256SUMS` says the same)."""
+"""The golden data and the kit are copies that nobody touched (`sha256sum -c SHA256SUMS` says the same)."""
 
 import hashlib
 import os
