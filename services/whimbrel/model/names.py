@@ -1,0 +1,182 @@
+"""Names and limits of topics, groups, tags, keys and properties: what is legal, and why something is not.
+
+Pure rules; every `check_*` function returns nothing, or raises the `RequestError` that the client API answers
+with.
+
+    topic       1..127 characters of  % | a-z A-Z 0-9 _ -   and not a system topic
+    group       1..255 characters of the same alphabet, without the prefix CID_RMQ_SYS_
+    tag         no `|`, no control characters, not blank
+    key         no space (the store joins keys with spaces), no control characters, not blank
+    property    key not reserved, not empty; key and value without control characters
+
+RocketMQ separates stored properties with U+0001 and U+0002, so a control character that slipped through would
+change the meaning of everything behind it: the alphabet check is what keeps the property text unambiguous.
+"""
+
+import re
+
+from whimbrel.errors import (
+    IllegalGroup,
+    IllegalKey,
+    IllegalMessageGroup,
+    IllegalMessageId,
+    IllegalPropertyKey,
+    IllegalTag,
+    IllegalTopic,
+)
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "CONTROL",
+    "GROUP_CHARS_MAX",
+    "INVISIBLE_MS_MAX",
+    "INVISIBLE_MS_MIN",
+    "MESSAGE_GROUP_BYTES_MAX",
+    "PROPERTIES_COUNT_MAX",
+    "PROPERTY_BYTES_MAX",
+    "RECEIVE_BATCH_MAX",
+    "RESERVED_PROPERTY_KEYS",
+    "SYSTEM_TOPICS",
+    "TEMPLATE_TOPIC",
+    "TOPIC_CHARS_MAX",
+    "check_group",
+    "check_key",
+    "check_message_group",
+    "check_message_id",
+    "check_property",
+    "check_tag",
+    "check_topic",
+    "is_system_topic",
+]
+
+TOPIC_CHARS_MAX = 127  # the topic's length is a signed byte in a V1 record
+GROUP_CHARS_MAX = 255  # as RocketMQ's Validators
+BODY_BYTES_MAX = 4 * 1024 * 1024  # as transmitted, after compression
+PROPERTIES_COUNT_MAX = 128  # user properties of one message
+PROPERTY_BYTES_MAX = 16_384  # keys, values, tag and message keys of one message together
+MESSAGE_GROUP_BYTES_MAX = 63
+RECEIVE_BATCH_MAX = 32  # the SDKs never ask for more; RocketMQ clamps here too
+INVISIBLE_MS_MIN = 10_000  # receive without renewal; RocketMQ's minimum
+INVISIBLE_MS_MAX = 12 * 3600 * 1000
+
+TEMPLATE_TOPIC = "TBW102"  # its configuration is what automatically created topics inherit
+
+SYSTEM_TOPICS = frozenset(
+    {
+        TEMPLATE_TOPIC,
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+RESERVED_PROPERTY_KEYS = frozenset(
+    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID"
+    " ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY"
+    " EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET 1ST_POP_TIME"
+    " TRAN_PREPARED_QUEUE_OFFSET DUP_INFO INSTANCE_ID CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME"
+    " PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC"
+    " TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY"
+    " TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32#".split()
+)
+
+CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f]")
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def is_system_topic(name: str) -> bool:
+    """Tell whether RocketMQ keeps the name for itself; cluster and broker names are not known here."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def check_topic(name: str, *, system_allowed: bool = False) -> None:
+    """Raise IllegalTopic unless the name may be a topic's."""
+    if not name.strip():
+        raise IllegalTopic("the topic name is blank")
+    if len(name) > TOPIC_CHARS_MAX:
+        raise IllegalTopic(
+            f"the topic name has {len(name)} characters; at most {TOPIC_CHARS_MAX} are allowed"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise IllegalTopic(f"topic name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
+    if not system_allowed and is_system_topic(name):
+        raise IllegalTopic(f"{name} is a system topic")
+
+
+def check_group(name: str) -> None:
+    """Raise IllegalGroup unless the name may be a consumer group's."""
+    if not name.strip():
+        raise IllegalGroup("the consumer group name is blank")
+    if len(name) > GROUP_CHARS_MAX:
+        raise IllegalGroup(
+            f"the group name has {len(name)} characters; at most {GROUP_CHARS_MAX} are allowed"
+        )
+    if _NAME.fullmatch(name) is None:
+        raise IllegalGroup(f"group name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
+    if name.startswith(SYSTEM_GROUP_PREFIX):
+        raise IllegalGroup(f"{name} is a system group")
+
+
+def check_tag(tag: str) -> None:
+    """Raise IllegalTag unless the tag may be stored; an empty one means none."""
+    if not tag:
+        return
+    if not tag.strip():
+        raise IllegalTag("the tag is blank")
+    if "|" in tag:
+        raise IllegalTag(f"tag {tag!r} holds `|`, which separates tags in filters")
+    if CONTROL.search(tag):
+        raise IllegalTag(f"tag {tag!r} holds control characters")
+
+
+def check_key(key: str) -> None:
+    """Raise IllegalKey unless the message key may be stored; an empty one means none."""
+    if not key:
+        return
+    if not key.strip():
+        raise IllegalKey("a message key is blank")
+    if " " in key:
+        raise IllegalKey(f"message key {key!r} holds a space, which separates keys in the store")
+    if CONTROL.search(key):
+        raise IllegalKey(f"message key {key!r} holds control characters")
+
+
+def check_property(key: str, value: str) -> None:
+    """Raise IllegalPropertyKey unless the user property may be stored."""
+    if not key:
+        raise IllegalPropertyKey("a user property's key is empty")
+    if key in RESERVED_PROPERTY_KEYS:
+        raise IllegalPropertyKey(f"user property {key} is reserved")
+    if CONTROL.search(key) or CONTROL.search(value):
+        raise IllegalPropertyKey(f"user property {key!r} holds control characters")
+
+
+def check_message_id(message_id: str) -> None:
+    """Raise IllegalMessageId unless the id can be stored: any text that is not blank."""
+    if not message_id.strip():
+        raise IllegalMessageId("the message id is blank")
+    if CONTROL.search(message_id):
+        raise IllegalMessageId(f"message id {message_id!r} holds control characters")
+
+
+def check_message_group(group: str) -> None:
+    """Raise IllegalMessageGroup unless the text may name a group of ordered messages.
+
+    An empty one means none.
+    """
+    if not group:
+        return
+    if not group.strip():
+        raise IllegalMessageGroup("the message group is blank")
+    if len(group.encode()) > MESSAGE_GROUP_BYTES_MAX:
+        raise IllegalMessageGroup(f"the message group has more than {MESSAGE_GROUP_BYTES_MAX} bytes")
+    if CONTROL.search(group):
+        raise IllegalMessageGroup(f"message group {group!r} holds control characters")

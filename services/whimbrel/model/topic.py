@@ -1,0 +1,223 @@
+"""Topics, consumer groups and the version of their tables, as frozen values.
+
+Each knows its *bean*: the JSON object that RocketMQ keeps for it in `config/*.json`, with 5.3.3's fields.
+4.9.3 ignores the fields it does not know, and what a newer RocketMQ wrote there is kept in `rest` and written
+back.
+
+Permission bits: 8 priority, 4 read, 2 write, 1 inherit. A topic whose inherit bit is set lends its
+configuration to topics that are created by a send.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntFlag, StrEnum
+from typing import Any
+
+__all__ = ["DataVersion", "GroupConfig", "MessageType", "Permission", "TopicConfig"]
+
+# The name that 5.3.3 keeps in topics.json; its tools write it with a plus sign when they set it.
+TYPE_ATTRIBUTE = "message.type"
+
+
+class Permission(IntFlag):
+    """What may be done with a topic's queues on one broker."""
+
+    NONE = 0
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    PRIORITY = 8
+
+
+class MessageType(StrEnum):
+    """What a topic takes; a topic that says nothing takes plain messages."""
+
+    NORMAL = "NORMAL"
+    FIFO = "FIFO"
+    DELAY = "DELAY"
+    TRANSACTION = "TRANSACTION"
+    MIXED = "MIXED"
+    LITE = "LITE"
+    PRIORITY = "PRIORITY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataVersion:
+    """Version of a table.
+
+    Two are equal only when all fields are; every change moves both time and counter.
+    """
+
+    timestamp: int  # ms since the epoch
+    counter: int
+    state: int = 0  # 5.3.3 only: the controller's epoch
+
+    def after(self, now_ms: int) -> "DataVersion":
+        """Return the version that follows a change made now."""
+        return replace(self, timestamp=now_ms, counter=self.counter + 1)
+
+    def bean(self) -> dict[str, Any]:
+        """Return it as RocketMQ writes it."""
+        return {"counter": self.counter, "stateVersion": self.state, "timestamp": self.timestamp}
+
+    @classmethod
+    def from_bean(cls, bean: Mapping[str, Any]) -> "DataVersion":
+        """Read what either version of RocketMQ wrote."""
+        return cls(
+            timestamp=int(bean.get("timestamp", 0)),
+            counter=int(bean.get("counter", 0)),
+            state=int(bean.get("stateVersion", 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One topic on one broker.
+
+    Attributes:
+        attributes: 5.3.3's; `message.type` among them.
+        rest: fields of the bean that we do not use.
+    """
+
+    name: str
+    read_queues: int = 16
+    write_queues: int = 16
+    permission: int = 6
+    filter_type: str = "SINGLE_TAG"
+    system_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    rest: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def message_type(self) -> MessageType:
+        """What the topic takes; an unknown or missing type counts as NORMAL, as in RocketMQ."""
+        text = self.attributes.get(TYPE_ATTRIBUTE) or self.attributes.get("+" + TYPE_ATTRIBUTE) or "NORMAL"
+        try:
+            return MessageType(text)
+        except ValueError:
+            return MessageType.NORMAL
+
+    @property
+    def readable(self) -> bool:
+        """Whether some queue may be read."""
+        return bool(self.permission & Permission.READ) and self.read_queues > 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether some queue may be written."""
+        return bool(self.permission & Permission.WRITE) and self.write_queues > 0
+
+    def with_type(self, message_type: MessageType) -> "TopicConfig":
+        """Return the topic with another type."""
+        kept = {key: text for key, text in self.attributes.items() if key.lstrip("+") != TYPE_ATTRIBUTE}
+        return replace(self, attributes={**kept, TYPE_ATTRIBUTE: message_type.value})
+
+    def bean(self) -> dict[str, Any]:
+        """Return it as 5.3.3 writes it."""
+        fields = {
+            **self.rest,
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.permission,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.system_flag,
+            "writeQueueNums": self.write_queues,
+        }
+        return dict(sorted(fields.items()))
+
+    @classmethod
+    def from_bean(cls, name: str, bean: Mapping[str, Any]) -> "TopicConfig":
+        """Read what either version of RocketMQ wrote; `name` is the key under which it stands."""
+        known = {
+            "attributes",
+            "order",
+            "perm",
+            "readQueueNums",
+            "topicFilterType",
+            "topicName",
+            "topicSysFlag",
+        }
+        return cls(
+            name=name,
+            read_queues=int(bean.get("readQueueNums", 16)),
+            write_queues=int(bean.get("writeQueueNums", 16)),
+            permission=int(bean.get("perm", 6)),
+            filter_type=str(bean.get("topicFilterType", "SINGLE_TAG")),
+            system_flag=int(bean.get("topicSysFlag", 0)),
+            order=bool(bean.get("order", False)),
+            attributes=dict(bean.get("attributes") or {}),
+            rest={key: value for key, value in bean.items() if key not in known and key != "writeQueueNums"},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """One consumer group on one broker.
+
+    Attributes:
+        fifo: whether its consumers get messages in order.
+        retry_max: redeliveries before a message counts as dead; the first delivery is not among them.
+        slow_broker_id: where `PullMessage` sends a reader that lags behind what fits in memory.
+        rest: fields of the bean that we do not use.
+    """
+
+    name: str
+    consume_enabled: bool = True
+    fifo: bool = False
+    retry_max: int = 16
+    retry_queues: int = 1
+    broker_id: int = 0
+    slow_broker_id: int = 1
+    rest: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def max_attempts(self) -> int:
+        """Deliveries before a message counts as dead, the first included."""
+        return self.retry_max + 1
+
+    def bean(self) -> dict[str, Any]:
+        """Return it as 5.3.3 writes it."""
+        fields = {
+            "attributes": {},
+            "consumeBroadcastEnable": True,
+            "consumeFromMinEnable": True,
+            "consumeTimeoutMinute": 15,
+            "groupRetryPolicy": {"type": "CUSTOMIZED"},
+            "groupSysFlag": 0,
+            "notifyConsumerIdsChangedEnable": True,
+            **self.rest,
+            "brokerId": self.broker_id,
+            "consumeEnable": self.consume_enabled,
+            "consumeMessageOrderly": self.fifo,
+            "groupName": self.name,
+            "retryMaxTimes": self.retry_max,
+            "retryQueueNums": self.retry_queues,
+            "whichBrokerWhenConsumeSlowly": self.slow_broker_id,
+        }
+        return dict(sorted(fields.items()))
+
+    @classmethod
+    def from_bean(cls, name: str, bean: Mapping[str, Any]) -> "GroupConfig":
+        """Read what either version of RocketMQ wrote; `name` is the key under which it stands."""
+        known = {
+            "brokerId",
+            "consumeEnable",
+            "consumeMessageOrderly",
+            "groupName",
+            "retryMaxTimes",
+            "retryQueueNums",
+            "whichBrokerWhenConsumeSlowly",
+        }
+        return cls(
+            name=name,
+            consume_enabled=bool(bean.get("consumeEnable", True)),
+            fifo=bool(bean.get("consumeMessageOrderly", False)),
+            retry_max=int(bean.get("retryMaxTimes", 16)),
+            retry_queues=int(bean.get("retryQueueNums", 1)),
+            broker_id=int(bean.get("brokerId", 0)),
+            slow_broker_id=int(bean.get("whichBrokerWhenConsumeSlowly", 1)),
+            rest={key: value for key, value in bean.items() if key not in known},
+        )

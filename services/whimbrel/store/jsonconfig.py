@@ -1,0 +1,155 @@
+"""RocketMQ's `config/*.json`: the text that fastjson writes, read and written without losing a byte.
+
+The text is JSON but for one thing: integer map keys stand without quotes, and such maps on one line.
+
+    {                                       pretty: one TAB a level, no space behind `:`
+    <TAB>"offsetTable":{
+    <TAB><TAB>"TopicTest@GroupA":{0:250,1:250       an integer-keyed map: its entries follow on the line,
+    <TAB><TAB>}                                     its bracket stands on the next
+    <TAB>}
+    }
+
+Arrays stand on one line, empty maps are `{}`, absent (null) fields are left out by whoever builds the object.
+The compact form, which travels between brokers, is the same without line ends and indents. Bean fields are
+alphabetical: the models see to that; the order of maps is kept, so that a file read and written again has the
+same bytes.
+
+The reader takes `{0:1}` and `{"0":1}`, trailing commas and raw control characters in strings, as fastjson
+does.
+
+A file is saved as `NAME.tmp`, flushed, its predecessor kept as `NAME.bak`, and renamed. When the main file is
+missing, empty or does not parse, the `.bak` counts.
+"""
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from whimbrel.errors import StoreError
+
+__all__ = ["dumps", "load", "loads", "save"]
+
+_log = logging.getLogger(__name__)
+
+# Strings first, so that what looks like a key or a comma inside one is left alone.
+_UNUSUAL = re.compile(r'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)|,(?=\s*[}\]])', re.DOTALL)
+_INTEGER_KEY = "\x00int:"  # no name in a RocketMQ file may hold a control character
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_SPECIAL = re.compile(r'["\\\x00-\x1f]')
+
+
+def loads(text: str) -> Any:
+    """Parse the text; unquoted integer keys become ints. Raises StoreError when it does not parse."""
+    try:
+        return json.loads(_UNUSUAL.sub(_standard, text), object_pairs_hook=_restore, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"not a configuration text: {error}") from error
+
+
+def _standard(match: re.Match[str]) -> str:
+    if match[1] is not None:
+        return f'"\\u0000int:{match[1]}"'
+    return "" if match[0] == "," else match[0]
+
+
+def _restore(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
+    return {int(key[5:]) if key.startswith(_INTEGER_KEY) else key: value for key, value in pairs}
+
+
+def dumps(value: Any, *, pretty: bool = True) -> str:
+    """Write the value as fastjson does; dict keys that are ints stand without quotes."""
+    parts: list[str] = []
+    _write(value, "\n" if pretty else "", parts)
+    return "".join(parts)
+
+
+def _write(value: Any, line: str, parts: list[str]) -> None:
+    """Append the text of `value`.
+
+    `line` is the line end with the indent of its level, or empty when compact.
+    """
+    if isinstance(value, dict):
+        _write_map(value, line, parts)
+    elif isinstance(value, str):
+        parts.append(_quoted(value))
+    elif isinstance(value, bool):
+        parts.append("true" if value else "false")
+    elif value is None:
+        parts.append("null")
+    elif isinstance(value, list | tuple):
+        parts.append("[")
+        for index, item in enumerate(value):
+            if index:
+                parts.append(",")
+            _write(item, line and line + "\t", parts)
+        parts.append("]")
+    else:
+        parts.append(json.dumps(value))
+
+
+def _write_map(value: dict[Any, Any], line: str, parts: list[str]) -> None:
+    inner = line and line + "\t"
+    parts.append("{")
+    for index, (key, item) in enumerate(value.items()):
+        if index:
+            parts.append(",")
+        if isinstance(key, int):
+            parts.append(str(key))
+        else:
+            parts.append(inner)
+            parts.append(_quoted(key))
+        parts.append(":")
+        _write(item, inner, parts)
+    if value:
+        parts.append(line)
+    parts.append("}")
+
+
+def _quoted(text: str) -> str:
+    return '"' + _SPECIAL.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text) + '"'
+
+
+def load(path: Path) -> Any:
+    """Return the parsed file, or that of its `.bak` when it is missing or broken.
+
+    None when neither can be read.
+    """
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        try:
+            text = candidate.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            _log.warning("%s can't be read: %s", candidate, error)
+            continue
+        if not text.strip():
+            continue
+        try:
+            return loads(text)
+        except StoreError as error:
+            _log.warning("%s: %s", candidate, error)
+    return None
+
+
+def save(path: Path, text: str) -> None:
+    """Replace the file by `text`, so that a crash leaves either the old or the new one whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("wb") as file:
+        file.write(text.encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
+    backup = path.with_name(path.name + ".bak")
+    if path.exists():
+        # A link and not a rename: the main name must exist at every moment.
+        backup.unlink(missing_ok=True)
+        os.link(path, backup)
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

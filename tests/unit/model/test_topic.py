@@ -1,0 +1,56 @@
+"""Beans of topics and groups: golden ones come back unchanged, 4.9.3's gain 5.3.3's fields."""
+
+from typing import Any
+
+from goldens import shared
+from whimbrel.model.topic import DataVersion, GroupConfig, MessageType, TopicConfig
+from whimbrel.store import jsonconfig
+
+
+def _table(store: str, file: str, table: str) -> dict[str, Any]:
+    content = jsonconfig.load(shared(store) / "config" / file)
+    rows: dict[str, Any] = content[table]
+    return rows
+
+
+def test_topics_of_533_come_back_unchanged() -> None:
+    for name, bean in _table("v533-basic", "topics.json", "topicConfigTable").items():
+        again = TopicConfig.from_bean(name, bean).bean()
+        assert again == bean and list(again) == list(bean)
+
+
+def test_groups_of_533_come_back_unchanged() -> None:
+    for name, bean in _table("v533-basic", "subscriptionGroup.json", "subscriptionGroupTable").items():
+        again = GroupConfig.from_bean(name, bean).bean()
+        assert again == bean and list(again) == list(bean)
+
+
+def test_topics_of_493_gain_attributes_only() -> None:
+    for name, bean in _table("v493-basic", "topics.json", "topicConfigTable").items():
+        assert TopicConfig.from_bean(name, bean).bean() == {"attributes": {}, **bean}
+
+
+def test_groups_of_493_keep_their_values() -> None:
+    for name, bean in _table("v493-basic", "subscriptionGroup.json", "subscriptionGroupTable").items():
+        assert bean.items() <= GroupConfig.from_bean(name, bean).bean().items()
+
+
+def test_message_type_is_read_from_the_attribute() -> None:
+    rows = _table("v533-basic", "topics.json", "topicConfigTable")
+    types = {name: TopicConfig.from_bean(name, rows[name]).message_type for name in rows}
+    assert types["FiveTopicFifo"] is MessageType.FIFO
+    assert types["FiveTopicTx"] is MessageType.TRANSACTION
+    assert types["FiveTopic"] is MessageType.NORMAL
+    assert TopicConfig(name="t", attributes={"+message.type": "DELAY"}).message_type is MessageType.DELAY
+    assert TopicConfig(name="t", attributes={"message.type": "NEW"}).message_type is MessageType.NORMAL
+
+
+def test_every_change_moves_time_and_counter_of_a_version() -> None:
+    version = DataVersion(timestamp=5, counter=1)
+    assert version.after(9) == DataVersion(timestamp=9, counter=2)
+    assert DataVersion.from_bean(version.bean()) == version
+
+
+def test_unknown_fields_are_kept() -> None:
+    bean = {**TopicConfig(name="t").bean(), "zNew": {"a": 1}}
+    assert TopicConfig.from_bean("t", bean).bean() == bean
