@@ -6,8 +6,8 @@
         cluster.master.start()              # the same command again, on the same ports
         cluster.slaves[0].store
 
-A `Process` is ready when its ready file is there. The ports it got at its first start are kept for the next ones, so
-that peers find it again. Whatever still runs when the test process ends is killed.
+A `Process` is ready when its ready file is there. The ports it got at its first start are kept for the next
+ones, so that peers find it again. Whatever still runs when the test process ends is killed.
 """
 
 import atexit
@@ -208,7 +208,7 @@ def spelled(value: object) -> str:
 
 
 class Cluster:
-    """A nameserver, a master and its replicator, slaves and theirs, one store directory for each broker below `root`.
+    """A nameserver, a master and its replicator, slaves and theirs; each broker has its store below `root`.
 
     Args:
         root: where everything goes.

@@ -1,0 +1,91 @@
+# `make run` shows the whole thing, `make test` tests it; both set up their environment first.
+# Needs Python 3.11 or later and nothing else; interop tests also need java and mvn, and are skipped without.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+UV_VERSION := 0.13.9
+BIN := .venv/bin
+PY := $(BIN)/python
+CODE := services tests examples bench protos/generate.py
+
+# The first interpreter that is new enough.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+
+# A uv that is already there is used, else the pinned one is installed into .venv. --inexact keeps it there.
+define sync
+	@if [ -z "$(PYTHON)" ]; then echo "whimbrel needs Python 3.11 or later on the PATH" >&2; exit 1; fi
+	@uv=$$(command -v uv || true); \
+	if ! "$${uv:-false}" --version >/dev/null 2>&1; then \
+		[ -x $(PY) ] || $(PYTHON) -m venv .venv; \
+		[ -x $(BIN)/uv ] || $(PY) -m pip install -q --disable-pip-version-check uv==$(UV_VERSION); \
+		uv=$(BIN)/uv; \
+	fi; \
+	[ -x $(PY) ] || "$$uv" venv -q --python $(PYTHON) .venv; \
+	env -u VIRTUAL_ENV "$$uv" sync -q --frozen --inexact --python $(PY) $(1)
+	@touch $@
+endef
+
+.PHONY: help setup fmt fmt-check lint types layers proto proto-check check test test-all interop faults run bench wheel clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.venv/.run: uv.lock pyproject.toml
+	$(call sync,--no-dev --group demo)
+
+.venv/.dev: uv.lock pyproject.toml
+	$(call sync,--group dev)
+	@touch .venv/.run
+
+setup: .venv/.dev ## make .venv with all that development needs
+
+run: .venv/.run ## start a cluster, send, receive, lose the master, receive from the slave
+	@$(PY) examples/tour.py
+
+fmt: setup ## format the code and fix what can be fixed
+	$(BIN)/ruff check --fix -q $(CODE) || true
+	$(BIN)/ruff format -q $(CODE)
+
+fmt-check: setup
+	$(BIN)/ruff format --check -q $(CODE)
+
+lint: setup ## ruff
+	$(BIN)/ruff check $(CODE)
+
+types: setup ## mypy --strict
+	$(BIN)/mypy services/whimbrel tests examples bench/run.py
+
+layers: setup ## who may import whom
+	$(BIN)/lint-imports
+
+proto: setup ## generate services/whimbrel/pb from protos/
+	$(PY) protos/generate.py
+
+proto-check: setup ## fail when the generated code is not what the protos say
+	$(PY) protos/generate.py --check
+
+check: fmt-check lint types layers proto-check ## all checks that run no test
+
+test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
+	$(PY) -m pytest -m "not slow" -q
+
+test-all: setup ## all tests
+	$(PY) -m pytest -q
+
+interop: setup ## only the tests against real RocketMQ
+	$(PY) -m pytest -q tests/interop
+
+faults: setup ## kill processes under load, again and again (WHIMBREL_FAULT_SEED, WHIMBREL_FAULT_ROUNDS)
+	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py
+
+bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
+	$(PY) bench/run.py $(BENCH)
+
+wheel: setup ## build the wheel, install it into an empty environment and run `whimbrel dev` there
+	$(PY) -m pytest -q -m "" tests/integration/test_dev_wheel.py
+
+clean: ## remove the environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
