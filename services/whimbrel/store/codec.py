@@ -1,0 +1,477 @@
+"""The record of the commitlog and the entry of the consume queue, as bytes: encode, decode, hash.
+
+Pure: no files, no clock. All integers are big-endian. B and S are the lengths of the hosts, 8 for IPv4 and 20
+for IPv6.
+
+    0       i32  size of the whole record         48      B    born host: address, then the port as i32
+    4       u32  magic                            48+B    i64  store timestamp, ms
+    8       i32  CRC-32 of the body, top bit off  56+B    S    store host
+    12      i32  queue id                         56+B+S  i32  reconsume times
+    16      i32  flag                             60+B+S  i64  prepared transaction offset
+    20      i64  queue offset                     68+B+S  i32  body length, then the body
+    28      i64  physical offset                  ...     u8   topic length (V2: u16), then the topic
+    36      i32  system flag                      ...     u16  properties length, then the properties
+    40      i64  born timestamp, ms
+
+A blank ends a file that has no room for the next record: i32 bytes left, u32 magic, then undefined bytes.
+Every finished file ends with one, so a record fits only when 8 bytes are left behind it.
+
+A consume-queue entry is i64 physical offset, i32 size, i64 tags code (Java hash of the tag, sign-extended).
+
+Properties are text: `name 0x01 value 0x02 name 0x01 value`, with or without a final 0x02.
+
+RocketMQ: CommitLog.MessageExtEncoder.encode, MessageDecoder.decode, ConsumeQueue.
+"""
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import mul
+from typing import TYPE_CHECKING, NamedTuple
+
+from whimbrel.errors import CorruptRecord, IllegalTopic, PropertiesTooLarge
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = [
+    "BLANK",
+    "BLANK_MAGIC",
+    "BLANK_SIZE_MIN",
+    "BORN_V6",
+    "FILLER_SIZE",
+    "MAGIC_V1",
+    "MAGIC_V2",
+    "PROPERTIES_BYTES_MAX",
+    "RECORD_OVERHEAD_MAX",
+    "STORE_V6",
+    "TRANSACTION_COMMIT",
+    "TRANSACTION_MASK",
+    "TRANSACTION_PREPARED",
+    "TRANSACTION_ROLLBACK",
+    "UNIT",
+    "RecordDraft",
+    "StoredMessage",
+    "decode_record",
+    "encode_record",
+    "format_properties",
+    "index_key_hash",
+    "java_hash",
+    "keys_of",
+    "offset_message_id",
+    "pack_host",
+    "parse_properties",
+    "property_of",
+    "record_size",
+    "tags_code",
+    "topic_field",
+    "unpack_host",
+]
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB  # topics of more than 127 bytes (RocketMQ 5.x); read, never written
+BLANK_MAGIC = 0xCBD43194
+BLANK = struct.Struct(">iI")
+BLANK_SIZE_MIN = 8
+
+UNIT = struct.Struct(">qiq")
+FILLER_SIZE = 0x7FFFFFFF  # size field of an entry that stands for nothing; its physical offset is 0
+
+BORN_V6 = 0x10
+STORE_V6 = 0x20
+TRANSACTION_MASK = 0x0C
+TRANSACTION_PREPARED = 0x04
+TRANSACTION_COMMIT = 0x08
+TRANSACTION_ROLLBACK = 0x0C
+
+TOPIC_BYTES_MAX = 127
+PROPERTIES_BYTES_MAX = 32767
+RECORD_OVERHEAD_MAX = 116  # both hosts IPv6, and V2
+
+HEAD_V4 = struct.Struct(">iIiiiqqiq8sq8siqi")
+HEADS = {
+    bits: struct.Struct(f">iIiiiqqiq{20 if bits & BORN_V6 else 8}sq{20 if bits & STORE_V6 else 8}siqi")
+    for bits in (0, BORN_V6, STORE_V6, BORN_V6 | STORE_V6)
+}
+PREFIX = struct.Struct(">iI28xi")  # size, magic, system flag
+U16 = struct.Struct(">H")
+
+
+@dataclass(slots=True)
+class RecordDraft:
+    """A record before the log has given it its place: all but physical offset, queue offset and store time.
+
+    Attributes:
+        properties: the raw text, stored as it is.
+        born_host, store_host: as `pack_host` makes them.
+        tags_code: what the consume-queue entry carries; see `from_properties`.
+        keys: what the index holds, in its order: the unique id, then the words of KEYS.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    born_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tags_code: int = 0
+    keys: tuple[str, ...] = ()
+
+    @classmethod
+    def from_properties(
+        cls,
+        *,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> "RecordDraft":
+        """Make a draft whose tags code and keys are those that its property text says."""
+        return cls(
+            topic,
+            queue_id,
+            body,
+            properties,
+            born_timestamp,
+            born_host,
+            store_host,
+            flag,
+            sys_flag,
+            reconsume_times,
+            prepared_offset,
+            tag_bytes_code(property_of(properties, b"TAGS")),
+            keys_of(properties),
+        )
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """A decoded record. Nothing changes it after `decode_record`; not frozen, since that doubles its cost."""
+
+    physical_offset: int
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    topic: str
+    properties_raw: bytes
+    store_host_raw: bytes = field(repr=False)
+    parsed: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The parsed property text; the same dict at every call, not to be changed."""
+        if self.parsed is None:
+            self.parsed = parse_properties(self.properties_raw)
+        return self.parsed
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id by which RocketMQ's tools find a record."""
+        return offset_message_id(self.store_host_raw, self.physical_offset)
+
+
+class RecordHead(NamedTuple):
+    """The fixed fields, in the order of the bytes."""
+
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body_length: int
+
+
+@lru_cache(maxsize=4096)
+def topic_field(topic: str) -> bytes:
+    """Return the topic with its length byte before it, as V1 records store it."""
+    data = topic.encode()
+    if not 0 < len(data) <= TOPIC_BYTES_MAX:
+        raise IllegalTopic(f"a topic has 1 to {TOPIC_BYTES_MAX} bytes, this one {len(data)}")
+    return bytes((len(data),)) + data
+
+
+def record_size(draft: RecordDraft) -> int:
+    """Return the size of the record that `encode_record` will make of a draft."""
+    return (
+        74
+        + len(draft.born_host)
+        + len(draft.store_host)
+        + len(topic_field(draft.topic))
+        + len(draft.body)
+        + len(draft.properties)
+    )
+
+
+def encode_record(
+    draft: RecordDraft, *, physical_offset: int, queue_offset: int, store_timestamp: int
+) -> bytes:
+    """Return the record's bytes.
+
+    Raises:
+        PropertiesTooLarge: the property text has more than 32767 bytes.
+        IllegalTopic: the topic has no or more than 127 bytes.
+    """
+    body = draft.body
+    properties = draft.properties
+    born_host = draft.born_host
+    store_host = draft.store_host
+    topic = topic_field(draft.topic)
+    body_length = len(body)
+    properties_length = len(properties)
+    if properties_length > PROPERTIES_BYTES_MAX:
+        raise PropertiesTooLarge(
+            f"{properties_length} bytes of properties, {PROPERTIES_BYTES_MAX} can be stored"
+        )
+    hosts_length = len(born_host) + len(store_host)
+    sys_flag = draft.sys_flag
+    if hosts_length == 16:
+        head, sys_flag = HEAD_V4, sys_flag & ~0x30
+    else:
+        bits = (BORN_V6 if len(born_host) == 20 else 0) | (STORE_V6 if len(store_host) == 20 else 0)
+        head, sys_flag = HEADS[bits], sys_flag & ~0x30 | bits
+    return (
+        head.pack(
+            74 + hosts_length + len(topic) + body_length + properties_length,
+            MAGIC_V1,
+            zlib.crc32(body) & 0x7FFFFFFF,
+            draft.queue_id,
+            draft.flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            draft.born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            draft.reconsume_times,
+            draft.prepared_offset,
+            body_length,
+        )
+        + body
+        + topic
+        + U16.pack(properties_length)
+        + properties
+    )
+
+
+def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool = True) -> StoredMessage:
+    """Decode the record that starts at `offset` of `buffer`.
+
+    Raises:
+        CorruptRecord: the bytes are not a whole record: wrong magic (a blank too), lengths that do not add up,
+            a body that does not match its CRC, or too few bytes.
+    """
+    view = memoryview(buffer)
+    try:
+        size, magic, sys_flag = PREFIX.unpack_from(view, offset)
+        if magic != MAGIC_V1 and magic != MAGIC_V2:
+            raise CorruptRecord(f"magic {magic:#010x} at {offset}")
+        head_struct = HEADS[sys_flag & 0x30]
+        head = RecordHead._make(head_struct.unpack_from(view, offset))
+        body_start = offset + head_struct.size
+        body_end = body_start + head.body_length
+        if head.body_length < 0 or size < head_struct.size:
+            raise CorruptRecord(f"size {size}, body length {head.body_length} at {offset}")
+        if magic == MAGIC_V1:
+            topic_start, topic_length = body_end + 1, view[body_end]
+        else:
+            topic_start, topic_length = body_end + 2, U16.unpack_from(view, body_end)[0]
+        topic_end = topic_start + topic_length
+        properties_length = U16.unpack_from(view, topic_end)[0]
+    except (struct.error, IndexError) as error:
+        raise CorruptRecord(f"the record at {offset} is cut off") from error
+    end = topic_end + 2 + properties_length
+    if end != offset + size:
+        raise CorruptRecord(f"the record at {offset} has {end - offset} bytes, its size says {size}")
+    if end > len(view):
+        raise CorruptRecord(f"the record at {offset} is cut off")
+    body = bytes(view[body_start:body_end])
+    if check_crc and zlib.crc32(body) & 0x7FFFFFFF != head.body_crc & 0x7FFFFFFF:
+        raise CorruptRecord(f"the body of the record at {offset} does not match its CRC")
+    return StoredMessage(
+        head.physical_offset,
+        size,
+        magic,
+        head.body_crc,
+        head.queue_id,
+        head.flag,
+        head.queue_offset,
+        sys_flag,
+        head.born_timestamp,
+        unpack_host(head.born_host),
+        head.store_timestamp,
+        unpack_host(head.store_host),
+        head.reconsume_times,
+        head.prepared_offset,
+        body,
+        str(view[topic_start:topic_end], "utf-8", "replace"),
+        bytes(view[topic_end + 2 : end]),
+        head.store_host,
+    )
+
+
+def parse_properties(raw: bytes) -> dict[str, str]:
+    """Parse property text. The last of several equal names wins; pairs without name or value are ignored."""
+    found = {}
+    for pair in raw.decode("utf-8", "replace").split("\x02"):
+        name, separator, value = pair.partition("\x01")
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+def format_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """Format property text as RocketMQ 4.9.3 does, without a final 0x02."""
+    return "\x02".join([f"{name}\x01{value}" for name, value in pairs]).encode()
+
+
+def property_of(raw: bytes, name: bytes) -> bytes:
+    """Return one value of a property text without parsing the rest; empty when it is missing."""
+    found = b""
+    start = raw.find(name + b"\x01")
+    while start >= 0:
+        value_start = start + len(name) + 1
+        end = raw.find(b"\x02", value_start)
+        if end < 0:
+            end = len(raw)
+        if end > value_start and (start == 0 or raw[start - 1] == 2):
+            found = raw[value_start:end]
+        start = raw.find(name + b"\x01", end)
+    return found
+
+
+def keys_of(raw: bytes) -> tuple[str, ...]:
+    """Return what the index holds for a property text: UNIQ_KEY, then every word of KEYS."""
+    unique = property_of(raw, b"UNIQ_KEY")
+    words = property_of(raw, b"KEYS")
+    if words:
+        keys = [word.decode("utf-8", "replace") for word in words.split(b" ") if word]
+        if unique:
+            keys.insert(0, unique.decode("utf-8", "replace"))
+        return tuple(keys)
+    return (unique.decode("utf-8", "replace"),) if unique else ()
+
+
+# Powers of 31 modulo 2**32: a hash is then one sum of products, which C does faster than a Python loop.
+HASH_UNITS_MAX = 256
+POWERS = tuple(accumulate(repeat(31, HASH_UNITS_MAX), lambda power, base: power * base % 2**32, initial=1))
+
+
+@lru_cache(maxsize=1024)
+def powers(count: int) -> tuple[int, ...]:
+    """Return 31**(count - 1), ..., 31, 1."""
+    return POWERS[count - 1 :: -1] if count else ()
+
+
+def hash_units(text: str) -> bytes | tuple[int, ...]:
+    """Return the UTF-16 code units of a text, which is what Java hashes."""
+    if text.isascii():
+        return text.encode()
+    data = text.encode("utf-16-be", "surrogatepass")
+    return struct.unpack(f">{len(data) // 2}H", data)
+
+
+def unsigned_hash(text: str, start: int = 0) -> int:
+    """Return Java's String.hashCode modulo 2**32, going on from the hash of what stands before `text`."""
+    units = hash_units(text)
+    count = len(units)
+    if count <= HASH_UNITS_MAX:
+        return (sum(map(mul, units, powers(count))) + start * POWERS[count]) & 0xFFFFFFFF
+    for unit in units:
+        start = start * 31 + unit & 0xFFFFFFFF
+    return start
+
+
+def signed(value: int) -> int:
+    """Read an unsigned 32-bit number as a signed one."""
+    return value - 0x100000000 if value >= 0x80000000 else value
+
+
+def java_hash(text: str) -> int:
+    """Return Java's `String.hashCode`."""
+    return signed(unsigned_hash(text))
+
+
+@lru_cache(maxsize=16384)
+def tags_code(tags: str | None) -> int:
+    """Return what a consume-queue entry carries for a TAGS property."""
+    return java_hash(tags) if tags else 0
+
+
+@lru_cache(maxsize=16384)
+def tag_bytes_code(tags: bytes) -> int:
+    """Return the tags code of a tag as it stands in the property text."""
+    return java_hash(tags.decode("utf-8", "replace")) if tags else 0
+
+
+@lru_cache(maxsize=4096)
+def prefix_hash(topic: str) -> int:
+    """Return the hash of what stands before the key in an index key."""
+    return unsigned_hash(topic + "#")
+
+
+def index_key_hash(topic: str, key: str) -> int:
+    """Return the hash under which the index files a key: the absolute value of the hash of `topic#key`."""
+    value = signed(unsigned_hash(key, prefix_hash(topic)))
+    return 0 if value == -0x80000000 else abs(value)
+
+
+@lru_cache(maxsize=4096)
+def pack_host(host: str, port: int) -> bytes:
+    """Pack a numeric address and a port: 8 bytes for IPv4, 20 for IPv6.
+
+    Raises:
+        ValueError: `host` is not a numeric address.
+    """
+    return ipaddress.ip_address(host.strip("[]")).packed + port.to_bytes(4, "big")
+
+
+@lru_cache(maxsize=4096)
+def unpack_host(data: bytes) -> str:
+    """Return `ip:port`, `[ip]:port` for IPv6 (written as Java does, without shortening)."""
+    port = int.from_bytes(data[-4:], "big", signed=True)
+    if len(data) == 8:
+        return f"{data[0]}.{data[1]}.{data[2]}.{data[3]}:{port}"
+    groups = ":".join(f"{group:x}" for group in struct.unpack(">8H", data[:16]))
+    return f"[{groups}]:{port}"
+
+
+def offset_message_id(store_host: bytes, physical_offset: int) -> str:
+    """Return the id made of a packed store host and a physical offset: 32 or 56 hex digits."""
+    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
