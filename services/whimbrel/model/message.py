@@ -1,6 +1,6 @@
 """What is sent and what comes back, as the client library shows it.
 
-Times are seconds since the epoch as floats; a time that was not set is None. Bodies are bytes as they lie in the store.
+Times are seconds since the epoch as floats; a time that was not set is None. Bodies are bytes.
 """
 
 from collections.abc import Mapping
@@ -75,8 +75,8 @@ class SendReceipt:
 class ReceivedMessage:
     """A message as a consumer gets it.
 
-    `receipt_handle` is empty on pulled messages: they carry no lease and need no acknowledgement. `queue` is the queue
-    that was asked, whose id may be -1 (any queue of that broker); `queue_id` is where the message lies.
+    `receipt_handle` is empty on pulled messages: they carry no lease and need no acknowledgement. `queue` is
+    the queue that was asked, whose id may be -1 (any queue of that broker); `queue_id` is where it lies.
     """
 
     topic: str

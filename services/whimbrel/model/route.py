@@ -29,7 +29,7 @@ class Endpoint:
             raise ValueError(f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:8081")
         if "/" in host or any(character.isspace() for character in host):
             raise ValueError(
-                f"{text!r}: {host!r} is not a host name; write HOST:PORT without http:// or spaces"
+                f"{text!r}: {host!r} is not a host name; write HOST:PORT, no http://"
             )
         if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"{text!r}: the port must be a number from 1 to 65535")
@@ -57,7 +57,7 @@ class Queue:
 
     Attributes:
         broker_name: shared by a master and its slaves.
-        broker_id: 0 for the one that clients use; see `whimbrel.nameserver` for what stands in for a lost master.
+        broker_id: 0 for the one that clients use: the master, or what stands in for a lost one.
         queue_id: -1 means any queue of the broker.
         endpoints: where the broker is dialled; all of them lead to the same broker.
         message_types: what may be sent to it, by name; empty when the answer left it out.
