@@ -1,14 +1,14 @@
 """Outbound calls in model terms: what a client asks of nameservers and brokers.
 
 A call is a value, `Outbound`: the path, the request's bytes, and a function that turns the answer into model
-values or raises the error it carries. The functions of this module only make such values, so they serve both kinds
-of channel:
+values or raises the error it carries. The functions of this module only make such values, so they serve both
+kinds of channel:
 
     await perform(channel, send_messages(...), metadata, timeout_s)        grpc.aio
     perform_blocking(channel, send_messages(...), metadata, timeout_s)     grpc
 
-The client API (`apache.rocketmq.v2`) carries errors as a `Status` in the body of an OK call, our own services as a
-gRPC status with `ErrorInfo`; `perform` raises the same typed errors for both.
+The client API (`apache.rocketmq.v2`) carries errors as a `Status` in the body of an OK call, our own services
+as a gRPC status with `ErrorInfo`; `perform` raises the same typed errors for both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -85,8 +85,8 @@ REGISTRY = "/whimbrel.registry.v1.RegistryService/"
 # Which broker id of the group a puller should ask next; set by brokers on PullMessage.
 SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
 # The queue that a sender chose. The protocol's own field can't say it: proto3 does not tell queue 0 from "not
-# set", and SDKs that leave the choice to the broker send 0. A broker answers with the queue it took, as trailing
-# metadata.
+# set", and SDKs that leave the choice to the broker send 0. A broker answers with the queue it took, as
+# trailing metadata.
 QUEUE_HEADER = "whimbrel-queue-id"
 
 
@@ -97,7 +97,8 @@ class Outbound(Generic[T]):
     Attributes:
         path: `/package.Service/Method`.
         payload: the encoded request.
-        decode: turns the encoded answers (one, unless `stream`) and the trailing metadata into the result; raises
+        decode: turns the encoded answers (one, unless `stream`) and the trailing metadata into the result;
+        raises
             the error that the answer carries.
         stream: whether the answer is a stream.
         metadata: headers of this call alone.

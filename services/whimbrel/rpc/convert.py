@@ -1,8 +1,8 @@
 """Model values to protobuf messages and back, for the calling side.
 
 Decoding is lenient: unknown enum numbers and missing fields of an answer become the plainest value, because
-servers may be newer than we are. Endpoints are the exception: a queue without an address can't be used, so it is
-left out of a route.
+servers may be newer than we are. Endpoints are the exception: a queue without an address can't be used, so it
+is left out of a route.
 """
 
 import math
