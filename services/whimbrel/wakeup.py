@@ -1,0 +1,78 @@
+"""The doorbell between a broker and its replicator: a UNIX datagram socket in the store directory.
+
+`STORE/whimbrel/broker.sock` and `STORE/whimbrel/replicator.sock`, each bound by the process it is named
+after. A ring is one byte whose content means nothing: it makes the other's `select` return, and the other
+then looks at the page of marks (`whimbrel.store.watermark`). So a ring that is lost (nobody there, queue
+full) costs `WAKE_POLL_S` at most.
+
+A file system socket works between two containers that share the volume, which an eventfd would not.
+`sun_path` holds 108 bytes, and store directories may have longer names: paths go through
+`/proc/self/fd/N/`, N being the open directory.
+"""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+from whimbrel.errors import StoreError
+
+__all__ = ["WAKE_POLL_S", "Bell", "Doorbell"]
+
+Bell = Literal["broker", "replicator"]
+
+WAKE_POLL_S = 0.1  # the longest wait that relies on a ring; what RocketMQ's HA writer always waits
+DRAIN_MAX = 64  # rings taken at once; the kernel queues fewer (net.unix.max_dgram_qlen is 10 by default)
+
+
+class Doorbell:
+    """One's own bell, and the string to the other's."""
+
+    def __init__(self, store_root: Path, name: Bell) -> None:
+        """Bind the bell of `name`.
+
+        Raises:
+            StoreError: the socket can't be bound in the store directory.
+        """
+        folder = store_root / "whimbrel"
+        self.sock = socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+        self.folder_fd = -1
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.base = f"/proc/self/fd/{self.folder_fd}/"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{name}.sock", dir_fd=self.folder_fd)  # left by a predecessor
+            self.sock.bind(f"{self.base}{name}.sock")
+        except OSError as error:
+            self.close()
+            raise StoreError(f"the doorbell {folder / name}.sock can't be bound: {error}") from error
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when somebody rings."""
+        return self.sock.fileno()
+
+    def ring(self, other: Bell) -> None:
+        """Wake the other process if it is there; never blocks, never fails."""
+        # Nobody bound, a dead owner, or a full queue (which wakes it anyway): the poll covers all of them.
+        with contextlib.suppress(OSError):
+            self.sock.sendto(b"!", socket.MSG_DONTWAIT, f"{self.base}{other}.sock")
+
+    def drain(self) -> int:
+        """Take the rings that have come in; return how many."""
+        for count in range(DRAIN_MAX):
+            try:
+                self.sock.recv(1)
+            except OSError:
+                return count
+        return DRAIN_MAX
+
+    def close(self) -> None:
+        """Close the bell. The socket file stays: a successor may have bound its own there already."""
+        self.sock.close()
+        if self.folder_fd >= 0:
+            os.close(self.folder_fd)
+            self.folder_fd = -1
