@@ -1,15 +1,16 @@
 """The seam between transports and services: calls as plain values, answers now or later.
 
-A *handler* knows nothing of grpcio. It gets a `Call` (who asks, until when) and the decoded request, and returns
+A *handler* knows nothing of grpcio. It gets a `Call` (who asks, until when) and the decoded request, and
+returns
 
 - the response message, or
 - a `Deferred`, which it (or whoever it handed it to) completes later: flush, replica, long poll.
 
-No task and no future is made for a call that answers at once. A handler for a response stream returns the whole list of
-response messages (RocketMQ's streams are short), or a `Deferred` of such a list. Handlers run on the loop's thread and
-never block it. A handler that raises a `WhimbrelError` gets it turned into a status by the transport adapter's `fail`
-function, which each service supplies: the client API answers an OK gRPC call with a `Status` in the body, our own
-services a gRPC status.
+No task and no future is made for a call that answers at once. A handler for a response stream returns the
+whole list of response messages (RocketMQ's streams are short), or a `Deferred` of such a list. Handlers run
+on the loop's thread and never block it. A handler that raises a `WhimbrelError` gets it turned into a status
+by the transport adapter's `fail` function, which each service supplies: the client API answers an OK gRPC
+call with a `Status` in the body, our own services a gRPC status.
 
 Bidirectional streams (Telemetry, Session) get a `StreamHandler`: callbacks in, a bounded outbox out.
 
@@ -56,8 +57,9 @@ class Call:
 class Deferred(Generic[R]):
     """An answer to be completed later, once.
 
-    `complete` and `fail` do nothing after the first of them, or after the caller has gone. `cancelled` tells that it has:
-    whoever holds messages for the call must then give them back. `on_cancel` is called at that moment.
+    `complete` and `fail` do nothing after the first of them, or after the caller has gone. `cancelled` tells
+    that it has: whoever holds messages for the call must then give them back. `on_cancel` is called at that
+    moment.
     """
 
     __slots__ = ("cancelled", "done", "error", "on_cancel", "result", "waker")
@@ -100,7 +102,7 @@ class Outbox(Protocol):
     """The sending half of a bidirectional stream. Bounded; never blocks."""
 
     def send(self, message: Any) -> bool:
-        """Queue a message; return False when the stream is closed or its queue is full (the message is dropped)."""
+        """Queue a message; return False, and drop it, when the stream is closed or its queue is full."""
 
     def close(self, error: Exception | None = None) -> None:
         """End the stream after what is queued, with a status when `error` is given."""
@@ -141,7 +143,7 @@ class ServerStreamMethod:
 
 @dataclass(frozen=True, slots=True)
 class BidiMethod:
-    """Messages both ways for as long as it lasts (also used for a long response stream: one request comes in)."""
+    """Messages both ways for as long as it lasts (or one request in, and a long response stream)."""
 
     name: str
     request: type[Any]

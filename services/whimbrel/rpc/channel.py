@@ -1,0 +1,33 @@
+"""Opens channels to our servers, for asyncio and for plain threads, with the options both ends agree on."""
+
+from typing import Any
+
+import grpc
+import grpc.aio
+
+__all__ = ["open_aio_channel", "open_channel"]
+
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", 130 * 1024 * 1024),
+    ("grpc.max_send_message_length", 130 * 1024 * 1024),
+    # A server that comes back is found within a second: our retries need no help from long pauses.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),  # http_proxy in the environment is not meant for us
+    ("grpc.enable_retries", 0),  # retries are decided by error class, in one place
+    ("grpc.use_local_subchannel_pool", 1),  # two channels are two connections
+    # Servers refuse pings more often than every 10 s (rpc/server.py).
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+def open_aio_channel(target: str) -> grpc.aio.Channel:
+    """Return a channel for the running loop; it connects by itself at the first call."""
+    return grpc.aio.insecure_channel(target, options=OPTIONS)
+
+
+def open_channel(target: str) -> grpc.Channel:
+    """Return a channel for use from threads; it connects by itself at the first call."""
+    return grpc.insecure_channel(target, options=OPTIONS)
