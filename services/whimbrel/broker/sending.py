@@ -1,0 +1,255 @@
+"""Append with the durability that was asked for.
+
+A send is refused before anything is stored: the broker is not writable, the disk is full, or synchronous
+replication has too few slaves near enough (RocketMQ stores first and answers 50002 afterwards, so that the
+SDKs' retries store the message three times). What is appended answers at once, or is parked until
+
+    its end <= flushed                 synchronous flush: within `flush_timeout_s`, else FlushTimeout
+    its end <= acknowledged by `acks`  synchronous replication: within `slave_timeout_s`, else ReplicaTimeout
+
+and ReplicaTimeout is told when both failed. Both marks only grow, and parked sends stand in one deque by
+their end, so the head is always the next to be answered; deadlines are equally long for all, so it is also
+the next to be late.
+
+At the end of a loop tick in which something was appended, the store publishes its `written` mark once, a
+flush is asked for once, and the replicator is rung if it sleeps: that is the batch that costs nothing.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
+from whimbrel.wakeup import WAKE_POLL_S
+
+__all__ = ["PARKED_MAX", "Durability", "Sender"]
+
+_log = logging.getLogger(__name__)
+
+# sends that wait; at 100 k a second that is 0.2 s, and each holds about 1 KiB besides its message
+PARKED_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durability:
+    """What an answer promises.
+
+    Attributes:
+        sync_flush: the record is on the local disk. acks: so many connected slaves hold it; 0 for
+        asynchronous replication. fallbehind_max: bytes; a slave that lacks more does not count when a send
+        asks whether there are enough.
+    """
+
+    sync_flush: bool = False
+    acks: int = 0
+    fallbehind_max: int = 256 * 1024 * 1024
+    flush_timeout_s: float = 5.0
+    slave_timeout_s: float = 3.0
+
+
+class Log(Protocol):
+    """What the sender needs of the message store."""
+
+    @property
+    def written(self) -> int:
+        """End of the log."""
+
+    @property
+    def flushed(self) -> int:
+        """End of what is on disk."""
+
+    def append(self, draft: Any) -> Any:
+        """Append one record."""
+
+    def append_batch(self, drafts: Sequence[Any]) -> list[Any]:
+        """Append records of one queue, all or none."""
+
+    def end_tick(self) -> None:
+        """Publish the written mark."""
+
+    def request_flush(self, end: int) -> None:
+        """Have the log flushed up to `end`."""
+
+
+class Marks(Protocol):
+    """What the sender needs of the page of marks."""
+
+    replica_sleeping: int
+    broker_sleeping: int
+    confirmed: int
+
+    def live_acks(self) -> list[int]:
+        """Acknowledged offsets of the connected slaves."""
+
+    def acknowledged(self, needed: int) -> int:
+        """Offset that so many slaves have acknowledged."""
+
+    def replica_alive(self, now_ns: int) -> bool:
+        """Whether the replicator beats."""
+
+
+class Timers(Protocol):
+    """What the sender needs of the event loop."""
+
+    def time(self) -> float:
+        """Seconds of the monotonic clock."""
+
+    def call_soon(self, callback: Callable[[], None]) -> Any:
+        """Run it in the next tick."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Run it after a while."""
+
+
+@dataclass(slots=True)
+class _Parked:
+    """A stored message whose answer waits."""
+
+    end: int
+    flush_deadline: float
+    slave_deadline: float
+    answer: Callable[[WhimbrelError | None], None]
+
+
+class Sender:
+    """The only appender. Runs on the loop's thread; `flushed_changed` says how other threads reach it."""
+
+    def __init__(
+        self, store: Log, page: Marks, durability: Durability, loop: Timers, *, ring: Callable[[], None]
+    ) -> None:
+        """Take the store and the page; `ring` wakes the replicator."""
+        self.refusal = "the broker has not been accepted by a nameserver yet"  # empty when writes are allowed
+        self.waits = durability.sync_flush or durability.acks > 0
+        self._store = store
+        self._page = page
+        self._durability = durability
+        self._loop = loop
+        self._ring = ring
+        self._parked: deque[_Parked] = deque()
+        self._tick_pending = False
+        self._timer: Any = None
+
+    def check(self) -> None:
+        """Raise NotWritable, NoReplica or Throttled when a send must be refused.
+
+        The store itself raises StoreFull.
+        """
+        if self.refusal:
+            raise NotWritable(self.refusal)
+        if self.waits and len(self._parked) >= PARKED_MAX:
+            raise Throttled(f"{PARKED_MAX} sends wait for the disk or for slaves already")
+        needed = self._durability.acks
+        if needed:
+            found = self._near_slaves()
+            if found < needed:
+                raise NoReplica(
+                    f"{found} of {needed} slaves are connected and lack at most"
+                    f" {self._durability.fallbehind_max} bytes; nothing was stored"
+                )
+
+    def _near_slaves(self) -> int:
+        if not self._page.replica_alive(int(self._loop.time() * 1e9)):
+            return 0  # a killed replicator leaves its last acknowledgements in the page
+        nearest = self._store.written - self._durability.fallbehind_max
+        return sum(ack >= nearest for ack in self._page.live_acks())
+
+    def append(self, drafts: Sequence[Any]) -> list[Any]:
+        """Check and append; all messages go to one queue. Returns where each went."""
+        self.check()
+        store = self._store
+        appended = [store.append(drafts[0])] if len(drafts) == 1 else store.append_batch(drafts)
+        if not self._tick_pending:
+            self._tick_pending = True
+            self._loop.call_soon(self._end_tick)
+        return appended
+
+    def park(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
+        """Have `answer` called once the log up to `end` is as safe as was asked, or with an error.
+
+        Call it in the tick of the append, in the order of the appends.
+        """
+        now = self._loop.time()
+        durability = self._durability
+        self._parked.append(
+            _Parked(end, now + durability.flush_timeout_s, now + durability.slave_timeout_s, answer)
+        )
+
+    def _end_tick(self) -> None:
+        self._tick_pending = False
+        self._store.end_tick()
+        page = self._page
+        if page.replica_sleeping:
+            self._ring()
+        if not self.waits:
+            page.confirmed = self._store.written
+            return
+        if self._durability.sync_flush and self._parked:
+            self._store.request_flush(self._parked[-1].end)
+        self.settle()
+
+    def settle(self) -> None:
+        """Answer what can be answered now; to be called whenever one of the marks may have moved."""
+        parked = self._parked
+        if not parked:
+            return
+        now = self._loop.time()
+        flushed, acknowledged = self._marks()
+        self._answer(now, flushed, acknowledged)
+        if parked:
+            # Ask to be rung first and look again afterwards, so that a mark that moved in between is not
+            # missed.
+            self._page.broker_sleeping = 1
+            self._answer(now, *self._marks())
+        if parked:
+            self._arm()
+        else:
+            self._page.broker_sleeping = 0
+
+    def _marks(self) -> tuple[float, float]:
+        durability = self._durability
+        flushed = self._store.flushed if durability.sync_flush else math.inf
+        acknowledged = self._page.acknowledged(durability.acks) if durability.acks else math.inf
+        confirmed = min(flushed, acknowledged, self._store.written)
+        if confirmed > self._page.confirmed:
+            self._page.confirmed = int(confirmed)
+        return flushed, acknowledged
+
+    def _answer(self, now: float, flushed: float, acknowledged: float) -> None:
+        parked = self._parked
+        while parked:
+            head = parked[0]
+            error: WhimbrelError | None = None
+            if head.end > acknowledged:
+                if now < head.slave_deadline:
+                    return
+                error = ReplicaTimeout("the message is stored, but too few slaves confirmed it in time")
+            elif head.end > flushed:
+                if now < head.flush_deadline:
+                    return
+                error = FlushTimeout("the message is stored, but the disk did not confirm it in time")
+            parked.popleft()
+            head.answer(error)
+
+    def _arm(self) -> None:
+        """Look again after `WAKE_POLL_S` at the latest: a lost ring must cost no more."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(WAKE_POLL_S, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        self.settle()
+
+    def close(self, reason: str) -> None:
+        """Refuse what comes, and answer what waits: it is stored, and nobody will confirm it any more."""
+        self.refusal = reason
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tick_pending:
+            self._store.end_tick()
+        while self._parked:
+            parked = self._parked.popleft()
+            late = ReplicaTimeout if self._durability.acks else FlushTimeout
+            parked.answer(late(f"the message is stored, but {reason}"))

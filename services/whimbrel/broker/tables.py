@@ -1,0 +1,133 @@
+"""A table of named configurations with a version, kept in one of RocketMQ's `config/*.json` files.
+
+The broker's loop owns it. Every change builds a new dict, writes the file, swaps the dict and then takes the
+new version, so that a reader never sees half a change and a crash leaves the old table or the new one whole.
+`on_change` is called after the swap: the registration tells the nameservers, the metadata watch tells slaves.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from whimbrel.errors import AlreadyExists, StoreError
+from whimbrel.model.topic import DataVersion
+from whimbrel.store import jsonconfig
+
+__all__ = ["Named", "VersionedTable"]
+
+
+class Named(Protocol):
+    """A configuration that knows its name and its JSON form."""
+
+    @property
+    def name(self) -> str:
+        """Key in the table."""
+
+    def bean(self) -> dict[str, Any]:
+        """JSON form, fields in alphabetical order."""
+
+    @classmethod
+    def from_bean(cls, name: str, bean: Mapping[str, Any]) -> Self:
+        """Read the JSON form."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+class VersionedTable(Generic[T]):
+    """Configurations by name. Read with `get` and `values`; write with `put`, `remove` and `replace_all`."""
+
+    def __init__(self, path: Path, table_key: str, kind: type[T], *, clock: Callable[[], int]) -> None:
+        """Start empty; `load` reads the file.
+
+        Args:
+            path: the file.
+            table_key: name of the table inside the file.
+            kind: the class of its rows.
+            clock: milliseconds since the epoch, for the version.
+        """
+        self.version = DataVersion(timestamp=0, counter=0)
+        self.on_change: list[Callable[[], None]] = []
+        self.rows: dict[str, T] = {}
+        self._path = path
+        self._table_key = table_key
+        self._kind = kind
+        self._clock = clock
+        self._rest: dict[str, Any] = {}  # top-level fields of newer versions, written back as they are
+
+    def load(self, defaults: Iterable[T]) -> None:
+        """Read the file over the defaults, and write it when that changed something."""
+        content = jsonconfig.load(self._path)
+        stored: dict[str, T] = {}
+        if content is not None:
+            stored = self._take(content)
+        added = {row.name: row for row in defaults if row.name not in stored}
+        self.rows = {**stored, **added}
+        if added:
+            self.version = self.version.after(self._clock())
+            self._save(self.rows, self.version)
+
+    def _take(self, content: Any) -> dict[str, T]:
+        """Take version and further fields of a parsed file; return its rows."""
+        try:
+            rows = {name: self._kind.from_bean(name, bean) for name, bean in content[self._table_key].items()}
+            self.version = DataVersion.from_bean(content.get("dataVersion") or {})
+            known = ("dataVersion", self._table_key)
+            self._rest = {key: item for key, item in content.items() if key not in known}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"{self._path} holds no {self._table_key}: {error!r}") from error
+        return rows
+
+    def get(self, name: str) -> T | None:
+        """Return the row, or None."""
+        return self.rows.get(name)
+
+    def add(self, row: T) -> None:
+        """Put a new row; raises AlreadyExists."""
+        if row.name in self.rows:
+            raise AlreadyExists(f"{row.name} exists already")
+        self.put(row)
+
+    def put(self, row: T) -> None:
+        """Add or replace a row; nothing happens when it is there as it is."""
+        if self.rows.get(row.name) != row:
+            self._swap({**self.rows, row.name: row}, self.version.after(self._clock()))
+
+    def remove(self, name: str) -> T | None:
+        """Remove a row and return it; None when there is none."""
+        gone = self.rows.get(name)
+        if gone is not None:
+            rows = {key: row for key, row in self.rows.items() if key != name}
+            self._swap(rows, self.version.after(self._clock()))
+        return gone
+
+    def replace_all(self, text: str) -> bool:
+        """Take over another broker's whole table, version included; return whether that changed anything."""
+        content = jsonconfig.loads(text)
+        before = (self.rows, self.version)
+        rows = self._take(content)
+        if (rows, self.version) == before:
+            return False
+        self._swap(rows, self.version)
+        return True
+
+    def encode(self, *, pretty: bool = True) -> str:
+        """Return the file's text."""
+        return self._encode(self.rows, self.version, pretty=pretty)
+
+    def _encode(self, rows: dict[str, T], version: DataVersion, *, pretty: bool) -> str:
+        content = {
+            **self._rest,
+            "dataVersion": version.bean(),
+            self._table_key: {name: row.bean() for name, row in rows.items()},
+        }
+        return jsonconfig.dumps(dict(sorted(content.items())), pretty=pretty)
+
+    def _save(self, rows: dict[str, T], version: DataVersion) -> None:
+        jsonconfig.save(self._path, self._encode(rows, version, pretty=True))
+
+    def _swap(self, rows: dict[str, T], version: DataVersion) -> None:
+        self._save(rows, version)
+        self.rows, self.version = rows, version
+        for told in self.on_change:
+            told()
