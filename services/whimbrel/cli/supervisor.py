@@ -1,0 +1,551 @@
+"""Runs a whole cluster as local child processes: starts them, restarts what dies, ends them together.
+
+What runs, below a directory `DIR`:
+
+    process               role               ports             store
+    nameserver            nameserver         BASE              -
+    master                master             BASE+10           DIR/master
+    master-replicator     master-replicator  BASE+11 (HA)      DIR/master
+    slave-N               slave              BASE+10+10*N      DIR/slave-N
+    slave-N-replicator    slave-replicator   none              DIR/slave-N
+
+A child's life:
+
+    starting --ready file--> ready --death--> waiting --delay over--> starting
+        \\--death: the first start fails the cluster, later ones wait again--/
+
+The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S` and starts over once a child has been up for
+`STEADY_S`. `Restarts` decides that, `plan` what is run; both are pure. `Supervisor.run` waits on pidfds and on
+signals. A child gets SIGTERM when the supervisor dies, however it dies (PR_SET_PDEATHSIG).
+
+`DIR/cluster.json` is there from the moment all are ready until the end, and is replaced after each restart:
+
+    {"endpoint": "host:port", "processes": [{"name", "role", "pid", "grpc", "ha", "store"}]}
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+__all__ = [
+    "Child",
+    "ChildPlan",
+    "DevOptions",
+    "Memory",
+    "Restarts",
+    "StartError",
+    "Supervisor",
+    "View",
+    "memory",
+    "plan",
+]
+
+READY_TIMEOUT_S = 30.0  # a busy machine; a quiet one needs one second
+STOP_TIMEOUT_S = (
+    10.0  # after that SIGKILL: a broker stops in well under a second, RocketMQ's takes up to twelve
+)
+RESTART_FIRST_S = 0.2  # a crash that happens once costs clients next to nothing
+RESTART_MAX_S = 5.0  # a child that can't start is tried for ever, but does not fill the log
+STEADY_S = 10.0
+READY_POLL_S = 0.01  # ready files are looked for only while a child starts
+VIEW_S = 0.5
+LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is put aside at the next start, one generation is kept
+PR_SET_PDEATHSIG = 1
+PORTS_PER_BROKER = 10
+
+Role = Literal["nameserver", "master", "slave", "master-replicator", "slave-replicator"]
+State = Literal["starting", "ready", "waiting", "ended"]
+
+libc = ctypes.CDLL(None)
+
+
+class StartError(Exception):
+    """The cluster can't start; one sentence that says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevOptions:
+    """What `whimbrel dev` is asked for.
+
+    Attributes:
+        directory: stores, logs and cluster.json go there.
+        port: of the nameserver, the others follow it; 0 takes any free ports.
+        flush: `sync`: a send is answered when it is on the master's disk.
+        replication: `sync`: a send is answered when a slave has it.
+        slaves: how many; with none, synchronous replication would refuse every send.
+        host: what every port is bound to.
+    """
+
+    directory: Path
+    port: int = 8081
+    flush: Literal["sync", "async"] = "async"
+    replication: Literal["sync", "async"] = "async"
+    slaves: int = 1
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildPlan:
+    """One process to run: `python -m whimbrel.PROGRAM` with these settings."""
+
+    name: str
+    role: Role
+    program: Literal["nameserver", "broker", "replicator"]
+    settings: Mapping[str, str | int]
+    store: Path | None = None
+
+    @property
+    def port(self) -> int | None:
+        """Return the port it listens on, 0 for any, None when it does not listen."""
+        port = self.settings.get("port")
+        return None if port is None else int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of a process in bytes: private pages, and pages of files (code, mapped logs)."""
+
+    resident: int
+    anonymous: int
+    file: int
+
+
+@dataclass(slots=True)
+class Restarts:
+    """When to start a dead child again."""
+
+    delay: float = 0.0
+    up_since: float | None = None
+
+    def ready(self, now: float) -> None:
+        """The child became ready."""
+        self.up_since = now
+
+    def died(self, now: float) -> float:
+        """Return when to start it again."""
+        steady = self.up_since is not None and now - self.up_since >= STEADY_S
+        self.delay = RESTART_FIRST_S if steady or not self.delay else min(self.delay * 2, RESTART_MAX_S)
+        self.up_since = None
+        return now + self.delay
+
+
+def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
+    """Return what to run, nameserver first; `endpoint` is the nameserver's address, "" while unknown."""
+    if options.slaves == 0 and options.replication == "sync":
+        raise StartError("synchronous replication needs a slave: drop `--slaves 0` or `--replication sync`")
+
+    def port(step: int) -> int:
+        return options.port + step if options.port else 0
+
+    plans = [
+        ChildPlan(
+            name="nameserver",
+            role="nameserver",
+            program="nameserver",
+            settings={"host": options.host, "port": port(0)},
+        )
+    ]
+    for index in range(options.slaves + 1):
+        name = f"slave-{index}" if index else "master"
+        store = options.directory / name
+        broker: dict[str, str | int] = {
+            "role": "slave" if index else "master",
+            "id": index,
+            "store": str(store),
+            "host": options.host,
+            "port": port(PORTS_PER_BROKER * (index + 1)),
+            "nameservers": endpoint,
+            "flush": options.flush,
+            "replication": options.replication,
+            "expected_slaves": options.slaves,
+            "auto_create_topics": "true",
+            "auto_create_groups": "true",
+        }
+        replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store)}
+        if not index:
+            replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}
+        role: Role = "slave" if index else "master"
+        beside: Role = "slave-replicator" if index else "master-replicator"
+        plans.append(ChildPlan(name=name, role=role, program="broker", settings=broker, store=store))
+        plans.append(
+            ChildPlan(
+                name=f"{name}-replicator", role=beside, program="replicator", settings=replicator, store=store
+            )
+        )
+    return tuple(plans)
+
+
+def memory(pid: int) -> Memory | None:
+    """Return the resident memory of a process, None when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    sizes = {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (x.partition(":") for x in lines)
+        if "kB" in rest
+    }
+    if "VmRSS" not in sizes:
+        return None  # a zombie has no memory left
+    return Memory(sizes["VmRSS"], sizes["RssAnon"], sizes["RssFile"] + sizes["RssShmem"])
+
+
+class Child:
+    """One supervised process; its fields are for views to read.
+
+    Attributes:
+        plan: what it runs.
+        state: where in its life it is.
+        ready: what its ready file said.
+        ready_s: seconds from its start until it was ready.
+        starts: how often it was started.
+        ended: how it ended last, in words.
+    """
+
+    def __init__(self, plan: ChildPlan, directory: Path) -> None:
+        self.plan = plan
+        self.ready_file = directory / "run" / f"{plan.name}.ready.json"
+        self.log_file = directory / "logs" / f"{plan.name}.log"
+        self.state: State = "ended"
+        self.ready: dict[str, Any] = {}
+        self.ready_s = 0.0
+        self.starts = 0
+        self.ended = ""
+        self.restarts = Restarts()
+        self.started_at = 0.0
+        self.due = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pidfd = -1
+
+    @property
+    def pid(self) -> int:
+        """Return the process id, 0 when it does not run."""
+        return self.process.pid if self.process is not None and self.state in ("starting", "ready") else 0
+
+    @property
+    def address(self) -> str:
+        """Return where it listens, "" when it does not."""
+        return str(self.ready.get("grpc") or self.ready.get("ha") or "")
+
+    def command(self) -> list[str]:
+        """Return the command line; a port that it got is kept for all its starts."""
+        settings = dict(self.plan.settings)
+        if self.plan.port == 0 and self.address:
+            settings["port"] = int(self.address.rpartition(":")[2])
+        flags = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
+        return [
+            sys.executable,
+            "-m",
+            f"whimbrel.{self.plan.program}",
+            *flags,
+            f"--ready-file={self.ready_file}",
+        ]
+
+    def start(self, now: float) -> None:
+        """Start the process; its output goes to its log."""
+        self.ready_file.unlink(missing_ok=True)
+        parent = os.getpid()
+
+        def follow_parent() -> None:
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it died before the call
+                os._exit(1)
+
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the supervisor, which then ends them in order
+                preexec_fn=follow_parent,
+            )
+        self.pidfd = os.pidfd_open(self.process.pid)
+        self.state, self.started_at = "starting", now
+        self.starts += 1
+
+    def look(self, now: float) -> bool:
+        """Take the ready file when it is there; return whether that made the child ready."""
+        if self.state != "starting" or not self.ready_file.exists():
+            return False
+        self.ready = json.loads(self.ready_file.read_text(encoding="utf-8"))
+        self.ready_s = now - self.started_at
+        self.state = "ready"
+        self.restarts.ready(now)
+        return True
+
+    def reap(self) -> None:
+        """Take the exit code of a process that has ended."""
+        assert self.process is not None
+        code = self.process.wait()
+        os.close(self.pidfd)
+        self.pidfd = -1
+        self.state = "ended"
+        self.ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+    def last_words(self) -> str:
+        """Return the last line of its log."""
+        with contextlib.suppress(OSError):
+            lines = self.log_file.read_text(encoding="utf-8", errors="replace").split("\n")
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return ""
+
+    def described(self) -> dict[str, Any]:
+        """Return its entry in cluster.json."""
+        return {
+            "name": self.plan.name,
+            "role": self.plan.role,
+            "pid": self.pid,
+            "grpc": self.ready.get("grpc") or "",
+            "ha": self.ready.get("ha") or "",
+            "store": str(self.plan.store or ""),
+        }
+
+
+class View(Protocol):
+    """Where the supervisor tells what happens."""
+
+    def line(self, text: str) -> None:
+        """Say something that has happened."""
+
+    def ready(self, endpoint: str, children: Sequence[Child]) -> None:
+        """All are ready for the first time."""
+
+    def refresh(self, children: Sequence[Child]) -> None:
+        """Show the present state; called twice a second and after every change."""
+
+
+@dataclass(slots=True)
+class Wakeups:
+    """The selector over pidfds and signals."""
+
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    signals: list[int] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Catch SIGINT, SIGTERM and SIGHUP: they make `select` return and stand in `signals`."""
+        reader, writer = socket.socketpair()
+        reader.setblocking(False)
+        writer.setblocking(False)
+        self.selector.register(reader, selectors.EVENT_READ)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.signals.append(number)
+
+        before = {
+            number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(fd)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self.selector.close()
+            reader.close()
+            writer.close()
+
+    def wait(self, timeout: float) -> list[Child]:
+        """Wait; return the children that have ended."""
+        ended = []
+        for key, _ in self.selector.select(max(timeout, 0.0)):
+            if isinstance(key.data, Child):
+                ended.append(key.data)
+            else:
+                assert isinstance(key.fileobj, socket.socket)
+                key.fileobj.recv(4096)
+        return ended
+
+
+class Supervisor:
+    """Runs one cluster. `run` returns when a signal asked for the end and all children are gone."""
+
+    def __init__(self, options: DevOptions, view: View) -> None:
+        self.options = options
+        self.view = view
+        self.directory = options.directory
+        self.cluster_file = self.directory / "cluster.json"
+        self.children: list[Child] = []
+        self.wakeups = Wakeups()
+        self.complete = False
+
+    def run(self) -> None:
+        """Run the cluster until SIGINT, SIGTERM or SIGHUP.
+
+        Raises:
+            StartError: it could not be started; nothing is left running.
+        """
+        plan(self.options, "")
+        for folder in ("run", "logs"):
+            (self.directory / folder).mkdir(parents=True, exist_ok=True)
+        with self.locked(), self.wakeups.installed():
+            self.cluster_file.unlink(missing_ok=True)
+            check_ports(self.options.host, plan(self.options, ""))
+            try:
+                self.start_all()
+                while not self.wakeups.signals:
+                    self.turn(VIEW_S)
+            finally:
+                self.cluster_file.unlink(missing_ok=True)
+                self.stop_all()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second supervisor out of the directory."""
+        with (self.directory / "run" / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise StartError(
+                    f"another `whimbrel dev` runs in {self.directory}: stop it, or choose another --dir"
+                ) from None
+            yield
+
+    def start_all(self) -> None:
+        """Start the nameserver, whose port the others must know, then the others together."""
+        nameserver = Child(plan(self.options, "")[0], self.directory)
+        self.start_and_wait([nameserver])
+        if self.wakeups.signals:
+            return
+        rest = plan(self.options, nameserver.address)[1:]
+        self.start_and_wait([Child(each, self.directory) for each in rest])
+        if self.wakeups.signals:
+            return
+        self.complete = True
+        self.write_cluster()
+        self.view.ready(nameserver.address, self.children)
+
+    def start_and_wait(self, children: list[Child]) -> None:
+        """Start these and wait until all are ready or a signal came."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        self.children += children
+        for child in children:
+            put_aside(child.log_file)
+            self.launch(child)
+        while not self.wakeups.signals and any(child.state != "ready" for child in children):
+            self.turn(READY_POLL_S)
+            late = [child.plan.name for child in children if child.state == "starting"]
+            if late and time.monotonic() > deadline:
+                raise StartError(
+                    f"{', '.join(late)}: not ready in {READY_TIMEOUT_S:.0f} s; see {self.directory / 'logs'}"
+                )
+
+    def launch(self, child: Child) -> None:
+        """Start one child and watch it."""
+        child.start(time.monotonic())
+        self.wakeups.selector.register(child.pidfd, selectors.EVENT_READ, child)
+
+    def turn(self, timeout: float) -> None:
+        """Wait for the next thing to happen, at most `timeout`, and deal with it."""
+        now = time.monotonic()
+        for child in self.children:
+            if child.state == "waiting":
+                timeout = min(timeout, child.due - now)
+            elif child.state == "starting":
+                timeout = min(timeout, READY_POLL_S)
+        for child in self.wakeups.wait(timeout):
+            self.died(child)
+        now = time.monotonic()
+        for child in self.children:
+            if child.look(now) and self.complete:
+                self.write_cluster()
+                self.view.line(f"{child.plan.name} is back after {child.ready_s:.2f} s, pid {child.pid}")
+            elif child.state == "waiting" and child.due <= now:
+                self.launch(child)
+        self.view.refresh(self.children)
+
+    def died(self, child: Child) -> None:
+        """Deal with a child that has ended by itself: fail the first start, else plan the next one."""
+        self.wakeups.selector.unregister(child.pidfd)
+        child.reap()
+        if self.wakeups.signals:
+            return
+        if not self.complete:
+            words = child.last_words()
+            raise StartError(
+                f"{child.plan.name} did not start: {words or child.ended} (log: {child.log_file})"
+            )
+        now = time.monotonic()
+        child.due = child.restarts.died(now)
+        child.state = "waiting"
+        self.view.line(f"{child.plan.name} was {child.ended}; starting it again in {child.due - now:.1f} s")
+
+    def stop_all(self) -> None:
+        """End all children, the nameserver last, so that brokers can take their leave of it."""
+        nameservers = [child for child in self.children if child.plan.role == "nameserver"]
+        others = [child for child in self.children if child.plan.role != "nameserver"]
+        for group in (others, nameservers):
+            running = [child for child in group if child.pid]
+            for child in running:
+                signal.pidfd_send_signal(child.pidfd, signal.SIGTERM)
+            self.wait_gone(running)
+
+    def wait_gone(self, running: list[Child]) -> None:
+        """Wait until these are gone; a second Ctrl-C or too long a wait kills them."""
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        asked = len(self.wakeups.signals)
+        left, killed = set(running), False
+        while left:
+            for child in self.wakeups.wait(min(1.0, deadline - time.monotonic())):
+                self.wakeups.selector.unregister(child.pidfd)
+                child.reap()
+                left.discard(child)
+            impatient = len(self.wakeups.signals) > max(asked, 1)
+            if left and not killed and (impatient or time.monotonic() >= deadline):
+                killed, deadline = True, time.monotonic() + STOP_TIMEOUT_S
+                for child in left:
+                    self.view.line(f"{child.plan.name} does not stop; killing it")
+                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+
+    def write_cluster(self) -> None:
+        """Replace cluster.json."""
+        content = {
+            "endpoint": self.children[0].address,
+            "processes": [child.described() for child in self.children],
+        }
+        fresh = self.cluster_file.with_suffix(".json.tmp")
+        fresh.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        fresh.replace(self.cluster_file)
+
+
+def check_ports(host: str, plans: Sequence[ChildPlan]) -> None:
+    """Refuse to start when a port is taken: a child's own complaint would come later and be longer."""
+    for each in plans:
+        if not each.port:
+            continue
+        if each.port > 65535:
+            raise StartError(f"{each.name} would need port {each.port}; choose a smaller --port")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, each.port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise StartError(f"can't listen on {host}:{each.port}: {error.strerror}") from None
+                raise StartError(
+                    f"port {each.port} (for the {each.name}) is taken: stop its user or choose another --port"
+                ) from None
+
+
+def put_aside(log: Path) -> None:
+    """Move a log that has grown large out of the way."""
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".log.1"))

@@ -1,0 +1,243 @@
+"""What `whimbrel dev` runs, when it starts a dead child again, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from whimbrel.cli import supervisor
+from whimbrel.cli.supervisor import Child, DevOptions, Restarts, StartError, Supervisor, memory, plan
+
+CHILD = """
+import json, os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+ready = sys.argv[-1]
+open(ready + '.tmp', 'w').write(json.dumps({'pid': os.getpid(), 'grpc': '127.0.0.1:4321', 'ha': ''}))
+os.rename(ready + '.tmp', ready)
+while True:
+    signal.pause()
+"""
+
+
+class Script:
+    """A view that lets the test act while the supervisor runs."""
+
+    def __init__(self, steps: list[Callable[[Supervisor], bool]]) -> None:
+        self.steps = steps
+        self.lines: list[str] = []
+        self.supervisor: Supervisor | None = None
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def ready(self, endpoint: str, children: Sequence[Child]) -> None:
+        self.lines.append(f"ready {endpoint} {len(children)}")
+
+    def refresh(self, children: Sequence[Child]) -> None:
+        assert self.supervisor is not None
+        if not self.supervisor.complete:
+            return
+        if not self.steps:
+            os.kill(os.getpid(), signal.SIGINT)
+        elif self.steps[0](self.supervisor):
+            self.steps.pop(0)
+
+
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Supervisor], bool], code: str = CHILD
+) -> Script:
+    """Run a supervisor whose children are tiny scripts, and end it with SIGINT after the steps."""
+    monkeypatch.setattr(
+        Child, "command", lambda self: [sys.executable, "-S", "-c", code, str(self.ready_file)]
+    )
+    view = Script(list(steps))
+    view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
+    view.supervisor.run()
+    return view
+
+
+def test_ports_follow_the_base(tmp_path: Path) -> None:
+    plans = plan(DevOptions(directory=tmp_path, port=9000, slaves=2), "127.0.0.1:9000")
+    assert [(each.name, each.port) for each in plans] == [
+        ("nameserver", 9000),
+        ("master", 9010),
+        ("master-replicator", 9011),
+        ("slave-1", 9020),
+        ("slave-1-replicator", None),
+        ("slave-2", 9030),
+        ("slave-2-replicator", None),
+    ]
+
+
+def test_port_zero_takes_any(tmp_path: Path) -> None:
+    assert {each.port for each in plan(DevOptions(directory=tmp_path, port=0), "")} == {0, None}
+
+
+def test_a_broker_and_its_replicator_share_the_store(tmp_path: Path) -> None:
+    plans = plan(DevOptions(directory=tmp_path), "")
+    stores = {each.name: each.settings.get("store") for each in plans}
+    assert stores["master"] == stores["master-replicator"] == str(tmp_path / "master")
+    assert stores["slave-1"] == stores["slave-1-replicator"] == str(tmp_path / "slave-1")
+
+
+def test_brokers_get_the_modes_and_the_number_of_slaves(tmp_path: Path) -> None:
+    options = DevOptions(directory=tmp_path, flush="sync", replication="sync", slaves=3)
+    master = plan(options, "h:1")[1]
+    assert master.settings["flush"] == master.settings["replication"] == "sync"
+    assert master.settings["expected_slaves"] == 3
+    assert master.settings["nameservers"] == "h:1"
+
+
+def test_synchronous_replication_without_slaves_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="needs a slave"):
+        plan(DevOptions(directory=tmp_path, replication="sync", slaves=0), "")
+
+
+def test_the_restart_delay_doubles_up_to_its_bound_and_starts_over_after_a_steady_time() -> None:
+    restarts = Restarts()
+    delays = []
+    for _ in range(8):
+        restarts.ready(100.0)
+        delays.append(restarts.died(101.0) - 101.0)
+    assert [round(delay, 3) for delay in delays] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    restarts.ready(200.0)
+    assert restarts.died(200.0 + supervisor.STEADY_S) - 210.0 == pytest.approx(supervisor.RESTART_FIRST_S)
+
+
+def test_memory_tells_anonymous_and_file_pages_apart() -> None:
+    size = memory(os.getpid())
+    assert size is not None
+    assert size.resident == size.anonymous + size.file
+    assert size.anonymous > 0
+    assert size.file > 0
+
+
+def test_memory_of_nobody_is_none() -> None:
+    assert memory(2**22 + 1) is None
+
+
+def test_a_taken_port_is_named_in_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        view = Script([])
+        view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=port), view)
+        with pytest.raises(StartError, match=rf"port {port} \(for the nameserver\) is taken"):
+            view.supervisor.run()
+
+
+def test_a_second_supervisor_in_the_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def second(running: Supervisor) -> bool:
+        with pytest.raises(StartError, match="another `whimbrel dev` runs"), running.locked():
+            pass
+        return True
+
+    run(tmp_path, monkeypatch, second)
+
+
+def test_the_cluster_file_is_there_while_it_runs_and_gone_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def look(running: Supervisor) -> bool:
+        seen.append(json.loads((tmp_path / "cluster.json").read_text()))
+        return True
+
+    view = run(tmp_path, monkeypatch, look)
+    assert seen[0]["endpoint"] == "127.0.0.1:4321"
+    roles = [process["role"] for process in seen[0]["processes"]]
+    assert roles == ["nameserver", "master", "master-replicator", "slave", "slave-replicator"]
+    assert set(seen[0]["processes"][0]) == {"name", "role", "pid", "grpc", "ha", "store"}
+    assert not (tmp_path / "cluster.json").exists()
+    assert view.lines == ["ready 127.0.0.1:4321 5"]
+
+
+def test_a_dead_child_is_started_again_and_the_cluster_file_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = []
+
+    def kill(running: Supervisor) -> bool:
+        pids.append(running.children[1].pid)
+        os.kill(pids[0], signal.SIGKILL)
+        return True
+
+    def back(running: Supervisor) -> bool:
+        child = running.children[1]
+        if child.state != "ready" or child.starts != 2:
+            return False
+        entry = json.loads((tmp_path / "cluster.json").read_text())["processes"][1]
+        pids.append(entry["pid"])
+        return True
+
+    view = run(tmp_path, monkeypatch, kill, back)
+    assert pids[1] not in (0, pids[0])
+    assert view.lines[1] == "master was killed by SIGKILL; starting it again in 0.2 s"
+    assert view.lines[2].startswith("master is back after")
+
+
+def test_no_child_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int] = []
+
+    def note(running: Supervisor) -> bool:
+        pids.extend(child.pid for child in running.children)
+        return True
+
+    run(tmp_path, monkeypatch, note)
+    assert len(pids) == 5
+    assert [memory(pid) for pid in pids] == [None] * 5
+
+
+def test_a_child_that_cannot_start_fails_the_cluster_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StartError, match=r"nameserver did not start: the store is locked \(log: "):
+        run(tmp_path, monkeypatch, code="import sys; sys.exit('the store is locked')")
+
+
+def test_a_child_that_ignores_the_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.3)
+    stubborn = CHILD.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
+    view = run(tmp_path, monkeypatch, code=stubborn)
+    assert sum(line.endswith("does not stop; killing it") for line in view.lines) == 5
+
+
+def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from whimbrel.cli.supervisor import Child, DevOptions, Supervisor
+Child.command = lambda self: [sys.executable, "-S", "-c", {CHILD!r}, str(self.ready_file)]
+class View:
+    def line(self, text): pass
+    def ready(self, endpoint, children): print(*(child.pid for child in children), flush=True)
+    def refresh(self, children): pass
+Supervisor(DevOptions(directory=Path({str(tmp_path)!r}), port=0), View()).run()
+"""
+    import subprocess
+
+    environment = os.environ | {"PYTHONPATH": str(Path(supervisor.__file__).parents[2])}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, text=True
+    ) as running:
+        watchdog = threading.Timer(20, running.kill)
+        watchdog.start()
+        assert running.stdout is not None
+        pids = [int(word) for word in running.stdout.readline().split()]
+        running.kill()
+        running.wait()
+        watchdog.cancel()
+    assert len(pids) == 5
+    deadline = time.monotonic() + 10
+    while any(memory(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [memory(pid) for pid in pids] == [None] * 5
