@@ -1,7 +1,7 @@
 """`whimbrel dev`: a whole cluster on this machine, and a view of it.
 
 `cli/supervisor.py` runs the processes; here are the command line and the two views: a live table on a
-terminal, plain lines elsewhere. What the table says of the logs comes from the shared pages of marks: nobody is asked.
+terminal, plain lines elsewhere. What the table says of the logs comes from the shared pages of marks.
 """
 
 import contextlib

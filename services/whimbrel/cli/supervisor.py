@@ -15,7 +15,7 @@ A child's life:
         \\--death: the first start fails the cluster, later ones wait again--/
 
 The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S` and starts over once a child has been up for
-`STEADY_S`. `Restarts` decides that, `plan` what is run; both are pure. `Supervisor.run` waits on pidfds and on
+`STEADY_S`. `Restarts` decides that, `plan` what is run; both are pure. `Supervisor.run` waits on pidfds and
 signals. A child gets SIGTERM when the supervisor dies, however it dies (PR_SET_PDEATHSIG).
 
 `DIR/cluster.json` is there from the moment all are ready until the end, and is replaced after each restart:
