@@ -44,8 +44,10 @@ __all__ = [
     "BLANK_SIZE_MIN",
     "BORN_V6",
     "FILLER_SIZE",
+    "HEAD_SIZES",
     "MAGIC_V1",
     "MAGIC_V2",
+    "PREFIX",
     "PROPERTIES_BYTES_MAX",
     "RECORD_OVERHEAD_MAX",
     "STORE_V6",
@@ -66,6 +68,7 @@ __all__ = [
     "pack_host",
     "parse_properties",
     "property_of",
+    "record_fault",
     "record_size",
     "tags_code",
     "topic_field",
@@ -98,6 +101,9 @@ HEADS = {
     for bits in (0, BORN_V6, STORE_V6, BORN_V6 | STORE_V6)
 }
 PREFIX = struct.Struct(">iI28xi")  # size, magic, system flag
+HEAD_SIZES = {bits: head.size for bits, head in HEADS.items()}
+PLACE_AND_BODY = {bits: struct.Struct(f">28xq{size - 40}xi") for bits, size in HEAD_SIZES.items()}
+CRC = struct.Struct(">8xi")
 U16 = struct.Struct(">H")
 
 
@@ -294,8 +300,8 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
     """Decode the record that starts at `offset` of `buffer`.
 
     Raises:
-        CorruptRecord: the bytes are not a whole record: wrong magic (a blank too), lengths that do not add up,
-            a body that does not match its CRC, or too few bytes.
+        CorruptRecord: the bytes are not a whole record: wrong magic (a blank too), lengths that do not add
+            up, a body that does not match its CRC, or too few bytes.
     """
     view = memoryview(buffer)
     try:
@@ -344,6 +350,37 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
         bytes(view[topic_end + 2 : end]),
         head.store_host,
     )
+
+
+def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool = True) -> str:
+    """Say what is wrong with the record at `at` of a chunk that holds at least its `size` bytes; "" when
+    nothing.
+
+    The caller has checked magic and size (`PREFIX`), so this is the rest: that the
+    parts make up the size, that the record stands where it says, and that its body matches the CRC.
+    """
+    size, magic, sys_flag = PREFIX.unpack_from(chunk, at)
+    head_size = HEAD_SIZES[sys_flag & 0x30]
+    if size < head_size + 4:
+        return f"size {size}"
+    place, body_length = PLACE_AND_BODY[sys_flag & 0x30].unpack_from(chunk, at)
+    body_end = at + head_size + body_length
+    end = at + size
+    if body_length < 0 or body_end + 4 > end:
+        return f"body length {body_length} in a record of {size} bytes"
+    if magic == MAGIC_V1:
+        topic_end = body_end + 1 + chunk[body_end]
+    else:
+        topic_end = body_end + 2 + (chunk[body_end] << 8) + chunk[body_end + 1]
+    if topic_end + 2 > end or topic_end + 2 + (chunk[topic_end] << 8) + chunk[topic_end + 1] != end:
+        return f"its parts do not make up its size {size}"
+    if place != physical_offset:
+        return f"it says that it stands at {place}"
+    if check_crc:
+        (stored,) = CRC.unpack_from(chunk, at)
+        if zlib.crc32(memoryview(chunk)[at + head_size : body_end]) & 0x7FFFFFFF != stored & 0x7FFFFFFF:
+            return "its body does not match its CRC"
+    return ""
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
@@ -412,7 +449,8 @@ def unsigned_hash(text: str, start: int = 0) -> int:
     units = hash_units(text)
     count = len(units)
     if count <= HASH_UNITS_MAX:
-        return (sum(map(mul, units, powers(count))) + start * POWERS[count]) & 0xFFFFFFFF
+        total: int = (sum(map(mul, units, powers(count))) + start * POWERS[count]) & 0xFFFFFFFF
+        return total
     for unit in units:
         start = start * 31 + unit & 0xFFFFFFFF
     return start

@@ -1,0 +1,544 @@
+"""The commitlog: one writer, any number of readers in other processes.
+
+`LogWriter` owns the files of `commitlog/`, `lock`, `abort`, the checkpoint's log time, the log mark, and the
+log section of the page of marks. On a master it lives inside the broker's `MessageStore` and takes records;
+on a slave it lives in the replicator and takes the master's bytes as they come. Offsets are positions in the
+endless log; file number n holds [n * file_size, (n + 1) * file_size).
+
+All calls come from one thread, except the flusher's. `end` moves with every append; other processes see it
+when `publish` is called, once a tick.
+
+`LogReader` is what other processes have: it trusts the page's marks `begin` and `written` and nothing else.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whimbrel.errors import IllegalOffset, MessageTooLarge, NotRecovered, NotWritable, StoreError, StoreFull
+from whimbrel.store.ahead import RESIDENT_BEHIND_BYTES, Ahead
+from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
+from whimbrel.store.codec import BLANK, BLANK_MAGIC, BLANK_SIZE_MIN
+from whimbrel.store.flush import Flusher
+from whimbrel.store.locking import StoreLock
+from whimbrel.store.marks import CHECK_BYTES, LogMark
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.pages import free_bytes, sync_directory, zero
+from whimbrel.store.recovery import LogState, first_store_time, recover_log, stands_record
+from whimbrel.store.retention import DiskUse, expired_segments
+from whimbrel.store.segment import Segment, segment_name
+from whimbrel.store.segments import Segments
+from whimbrel.store.watermark import WatermarkPage
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["LogReader", "LogWriter"]
+
+logger = logging.getLogger(__name__)
+
+MARK_BYTES = 64 * 1024 * 1024  # the mark moves after so much log ...
+MARK_INTERVAL_S = 5.0  # ... or so long, whichever is first: what recovery reads stays small
+SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every populated page once more
+RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file
+FILES_REMOVED_MAX = 10  # a retention round; removing 1 GiB files takes the disk's time
+
+
+class LogWriter:
+    """The log's only writer.
+
+    Attributes:
+        begin, end: the log is [begin, end); `end` is a border between records on a master.
+        flushed: what is on disk.
+        file_size: of every file.
+        page: the marks other processes see.
+        state: what recovery found.
+        cut: number of this opening's recovery, see `marks.py`.
+        full_reason: why no file can be had for the next record; "" when one can.
+        failed: why nothing can be written any more (the disk refused a sync); "" normally.
+        on_flushed: called from the flush thread with the new `flushed`.
+        store_time_ms: of the last record; for the checkpoint.
+    """
+
+    def __init__(
+        self, root: Path, options: StoreOptions, clock: Callable[[], int], lock: StoreLock, segments: Segments
+    ) -> None:
+        self.root, self.options, self.clock, self.lock = root, options, clock, lock
+        self.segments = segments
+        self.file_size = segments.file_size
+        self.page = WatermarkPage.open(root)
+        self.begin = self.end = self.flushed = self.limit = self.base = 0
+        self.segment: Segment | None = None
+        self.sealed: list[Segment] = []  # left by the writer, not flushed yet
+        self.flush_lock = threading.Lock()
+        self.flush_bytes = options.flush_bytes
+        self.on_flushed: Callable[[int], None] | None = None
+        self.mark = LogMark()
+        self.borders: list[int] = []  # recent borders, oldest first; for the mark's `check`
+        self.marked_at = 0.0
+        self.raw = False
+        self.store_time_ms = 0
+        self.full_reason = self.failed = ""
+        self.retry_at = 0.0
+        self.disk = DiskUse()
+        self.state = LogState(0, 0, 0, (), False, "", False)
+        self.was_clean = True
+        self.cut = 0
+        window = options.prefault_bytes
+        if options.flush == "sync":
+            window = min(window, SYNC_PREFAULT_BYTES_MAX)
+        self.ahead = Ahead(window, self.create_segment)
+        self.flusher = Flusher(self.flush, options.flush_interval_ms / 1000)
+
+    @classmethod
+    def open(cls, root: Path, options: StoreOptions, *, clock: Callable[[], int]) -> "LogWriter":
+        """Lock the store, recover the log, cut its torn tail, and publish its marks as a new epoch.
+
+        Raises:
+            StoreError: the store is in use, or its files can't be a log.
+        """
+        (root / "whimbrel").mkdir(parents=True, exist_ok=True)
+        (root / "commitlog").mkdir(exist_ok=True)
+        lock = StoreLock.acquire(root)
+        try:
+            segments = Segments.open(root / "commitlog", options.commitlog_file_size)
+            writer = cls(root, options, clock, lock, segments)
+        except BaseException:
+            lock.release()
+            raise
+        try:
+            writer.recover()
+        except BaseException:
+            writer.close(clean=False)
+            raise
+        return writer
+
+    def recover(self) -> None:
+        """Find the log's end, cut what is behind it, and start an epoch."""
+        root, segments = self.root, self.segments
+        self.page.recovering()
+        self.was_clean = not (root / "abort").exists()
+        mark = LogMark.load(root)
+        self.state = state = recover_log(
+            segments.read,
+            segments.starts,
+            self.file_size,
+            clean=self.was_clean,
+            mark=mark,
+            checkpoint=read_checkpoint(root),
+        )
+        self.mark = mark or LogMark()
+        self.begin, self.end = state.begin, state.end
+        self.cut_tail(state)
+        for start in [start for start in segments.starts if start + self.file_size > state.verified_from]:
+            os.fdatasync(segments.fd(start))  # after a kill the page cache may hold what the disk does not
+        self.flushed = state.end
+        self.mark.offset = state.end
+        self.mark.check = state.verified_from
+        self.borders = [self.mark.check, state.end]
+        self.mark.add_cut(state.end)
+        self.mark.save(root)
+        self.cut = self.mark.cut
+        (root / "abort").touch()
+        if state.begin < state.end:
+            self.open_tail()
+        epoch = self.page.recovered(
+            begin=self.begin,
+            written=self.end,
+            flushed=self.flushed,
+            file_size=self.file_size,
+            pid=os.getpid(),
+        )
+        logger.info(
+            "log %s: %d to %d, epoch %d, verified from %d%s",
+            root,
+            self.begin,
+            self.end,
+            epoch,
+            state.verified_from,
+            f", cut before {state.fault}" if state.fault else "",
+        )
+
+    def cut_tail(self, state: LogState) -> None:
+        """Make the log end where recovery says.
+
+        Bytes left behind the end are made zeros: if a later record ended exactly where an old one begins, a
+        crash would bring the old ones back.
+        """
+        directory = self.segments.directory
+        for path in (self.root / "whimbrel").glob("segment-*"):
+            path.unlink()  # a file that was being made when its writer died
+        for start in state.removed:
+            (directory / segment_name(start)).unlink()
+            self.segments.starts.remove(start)
+        last = self.segments.starts[-1] if self.segments.starts else 0
+        if self.segments.starts and (state.dirty or not self.was_clean) and state.end < last + self.file_size:
+            fd = os.open(directory / segment_name(last), os.O_RDWR | os.O_CLOEXEC)
+            try:
+                zero(fd, state.end - last, last + self.file_size - state.end)
+            finally:
+                os.close(fd)
+        if state.removed:
+            sync_directory(directory)
+
+    def create_segment(self, start: int) -> Segment:
+        """Make a file; called from the helper thread and from the writer, one at a time."""
+        if free_bytes(self.segments.directory) < self.file_size:
+            raise StoreFull(f"less than {self.file_size} bytes free on disk: no room for the next log file")
+        return Segment.create(self.segments.directory, start, self.file_size, self.root / "whimbrel")
+
+    def open_tail(self) -> None:
+        """Map the file that holds the end, or make it; notes in `full_reason` when the disk has no room.
+
+        At the end of a full file this makes the next one.
+        """
+        position = self.end % self.file_size
+        start = self.end - position
+        try:
+            if start in self.segments.starts:
+                self.use(Segment.open(self.segments.directory, start, self.file_size, position))
+            else:
+                self.use(self.ahead.take(start))
+        except StoreFull as error:
+            self.full_reason = str(error)
+            self.retry_at = time.monotonic() + RETRY_ALLOCATE_S
+        else:
+            self.full_reason = ""
+
+    def use(self, segment: Segment) -> None:
+        """Go on writing in a file."""
+        if not self.segments.starts or self.segments.starts[-1] < segment.start:
+            self.segments.starts.append(segment.start)
+        self.base, self.limit, self.segment = segment.start, segment.start + segment.size, segment
+        self.ahead.wake(segment, max(self.end, segment.start))
+
+    def ready(self) -> None:
+        """See to it that there is a file to write in.
+
+        Raises:
+            StoreFull: there is none, for want of room.
+            NotWritable: the disk refused a sync earlier.
+        """
+        if self.failed:
+            raise NotWritable(self.failed)
+        if self.segment is None or self.end == self.limit:
+            if self.full_reason and time.monotonic() < self.retry_at:
+                raise StoreFull(self.full_reason)
+            self.seal()
+            self.open_tail()
+            if self.full_reason:
+                raise StoreFull(self.full_reason)
+
+    def reserve(self, size: int) -> int:
+        """Return where a record of `size` bytes goes, after a blank and a new file where it does not fit.
+
+        Raises:
+            StoreFull: there is no room for it; nothing was written.
+            MessageTooLarge: it fits into no file.
+        """
+        end = self.end
+        if end + size + BLANK_SIZE_MIN > self.limit or self.failed:
+            if size + BLANK_SIZE_MIN > self.file_size:
+                raise MessageTooLarge(f"{size} bytes fit into no log file of {self.file_size}")
+            self.ready()
+            if self.end + size + BLANK_SIZE_MIN > self.limit:
+                self.roll()
+            end = self.end
+        return end
+
+    def roll(self) -> None:
+        """Close the current file with a blank and go on in the next.
+
+        Raises:
+            StoreFull: there is no next file; nothing was written, smaller records may still fit.
+        """
+        current = self.segment
+        assert current is not None
+        if self.full_reason and time.monotonic() < self.retry_at:
+            raise StoreFull(self.full_reason)
+        try:
+            following = self.ahead.take(self.limit)
+        except StoreFull as error:
+            self.full_reason = str(error)
+            self.retry_at = time.monotonic() + RETRY_ALLOCATE_S
+            raise
+        self.full_reason = ""
+        BLANK.pack_into(current.mapped, self.end - self.base, self.limit - self.end, BLANK_MAGIC)
+        self.end = self.limit
+        self.seal()
+        self.use(following)
+
+    def seal(self) -> None:
+        """Leave the current file to the flusher, who closes it."""
+        if self.segment is not None:
+            self.ahead.leave(self.segment)
+            self.sealed.append(self.segment)
+            self.segment = None
+
+    def put(self, record: bytes) -> None:
+        """Append what `reserve` made room for."""
+        segment = self.segment
+        assert segment is not None
+        position = self.end - self.base
+        length = len(record)
+        segment.mapped[position : position + length] = record
+        self.end = end = self.end + length
+        if end >= self.ahead.wake_at:
+            self.ahead.wake(segment, end)
+
+    def append_raw(self, offset: int, data: "ReadableBuffer") -> int:
+        """Append bytes of a master's log, which may begin and end in the middle of a record.
+
+        Args:
+            offset: where they stand in the master's log; must be `end`, or the start of a file when the log
+            is empty. data: not crossing a file's end.
+
+        Returns:
+            The new end.
+
+        Raises:
+            StoreFull: no room; nothing was written.
+            StoreError: `offset` is not where this log goes on.
+        """
+        view = memoryview(data)
+        length = len(view)
+        self.raw = True
+        if self.begin == self.end and not self.segments.starts:
+            if offset % self.file_size:
+                raise StoreError(f"a log with files of {self.file_size} bytes can't begin at {offset}")
+            self.begin = self.end = offset
+            self.page.begin = offset
+            self.page.written = offset
+        if offset != self.end:
+            raise StoreError(f"bytes for {offset}, but the log ends at {self.end}")
+        if not length:
+            return offset
+        if offset % self.file_size + length > self.file_size:
+            raise StoreError(f"{length} bytes at {offset} cross the end of a file of {self.file_size}")
+        self.ready()
+        segment = self.segment
+        assert segment is not None
+        position = offset - self.base
+        segment.mapped[position : position + length] = view
+        self.end = end = offset + length
+        if end >= self.ahead.wake_at:
+            self.ahead.wake(segment, end)
+        return end
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the log, fewer at the end of a file."""
+        if offset >= self.base and self.segment is not None and self.end - offset < RESIDENT_BEHIND_BYTES:
+            position = offset - self.base
+            return self.segment.mapped[position : position + size]
+        return self.segments.read(offset, size)
+
+    def publish(self) -> None:
+        """Let other processes see the end; once a tick."""
+        page = self.page
+        end = self.end
+        if page.written != end:
+            page.written = end
+            if end - self.flushed > self.flush_bytes:
+                self.flusher.wake()
+        page.log_beat_ns = time.monotonic_ns()
+
+    def request_flush(self, end: int) -> None:
+        """Ask for a flush that covers `end`; `on_flushed` tells when it did."""
+        if end > self.flushed:
+            self.flusher.wake()
+
+    def flush(self) -> None:
+        """Put the log on disk up to its current end; runs in the flush thread, or in another in a hurry."""
+        with self.flush_lock:
+            target = self.end  # read before the files: each file that holds bytes below it is then among them
+            sealed = list(self.sealed)
+            segment = self.segment
+            if target == self.flushed and not sealed:
+                return
+            try:
+                for left in sealed:
+                    left.flush()
+                if segment is not None:
+                    segment.flush()
+            except OSError as error:
+                # What was dirty is clean now without being on disk: trying again would claim what is not
+                # true.
+                self.failed = f"the disk refused a sync: {error.strerror}; restart the broker"
+                logger.critical("log %s: %s", self.root, self.failed)
+                return
+            for left in sealed:
+                self.sealed.remove(left)
+                left.close()
+            self.flushed = target
+            self.page.flushed = target
+            self.advance_mark(target)
+        if self.on_flushed is not None:
+            self.on_flushed(target)
+
+    def advance_mark(self, flushed: int) -> None:
+        """Move the log's mark now and then; called with the flush lock held."""
+        now = time.monotonic()
+        if flushed - self.mark.offset < MARK_BYTES and now - self.marked_at < MARK_INTERVAL_S:
+            return
+        self.marked_at = now
+        border = self.border_below(flushed)
+        if border > self.mark.offset:
+            self.save_mark(border)
+
+    def border_below(self, flushed: int) -> int:
+        """Return a border between records at or below a flushed offset.
+
+        A master's own end is one. A slave takes what its broker says it has dispatched, if a record stands
+        there, else the start of the last file.
+        """
+        if not self.raw:
+            return flushed
+        dispatched = self.page.dispatched
+        if self.mark.offset < dispatched < flushed and stands_record(
+            self.segments.read, dispatched, self.file_size
+        ):
+            return dispatched
+        return max(self.begin, self.segments.start_of(max(flushed - 1, 0)))
+
+    def save_mark(self, border: int) -> None:
+        """Write the log's mark, its `check` at least 64 MiB behind, and the checkpoint's log time."""
+        self.borders.append(border)
+        while len(self.borders) > 1 and self.borders[1] <= border - CHECK_BYTES:
+            self.borders.pop(0)
+        self.mark.offset, self.mark.check = border, max(self.begin, self.borders[0])
+        self.mark.save(self.root)
+        stored_ms = self.store_time_ms
+        if self.raw:
+            stored_ms = first_store_time(self.segments.read, self.segments.start_of(border))
+        if stored_ms:
+            write_checkpoint(self.root, log_ms=stored_ms)
+
+    def run_retention(self, now_ms: int) -> int:
+        """Remove files that are old enough, or that a filling disk needs back; never the one being written.
+
+        Returns:
+            How many were removed.
+        """
+        self.disk = DiskUse.of(self.segments.directory)
+        current = self.segments.start_of(max(self.end - 1, 0))
+        candidates = [start for start in self.segments.starts if start < current][:FILES_REMOVED_MAX]
+        doomed = expired_segments(self.segments.directory, candidates, now_ms, self.disk, self.options)
+        if not doomed:
+            return 0
+        self.begin = doomed[-1] + self.file_size
+        self.page.begin = self.begin  # before the files go: a reader looks here first
+        self.segments.drop_below(self.begin)
+        for start in doomed:
+            (self.segments.directory / segment_name(start)).unlink(missing_ok=True)
+        logger.info("log %s: begins at %d after removing %d files", self.root, self.begin, len(doomed))
+        return len(doomed)
+
+    @property
+    def disk_refusal(self) -> str:
+        """Why the disk's fill level forbids writing; "" when it does not."""
+        if self.disk.ratio > self.options.disk_full_ratio:
+            return f"the disk is {self.disk.ratio:.0%} full, the limit is {self.options.disk_full_ratio:.0%}"
+        return ""
+
+    def close(self, *, clean: bool = True) -> None:
+        """Stop; `clean` flushes, moves the mark to the end and removes `abort`: the next start relies on it."""
+        self.ahead.stop()
+        self.flusher.stop()
+        if clean and not self.failed:
+            self.flush()
+        with self.flush_lock:
+            if clean and not self.failed:
+                self.page.written = self.end
+                self.save_mark(self.border_below(self.flushed))
+                (self.root / "abort").unlink(missing_ok=True)
+            for segment in self.sealed:
+                segment.close()
+            if self.segment is not None:
+                self.segment.close()
+            self.sealed.clear()
+            self.segment = None
+        self.segments.close()
+        self.page.close()
+        self.lock.release()
+
+
+class LogReader:
+    """The log as the page's marks show it, for the process that does not write it.
+
+    Attributes:
+        page: where the marks come from; `begin` and `written` are looked at in every call.
+    """
+
+    def __init__(self, root: Path, page: WatermarkPage, file_size: int) -> None:
+        self.root, self.page, self.file_size = root, page, file_size
+        self.segments = Segments(root / "commitlog", file_size)
+
+    @classmethod
+    def open(cls, root: Path, file_size: int = 0, *, page: WatermarkPage | None = None) -> "LogReader":
+        """Open the log for reading.
+
+        Args:
+            file_size: 0 takes the page's.
+            page: to share a mapped page; it then stays the caller's to close.
+
+        Raises:
+            NotRecovered: the process that writes the log has not recovered it, and no size is given.
+        """
+        page = page or WatermarkPage.open(root)
+        size = page.file_size or file_size
+        if not size:
+            raise NotRecovered(f"the log in {root} is not recovered yet")
+        return cls(root, page, size)
+
+    @property
+    def begin(self) -> int:
+        """Start of the log's first file."""
+        return self.page.begin
+
+    @property
+    def end(self) -> int:
+        """End of what may be read."""
+        return self.page.written
+
+    def locate(self, offset: int) -> tuple[int, int, int]:
+        """Return the start of an offset's file, the position in it, and how many bytes may be read from
+        there on.
+
+        Raises:
+            IllegalOffset: the offset is below the log's begin or above its end.
+        """
+        begin, written = self.page.begin, self.page.written
+        if not begin <= offset <= written:
+            raise IllegalOffset(f"{offset} is outside the log, which is {begin} to {written}")
+        if self.segments.open_files and min(self.segments.open_files) < begin:
+            self.segments.drop_below(begin)
+        position = offset % self.file_size
+        return offset - position, position, min(written - offset, self.file_size - position)
+
+    def view(self, offset: int, limit: int) -> memoryview:
+        """Return up to `limit` bytes from an offset on, within one file; empty at the log's end."""
+        start, position, available = self.locate(offset)
+        if not available:
+            return memoryview(b"")
+        return memoryview(os.pread(self.segments.fd(start), min(limit, available), position))
+
+    def file_for(self, offset: int) -> tuple[int, int, int]:
+        """Return (file descriptor, position, bytes available) for `os.sendfile`; the descriptor stays ours.
+
+        At the log's end the descriptor is -1 and nothing is available: the file may not be there yet.
+        """
+        start, position, available = self.locate(offset)
+        return (self.segments.fd(start) if available else -1), position, available
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of the log, fewer at the end of a file or of the log."""
+        start, position, available = self.locate(offset)
+        return os.pread(self.segments.fd(start), min(size, available), position) if available else b""
+
+    def close(self) -> None:
+        """Close the files; the page is left to its owner."""
+        self.segments.close()

@@ -1,0 +1,82 @@
+"""What the store asks of the kernel's memory and disk management, without holding the GIL.
+
+`mmap.flush` and `mmap.madvise` hold the GIL for as long as they take, so flushing goes through
+`os.fdatasync` and `madvise` through ctypes. A page of a mapped file that has no block behind it, on a full
+disk, kills the process with SIGBUS when it is written: whatever is mapped for writing was allocated before.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+from pathlib import Path
+
+from whimbrel.errors import StoreFull
+
+__all__ = ["PAGE", "address_of", "allocate", "free_bytes", "populate", "release", "sync_directory", "zero"]
+
+PAGE = mmap.PAGESIZE
+MADV_DONTNEED = 4
+MADV_POPULATE_WRITE = (
+    23  # Linux 5.14; older kernels refuse it, and pages are then populated at their first touch
+)
+FALLOC_FL_KEEP_SIZE = 1
+FALLOC_FL_PUNCH_HOLE = 2
+ZERO_CHUNK = bytes(1 << 20)
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def address_of(mapped: mmap.mmap) -> int:
+    """Return where a writable mapping begins; valid until it is closed."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+
+
+def populate(address: int, length: int) -> None:
+    """Make the pages of a range present and writable. Failing is no harm: they come at their first touch."""
+    libc.madvise(address, length, MADV_POPULATE_WRITE)
+
+
+def release(address: int, length: int) -> None:
+    """Unmap the pages of a range of a shared file mapping; what was written stays in the page cache."""
+    libc.madvise(address, length, MADV_DONTNEED)
+
+
+def allocate(fd: int, start: int, length: int) -> None:
+    """Give a range of a file blocks on disk.
+
+    Raises:
+        StoreFull: the disk has no room.
+    """
+    try:
+        os.posix_fallocate(fd, start, length)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreFull(f"no room on disk for {length} bytes: {error.strerror}") from error
+        raise
+
+
+def zero(fd: int, start: int, length: int) -> None:
+    """Make a range of a file read as zeros. It may have no blocks afterwards: allocate before mapping."""
+    if length <= 0 or libc.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length) == 0:
+        return
+    end = start + length
+    while start < end:
+        start += os.pwrite(fd, ZERO_CHUNK[: end - start], start)
+
+
+def sync_directory(path: Path) -> None:
+    """Make files created in, renamed in or removed from a directory so on disk too."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def free_bytes(path: Path) -> int:
+    """Return how much an ordinary process may still write to the file system of `path`."""
+    stats = os.statvfs(path)
+    return stats.f_bavail * stats.f_frsize

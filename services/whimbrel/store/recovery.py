@@ -1,0 +1,207 @@
+"""Where the log really ends, after a stop of any kind.
+
+`recover_log` decides and changes nothing; `commitlog.LogWriter` then cuts. The log ends before the first
+record that is not whole:
+
+    a whole record        go on behind it
+    a blank               go on at the next file; without one the log ends before the blank
+    anything else         the log ends here: zeros, a size or magic that can't be, parts that do not make up
+    the size, a
+                          body that does not match its CRC, or a record that says it stands elsewhere (bytes
+                          left over from before an earlier cut)
+
+Verifying starts at the log's mark when there is one (`marks.py`), else where RocketMQ starts: after a clean
+stop at the third last file, after a crash at the last file whose first record is older than the checkpoint.
+
+RocketMQ: CommitLog.recoverNormally, recoverAbnormally, checkMessageAndReturnSize.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from whimbrel.store.checkpoint import Checkpoint
+from whimbrel.store.codec import BLANK_MAGIC, HEAD_SIZES, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
+from whimbrel.store.marks import LogMark
+
+__all__ = [
+    "READ_BYTES",
+    "FileVerdict",
+    "LogState",
+    "first_store_time",
+    "recover_log",
+    "stands_record",
+    "verify_file",
+]
+
+READ_BYTES = 1 << 20  # of a file at a time; larger ones gain nothing and cost memory
+FILES_CHECKED_AFTER_CLEAN_STOP = 3
+SIZE_AND_MAGIC = struct.Struct(">iI")
+FIRST_STORE_TIME = {
+    bits: struct.Struct(f">{56 if bits & 0x10 == 0 else 68}xq") for bits in HEAD_SIZES
+}  # store time of a record, by the IPv6 bits of its system flag
+
+ReadAt = Callable[[int, int], bytes]  # (offset in the log, length) -> bytes, fewer at the end of the file
+
+
+@dataclass(frozen=True, slots=True)
+class FileVerdict:
+    """How far a file's records are whole.
+
+    Attributes:
+        end: offset behind the last whole record.
+        blank: whether a blank stands there.
+        fault: what stands there otherwise.
+    """
+
+    end: int
+    blank: bool
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What recovery found.
+
+    Attributes:
+        begin, end: of the log.
+        verified_from: where verifying started.
+        removed: starts of files behind the end.
+        dirty: whether something other than zeros stands behind the end in its file.
+        fault: what stands there.
+        marked: whether verifying started at our mark.
+    """
+
+    begin: int
+    end: int
+    verified_from: int
+    removed: tuple[int, ...]
+    dirty: bool
+    fault: str
+    marked: bool
+
+
+def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool = True) -> FileVerdict:
+    """Walk the records of one file from a border on."""
+    while True:
+        chunk = read(position, min(READ_BYTES, file_end - position))
+        at, filled = 0, len(chunk)
+        if filled < 8:
+            return FileVerdict(position, False, "the file ends without a blank")
+        while filled - at >= 40:
+            size, magic, _ = PREFIX.unpack_from(chunk, at)
+            if magic != MAGIC_V1 and magic != MAGIC_V2:
+                break
+            if size <= 0 or position + at + size > file_end:
+                return FileVerdict(position + at, False, f"a size of {size}")
+            if at + size > filled:
+                break
+            fault = record_fault(chunk, at, position + at, check_crc=check_crc)
+            if fault:
+                return FileVerdict(position + at, False, fault)
+            at += size
+        verdict = border_verdict(chunk, at, position, file_end)
+        if verdict is not None:
+            return verdict
+        if at == 0:  # a record larger than what was read
+            (size,) = struct.unpack_from(">i", chunk)
+            fault = "the file is cut off"
+            chunk = read(position, size)
+            if len(chunk) == size:
+                fault = record_fault(chunk, 0, position, check_crc=check_crc)
+            if fault:
+                return FileVerdict(position, False, fault)
+            at = size
+        position += at
+
+
+def border_verdict(chunk: bytes, at: int, position: int, file_end: int) -> FileVerdict | None:
+    """Say what a walk found that stopped at `at`; None when it only needs the next chunk."""
+    if len(chunk) - at < 8:
+        if position + len(chunk) < file_end and at:
+            return None
+        return FileVerdict(position + at, False, "the file ends without a blank")
+    _, magic = SIZE_AND_MAGIC.unpack_from(chunk, at)
+    if magic == BLANK_MAGIC:
+        return FileVerdict(position + at, True, "")
+    if magic == MAGIC_V1 or magic == MAGIC_V2:
+        if at == 0 and len(chunk) < 40:
+            return FileVerdict(position, False, "a record is cut off by the end of the file")
+        return None
+    return FileVerdict(position + at, False, "" if magic == 0 else f"magic {magic:#010x}")
+
+
+def recover_log(
+    read: ReadAt,
+    starts: list[int],
+    file_size: int,
+    *,
+    clean: bool,
+    mark: LogMark | None,
+    checkpoint: Checkpoint | None,
+) -> LogState:
+    """Find the log's end."""
+    if not starts:
+        return LogState(0, 0, 0, (), False, "", True)
+    begin, marked = starts[0], False
+    verify_from = begin
+    if mark is not None and begin <= mark.offset <= starts[-1] + file_size:
+        verify_from = max(begin, mark.check)
+        marked = verify_from == begin or stands_record(read, verify_from, file_size)
+    if not marked:
+        verify_from = rocketmq_start(read, starts, clean=clean, checkpoint=checkpoint)
+    end, fault = walk_files(read, verify_from, starts[-1], file_size)
+    removed = tuple(start for start in starts if start > end)
+    rest = read(end, min(READ_BYTES, file_size - end % file_size)) if end < starts[-1] + file_size else b""
+    dirty = bool(rest.strip(b"\0"))
+    return LogState(begin, end, verify_from, removed, dirty, fault, marked)
+
+
+def walk_files(read: ReadAt, position: int, last: int, file_size: int) -> tuple[int, str]:
+    """Walk from a border to the log's end; return it and what stands there."""
+    while True:
+        file_end = position - position % file_size + file_size
+        verdict = verify_file(read, position, file_end)
+        if not verdict.blank:
+            return verdict.end, verdict.fault
+        if file_end > last:
+            return verdict.end, "a blank without a file behind it"
+        position = file_end
+
+
+def stands_record(read: ReadAt, offset: int, file_size: int) -> bool:
+    """Return whether a whole record or a blank begins at an offset, so that it is a border."""
+    left = file_size - offset % file_size
+    head = read(offset, min(40, left))
+    if len(head) < 8:
+        return False
+    size, magic = SIZE_AND_MAGIC.unpack_from(head)
+    if magic == BLANK_MAGIC:
+        return True
+    if magic not in (MAGIC_V1, MAGIC_V2) or not 40 <= size <= left or len(head) < 40:
+        return False
+    chunk = read(offset, size)
+    return len(chunk) == size and not record_fault(chunk, 0, offset)
+
+
+def rocketmq_start(read: ReadAt, starts: list[int], *, clean: bool, checkpoint: Checkpoint | None) -> int:
+    """Return the file at which RocketMQ would start verifying."""
+    if clean:
+        return starts[max(len(starts) - FILES_CHECKED_AFTER_CLEAN_STOP, 0)]
+    limit_ms = checkpoint.minimum_ms if checkpoint else 0
+    for start in reversed(starts):
+        if 0 < first_store_time(read, start) <= limit_ms:
+            return start
+    return starts[0]
+
+
+def first_store_time(read: ReadAt, start: int) -> int:
+    """Return the store time of the first record of the file that begins at `start`, 0 when there is none."""
+    head = read(start, 80)
+    if len(head) < 80:
+        return 0
+    _, magic, sys_flag = PREFIX.unpack_from(head)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return 0
+    (stored_ms,) = FIRST_STORE_TIME[sys_flag & 0x30].unpack_from(head)
+    return int(stored_ms)

@@ -1,0 +1,110 @@
+"""One commitlog file, mapped for writing.
+
+A file comes into the log's directory whole: it gets its size and all its blocks in `STORE/whimbrel/` first
+and is then renamed, so that nobody ever lists one of a wrong size (RocketMQ refuses to start with one), and
+writing into the mapping can't meet a full disk. Pages ahead of the write position are populated and those
+far behind it released by the log's helper thread (`ahead.py`), so a 1 GiB file costs a few MiB of resident
+memory.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+from whimbrel.store.pages import PAGE, address_of, allocate, populate, release, sync_directory
+
+__all__ = ["Segment", "segment_name"]
+
+
+def segment_name(start: int) -> str:
+    """Return the name of the file that begins at a byte offset of its log or queue."""
+    return f"{start:020d}"
+
+
+class Segment:
+    """A file of the log that is being written.
+
+    Attributes:
+        start, size: the log's bytes [start, start + size) are this file's.
+        populated: file position up to which pages were populated ahead.
+        released: file position below which pages were released.
+    """
+
+    __slots__ = ("address", "fd", "mapped", "path", "populated", "released", "size", "start")
+
+    def __init__(self, path: Path, start: int, size: int, fd: int) -> None:
+        self.path, self.start, self.size, self.fd = path, start, size, fd
+        self.mapped = mmap.mmap(fd, size)
+        self.address = address_of(self.mapped)
+        self.populated = self.released = 0
+
+    @classmethod
+    def create(cls, directory: Path, start: int, size: int, scratch: Path) -> "Segment":
+        """Make a new file, all zeros, with every block allocated.
+
+        Raises:
+            StoreFull: the disk has no room for it.
+        """
+        draft = scratch / f"segment-{start:020d}"
+        path = directory / segment_name(start)
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            allocate(fd, 0, size)
+            try:
+                draft.rename(path)
+            except OSError:  # the log's directory is a file system of its own
+                os.close(fd)
+                draft.unlink()
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                allocate(fd, 0, size)
+            sync_directory(directory)
+            return cls(path, start, size, fd)
+        except BaseException:
+            os.close(fd)
+            for leftover in (draft, path):
+                leftover.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def open(cls, directory: Path, start: int, size: int, position: int) -> "Segment":
+        """Map an existing file to go on writing at `position`; RocketMQ's files are sparse, so allocate the
+        rest.
+
+        Raises:
+            StoreFull: the disk has no room for the rest of it.
+        """
+        path = directory / segment_name(start)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            first = position // PAGE * PAGE
+            if first < size:
+                allocate(fd, first, size - first)
+            segment = cls(path, start, size, fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        segment.populated = segment.released = first
+        return segment
+
+    def flush(self) -> None:
+        """Put everything written so far on disk; from a thread, since it takes as long as the disk does."""
+        os.fdatasync(self.fd)
+
+    def populate(self, end: int) -> None:
+        """Make pages present up to a file position."""
+        end = min(self.size, (end + PAGE - 1) // PAGE * PAGE)
+        if end > self.populated:
+            populate(self.address + self.populated, end - self.populated)
+            self.populated = end
+
+    def release(self, end: int) -> None:
+        """Let pages below a file position go from this process's memory."""
+        end = end // PAGE * PAGE
+        if end > self.released:
+            release(self.address + self.released, end - self.released)
+            self.released = end
+
+    def close(self) -> None:
+        """Unmap and close the file."""
+        self.mapped.close()
+        os.close(self.fd)

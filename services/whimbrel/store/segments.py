@@ -1,0 +1,110 @@
+"""The ordered run of commitlog files, for reading: which there are, and bytes out of any of them.
+
+Reading goes through `os.pread`: old data does not become resident memory of this process, and a file that
+goes away under a reader is an error, not a signal.
+"""
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+from whimbrel.errors import IllegalOffset, StoreError
+from whimbrel.store.segment import segment_name
+
+__all__ = ["FILES_OPEN_MAX", "Segments", "list_segments"]
+
+FILES_OPEN_MAX = 32  # old files kept open; readers of old data mostly sit in a few of them
+
+
+def list_segments(directory: Path) -> list[int]:
+    """Return the starts of the files in a directory, in order; other names are not ours."""
+    try:
+        names = [entry.name for entry in os.scandir(directory) if entry.is_file()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if len(name) == 20 and name.isdigit())
+
+
+class Segments:
+    """The log's files by their starts.
+
+    Attributes:
+        starts: of the files that are part of the log, in order.
+        file_size: of each of them.
+    """
+
+    def __init__(self, directory: Path, file_size: int) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.starts: list[int] = []
+        self.open_files: OrderedDict[int, int] = OrderedDict()
+
+    @classmethod
+    def open(cls, directory: Path, file_size: int) -> "Segments":
+        """List the log's files; their size wins over `file_size`.
+
+        Raises:
+            StoreError: they differ in size, or one is missing between others.
+        """
+        starts = list_segments(directory)
+        sizes = [(directory / segment_name(start)).stat().st_size for start in starts]
+        if (
+            sizes and sizes[-1] == 0
+        ):  # made, but not sized, when its writer died (RocketMQ 5.x removes it as well)
+            starts.pop()
+            sizes.pop()
+        if sizes:
+            if len(set(sizes)) != 1:
+                raise StoreError(f"the files in {directory} differ in size: {sorted(set(sizes))}")
+            if starts[0] % sizes[0] or starts[-1] - starts[0] != (len(starts) - 1) * sizes[0]:
+                raise StoreError(
+                    f"the files in {directory} do not follow each other: {starts}, {sizes[0]} bytes each"
+                )
+            file_size = sizes[0]
+        segments = cls(directory, file_size)
+        segments.starts = starts
+        return segments
+
+    @property
+    def begin(self) -> int:
+        """Where the log's first file begins; 0 without files."""
+        return self.starts[0] if self.starts else 0
+
+    def start_of(self, offset: int) -> int:
+        """Return where the file begins that holds an offset."""
+        return offset - offset % self.file_size
+
+    def fd(self, start: int) -> int:
+        """Return a file descriptor for reading a file; it stays this object's.
+
+        Raises:
+            IllegalOffset: the file is gone.
+        """
+        fd = self.open_files.get(start)
+        if fd is not None:
+            self.open_files.move_to_end(start)
+            return fd
+        try:
+            fd = os.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise IllegalOffset(f"the log has no file {segment_name(start)}") from error
+        self.open_files[start] = fd
+        if len(self.open_files) > FILES_OPEN_MAX:
+            os.close(self.open_files.popitem(last=False)[1])
+        return fd
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from an offset on, not beyond the end of its file."""
+        position = offset % self.file_size
+        return os.pread(self.fd(offset - position), min(length, self.file_size - position), position)
+
+    def drop_below(self, begin: int) -> None:
+        """Forget the files before `begin`; removing them is the caller's."""
+        self.starts = [start for start in self.starts if start >= begin]
+        for start in [start for start in self.open_files if start < begin]:
+            os.close(self.open_files.pop(start))
+
+    def close(self) -> None:
+        """Close every file."""
+        while self.open_files:
+            os.close(self.open_files.popitem()[1])
