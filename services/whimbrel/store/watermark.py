@@ -80,9 +80,7 @@ class SleepCell(Cell):
     """A sleeping flag: a barrier stands before each look at it and after each change."""
 
     __slots__ = ()
-    barrier: ClassVar[threading.Lock] = (
-        threading.Lock()
-    )  # taking a lock is an atomic operation, hence a full barrier
+    barrier: ClassVar = threading.Lock()  # taking a lock is an atomic operation, hence a full barrier
 
     def __get__(self, page: "WatermarkPage", owner: type | None = None) -> int:
         with self.barrier:

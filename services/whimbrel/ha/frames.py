@@ -1,0 +1,47 @@
+"""The two messages of the HA protocol; both big-endian and signed.
+
+    slave to master, a report:  i64 end of the slave's log
+    master to slave, a frame:   i64 offset of the body's first byte | i32 length n | n bytes of the commitlog
+
+A frame without a body is a heartbeat; its offset is where the next body will start. A body never crosses the
+border of a commitlog file, but starts and ends anywhere within records. There is no greeting, no version
+and no checksum (RocketMQ: HAConnection, HAService.HAClient).
+"""
+
+import struct
+from dataclasses import dataclass
+
+__all__ = [
+    "CLASSIC_FRAME_BYTES_MAX",
+    "FRAME_BYTES_MAX",
+    "FRAME_HEADER",
+    "RECEIVE_BUFFER_BYTES",
+    "REPORT",
+    "Frame",
+]
+
+REPORT = struct.Struct(">q")
+FRAME_HEADER = struct.Struct(">qi")
+
+# A RocketMQ slave collects a frame in a buffer of this size and waits for ever when one does not fit.
+RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
+FRAME_BYTES_MAX = RECEIVE_BUFFER_BYTES - FRAME_HEADER.size
+CLASSIC_FRAME_BYTES_MAX = 32 * 1024  # what a RocketMQ master sends (haTransferBatchSize)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame to be sent: its header, and which bytes of the log follow it."""
+
+    offset: int
+    size: int  # 0: a heartbeat
+
+    @property
+    def header(self) -> bytes:
+        """The 12 bytes before the body."""
+        return FRAME_HEADER.pack(self.offset, self.size)
+
+    @property
+    def end(self) -> int:
+        """Where the next frame starts."""
+        return self.offset + self.size

@@ -1,0 +1,126 @@
+"""The slave's end: which frames continue the log, what is reported and when."""
+
+import pytest
+
+from whimbrel.errors import LocalProtocolError, RemoteProtocolError
+from whimbrel.ha.frames import FRAME_HEADER, REPORT
+from whimbrel.ha.protocol import Append, FrameReceived, SlaveEvent, SlaveProtocol
+
+FILE = 1000
+
+
+def slave(end: int) -> SlaveProtocol:
+    return SlaveProtocol(end=end, file_size=FILE, now=0.0)
+
+
+def frame(offset: int, body: bytes) -> bytes:
+    return FRAME_HEADER.pack(offset, len(body)) + body
+
+
+def received(core: SlaveProtocol, *frames: bytes) -> list[SlaveEvent]:
+    return list(core.receive(memoryview(b"".join(frames)), 0.0))
+
+
+def test_a_frame_is_appended_and_then_reported() -> None:
+    core = slave(100)
+    assert core.report(100, 0.0) == REPORT.pack(100)
+    assert received(core, frame(100, b"abc"), frame(103, b"d")) == [
+        Append(100, memoryview(b"abc")),
+        FrameReceived(103),
+        Append(103, memoryview(b"d")),
+        FrameReceived(104),
+    ]
+    assert core.report(104, 1.0) == REPORT.pack(104)
+
+
+def test_a_body_is_handed_on_in_the_pieces_it_comes_in_and_reported_once() -> None:
+    core = slave(100)
+    raw = frame(100, b"abcd")
+    assert received(core, raw[:5]) == []
+    assert received(core, raw[5:14]) == [Append(100, memoryview(b"ab"))]
+    assert received(core, raw[14:]) == [Append(102, memoryview(b"cd")), FrameReceived(104)]
+
+
+def test_a_heartbeat_at_the_log_end_says_nothing() -> None:
+    assert received(slave(100), frame(100, b"")) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"x"])
+@pytest.mark.parametrize("offset", [0, 99, 101, 2000])
+def test_a_frame_that_does_not_continue_the_log_closes_the_connection(offset: int, body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"sends from {offset} on, but this log ends at 100"):
+        received(slave(100), frame(offset, body))
+
+
+def test_a_wrong_offset_is_found_before_the_body_has_come() -> None:
+    with pytest.raises(RemoteProtocolError):
+        received(slave(100), frame(101, b"abc")[:12])
+
+
+def test_an_empty_log_starts_where_the_master_says() -> None:
+    core = slave(0)
+    assert received(core, frame(3000, b"ab")) == [Append(3000, memoryview(b"ab")), FrameReceived(3002)]
+
+
+def test_a_heartbeat_starts_an_empty_log_as_well() -> None:
+    core = slave(0)
+    assert received(core, frame(3000, b"")) == [Append(3000, memoryview(b"")), FrameReceived(3000)]
+    assert received(core, frame(3000, b"")) == []
+    assert core.report(3000, 0.0) == REPORT.pack(3000)
+
+
+def test_a_heartbeat_of_an_empty_master_starts_nothing() -> None:
+    core = slave(0)
+    assert received(core, frame(0, b"")) == []
+    assert received(core, frame(0, b"a")) == [Append(0, memoryview(b"a")), FrameReceived(1)]
+
+
+def test_a_first_offset_off_a_file_border_is_a_clear_error() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"at 3001, which is not the start of a file of 1000 bytes"):
+        received(slave(0), frame(3001, b"ab"))
+
+
+def test_a_frame_across_a_file_border_is_refused() -> None:
+    assert received(slave(990), frame(990, b"x" * 10))
+    with pytest.raises(RemoteProtocolError, match="crosses the border"):
+        received(slave(990), frame(990, b"x" * 11))
+
+
+@pytest.mark.parametrize("header", [(-1, 5), (100, -1)])
+def test_negative_numbers_are_refused(header: tuple[int, int]) -> None:
+    with pytest.raises(RemoteProtocolError, match="no HA master"):
+        received(slave(100), FRAME_HEADER.pack(*header))
+
+
+def test_an_idle_slave_repeats_its_report() -> None:
+    core = slave(100)
+    assert core.due_report(100.0) == b""  # the first one is the shell's to send
+    core.report(100, 1.0)
+    assert core.deadline == 6.0
+    assert core.due_report(6.0) == b""
+    assert core.due_report(6.1) == REPORT.pack(100)
+    assert core.due_report(11.0) == b""
+
+
+def test_only_what_was_received_can_be_reported() -> None:
+    core = slave(100)
+    received(core, frame(100, b"abc"))
+    core.report(102, 0.0)  # not flushed any further, say
+    with pytest.raises(LocalProtocolError):
+        core.report(104, 0.0)
+
+
+def test_what_came_before_a_broken_frame_counts() -> None:
+    core = slave(100)
+    events = core.receive(memoryview(frame(100, b"abc") + frame(99, b"")), 0.0)
+    assert next(events) == Append(100, memoryview(b"abc"))
+    assert next(events) == FrameReceived(103)
+    with pytest.raises(RemoteProtocolError):
+        next(events)
+
+
+def test_a_silent_master_is_given_up() -> None:
+    core = slave(100)
+    core.check_silence(20.0)
+    with pytest.raises(RemoteProtocolError, match="nothing came from the master for 21 s"):
+        core.check_silence(21.0)
