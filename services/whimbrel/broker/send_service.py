@@ -17,6 +17,7 @@ from hashlib import md5, sha1
 from typing import Any
 from zlib import crc32
 
+from whimbrel.broker.reply_service import OK, status_of
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import (
@@ -58,15 +59,6 @@ COMPRESSED = 0x1  # sysFlag bit: the body is compressed
 QUEUE_HEADER = "whimbrel-queue-id"
 DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
 RECOVERY_MAX_S = 3600
-TYPES = {
-    v2.NORMAL: MessageType.NORMAL,
-    v2.FIFO: MessageType.FIFO,
-    v2.DELAY: MessageType.DELAY,
-    v2.TRANSACTION: MessageType.TRANSACTION,
-    v2.LITE: MessageType.LITE,
-    v2.PRIORITY: MessageType.PRIORITY,
-}
-OK = v2.Status(code=v2.OK, message="OK")
 
 _tags_code = lru_cache(maxsize=4096)(tags_code)
 
@@ -313,5 +305,5 @@ def _complete(
     appended: Sequence[Any],
     error: WhimbrelError | None,
 ) -> None:
-    status = OK if error is None else v2.Status(code=v2.Code.ValueType(error.code), message=str(error))
+    status = OK if error is None else status_of(error)
     deferred.complete(_response(drafts, appended, status))

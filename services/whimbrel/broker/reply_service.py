@@ -1,0 +1,35 @@
+"""What every answer of the client API shares: the status in its body, and who asks.
+
+Business errors never become gRPC statuses here: they travel as `Status{code, message}` inside an OK call.
+"""
+
+from collections.abc import Mapping
+
+from whimbrel.errors import ClientIdRequired, WhimbrelError
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+
+__all__ = ["OK", "client_id", "common_status", "status_of"]
+
+OK = v2.Status(code=v2.OK, message="OK")
+MULTIPLE = v2.Status(code=v2.MULTIPLE_RESULTS, message="the entries differ")
+
+
+def status_of(error: WhimbrelError) -> v2.Status:
+    """Return the error as a status body."""
+    status = v2.Status(message=str(error))
+    status.code = error.code  # type: ignore[assignment]  # the stub wants the enum's class, the field any number
+    return status
+
+
+def common_status(statuses: list[v2.Status]) -> v2.Status:
+    """Return the status that stands over entries: theirs when all agree, else MULTIPLE_RESULTS."""
+    first = statuses[0]
+    return first if all(status.code == first.code for status in statuses) else MULTIPLE
+
+
+def client_id(metadata: Mapping[str, str]) -> str:
+    """Return the caller's id; raises ClientIdRequired."""
+    found = metadata.get("x-mq-client-id", "")
+    if not found.strip():
+        raise ClientIdRequired("the header x-mq-client-id is missing")
+    return found
