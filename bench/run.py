@@ -27,11 +27,20 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPO / "services"), str(REPO / "tests")]
+
+from processes import Cluster, Process, environment  # noqa: E402 - the tests' way to start our processes
+
 NATIVE = REPO / "bench" / "native"
 CACHE = Path.home() / ".cache"
 TOOLS = CACHE / "rocketmq-bench"
-READY_TIMEOUT_S = 30.0
 Row = dict[str, Any]
+FULL_SIZES: dict[str, object] = {
+    "commitlog_file_size": 1 << 30,
+    "consumequeue_file_size": 6_000_000,
+    "index_slots": 5_000_000,
+    "index_entries": 20_000_000,
+}
 
 
 def log(*words: object) -> None:
@@ -50,112 +59,6 @@ def tool(name: str, *args: object, timeout: float = 180.0) -> Row:
     return dict(json.loads(lines[-1]))
 
 
-class Process:
-    """One process of ours, started as its users start it, with a ready file."""
-
-    def __init__(self, kind: str, scratch: Path, name: str, **options: object) -> None:
-        self.kind, self.name = kind, name
-        self.ready_file = scratch / f"{name}.ready.json"
-        self.log_file = scratch / f"{name}.log"
-        self.command = [sys.executable, "-m", f"whimbrel.{kind}", "--ready-file", str(self.ready_file)]
-        for key, value in options.items():
-            self.command += [
-                f"--{key.replace('_', '-')}",
-                str(value).lower() if isinstance(value, bool) else str(value),
-            ]
-        self.child: subprocess.Popen[bytes] | None = None
-        self.ready: Row = {}
-        self.started_at = self.started_wall = self.ready_s = 0.0
-
-    def start(self) -> "Process":
-        """Start it and wait until it says that it is ready."""
-        self.ready_file.unlink(missing_ok=True)
-        self.started_at, self.started_wall = time.monotonic(), time.time()
-        with self.log_file.open("ab") as out:
-            self.child = subprocess.Popen(self.command, stdout=out, stderr=out)
-        return self
-
-    def wait(self) -> float:
-        """Wait until it is ready; return the seconds that took since its start."""
-        assert self.child is not None
-        end = self.started_at + READY_TIMEOUT_S
-        while not self.ready_file.exists():
-            if self.child.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{self.name} did not start:\n{self.log_file.read_text()[-2000:]}")
-            time.sleep(0.002)
-        self.ready_s = self.ready_file.stat().st_mtime - self.started_wall
-        self.ready = dict(json.loads(self.ready_file.read_text()))
-        return self.ready_s
-
-    @property
-    def pid(self) -> int:
-        assert self.child is not None
-        return self.child.pid
-
-    def kill(self, sig: int = signal.SIGKILL) -> None:
-        """End it with a signal and reap it."""
-        if self.child is not None and self.child.poll() is None:
-            self.child.send_signal(sig)
-            self.child.wait()
-
-    def memory(self) -> Row:
-        """Return VmRSS, RssAnon and RssFile in MiB."""
-        found = {}
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key in ("VmRSS", "RssAnon", "RssFile"):
-                found[key] = int(value.split()[0]) / 1024
-        return found
-
-
-class Cluster:
-    """A nameserver, a master and its slaves."""
-
-    def __init__(self, scratch: Path, slaves: int = 1, **broker: object) -> None:
-        self.scratch, self.broker_options = scratch, broker
-        self.nameserver = Process("nameserver", scratch, "nameserver", port=0)
-        self.all: list[Process] = []
-        self.slave_count = slaves
-
-    def start(self) -> "Cluster":
-        """Start everything; return when the master takes writes."""
-        self.nameserver.start().wait()
-        self.endpoint = str(self.nameserver.ready["grpc"])
-        store = self.scratch / "master"
-        self.master = self.make("broker", "master", role="master", store=store, port=0, nameservers=self.endpoint,
-                                auto_create_topics=True, auto_create_groups=True, expected_slaves=self.slave_count,
-                                **self.broker_options)  # fmt: skip
-        self.replicator = self.make("replicator", "master-replicator", role="master", store=store, port=0)
-        self.master.start()
-        self.replicator.start()
-        self.slaves = [self.add_slave(i + 1) for i in range(self.slave_count)]
-        for process in self.all:
-            process.wait()
-        return self
-
-    def make(self, kind: str, name: str, **options: object) -> Process:
-        process = Process(kind, self.scratch, name, **options)
-        self.all.append(process)
-        return process
-
-    def add_slave(self, number: int) -> tuple[Process, Process]:
-        """Start a slave and its replicator."""
-        store = self.scratch / f"slave-{number}"
-        broker = self.make("broker", f"slave-{number}", role="slave", id=number, store=store, port=0,
-                           nameservers=self.endpoint, auto_create_groups=True)  # fmt: skip
-        follower = self.make("replicator", f"slave-{number}-replicator", role="slave", store=store)
-        return broker.start(), follower.start()
-
-    @property
-    def address(self) -> str:
-        return str(self.master.ready["grpc"])
-
-    def stop(self) -> None:
-        """End everything."""
-        for process in reversed([self.nameserver, *self.all]):
-            process.kill()
-
-
 @contextlib.contextmanager
 def scratch_directory(work: Path) -> Iterator[Path]:
     """A directory that is removed afterwards."""
@@ -168,14 +71,21 @@ def scratch_directory(work: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def cluster(work: Path, **options: Any) -> Iterator[Cluster]:
-    """A running cluster."""
-    with scratch_directory(work) as scratch:
-        made = Cluster(scratch, **options)
-        try:
-            yield made.start()
-        finally:
-            made.stop()
+def cluster(work: Path, *, slaves: int = 1, **broker: object) -> Iterator[Cluster]:
+    """A running cluster with the file sizes of production."""
+    settings = FULL_SIZES | broker
+    with scratch_directory(work) as scratch, Cluster(scratch, slaves=slaves, broker=settings) as made:
+        yield made
+
+
+def memory(process: Process) -> Row:
+    """Return VmRSS, RssAnon and RssFile in MiB."""
+    found = {}
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key in ("VmRSS", "RssAnon", "RssFile"):
+            found[key] = int(value.split()[0]) / 1024
+    return found
 
 
 def page(store: Path) -> Any:
@@ -228,7 +138,7 @@ class Bench:
             for name, options in modes.items():
                 with cluster(self.args.work, **options) as made:
                     pids = f"{made.master.pid}"
-                    target = f"{name},v2={made.address},pids={pids}"
+                    target = f"{name},v2={made.master.grpc},pids={pids}"
                     peers = self.args.peers if name == "whimbrel async" else "-"
                     self.baseline("send", out, "--only", peers, "--rounds", "1", "--extra", target)
             log("send round", number + 1, "done")
@@ -248,17 +158,22 @@ class Bench:
     def lag(self) -> None:
         """From a send's answer to the message's presence in the slave's PullMessage, idle and under load."""
         with cluster(self.args.work) as made:
-            slave = str(made.slaves[0][0].ready["grpc"])
+            slave = made.slaves[0].grpc
             command = [sys.executable, "-m", "whimbrel.cli.main", "topic", "create", "Lag", "--queues", "1"]
-            subprocess.run([*command, "--endpoint", made.endpoint], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [*command, "--endpoint", made.endpoint],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                env=environment(),
+            )
             for load in (0, self.args.lag_load):
                 generator = None
                 if load:
                     generator = subprocess.Popen(
-                        [str(TOOLS / "v2load"), "--addr", made.address, "--topic", "Bench", "--c", "8", "--rate", str(load),
+                        [str(TOOLS / "v2load"), "--addr", made.master.grpc, "--topic", "Bench", "--c", "8", "--rate", str(load),
                          "--secs", "8", "--warm", "0"], stdout=subprocess.DEVNULL)  # fmt: skip
                     time.sleep(1)
-                row = probe_lag(made.address, slave, seconds=6 * self.args.scale + 1)
+                row = probe_lag(made.master.grpc, slave, seconds=6 * self.args.scale + 1)
                 self.save("lag", "whimbrel async", "idle" if not load else f"{load}/s offered", **row)
                 if generator is not None:
                     generator.terminate()
@@ -276,11 +191,21 @@ class Bench:
 
     def fill(self, made: Cluster, size: int) -> int:
         """Fill the master's log up to `size` bytes; return its end."""
-        marks = page(made.scratch / "master")
+        marks = page(made.master.store)
         while marks.written < size:
             count = max(3200, min(200_000, (size - marks.written) // 1300))
             row = tool(
-                "v2load", "--addr", made.address, "--topic", "Fill", "--c", 8, "--batch", 32, "--count", count
+                "v2load",
+                "--addr",
+                made.master.grpc,
+                "--topic",
+                "Fill",
+                "--c",
+                8,
+                "--batch",
+                32,
+                "--count",
+                count,
             )
             if "failed" in row:
                 raise RuntimeError(row["failed"])
@@ -292,8 +217,11 @@ class Bench:
             end = self.fill(made, int(2.05e9 * min(1.0, self.args.scale + 0.1)))
             for number in range(1, self.args.rounds + 1):
                 started = time.monotonic()
-                broker, follower = made.add_slave(number)
-                store = made.scratch / f"slave-{number}"
+                broker, follower = (
+                    made.broker("slave", number).launch(),
+                    made.replicator("slave", number).launch(),
+                )
+                store = broker.store
                 while not (store / "whimbrel" / "watermark").exists():
                     time.sleep(0.002)
                 marks = page(store)
@@ -309,7 +237,7 @@ class Bench:
                     if now - started > 120:
                         raise RuntimeError("the slave does not catch up")
                     time.sleep(0.001)
-                same = same_bytes(made.scratch / "master", store, end)
+                same = same_bytes(made.master.store, store, end)
                 self.save("catchup", "whimbrel", "empty slave", bytes=end, log_gb_s=end / (logged - first) / 1e9,
                           queues_gb_s=end / (queued - first) / 1e9, identical=same, from_start_s=queued - started)  # fmt: skip
                 broker.kill()
@@ -324,14 +252,12 @@ class Bench:
             end = self.fill(made, int(1.05e9 * min(1.0, self.args.scale + 0.1)))
             for _ in range(self.args.rounds):
                 made.master.kill()
-                port = made.address.rpartition(":")[2]
-                made.master.command += ["--port", port]
-                made.master.start()
+                made.master.launch()
                 row = tool(
-                    "v2load", "--addr", made.address, "--topic", "Fill", "--mode", "probe", "--secs", 30
+                    "v2load", "--addr", made.master.grpc, "--topic", "Fill", "--mode", "probe", "--secs", 30
                 )
-                seconds = time.monotonic() - made.master.started_at
-                made.master.wait()
+                seconds = time.monotonic() - made.master.started
+                made.master.wait_ready()
                 self.save(
                     "recover",
                     "whimbrel",
@@ -348,7 +274,9 @@ class Bench:
         """A killed and a hung master: when the route stops naming it for writing."""
         for what, sig in (("killed", signal.SIGKILL), ("hung", signal.SIGSTOP)):
             with cluster(self.args.work, slaves=0) as made:
-                tool("v2load", "--addr", made.address, "--topic", "First", "--mode", "probe", "--secs", 10)
+                tool(
+                    "v2load", "--addr", made.master.grpc, "--topic", "First", "--mode", "probe", "--secs", 10
+                )
                 asked = route_probe(made.endpoint, "First")
                 started = time.monotonic()
                 os.kill(made.master.pid, sig)
@@ -363,8 +291,8 @@ class Bench:
         """Seconds to ready and memory of each process of a fresh cluster with 1 GiB files."""
         for _ in range(self.args.rounds):
             with cluster(self.args.work) as made:
-                for process in (made.nameserver, *made.all):
-                    self.save("start", "whimbrel", process.name, seconds=process.ready_s, **process.memory())
+                for process in made.processes:
+                    self.save("start", "whimbrel", process.name, seconds=process.ready_s, **memory(process))
 
 
 def iperf(size: str) -> float:
