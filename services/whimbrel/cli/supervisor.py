@@ -18,6 +18,9 @@ The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S` and starts over once
 `STEADY_S`. `Restarts` decides that, `plan` what is run; both are pure. `Supervisor.run` waits on pidfds and
 signals. A child gets SIGTERM when the supervisor dies, however it dies (PR_SET_PDEATHSIG).
 
+While a file `DIR/run/NAME.hold` is there, a child of that name that has died stays down: this is how to see
+what a cluster does without its master.
+
 `DIR/cluster.json` is there from the moment all are ready until the end, and is replaced after each restart:
 
     {"endpoint": "host:port", "processes": [{"name", "role", "pid", "grpc", "ha", "store"}]}
@@ -62,6 +65,7 @@ RESTART_FIRST_S = 0.2  # a crash that happens once costs clients next to nothing
 RESTART_MAX_S = 5.0  # a child that can't start is tried for ever, but does not fill the log
 STEADY_S = 10.0
 READY_POLL_S = 0.01  # ready files are looked for only while a child starts
+HOLD_POLL_S = 0.25
 VIEW_S = 0.5
 LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is put aside at the next start, one generation is kept
 PR_SET_PDEATHSIG = 1
@@ -220,6 +224,7 @@ class Child:
     def __init__(self, plan: ChildPlan, directory: Path) -> None:
         self.plan = plan
         self.ready_file = directory / "run" / f"{plan.name}.ready.json"
+        self.hold_file = directory / "run" / f"{plan.name}.hold"
         self.log_file = directory / "logs" / f"{plan.name}.log"
         self.state: State = "ended"
         self.ready: dict[str, Any] = {}
@@ -397,6 +402,8 @@ class Supervisor:
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
         with self.locked(), self.wakeups.installed():
             self.cluster_file.unlink(missing_ok=True)
+            for left in (self.directory / "run").glob("*.hold"):
+                left.unlink()
             check_ports(self.options.host, plan(self.options, ""))
             try:
                 self.start_all()
@@ -468,7 +475,10 @@ class Supervisor:
                 self.write_cluster()
                 self.view.line(f"{child.plan.name} is back after {child.ready_s:.2f} s, pid {child.pid}")
             elif child.state == "waiting" and child.due <= now:
-                self.launch(child)
+                if child.hold_file.exists():
+                    child.due = now + HOLD_POLL_S
+                else:
+                    self.launch(child)
         self.view.refresh(self.children)
 
     def died(self, child: Child) -> None:
@@ -485,7 +495,10 @@ class Supervisor:
         now = time.monotonic()
         child.due = child.restarts.died(now)
         child.state = "waiting"
-        self.view.line(f"{child.plan.name} was {child.ended}; starting it again in {child.due - now:.1f} s")
+        again = f"starting it again in {child.due - now:.1f} s"
+        if child.hold_file.exists():
+            again = f"it stays down while {child.hold_file} is there"
+        self.view.line(f"{child.plan.name}: {child.ended}; {again}")
 
     def stop_all(self) -> None:
         """End all children, the nameserver last, so that brokers can take their leave of it."""

@@ -181,8 +181,34 @@ def test_a_dead_child_is_started_again_and_the_cluster_file_follows(
 
     view = run(tmp_path, monkeypatch, kill, back)
     assert pids[1] not in (0, pids[0])
-    assert view.lines[1] == "master was killed by SIGKILL; starting it again in 0.2 s"
+    assert view.lines[1] == "master: killed by SIGKILL; starting it again in 0.2 s"
     assert view.lines[2].startswith("master is back after")
+
+
+def test_a_held_child_stays_down_until_the_hold_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = tmp_path / "run" / "master.hold"
+    held: list[float] = []
+
+    def kill(running: Supervisor) -> bool:
+        hold.touch()
+        os.kill(running.children[1].pid, signal.SIGKILL)
+        return True
+
+    def wait(running: Supervisor) -> bool:
+        child = running.children[1]
+        if child.state == "waiting" and child.due > child.started_at + 1.0:
+            held.append(child.due)
+            hold.unlink()
+        return bool(held)
+
+    def back(running: Supervisor) -> bool:
+        return running.children[1].state == "ready"
+
+    view = run(tmp_path, monkeypatch, kill, wait, back)
+    assert view.lines[1].startswith("master: killed by SIGKILL; it stays down while")
+    assert view.lines[2].startswith("master is back")
 
 
 def test_no_child_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
