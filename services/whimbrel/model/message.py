@@ -60,7 +60,7 @@ class Message:
 class SendReceipt:
     """What a broker said of one stored message.
 
-    `queue_id` is None when the broker chose the queue and did not say which.
+    `queue_id` is None when the choice was left to the broker, which does not say.
     """
 
     topic: str

@@ -85,8 +85,7 @@ REGISTRY = "/whimbrel.registry.v1.RegistryService/"
 # Which broker id of the group a puller should ask next; set by brokers on PullMessage.
 SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
 # The queue that a sender chose. The protocol's own field can't say it: proto3 does not tell queue 0 from "not
-# set", and SDKs that leave the choice to the broker send 0. A broker answers with the queue it took, as
-# trailing metadata.
+# set", and SDKs that leave the choice to the broker send 0. A broker refuses one that it does not have.
 QUEUE_HEADER = "whimbrel-queue-id"
 
 
@@ -249,21 +248,19 @@ def send_messages(
     raised: brokers append a request as a whole, so that entries differ only in how safely they are stored.
     """
 
-    def decode(answers: Sequence[bytes], trailers: Trailers) -> list[SendReceipt]:
+    def decode(answers: Sequence[bytes], _: Trailers) -> list[SendReceipt]:
         answer = service.SendMessageResponse.FromString(answers[0])
         _check(answer.status)
         for entry in answer.entries:
             _check(entry.status)
         if len(answer.entries) != len(messages):
             raise WhimbrelError(f"sent {len(messages)} messages and got {len(answer.entries)} results")
-        told = trailers.get(QUEUE_HEADER, "")
-        taken = int(told) if told.isascii() and told.isdigit() else None
         return [
             SendReceipt(
                 topic=message.topic,
                 message_id=entry.message_id or message.message_id,
                 broker_name=broker_name,
-                queue_id=taken,
+                queue_id=queue_id,
                 queue_offset=entry.offset,
                 transaction_id=entry.transaction_id,
             )

@@ -1,0 +1,260 @@
+"""Topics, groups, offsets, and the state of the cluster: asks a nameserver who lives, then each broker
+itself.
+
+What changes something goes to every master, in the order of their names. When one of them fails, the error says
+which, and which had already done it. Repeating is safe: updates set what they say, and `create` and `delete` pass
+over brokers where it is done already, as long as there is one where it was not.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from whimbrel.client.options import ClientOptions
+from whimbrel.client.session import Client, Session
+from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound, Unavailable, WhimbrelError
+from whimbrel.model.cluster import (
+    BrokerStatus,
+    Cluster,
+    GroupConfig,
+    GroupDescription,
+    GroupProgress,
+    ReplicationStatus,
+    TopicConfig,
+    TopicDescription,
+)
+from whimbrel.model.message import MessageType
+from whimbrel.model.route import Endpoint
+from whimbrel.rpc import calls
+from whimbrel.rpc.calls import Outbound
+from whimbrel.rpc.convert import ClientSettings
+
+__all__ = ["Admin"]
+
+T = TypeVar("T")
+
+READ, WRITE = 4, 2  # permission bits
+ADMIN_TIMEOUT_S = 10.0  # a topic with thousands of queues takes its time
+
+
+class Admin(Client):
+    """An asyncio administration client.
+
+    async with Admin("127.0.0.1:8081") as admin:
+        await admin.create_topic("orders", queues=8)
+    """
+
+    def __init__(self, endpoint: str, *, options: ClientOptions | None = None) -> None:
+        """Prepare.
+
+        Raises:
+            IllegalAccessPoint: `endpoint` is malformed.
+        """
+        super().__init__(endpoint, options or ClientOptions())
+
+    def _settings(self, session: Session) -> ClientSettings:
+        return self._common_settings("producer")
+
+    async def cluster(self) -> Cluster:
+        """Return the brokers that live."""
+        return await self.session.cluster()
+
+    async def create_topic(
+        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0
+    ) -> TopicConfig:
+        """Create a topic on every master; `queues` 0 means the brokers' default, for each of them.
+
+        Raises:
+            AlreadyExists: every master has it.
+        """
+        topic = TopicConfig(
+            name=name,
+            read_queues=queues,
+            write_queues=queues,
+            permission=READ | WRITE,
+            type=message_type,
+        )
+        return await self._create(lambda _: calls.create_topic(topic))
+
+    async def update_topic(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int | None = None,
+        message_type: MessageType | None = None,
+    ) -> TopicConfig:
+        """Change what is given, on every master; `queues` sets both counts."""
+        call = calls.update_topic(
+            name,
+            read_queues=queues if read_queues is None else read_queues,
+            write_queues=queues if write_queues is None else write_queues,
+            permission=permission,
+            message_type=message_type,
+        )
+        return (await self._everywhere(lambda _: call, missing=TopicNotFound))[0]
+
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic and its messages from every master.
+
+        Raises:
+            TopicNotFound: no master has it.
+        """
+        await self._everywhere(lambda _: calls.delete_topic(name), missing=TopicNotFound)
+
+    async def topics(self, *, include_system: bool = False) -> list[TopicConfig]:
+        """Return the topics of all masters by name; queue counts are summed over them."""
+        merged: dict[str, TopicConfig] = {}
+        call = calls.list_topics(include_system=include_system)
+        for topics in await self._everywhere(lambda _: call):
+            for topic in topics:
+                known = merged.get(topic.name)
+                merged[topic.name] = topic if known is None else _sum(known, topic)
+        return [merged[name] for name in sorted(merged)]
+
+    async def describe_topic(self, name: str) -> list[TopicDescription]:
+        """Return the topic as each master that has it holds it.
+
+        Raises:
+            TopicNotFound: no master has it.
+        """
+        return await self._everywhere(
+            lambda broker: calls.describe_topic(name, broker.broker_name), missing=TopicNotFound
+        )
+
+    async def create_group(self, name: str, *, fifo: bool = False, max_attempts: int = 0) -> GroupConfig:
+        """Create a consumer group on every master; `max_attempts` 0 means the brokers' default.
+
+        Raises:
+            AlreadyExists: every master has it.
+        """
+        group = GroupConfig(name=name, fifo=fifo, max_attempts=max_attempts)
+        return await self._create(lambda _: calls.create_group(group))
+
+    async def update_group(
+        self,
+        name: str,
+        *,
+        fifo: bool | None = None,
+        max_attempts: int | None = None,
+        consume_enabled: bool | None = None,
+    ) -> GroupConfig:
+        """Change what is given, on every master."""
+        call = calls.update_group(name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled)
+        return (await self._everywhere(lambda _: call, missing=GroupNotFound))[0]
+
+    async def delete_group(self, name: str) -> None:
+        """Remove a group, its offsets and leases, from every master.
+
+        Raises:
+            GroupNotFound: no master has it.
+        """
+        await self._everywhere(lambda _: calls.delete_group(name), missing=GroupNotFound)
+
+    async def groups(self) -> list[GroupConfig]:
+        """Return the groups of all masters by name."""
+        merged: dict[str, GroupConfig] = {}
+        for groups in await self._everywhere(lambda _: calls.list_groups()):
+            for group in groups:
+                merged.setdefault(group.name, group)
+        return [merged[name] for name in sorted(merged)]
+
+    async def describe_group(self, name: str) -> list[GroupDescription]:
+        """Return the group as each master that has it holds it.
+
+        Raises:
+            GroupNotFound: no master has it.
+        """
+        return await self._everywhere(
+            lambda broker: calls.describe_group(name, broker.broker_name), missing=GroupNotFound
+        )
+
+    async def reset_offsets(
+        self, group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
+    ) -> dict[str, tuple[GroupProgress, ...]]:
+        """Move a group on a topic, on every master that has the topic; return its progress by broker.
+
+        Args:
+            group: the consumer group.
+            topic: the topic.
+            to: `earliest`, `latest`, a queue offset (int) or a time (float, epoch seconds).
+            queue_id: this queue alone.
+        """
+        masters = await self._masters()
+        call = calls.reset_offsets(group, topic, to=to, queue_id=queue_id)
+        named = await self._gather(masters, lambda _: call, missing=TopicNotFound)
+        return {broker.broker_name: progress for broker, progress in named}
+
+    async def replication(self) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
+        """Return each live broker's view of its log, or the error when it could not be asked."""
+        views: list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]] = []
+        for broker in (await self.cluster()).brokers:
+            try:
+                view = await self._ask(broker, calls.describe_replication())
+            except WhimbrelError as error:
+                views.append((broker, error))
+            else:
+                views.append(view)
+        return views
+
+    async def _masters(self) -> list[BrokerStatus]:
+        cluster = await self.cluster()
+        masters = sorted(cluster.masters(), key=lambda broker: (broker.cluster, broker.broker_name))
+        if not masters:
+            lost = "; only slaves are left" if cluster.brokers else ""
+            raise Unavailable(f"no master broker is registered with {self.session.access[0]}{lost}")
+        return masters
+
+    async def _ask(self, broker: BrokerStatus, call: Outbound[T]) -> T:
+        return await self.session.call(Endpoint.parse(broker.address), call, ADMIN_TIMEOUT_S)
+
+    async def _everywhere(
+        self,
+        make: Callable[[BrokerStatus], Outbound[T]],
+        missing: type[WhimbrelError] | None = None,
+    ) -> list[T]:
+        named = await self._gather(await self._masters(), make, missing)
+        return [answer for _, answer in named]
+
+    async def _gather(
+        self,
+        masters: list[BrokerStatus],
+        make: Callable[[BrokerStatus], Outbound[T]],
+        missing: type[WhimbrelError] | None = None,
+    ) -> list[tuple[BrokerStatus, T]]:
+        """Ask each master in turn; those that answer `missing` are passed over, unless all do."""
+        answers: list[tuple[BrokerStatus, T]] = []
+        absent: WhimbrelError | None = None
+        for broker in masters:
+            try:
+                answers.append((broker, await self._ask(broker, make(broker))))
+            except WhimbrelError as error:
+                if missing is None or not isinstance(error, missing):
+                    raise _at(broker, error, [done for done, _ in answers]) from error
+                absent = error
+        if not answers and absent is not None:
+            raise absent
+        return answers
+
+    async def _create(self, make: Callable[[BrokerStatus], Outbound[T]]) -> T:
+        return (await self._everywhere(make, missing=AlreadyExists))[0]
+
+
+def _at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> WhimbrelError:
+    """Return the error with the broker's name, when other brokers had done their part."""
+    if not done:
+        return error
+    names = ", ".join(item.broker_name for item in done)
+    return type(error)(f"{error} (on {broker.broker_name}; done on {names})")
+
+
+def _sum(one: TopicConfig, other: TopicConfig) -> TopicConfig:
+    return TopicConfig(
+        name=one.name,
+        read_queues=one.read_queues + other.read_queues,
+        write_queues=one.write_queues + other.write_queues,
+        permission=one.permission,
+        type=one.type,
+        system=one.system,
+    )

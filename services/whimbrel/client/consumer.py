@@ -1,0 +1,416 @@
+"""Consumes as a member of a group: receive, acknowledge, hide longer; and a loop that does all of it around a
+handler.
+
+Which queues to ask comes from QueryAssignment: for most groups one entry a broker, standing for all of its
+queues. `receive` with a single entry waits there for as long as it may; with several it asks them in turn,
+first without waiting, then with short waits, because a poll that is called off may have taken messages
+already.
+
+`run` is the subscription loop. Each assigned queue has one poll under way; leases are renewed by the broker
+while the client lives. A message is
+
+    received ──handler returns──► acknowledged
+        └──────handler raises───► hidden for the next step of the backoff list, then delivered again
+
+and an acknowledgement is repeated until the broker takes it or says that the receipt is void.
+"""
+
+import asyncio
+import dataclasses
+import inspect
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from whimbrel.client.options import ConsumerOptions
+from whimbrel.client.retry import RetryPolicy, backoff_s, decide
+from whimbrel.client.session import Client, Session
+from whimbrel.errors import BadRequest, InvalidReceiptHandle, TopicNotFound, Unavailable, WhimbrelError
+from whimbrel.model.message import ReceivedMessage
+from whimbrel.model.route import Endpoint, Queue
+from whimbrel.rpc import calls
+from whimbrel.rpc.calls import Outbound
+from whimbrel.rpc.convert import ClientSettings
+
+__all__ = ["Consumer", "Handler"]
+
+# What `Consumer.run` calls for each message; a plain function runs in a thread.
+Handler = Callable[[ReceivedMessage], Awaitable[None] | None]
+
+SLICE_S = 1.0  # how long `receive` waits at one of several brokers before it asks the next
+POLL_MARGIN_S = 3.0  # a poll's deadline lies this far behind its waiting time, as the official SDKs have it
+ACK_ATTEMPTS_MAX = 100  # with pauses of up to a second: over a minute, longer than a broker's restart takes
+POLL_PAUSE = RetryPolicy(initial_s=0.1, max_s=2.0)  # between failed polls; a restart is noticed soon
+
+log = logging.getLogger(__name__)
+
+
+class Consumer(Client):
+    """An asyncio consumer of one group.
+
+    async with Consumer("127.0.0.1:8081", "billing", {"orders": "*"}) as consumer:
+        for message in await consumer.receive():
+            await consumer.ack(message)
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        group: str,
+        subscriptions: Mapping[str, str] | Sequence[str],
+        *,
+        options: ConsumerOptions | None = None,
+    ) -> None:
+        """Prepare a consumer.
+
+        Args:
+            endpoint: HOST:PORT of a nameserver, or a list of them separated by `;`.
+            group: the consumer group.
+            subscriptions: topics, with a tag expression each (`*`, or tags separated by `||`); all members of
+            a
+                group must have the same.
+            options: what else can be set.
+
+        Raises:
+            IllegalAccessPoint: `endpoint` is malformed.
+            BadRequest: there is no subscription.
+        """
+        self.options = options or ConsumerOptions()
+        super().__init__(endpoint, self.options)
+        self.group = group
+        self.subscriptions = (
+            dict(subscriptions)
+            if isinstance(subscriptions, Mapping)
+            else dict.fromkeys([subscriptions] if isinstance(subscriptions, str) else subscriptions, "*")
+        )
+        if not self.subscriptions:
+            raise BadRequest("a consumer needs at least one topic")
+        self._type = "simple"
+        self._turn = 0
+        self._assigned: dict[str, tuple[float, tuple[Queue, ...]]] = {}
+
+    def _settings(self, session: Session) -> ClientSettings:
+        return self._common_settings(
+            self._type, group=self.group, subscriptions=tuple(self.subscriptions.items())
+        )
+
+    async def assignments(self) -> list[Queue]:
+        """Return the queues to poll, of all topics.
+
+        Raises:
+            WhimbrelError: no nameserver answers for some topic, and none ever did.
+        """
+        queues: list[Queue] = []
+        for topic in self.subscriptions:
+            queues += await self._assignment(topic)
+        return queues
+
+    async def receive(
+        self, count: int = 32, *, wait_s: float | None = None, invisible_s: float | None = None
+    ) -> list[ReceivedMessage]:
+        """Take up to `count` messages; return as soon as there are some, or none after the waiting time.
+
+        Each must be acknowledged within the invisible time, or is delivered again.
+
+        Raises:
+            WhimbrelError: no broker could be asked.
+        """
+        wait = self.options.long_polling_s if wait_s is None else wait_s
+        invisible = self.options.invisible_s if invisible_s is None else invisible_s
+        end = time.monotonic() + wait
+        slice_s = 0.0
+        attempt = 0
+        while True:
+            queues = await self.assignments()
+            if len(queues) == 1:
+                slice_s = wait
+            failure: WhimbrelError | None = None
+            for _ in queues:
+                self._turn += 1
+                queue = queues[self._turn % len(queues)]
+                left = max(0.0, end - time.monotonic())
+                try:
+                    messages = await self._poll(
+                        queue, min(count, self.options.batch_max), min(slice_s, left), invisible
+                    )
+                except WhimbrelError as error:
+                    failure = error
+                    self._stale(queue)
+                    continue
+                if messages:
+                    return messages
+            if failure is not None:
+                attempt += 1
+                decision = decide(failure, attempt, self.options.retry, repeatable=True)
+                if not decision.again:
+                    raise failure
+                await asyncio.sleep(decision.pause_s)
+            elif time.monotonic() >= end or not queues:
+                return []
+            slice_s = SLICE_S
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """Tell that a message is done; the group does not get it again.
+
+        Raises:
+            InvalidReceiptHandle: the lease has ended, and the message was or will be delivered again.
+            WhimbrelError: the broker could not be asked.
+        """
+        results = await self._at_broker(message, calls.ack_messages([message], self.group, self._namespace))
+        if results[0] is not None:
+            raise results[0]
+
+    async def ack_all(self, messages: Sequence[ReceivedMessage]) -> list[WhimbrelError | None]:
+        """Acknowledge with one call a broker and topic; return None or the error for each, in order."""
+        batches: dict[tuple[str, str], list[int]] = {}
+        for index, message in enumerate(messages):
+            batches.setdefault((message.queue.broker_name, message.topic), []).append(index)
+        outcome: list[WhimbrelError | None] = [None] * len(messages)
+        for indexes in batches.values():
+            batch = [messages[index] for index in indexes]
+            try:
+                results = await self._at_broker(
+                    batch[0], calls.ack_messages(batch, self.group, self._namespace)
+                )
+            except WhimbrelError as error:
+                results = [error] * len(batch)
+            for index, result in zip(indexes, results, strict=True):
+                outcome[index] = result
+        return outcome
+
+    async def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
+        """Let a message be delivered again after `invisible_s`, 0 for at once.
+
+        The returned message carries the new receipt handle; the old one is void.
+
+        Raises:
+            InvalidReceiptHandle: the lease has ended.
+            WhimbrelError: the broker could not be asked.
+        """
+        call = calls.change_invisible(message, self.group, invisible_s, self._namespace)
+        return dataclasses.replace(message, receipt_handle=await self._at_broker(message, call))
+
+    async def run(self, handler: Handler) -> None:
+        """Consume until cancelled: call the handler for each message, acknowledge on return, hide on an
+        exception.
+
+        At most `options.concurrency` handlers run at a time. When cancelled, no more messages are taken,
+        running handlers get `options.close_grace_s` to finish, and what they did not finish is delivered
+        again.
+        """
+        self._type = "push"
+        loop = Subscription(self, handler)
+        await loop.run()
+
+    @property
+    def _namespace(self) -> str:
+        return self.options.namespace
+
+    async def _assignment(self, topic: str) -> tuple[Queue, ...]:
+        now = time.monotonic()
+        known = self._assigned.get(topic)
+        if known is not None and now < known[0]:
+            return known[1]
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                await self.session.route(topic)  # fills the cache that says which brokers to keep streams to
+                queues = await self.session.ask(
+                    calls.query_assignment(topic, self.group, self.session.access, self._namespace)
+                )
+            except WhimbrelError as error:
+                if known is not None and not isinstance(error, TopicNotFound):
+                    log.debug("kept the old assignment of %s: %s", topic, error)
+                    self._assigned[topic] = (now + SLICE_S, known[1])
+                    return known[1]
+                decision = decide(error, attempt, self.options.retry, repeatable=True)
+                if not decision.again:
+                    raise
+                await asyncio.sleep(decision.pause_s)
+            else:
+                self._assigned[topic] = (time.monotonic() + self.options.assignment_s, queues)
+                return queues
+
+    def _stale(self, queue: Queue) -> None:
+        """Take note that a poll of the queue failed: its broker may be gone, and another in its place."""
+        self.session.routes.report_error(queue.topic)
+        known = self._assigned.get(queue.topic)
+        if known is not None:
+            self._assigned[queue.topic] = (0.0, known[1])
+
+    async def _poll(
+        self, queue: Queue, count: int, wait_s: float, invisible_s: float | None, attempt_id: str = ""
+    ) -> list[ReceivedMessage]:
+        endpoint = queue.endpoints[0]
+        self.session.use(endpoint)
+        call = calls.receive_messages(
+            queue,
+            self.group,
+            expression=self.subscriptions.get(queue.topic, "*"),
+            count=count,
+            invisible_s=invisible_s,
+            wait_s=wait_s,
+            attempt_id=attempt_id,
+            namespace=self._namespace,
+        )
+        return await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
+
+    async def _at_broker(self, message: ReceivedMessage, call: Outbound[calls.T]) -> calls.T:
+        """Ask the broker that the message came from, or who stands in for it when it is gone."""
+        attempt = 0
+        while True:
+            attempt += 1
+            endpoint = await self._home(message)
+            try:
+                return await self.session.call(endpoint, call)
+            except WhimbrelError as error:
+                decision = decide(error, attempt, self.options.retry, repeatable=True)
+                if not decision.again:
+                    raise
+                if isinstance(error, Unavailable):
+                    self._stale(message.queue)
+                await asyncio.sleep(decision.pause_s)
+
+    async def _home(self, message: ReceivedMessage) -> Endpoint:
+        """Return where the broker that delivered the message, or its stand-in, is now."""
+        try:
+            for queue in await self._assignment(message.queue.topic):
+                if queue.broker_name == message.queue.broker_name:
+                    return queue.endpoints[0]
+        except WhimbrelError as error:
+            log.debug("asking the broker that delivered %s: %s", message.message_id, error)
+        return message.queue.endpoints[0]
+
+
+class Subscription:
+    """One `Consumer.run`: a poll a queue, and a bounded number of handlers."""
+
+    def __init__(self, consumer: Consumer, handler: Handler) -> None:
+        """Prepare; `run` does everything."""
+        self._consumer = consumer
+        self._options = consumer.options
+        self._handler = handler
+        self._plain = not (
+            inspect.iscoroutinefunction(handler)
+            or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+        )
+        self._slots = asyncio.Semaphore(self._options.concurrency)
+        self._room = asyncio.Event()  # set while fewer messages are in hand than handlers may run
+        self._room.set()
+        self._polls: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Follow the assignments until cancelled."""
+        try:
+            while True:
+                try:
+                    self._follow(await self._consumer.assignments())
+                except WhimbrelError as error:
+                    log.warning("can't learn which queues to poll: %s", error)
+                await asyncio.sleep(self._options.assignment_s)
+        finally:
+            polls = list(self._polls.values())
+            for poll in polls:
+                poll.cancel()
+            await asyncio.gather(*polls, return_exceptions=True)
+            if self._running:
+                await asyncio.wait(self._running, timeout=self._options.close_grace_s)
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _follow(self, queues: Sequence[Queue]) -> None:
+        wanted = {(queue.topic, queue.broker_name, queue.queue_id): queue for queue in queues}
+        for key in [key for key, poll in self._polls.items() if key not in wanted or poll.done()]:
+            self._polls.pop(key).cancel()
+        for key in wanted:
+            if key not in self._polls:
+                self._polls[key] = asyncio.create_task(self._poll(key))
+
+    async def _current(self, key: tuple[str, str, int]) -> Queue | None:
+        topic, broker_name, queue_id = key
+        for queue in await self._consumer._assignment(topic):
+            if (queue.broker_name, queue.queue_id) == (broker_name, queue_id):
+                return queue
+        return None
+
+    async def _poll(self, key: tuple[str, str, int]) -> None:
+        """Poll one queue for as long as it is assigned.
+
+        Polls share the room for messages without reserving it, so that an idle queue takes none from a busy
+        one; when several polls fill it at once, at most a batch of each waits for a handler.
+        """
+        failures = 0
+        attempt_id = str(uuid.uuid4())
+        while True:
+            await self._room.wait()
+            queue: Queue | None = None
+            try:
+                queue = await self._current(key)
+                if queue is None:
+                    return
+                room = max(1, self._options.concurrency - len(self._running))
+                messages = await self._consumer._poll(
+                    queue, min(room, self._options.batch_max), self._options.long_polling_s, None, attempt_id
+                )
+            except WhimbrelError as error:
+                failures += 1
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                log.log(level, "polling %s of %s failed: %s", key[0], key[1], error)
+                if queue is not None:
+                    self._consumer._stale(queue)
+                await asyncio.sleep(backoff_s(failures, POLL_PAUSE))
+                continue
+            attempt_id, failures = str(uuid.uuid4()), 0
+            for message in messages:
+                task = asyncio.create_task(self._handle(message))
+                self._running.add(task)
+                task.add_done_callback(self._finished)
+            if len(self._running) >= self._options.concurrency:
+                self._room.clear()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if len(self._running) < self._options.concurrency:
+            self._room.set()
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        async with self._slots:
+            try:
+                if self._plain:
+                    outcome = await asyncio.to_thread(self._handler, message)
+                else:
+                    outcome = self._handler(message)
+                if inspect.isawaitable(outcome):
+                    await outcome
+            except Exception as error:  # noqa: BLE001  whatever the handler raises means: deliver again
+                log.warning("the handler failed on message %s: %r", message.message_id, error)
+                hide_s: float | None = self._nack(message)
+            else:
+                hide_s = None
+        await self._insist(message, hide_s)
+
+    def _nack(self, message: ReceivedMessage) -> float:
+        steps = self._consumer.session.server.backoff_s or self._options.nack_s
+        return steps[min(max(message.delivery_attempt, 1), len(steps)) - 1]
+
+    async def _insist(self, message: ReceivedMessage, hide_s: float | None) -> None:
+        """Acknowledge or hide the message; try again until the broker has taken it or can't any more."""
+        for attempt in range(1, ACK_ATTEMPTS_MAX + 1):
+            try:
+                if hide_s is None:
+                    await self._consumer.ack(message)
+                else:
+                    await self._consumer.change_invisible(message, hide_s)
+            except InvalidReceiptHandle as error:
+                log.warning("message %s will be delivered again: %s", message.message_id, error)
+                return
+            except WhimbrelError as error:
+                log.debug("could not settle message %s: %s", message.message_id, error)
+                await asyncio.sleep(backoff_s(attempt, self._options.retry))
+            else:
+                return
+        log.warning("gave up settling message %s: it will be delivered again", message.message_id)

@@ -1,0 +1,70 @@
+"""What can be set on clients, next to the reason for each default. Durations are seconds."""
+
+from dataclasses import dataclass, field
+
+from whimbrel.client.retry import RetryPolicy
+
+__all__ = ["ClientOptions", "ConsumerOptions", "ProducerOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What all clients share.
+
+    Attributes:
+        request_timeout_s: how long one call may take; the official SDKs' value.
+        route_ttl_s: age at which a route is asked for again without an error; RocketMQ's poll interval.
+        heartbeat_s: how often brokers hear of the client; they forget it after about ten times that.
+        namespace: sent with every name; brokers without namespaces ignore it.
+        client_id: how brokers tell clients apart; left empty, one is made from host, process and a random
+        part.
+        retry: when and how often failed calls are repeated.
+    """
+
+    request_timeout_s: float = 3.0
+    route_ttl_s: float = 30.0
+    heartbeat_s: float = 10.0
+    namespace: str = ""
+    client_id: str = ""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """What a producer adds.
+
+    Attributes:
+        send_timeout_s: how long one attempt of a send may take. Above the 5 s that a broker waits for its
+        disk and its
+            slaves, so that its own answer (stored, but not confirmed) arrives instead of a mere timeout.
+        oneway_max: one-way sends that may be under way; the next one is refused, so that memory stays
+        bounded.
+    """
+
+    send_timeout_s: float = 10.0
+    oneway_max: int = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """What consumers add.
+
+    Attributes:
+        invisible_s: how long received messages stay hidden from the rest of the group.
+        long_polling_s: how long a receive waits for the first message, unless the call says otherwise.
+        batch_max: messages taken with one call; brokers give no more than 32.
+        concurrency: handlers that `Consumer.run` lets run at a time.
+        assignment_s: how often the queues to poll are asked for; the official SDKs' value.
+        nack_s: delays before the next delivery after the first, second... failure of a handler, the last one
+        repeated;
+            used only when the broker tells none.
+        close_grace_s: how long `Consumer.run` lets running handlers finish when it is cancelled.
+    """
+
+    invisible_s: float = 30.0
+    long_polling_s: float = 20.0
+    batch_max: int = 32
+    concurrency: int = 20
+    assignment_s: float = 5.0
+    nack_s: tuple[float, ...] = (1.0, 5.0, 10.0, 30.0, 60.0)
+    close_grace_s: float = 10.0

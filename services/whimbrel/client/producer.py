@@ -1,0 +1,193 @@
+"""Sends messages: one, many, without waiting; each to a queue of the broker's choice or of the caller's.
+
+A send takes these steps: the topic's route (from the cache), a broker, one SendMessage call, and after a
+failure what `client.retry` decides. All tries of a message carry one message id.
+
+Which broker: messages of one message group always the same (by a hash of the group over the brokers' names),
+others in turn. Which queue of the broker: the broker's choice, unless the caller gives a queue or a selector.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import time
+import zlib
+from collections.abc import Callable, Sequence
+
+from whimbrel.client.ids import MessageIds
+from whimbrel.client.options import ProducerOptions
+from whimbrel.client.retry import decide
+from whimbrel.client.session import Client, Session
+from whimbrel.errors import MessageCorrupted, MessageEmpty, NotWritable, Throttled, WhimbrelError
+from whimbrel.model.message import Message, SendReceipt
+from whimbrel.model.route import Queue
+from whimbrel.rpc import calls
+from whimbrel.rpc.convert import ClientSettings
+
+__all__ = ["Producer", "QueueSelector"]
+
+# Gets the message (of a batch the first) and the queues that may be written, and returns one of them.
+QueueSelector = Callable[[Message, Sequence[Queue]], Queue]
+
+log = logging.getLogger(__name__)
+
+
+class Producer(Client):
+    """An asyncio producer.
+
+    async with Producer("127.0.0.1:8081") as producer:
+        receipt = await producer.send(Message(topic="orders", body=b"hello"))
+    """
+
+    def __init__(
+        self, endpoint: str, *, topics: Sequence[str] = (), options: ProducerOptions | None = None
+    ) -> None:
+        """Prepare a producer; `topics` only tells the brokers early what will be sent to.
+
+        Raises:
+            IllegalAccessPoint: `endpoint` is not HOST:PORT, or a list of them separated by `;`.
+        """
+        self.options = options or ProducerOptions()
+        super().__init__(endpoint, self.options)
+        self.oneway_failed = 0  # one-way sends that were given up
+        self._topics = dict.fromkeys(topics)
+        self._ids = MessageIds()
+        self._turn = 0
+        self._oneway: set[asyncio.Task[None]] = set()
+
+    def _settings(self, session: Session) -> ClientSettings:
+        return self._common_settings("producer", topics=tuple(self._topics))
+
+    async def queues(self, topic: str) -> tuple[Queue, ...]:
+        """Return the queues of a topic that may be written.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        return (await self.session.route(topic)).writable()
+
+    async def send(
+        self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
+    ) -> SendReceipt:
+        """Send one message and wait until it is as safe as the broker is set to make it.
+
+        Raises:
+            FlushTimeout, ReplicaTimeout: it is stored, but not confirmed; sending it again makes a duplicate.
+            WhimbrelError: any other failure; its `effect` says whether the message may be stored.
+        """
+        return (await self.send_batch([message], queue=queue, selector=selector))[0]
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic in one request; they are stored together, in one queue, or not at all.
+
+        Raises:
+            WhimbrelError: as `send`, for the batch as a whole.
+        """
+        if not messages:
+            raise MessageCorrupted("a batch needs at least one message")
+        topic = messages[0].topic
+        if any(message.topic != topic for message in messages):
+            raise MessageCorrupted("a batch holds messages of one topic only; send those of others apart")
+        if not all(message.body for message in messages):
+            raise MessageEmpty("a message body is empty; brokers take 1 byte to 4 MiB")
+        batch = [
+            message if message.message_id else dataclasses.replace(message, message_id=self._ids.next())
+            for message in messages
+        ]
+        self._topics.setdefault(topic)
+        failed: set[str] = set()
+        attempt = 0
+        while True:
+            attempt += 1
+            target: Queue | None = None
+            try:
+                target, chosen = await self._target(batch[0], queue, selector, failed)
+                return await self._send_to(target, chosen, batch)
+            except WhimbrelError as error:
+                decision = decide(error, attempt, self.options.retry, repeatable=target is None)
+                if not decision.again:
+                    raise
+                log.debug("send to %s failed (try %d): %s", topic, attempt, error)
+                if decision.fresh_route:
+                    self.session.routes.report_error(topic)
+                if decision.elsewhere and target is not None:
+                    failed.add(target.broker_name)
+                await asyncio.sleep(decision.pause_s)
+
+    def send_oneway(
+        self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
+    ) -> None:
+        """Send one message in the background; `flush` waits, failures only count in `oneway_failed`.
+
+        Raises:
+            Throttled: `oneway_max` sends are under way already.
+        """
+        if len(self._oneway) >= self.options.oneway_max:
+            raise Throttled(f"{len(self._oneway)} one-way sends are under way already; await flush() first")
+        task = asyncio.create_task(self._send_quietly(message, queue, selector))
+        self._oneway.add(task)
+        task.add_done_callback(self._oneway.discard)
+
+    async def flush(self) -> None:
+        """Wait until no one-way send is under way."""
+        while self._oneway:
+            await asyncio.wait(self._oneway)
+
+    async def close(self) -> None:
+        """Wait for the one-way sends, then close."""
+        await self.flush()
+        await super().close()
+
+    async def _send_quietly(
+        self, message: Message, queue: Queue | None, selector: QueueSelector | None
+    ) -> None:
+        try:
+            await self.send(message, queue=queue, selector=selector)
+        except WhimbrelError as error:
+            self.oneway_failed += 1
+            log.warning("a one-way send to %s failed: %s", message.topic, error)
+
+    async def _target(
+        self, message: Message, queue: Queue | None, selector: QueueSelector | None, failed: set[str]
+    ) -> tuple[Queue, int | None]:
+        """Return a queue of the broker to ask, and the queue id when it is not the broker's to choose."""
+        route = await self.session.route(message.topic)
+        queues = route.writable()
+        if queue is not None:
+            for current in queues:
+                if (current.broker_name, current.queue_id) == (queue.broker_name, queue.queue_id):
+                    return current, current.queue_id
+            raise NotWritable(f"queue {queue.queue_id} of {queue.broker_name} takes no messages at present")
+        if not queues:
+            raise NotWritable(f"topic {message.topic} has no queue that may be written at present")
+        if selector is not None:
+            selected = selector(message, queues)
+            return selected, selected.queue_id
+        brokers = {item.broker_name: item for item in queues}
+        names = sorted(brokers)
+        if message.message_group is not None:
+            return brokers[names[zlib.crc32(message.message_group.encode()) % len(names)]], None
+        names = [name for name in names if name not in failed] or names
+        self._turn += 1
+        return brokers[names[self._turn % len(names)]], None
+
+    async def _send_to(
+        self, target: Queue, queue_id: int | None, batch: Sequence[Message]
+    ) -> list[SendReceipt]:
+        endpoint = target.endpoints[0]
+        self.session.use(endpoint)
+        call = calls.send_messages(
+            batch,
+            broker_name=target.broker_name,
+            queue_id=queue_id,
+            now=time.time(),
+            host_name=self.session.host_name,
+            namespace=self.options.namespace,
+        )
+        return await self.session.call(endpoint, call, self.options.send_timeout_s)

@@ -1,0 +1,193 @@
+"""Reads queues by offset, without leases: for tools, replays, and engines that keep their own positions.
+
+A broker that would rather not serve a reader (the data has left its memory) names another broker of its group
+in the trailing metadata of a pull. The consumer then asks that one for this queue, until it is told otherwise
+or the other can't be asked; then it goes back to the master.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from whimbrel.client.consumer import POLL_MARGIN_S
+from whimbrel.client.options import ConsumerOptions
+from whimbrel.client.retry import decide
+from whimbrel.client.session import Client, Session
+from whimbrel.errors import Unavailable, WhimbrelError
+from whimbrel.model.message import PullResult, ReceivedMessage
+from whimbrel.model.route import Endpoint, Queue
+from whimbrel.rpc import calls
+from whimbrel.rpc.calls import Outbound
+from whimbrel.rpc.convert import ClientSettings
+
+__all__ = ["PullConsumer"]
+
+log = logging.getLogger(__name__)
+
+
+class PullConsumer(Client):
+    """An asyncio reader.
+
+    async with PullConsumer("127.0.0.1:8081", "audit") as reader:
+        queue = (await reader.queues("orders"))[0]
+        result = await reader.pull(queue, await reader.offset(queue, "earliest"))
+    """
+
+    def __init__(self, endpoint: str, group: str, *, options: ConsumerOptions | None = None) -> None:
+        """Prepare a reader; the group is whose offsets `commit` and `committed` mean.
+
+        Raises:
+            IllegalAccessPoint: `endpoint` is malformed.
+        """
+        self.options = options or ConsumerOptions()
+        super().__init__(endpoint, self.options)
+        self.group = group
+        self._topics: dict[str, None] = {}
+        self._suggested: dict[tuple[str, str, int], int] = {}  # broker ids other than the route's, by queue
+
+    def _settings(self, session: Session) -> ClientSettings:
+        return self._common_settings(
+            "pull", group=self.group, subscriptions=tuple((topic, "*") for topic in self._topics)
+        )
+
+    async def queues(self, topic: str) -> tuple[Queue, ...]:
+        """Return the queues of a topic that may be read.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+        """
+        self._topics.setdefault(topic)
+        return (await self.session.route(topic)).readable()
+
+    async def pull(
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        count: int = 32,
+        wait_s: float = 0.0,
+        expression: str = "*",
+        follow: bool = True,
+    ) -> PullResult:
+        """Read from an offset on, once; with `wait_s`, wait for a message that is not there yet.
+
+        `follow` False asks exactly the broker of `queue`, whatever was suggested.
+
+        Raises:
+            IllegalOffset: the offset lies outside the queue.
+            WhimbrelError: no broker could be asked.
+        """
+        endpoint, suggested = await self._endpoint(queue) if follow else (queue.endpoints[0], False)
+        call = calls.pull_messages(
+            queue,
+            self.group,
+            offset=offset,
+            count=count,
+            expression=expression,
+            wait_s=wait_s,
+            namespace=self.options.namespace,
+        )
+        try:
+            result = await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
+        except WhimbrelError as error:
+            if not suggested or not (error.retry or isinstance(error, Unavailable)):
+                raise
+            log.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
+            self._suggested.pop(_key(queue), None)
+            result = await self.session.call(queue.endpoints[0], call, wait_s + POLL_MARGIN_S)
+        if follow:
+            if result.suggested_broker_id != queue.broker_id:
+                self._suggested[_key(queue)] = result.suggested_broker_id
+            else:
+                self._suggested.pop(_key(queue), None)
+        return result
+
+    async def stream(
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        count: int = 32,
+        expression: str = "*",
+        until: int | None = None,
+    ) -> AsyncIterator[ReceivedMessage]:
+        """Yield the messages of a queue from an offset on, for ever or up to the offset `until`.
+
+        Failures that may pass are waited out; the route is followed when the queue's broker changes.
+
+        Raises:
+            WhimbrelError: a failure that will not pass by itself.
+        """
+        attempt = 0
+        while until is None or offset < until:
+            try:
+                queue = await self._current(queue)
+                result = await self.pull(
+                    queue, offset, count=count, wait_s=self.options.long_polling_s, expression=expression
+                )
+            except WhimbrelError as error:
+                attempt += 1
+                decision = decide(error, attempt, self.options.retry, repeatable=True)
+                if not decision.again:
+                    raise
+                self.session.routes.report_error(queue.topic)
+                await asyncio.sleep(decision.pause_s)
+                continue
+            attempt = 0
+            for message in result.messages:
+                if until is not None and message.queue_offset >= until:
+                    return
+                yield message
+            offset = result.next_offset
+
+    async def offset(self, queue: Queue, at: str | float) -> int:
+        """Return `earliest`, `latest` (one past the last), or the first offset at or after a time."""
+        return await self._ask(queue, calls.query_offset(queue, at, self.options.namespace))
+
+    async def committed(self, queue: Queue) -> int | None:
+        """Return the group's offset on the queue, None when it has none."""
+        return await self._ask(queue, calls.get_offset(queue, self.group, self.options.namespace))
+
+    async def commit(self, queue: Queue, offset: int) -> None:
+        """Set the group's offset on the queue: the first one that is not done."""
+        await self._ask(queue, calls.update_offset(queue, self.group, offset, self.options.namespace))
+
+    async def _ask(self, queue: Queue, call: Outbound[calls.T]) -> calls.T:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self.session.call(queue.endpoints[0], call)
+            except WhimbrelError as error:
+                decision = decide(error, attempt, self.options.retry, repeatable=True)
+                if not decision.again:
+                    raise
+                self.session.routes.report_error(queue.topic)
+                await asyncio.sleep(decision.pause_s)
+                queue = await self._current(queue)
+
+    async def _current(self, queue: Queue) -> Queue:
+        """Return the queue as the route has it now; as given when it is not in there."""
+        for other in (await self.session.route(queue.topic)).readable():
+            if (other.broker_name, other.queue_id) == (queue.broker_name, queue.queue_id):
+                return other
+        return queue
+
+    async def _endpoint(self, queue: Queue) -> tuple[Endpoint, bool]:
+        """Return who to ask, and whether that is somebody else than the queue's own broker."""
+        broker_id = self._suggested.get(_key(queue))
+        if broker_id is not None:
+            try:
+                endpoint = await self.session.broker_endpoint(queue, broker_id)
+            except WhimbrelError as error:
+                log.debug("can't look for broker %d of %s: %s", broker_id, queue.broker_name, error)
+                endpoint = None
+            if endpoint is not None:
+                return endpoint, True
+            self._suggested.pop(_key(queue), None)
+        self.session.use(queue.endpoints[0])
+        return queue.endpoints[0], False
+
+
+def _key(queue: Queue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id

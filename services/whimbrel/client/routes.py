@@ -1,0 +1,72 @@
+"""Keeps the routes of the topics in use. Pure: the session fetches, this decides when and what may be used
+meanwhile.
+
+    missing ──put──► fresh ──ttl, or an error reported──► stale ──put──► fresh
+                                                            └── used on when the nameserver can't be asked
+
+A route is fetched again when it is as old as the time to live, or earlier after an error; errors can't make
+it younger than `REFETCH_S`, so that a burst of failures becomes one question. Topics that were not asked for
+the longest leave first when there are too many.
+"""
+
+from dataclasses import dataclass
+
+from whimbrel.model.route import Endpoint, Route
+
+__all__ = ["REFETCH_S", "TOPICS_MAX", "RouteCache"]
+
+TOPICS_MAX = 4096  # a client that touches more topics than that pays with a route query now and then
+REFETCH_S = 0.2  # a failed send asks for the route again; a thousand of them in a moment ask once
+
+
+@dataclass(slots=True)
+class Entry:
+    """One topic's route; `expires_at` is when it should be fetched again."""
+
+    route: Route
+    fetched_at: float
+    expires_at: float
+
+
+class RouteCache:
+    """Routes by topic, each with its expiry; times are seconds of one monotonic clock."""
+
+    def __init__(self, ttl_s: float, *, topics_max: int = TOPICS_MAX) -> None:
+        """Start empty."""
+        self._ttl_s = ttl_s
+        self._topics_max = topics_max
+        self._entries: dict[str, Entry] = {}  # the topic asked for last is last
+
+    def get(self, topic: str, now: float) -> Route | None:
+        """Return the route, or None when it has to be fetched."""
+        entry = self._entries.get(topic)
+        if entry is None or now >= entry.expires_at:
+            return None
+        self._entries[topic] = self._entries.pop(topic)
+        return entry.route
+
+    def stale(self, topic: str) -> Route | None:
+        """Return whatever is known, however old: for when the nameserver can't be asked."""
+        entry = self._entries.get(topic)
+        return None if entry is None else entry.route
+
+    def put(self, route: Route, now: float) -> None:
+        """Keep a route that was just fetched."""
+        self._entries.pop(route.topic, None)
+        while len(self._entries) >= self._topics_max:
+            del self._entries[next(iter(self._entries))]
+        self._entries[route.topic] = Entry(route, now, now + self._ttl_s)
+
+    def report_error(self, topic: str) -> None:
+        """Take note that the route may be wrong: it is fetched again soon."""
+        entry = self._entries.get(topic)
+        if entry is not None:
+            entry.expires_at = min(entry.expires_at, entry.fetched_at + REFETCH_S)
+
+    def forget(self, topic: str) -> None:
+        """Drop a topic: the nameserver says that there is none."""
+        self._entries.pop(topic, None)
+
+    def endpoints(self) -> set[Endpoint]:
+        """Return one endpoint for each broker in any route."""
+        return {endpoint for entry in self._entries.values() for endpoint in entry.route.endpoints()}

@@ -1,0 +1,381 @@
+"""What every client has: channels, headers, routes, and the streams and heartbeats that tell brokers of it.
+
+    access point (nameservers)   QueryRoute, QueryAssignment, DescribeCluster; the next one is tried when one
+    fails each broker in a route       everything else; one Telemetry stream and a heartbeat, from its first
+    use on
+
+A broker's Telemetry stream is opened again for as long as the broker stands in a route. The settings are
+written first on each new stream, so that a broker that was restarted learns them without being asked.
+"""
+
+import asyncio
+import logging
+import platform
+import socket
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc.aio
+
+import whimbrel
+from whimbrel.client.ids import client_id
+from whimbrel.client.options import ClientOptions
+from whimbrel.client.retry import decide
+from whimbrel.client.routes import RouteCache
+from whimbrel.errors import (
+    ClientError,
+    IllegalAccessPoint,
+    RequestError,
+    RequestTimeout,
+    TopicNotFound,
+    Unavailable,
+    WhimbrelError,
+)
+from whimbrel.model.cluster import Cluster
+from whimbrel.model.route import Endpoint, Queue, Route, parse_endpoints
+from whimbrel.rpc import calls, commands
+from whimbrel.rpc.calls import Outbound
+from whimbrel.rpc.channel import open_aio_channel
+from whimbrel.rpc.convert import ClientSettings, ServerSettings
+
+__all__ = ["Client", "Session", "parse_access_point"]
+
+T = TypeVar("T")
+
+REOPEN_S = 1.0  # pause before a broken Telemetry stream is opened again; the official SDKs take 1 to 5 s
+TERMINATION_S = 1.0  # how long closing waits for a broker to hear that the client goes
+CLUSTER_TTL_S = 5.0  # how long an answer about the cluster serves to find a slave's address
+
+log = logging.getLogger(__name__)
+
+
+def parse_access_point(text: str) -> tuple[Endpoint, ...]:
+    """Return the nameservers' endpoints in `HOST:PORT` or `HOST:PORT;HOST:PORT`.
+
+    Raises:
+        IllegalAccessPoint: the text is no such list.
+    """
+    try:
+        return parse_endpoints(text)
+    except ValueError as error:
+        raise IllegalAccessPoint(str(error)) from error
+
+
+class Session:
+    """One client's connections. Belongs to the event loop in which `start` was called."""
+
+    def __init__(
+        self, endpoint: str, options: ClientOptions, describe: Callable[["Session"], ClientSettings]
+    ) -> None:
+        """Prepare a session; nothing is sent before `start`.
+
+        Args:
+            endpoint: the access point.
+            options: what was set.
+            describe: makes the settings to be written on a stream that opens.
+        """
+        self.access = parse_access_point(endpoint)
+        self.options = options
+        self.host_name = socket.gethostname()
+        self.client_id = options.client_id or client_id(self.host_name)
+        self.server = ServerSettings()
+        self.routes = RouteCache(options.route_ttl_s)
+        self._describe = describe
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._streams: dict[Endpoint, asyncio.Task[None]] = {}
+        self._fetches: dict[str, asyncio.Task[Route]] = {}
+        self._heart: asyncio.Task[None] | None = None
+        self._preferred = 0  # index of the nameserver that answered last
+        self._cluster: tuple[float, Cluster] | None = None
+        self._headers = (
+            ("x-mq-client-id", self.client_id),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-client-version", whimbrel.__version__),
+            ("x-mq-protocol", "v2"),
+            ("x-mq-namespace", options.namespace),
+        )
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` was called and `close` was not."""
+        return self._heart is not None
+
+    def start(self) -> None:
+        """Begin to tell brokers of the client, once it knows any."""
+        if self._heart is None:
+            self._heart = asyncio.create_task(self._beat())
+
+    async def close(self) -> None:
+        """Tell the brokers that the client goes, and close everything; calls under way fail."""
+        if self._heart is None:
+            return
+        tasks = [self._heart, *self._streams.values(), *self._fetches.values()]
+        self._heart = None
+        settings = self._describe(self)
+        farewell = calls.notify_termination(settings.group, self.options.namespace)
+        await asyncio.gather(
+            *(self._quietly(endpoint, farewell, TERMINATION_S) for endpoint in self._streams)
+        )
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._streams.clear()
+        channels = list(self._channels.values())
+        self._channels.clear()
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+    async def call(self, endpoint: Endpoint, call: Outbound[T], timeout_s: float | None = None) -> T:
+        """Make one call, once.
+
+        Raises:
+            WhimbrelError: whatever it ended with; `Unavailable` and `RequestTimeout` name the endpoint.
+        """
+        timeout = self.options.request_timeout_s if timeout_s is None else timeout_s
+        headers = (
+            *self._headers,
+            ("x-mq-request-id", str(uuid.uuid4())),
+            ("x-mq-date-time", datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")),
+        )
+        try:
+            return await calls.perform(self._channel(endpoint), call, headers, timeout)
+        except Unavailable as error:
+            raise Unavailable(f"no answer from {endpoint}: {_plain(str(error))}") from error
+        except RequestTimeout as error:
+            raise RequestTimeout(f"{endpoint} did not answer within {timeout:g} s") from error
+
+    async def ask(self, call: Outbound[T]) -> T:
+        """Ask the nameservers, the one that answered last first, until one of them answers.
+
+        Raises:
+            WhimbrelError: the last one's, when none can; an answer that says no is final.
+        """
+        failure: WhimbrelError | None = None
+        for step in range(len(self.access)):
+            index = (self._preferred + step) % len(self.access)
+            try:
+                answer = await self.call(self.access[index], call)
+            except WhimbrelError as error:
+                if isinstance(error, RequestError):
+                    self._preferred = index
+                    raise
+                failure = failure or error
+            else:
+                self._preferred = index
+                return answer
+        assert failure is not None, "an access point has at least one endpoint"
+        raise failure
+
+    async def route(self, topic: str) -> Route:
+        """Return a topic's route, from the cache when it is young enough.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            WhimbrelError: no nameserver answers, and none ever told of the topic.
+        """
+        known = self.routes.get(topic, time.monotonic())
+        if known is not None:
+            return known
+        fetch = self._fetches.get(topic)
+        if fetch is None:
+            fetch = asyncio.create_task(self._fetch(topic))
+            self._fetches[topic] = fetch
+            fetch.add_done_callback(lambda done: self._fetched(topic, done))
+        return await asyncio.shield(fetch)
+
+    def _fetched(self, topic: str, fetch: asyncio.Task[Route]) -> None:
+        self._fetches.pop(topic, None)
+        if not fetch.cancelled():
+            fetch.exception()  # who waited has it; when nobody does any more, it is no news
+
+    async def _fetch(self, topic: str) -> Route:
+        policy = self.options.retry
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                query = calls.query_route(topic, self.access, self.options.namespace)
+                route = await self.ask(query)
+            except TopicNotFound:
+                self.routes.forget(topic)
+                raise
+            except WhimbrelError as error:
+                stale = self.routes.stale(topic)
+                if stale is not None:
+                    log.warning("kept the old route of %s: %s", topic, error)
+                    self.routes.put(stale, time.monotonic() - self.options.route_ttl_s + REOPEN_S)
+                    return stale
+                decision = decide(error, attempt, policy, repeatable=True)
+                if not decision.again:
+                    raise
+                await asyncio.sleep(decision.pause_s)
+            else:
+                self.routes.put(route, time.monotonic())
+                return route
+
+    async def cluster(self, *, fresh: bool = True) -> Cluster:
+        """Return the live brokers; with `fresh` False an answer a few seconds old will do."""
+        now = time.monotonic()
+        if not fresh and self._cluster is not None and now - self._cluster[0] < CLUSTER_TTL_S:
+            return self._cluster[1]
+        index = self._preferred % len(self.access)
+        cluster = await self.ask(calls.describe_cluster(self.access[index].host))
+        self._cluster = (now, cluster)
+        return cluster
+
+    async def broker_endpoint(self, queue: Queue, broker_id: int) -> Endpoint | None:
+        """Return where the broker of this id in a queue's group is; None when it is not known to live."""
+        if broker_id == queue.broker_id:
+            return queue.endpoints[0]
+        for other in (self.routes.stale(queue.topic) or Route(queue.topic, ())).queues:
+            if other.broker_name == queue.broker_name and other.broker_id == broker_id:
+                return other.endpoints[0]
+        for broker in (await self.cluster(fresh=False)).brokers:
+            if broker.broker_name == queue.broker_name and broker.broker_id == broker_id:
+                return Endpoint.parse(broker.address)
+        return None
+
+    def use(self, endpoint: Endpoint) -> None:
+        """Take note that a broker is in use: open its Telemetry stream if it has none."""
+        if self._heart is not None and endpoint not in self._streams:
+            self._streams[endpoint] = asyncio.create_task(self._keep_stream(endpoint))
+
+    def _channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            if self._heart is None:
+                raise ClientError("the client is not started, or closed already")
+            channel = self._channels[endpoint] = open_aio_channel(str(endpoint))
+        return channel
+
+    async def _quietly(self, endpoint: Endpoint, call: Outbound[None], timeout_s: float) -> None:
+        try:
+            await calls.perform(
+                self._channels[endpoint],
+                call,
+                (*self._headers, ("x-mq-request-id", str(uuid.uuid4()))),
+                timeout_s,
+            )
+        except (WhimbrelError, KeyError) as error:
+            log.debug("%s %s: %s", call.path, endpoint, error)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.heartbeat_s)
+            live = self.routes.endpoints()
+            for endpoint in [endpoint for endpoint in self._streams if endpoint not in live]:
+                await self._leave(endpoint)
+            settings = self._describe(self)
+            beat = calls.heartbeat(settings.client_type, settings.group, self.options.namespace)
+            await asyncio.gather(
+                *(self._quietly(endpoint, beat, self.options.request_timeout_s) for endpoint in self._streams)
+            )
+
+    async def _leave(self, endpoint: Endpoint) -> None:
+        self._streams.pop(endpoint).cancel()
+        channel = self._channels.get(endpoint)
+        if channel is not None and endpoint not in self.access:
+            del self._channels[endpoint]
+            await channel.close(grace=self.options.request_timeout_s)
+
+    async def _keep_stream(self, endpoint: Endpoint) -> None:
+        while True:
+            stream = commands.TelemetryStream(self._channel(endpoint), self._headers)
+            try:
+                await stream.write_settings(self._describe(self))
+                await self._listen(stream)
+            except WhimbrelError as error:
+                log.debug("telemetry stream to %s: %s", endpoint, error)
+            finally:
+                stream.cancel()
+            await asyncio.sleep(REOPEN_S)
+
+    async def _listen(self, stream: commands.TelemetryStream) -> None:
+        while (command := await stream.read()) is not None:
+            match command:
+                case commands.Settings(settings):
+                    self.server = settings
+                case commands.SettingsRefused(error):
+                    log.warning("the server refuses this client's settings: %s", error)
+                case commands.Reconnect():
+                    return
+                case commands.StackTraceWanted(nonce):
+                    await stream.answer_stack_trace(nonce, _stacks())
+                case commands.VerificationWanted(nonce):
+                    await stream.refuse_verification(nonce)
+
+
+class Client:
+    """Base of producers and consumers: a session, started and closed with `async with` or by hand."""
+
+    def __init__(self, endpoint: str, options: ClientOptions) -> None:
+        """Prepare; nothing is sent before `start`."""
+        self.session = Session(endpoint, options, lambda session: self._settings(session))
+
+    def _settings(self, session: Session) -> ClientSettings:
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        """Make the client usable; needs a running loop, and sends nothing yet."""
+        self.session.start()
+
+    async def close(self) -> None:
+        """Tell the brokers and close the connections."""
+        await self.session.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _common_settings(
+        self,
+        client_type: str,
+        *,
+        group: str = "",
+        topics: tuple[str, ...] = (),
+        subscriptions: tuple[tuple[str, str], ...] = (),
+    ) -> ClientSettings:
+        session = self.session
+        return ClientSettings(
+            client_type=client_type,
+            access=session.access,
+            version=whimbrel.__version__,
+            platform=f"{platform.system()} {platform.machine()}",
+            host_name=session.host_name,
+            request_timeout_s=session.options.request_timeout_s,
+            group=group,
+            topics=topics,
+            subscriptions=subscriptions,
+            namespace=session.options.namespace,
+        )
+
+
+def _plain(details: str) -> str:
+    """Return the telling part of grpcio's text, `failed to connect to all addresses; last error: ...`."""
+    lowered = details.lower()
+    if "connection refused" in lowered:
+        return "connection refused"
+    if (
+        "dns resolution failed" in lowered
+        or "domain name not found" in lowered
+        or "name or service" in lowered
+    ):
+        return "the host name can't be resolved"
+    return details.rpartition("last error: ")[2]
+
+
+def _stacks() -> str:
+    names = {frame_id: frame for frame_id, frame in sys._current_frames().items()}
+    return "\n".join(
+        f"thread {frame_id}\n{''.join(traceback.format_stack(frame))}" for frame_id, frame in names.items()
+    )

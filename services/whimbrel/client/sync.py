@@ -1,0 +1,318 @@
+"""The clients for programs without an event loop: the same calls, blocking.
+
+All of a process's blocking clients share one thread that runs their loop; a forked child gets a thread of its
+own, and must not use clients that its parent made. Safe to use from several threads.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from whimbrel.client import admin, consumer, producer, pull
+from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOptions
+from whimbrel.client.producer import QueueSelector
+from whimbrel.client.session import Client
+from whimbrel.errors import ClientError, WhimbrelError
+from whimbrel.model.cluster import (
+    BrokerStatus,
+    Cluster,
+    GroupConfig,
+    GroupDescription,
+    GroupProgress,
+    ReplicationStatus,
+    TopicConfig,
+    TopicDescription,
+)
+from whimbrel.model.message import Message, MessageType, PullResult, ReceivedMessage, SendReceipt
+from whimbrel.model.route import Queue
+
+__all__ = ["Admin", "Consumer", "Producer", "PullConsumer"]
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: tuple[int, asyncio.AbstractEventLoop] | None = None  # the process that made it, and the loop
+
+
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _lock:
+        if _loop is None or _loop[0] != os.getpid():
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="whimbrel-client", daemon=True).start()
+            _loop = (os.getpid(), loop)
+        return _loop[1]
+
+
+class Blocking:
+    """Base of the blocking clients: runs the asyncio client's coroutines on the shared loop and waits."""
+
+    def __init__(self, client: Client) -> None:
+        """Wrap a client that was not started."""
+        self._client = client
+        self._process = os.getpid()
+
+    def start(self) -> None:
+        """Make the client usable; sends nothing yet."""
+        self._wait(self._client.start())
+
+    def close(self) -> None:
+        """Tell the brokers and close the connections."""
+        self._wait(self._client.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._process != os.getpid():
+            work.close()
+            raise ClientError("this client was made before the process forked; make one in the child")
+        future = asyncio.run_coroutine_threadsafe(work, _shared_loop())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class Producer(Blocking):
+    """`whimbrel.client.Producer`, blocking."""
+
+    def __init__(
+        self, endpoint: str, *, topics: Sequence[str] = (), options: ProducerOptions | None = None
+    ) -> None:
+        """See `whimbrel.client.Producer`."""
+        self._producer = producer.Producer(endpoint, topics=topics, options=options)
+        super().__init__(self._producer)
+
+    @property
+    def oneway_failed(self) -> int:
+        """One-way sends that were given up."""
+        return self._producer.oneway_failed
+
+    def queues(self, topic: str) -> tuple[Queue, ...]:
+        """Return the queues of a topic that may be written."""
+        return self._wait(self._producer.queues(topic))
+
+    def send(
+        self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
+    ) -> SendReceipt:
+        """Send one message and wait for the broker's answer."""
+        return self._wait(self._producer.send(message, queue=queue, selector=selector))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: Queue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic in one request."""
+        return self._wait(self._producer.send_batch(messages, queue=queue, selector=selector))
+
+    def send_oneway(
+        self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
+    ) -> None:
+        """Send one message in the background; raises Throttled when too many are under way."""
+
+        async def hand_over() -> None:
+            self._producer.send_oneway(message, queue=queue, selector=selector)
+
+        self._wait(hand_over())
+
+    def flush(self) -> None:
+        """Wait until no one-way send is under way."""
+        self._wait(self._producer.flush())
+
+
+class Consumer(Blocking):
+    """`whimbrel.client.Consumer`, blocking."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        group: str,
+        subscriptions: Mapping[str, str] | Sequence[str],
+        *,
+        options: ConsumerOptions | None = None,
+    ) -> None:
+        """See `whimbrel.client.Consumer`."""
+        self._consumer = consumer.Consumer(endpoint, group, subscriptions, options=options)
+        super().__init__(self._consumer)
+
+    def receive(
+        self, count: int = 32, *, wait_s: float | None = None, invisible_s: float | None = None
+    ) -> list[ReceivedMessage]:
+        """Take up to `count` messages; none after the waiting time."""
+        return self._wait(self._consumer.receive(count, wait_s=wait_s, invisible_s=invisible_s))
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """Tell that a message is done."""
+        self._wait(self._consumer.ack(message))
+
+    def ack_all(self, messages: Sequence[ReceivedMessage]) -> list[WhimbrelError | None]:
+        """Acknowledge many; None or the error for each."""
+        return self._wait(self._consumer.ack_all(messages))
+
+    def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
+        """Let a message be delivered again after `invisible_s`."""
+        return self._wait(self._consumer.change_invisible(message, invisible_s))
+
+    def run(self, handler: Callable[[ReceivedMessage], None]) -> None:
+        """Consume until interrupted; handlers run in threads, `options.concurrency` at a time."""
+        self._wait(self._consumer.run(handler))
+
+
+class PullConsumer(Blocking):
+    """`whimbrel.client.PullConsumer`, blocking."""
+
+    def __init__(self, endpoint: str, group: str, *, options: ConsumerOptions | None = None) -> None:
+        """See `whimbrel.client.PullConsumer`."""
+        self._reader = pull.PullConsumer(endpoint, group, options=options)
+        super().__init__(self._reader)
+
+    def queues(self, topic: str) -> tuple[Queue, ...]:
+        """Return the queues of a topic that may be read."""
+        return self._wait(self._reader.queues(topic))
+
+    def pull(
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        count: int = 32,
+        wait_s: float = 0.0,
+        expression: str = "*",
+        follow: bool = True,
+    ) -> PullResult:
+        """Read from an offset on, once."""
+        return self._wait(
+            self._reader.pull(queue, offset, count=count, wait_s=wait_s, expression=expression, follow=follow)
+        )
+
+    def stream(
+        self, queue: Queue, offset: int, *, count: int = 32, expression: str = "*", until: int | None = None
+    ) -> Iterator[ReceivedMessage]:
+        """Yield the messages of a queue from an offset on, for ever or up to the offset `until`."""
+        source = self._reader.stream(queue, offset, count=count, expression=expression, until=until)
+
+        async def step() -> ReceivedMessage | None:
+            return await anext(source, None)
+
+        while (message := self._wait(step())) is not None:
+            yield message
+
+    def offset(self, queue: Queue, at: str | float) -> int:
+        """Return the offset at `earliest`, `latest` or a time."""
+        return self._wait(self._reader.offset(queue, at))
+
+    def committed(self, queue: Queue) -> int | None:
+        """Return the group's offset on the queue, None when it has none."""
+        return self._wait(self._reader.committed(queue))
+
+    def commit(self, queue: Queue, offset: int) -> None:
+        """Set the group's offset on the queue."""
+        self._wait(self._reader.commit(queue, offset))
+
+
+class Admin(Blocking):
+    """`whimbrel.client.Admin`, blocking."""
+
+    def __init__(self, endpoint: str, *, options: ClientOptions | None = None) -> None:
+        """See `whimbrel.client.Admin`."""
+        self._admin = admin.Admin(endpoint, options=options)
+        super().__init__(self._admin)
+
+    def cluster(self) -> Cluster:
+        """Return the brokers that live."""
+        return self._wait(self._admin.cluster())
+
+    def create_topic(
+        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0
+    ) -> TopicConfig:
+        """Create a topic on every master."""
+        return self._wait(self._admin.create_topic(name, message_type=message_type, queues=queues))
+
+    def update_topic(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        permission: int | None = None,
+        message_type: MessageType | None = None,
+    ) -> TopicConfig:
+        """Change what is given, on every master."""
+        return self._wait(
+            self._admin.update_topic(
+                name,
+                queues=queues,
+                read_queues=read_queues,
+                write_queues=write_queues,
+                permission=permission,
+                message_type=message_type,
+            )
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic and its messages."""
+        self._wait(self._admin.delete_topic(name))
+
+    def topics(self, *, include_system: bool = False) -> list[TopicConfig]:
+        """Return all topics by name."""
+        return self._wait(self._admin.topics(include_system=include_system))
+
+    def describe_topic(self, name: str) -> list[TopicDescription]:
+        """Return the topic as each master holds it."""
+        return self._wait(self._admin.describe_topic(name))
+
+    def create_group(self, name: str, *, fifo: bool = False, max_attempts: int = 0) -> GroupConfig:
+        """Create a consumer group on every master."""
+        return self._wait(self._admin.create_group(name, fifo=fifo, max_attempts=max_attempts))
+
+    def update_group(
+        self,
+        name: str,
+        *,
+        fifo: bool | None = None,
+        max_attempts: int | None = None,
+        consume_enabled: bool | None = None,
+    ) -> GroupConfig:
+        """Change what is given, on every master."""
+        return self._wait(
+            self._admin.update_group(
+                name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
+            )
+        )
+
+    def delete_group(self, name: str) -> None:
+        """Remove a group, its offsets and leases."""
+        self._wait(self._admin.delete_group(name))
+
+    def groups(self) -> list[GroupConfig]:
+        """Return all groups by name."""
+        return self._wait(self._admin.groups())
+
+    def describe_group(self, name: str) -> list[GroupDescription]:
+        """Return the group as each master holds it."""
+        return self._wait(self._admin.describe_group(name))
+
+    def reset_offsets(
+        self, group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
+    ) -> dict[str, tuple[GroupProgress, ...]]:
+        """Move a group on a topic; return its progress by broker."""
+        return self._wait(self._admin.reset_offsets(group, topic, to=to, queue_id=queue_id))
+
+    def replication(self) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
+        """Return each live broker's view of its log, or why it could not be asked."""
+        return self._wait(self._admin.replication())
