@@ -232,7 +232,7 @@ def main() -> int:
     say(
         f"""
 == What this showed, in {time.monotonic() - started:.0f} s
-   RocketMQ's official Python SDK, unmodified, sent {SENT} messages to the master and received {TAKEN} of them.
+   RocketMQ's official Python SDK, unmodified, sent {SENT} messages to the master and got {TAKEN} back.
    Every byte of the master's commitlog stood on the slave's disk, in RocketMQ's format.
    When the master was killed, the official consumer got the other {SENT - TAKEN} from the slave, none twice.
    When the master came back, it knew what the slave had acknowledged."""
