@@ -1,0 +1,76 @@
+"""What a slave copies from its master besides the commitlog: the texts of RocketMQ's config files.
+
+`MetadataSource` is the master's side: the four texts as they are now. Watchers remember what they were told,
+and get what differs. Topics and groups go out at once; consumer offsets change with every acknowledgement,
+and the lease stream carries those, so their text goes with the next full round.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from whimbrel.broker.groups import GroupTable
+from whimbrel.broker.offsets import DelayOffsets, OffsetFile, Offsets
+from whimbrel.broker.topics import TopicTable
+
+__all__ = ["ROUND_S", "Metadata", "MetadataSource"]
+
+ROUND_S = 10.0  # RocketMQ's slaves ask this often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """Texts of the config files; None: as before."""
+
+    topics: str | None = None
+    groups: str | None = None
+    offsets: str | None = None
+    delay_offsets: str | None = None
+
+    def since(self, told: "Metadata") -> "Metadata":
+        """Return what differs from what was told before."""
+        return Metadata(
+            topics=self.topics if self.topics != told.topics else None,
+            groups=self.groups if self.groups != told.groups else None,
+            offsets=self.offsets if self.offsets != told.offsets else None,
+            delay_offsets=self.delay_offsets if self.delay_offsets != told.delay_offsets else None,
+        )
+
+    def over(self, older: "Metadata") -> "Metadata":
+        """Return these texts, and the older ones where these have none."""
+        return Metadata(
+            topics=older.topics if self.topics is None else self.topics,
+            groups=older.groups if self.groups is None else self.groups,
+            offsets=older.offsets if self.offsets is None else self.offsets,
+            delay_offsets=older.delay_offsets if self.delay_offsets is None else self.delay_offsets,
+        )
+
+
+class MetadataSource:
+    """The texts of this broker."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        delays: DelayOffsets,
+        file: OffsetFile,
+        offsets: Callable[[], Offsets],
+    ) -> None:
+        """Take the tables; `offsets` returns the groups' committed offsets."""
+        self._topics, self._groups, self._delays = topics, groups, delays
+        self._file, self._offsets = file, offsets
+
+    def on_change(self, told: Callable[[], None]) -> None:
+        """Have `told` called when topics or groups change."""
+        self._topics.on_change.append(told)
+        self._groups.on_change.append(told)
+
+    def tables(self) -> Metadata:
+        """Return topics and groups."""
+        return Metadata(topics=self._topics.encode(pretty=False), groups=self._groups.encode(pretty=False))
+
+    def everything(self) -> Metadata:
+        """Return all texts."""
+        return Metadata(
+            offsets=self._file.encode(self._offsets(), pretty=False), delay_offsets=self._delays.text
+        ).over(self.tables())

@@ -1,0 +1,82 @@
+"""A slave's copy of its master's metadata: watch, apply, watch again.
+
+Each text is applied as a whole: build the new table, write it, swap it (`tables.py`), so the slave never
+shows a table with topics missing (RocketMQ's slave empties it first). Consumer offsets go into the lease
+state by the maximum rule. When the master is gone, what was copied last stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from whimbrel.broker.groups import GroupTable
+from whimbrel.broker.metadata import Metadata
+from whimbrel.broker.offsets import DelayOffsets, decode_offsets
+from whimbrel.broker.topics import TopicTable
+from whimbrel.errors import WhimbrelError
+from whimbrel.store import jsonconfig
+
+__all__ = ["RETRY_S", "MetadataSync"]
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 0.5  # between two attempts to reach the master
+
+Watch = Callable[[str], AsyncIterator[Metadata]]
+ImportOffsets = Callable[[dict[tuple[str, str], dict[int, int]]], None]
+
+
+class MetadataSync:
+    """Follows one master; `address` says where it is now, empty when nobody knows."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        delays: DelayOffsets,
+        *,
+        address: Callable[[], str],
+        watch: Watch,
+        import_offsets: ImportOffsets,
+        topic_gone: Callable[[str], None],
+    ) -> None:
+        """Take the tables to fill; `topic_gone` is told which topics the master has deleted."""
+        self._topics, self._groups, self._delays = topics, groups, delays
+        self._address = address
+        self._watch = watch
+        self._import_offsets = import_offsets
+        self._topic_gone = topic_gone
+        self.synced = False  # whether the master's metadata was applied since it was lost last
+
+    async def run(self) -> None:
+        """Follow the master until cancelled."""
+        trouble = ""
+        while True:
+            address = self._address()
+            try:
+                if address:
+                    async for metadata in self._watch(address):
+                        self.apply(metadata)
+                        if not self.synced:
+                            _log.info("metadata is copied from the master at %s", address)
+                        self.synced, trouble = True, ""
+            except WhimbrelError as error:
+                if str(error) != trouble:
+                    _log.info("metadata can't be copied from %s: %s", address, error)
+                trouble = str(error)
+            self.synced = False
+            await asyncio.sleep(RETRY_S)
+
+    def apply(self, metadata: Metadata) -> None:
+        """Take over what changed."""
+        if metadata.topics is not None:
+            before = set(self._topics.rows)
+            self._topics.replace_all(metadata.topics)
+            for topic in before - set(self._topics.rows):
+                self._topic_gone(topic)
+        if metadata.groups is not None:
+            self._groups.replace_all(metadata.groups)
+        if metadata.offsets is not None:
+            self._import_offsets(decode_offsets(jsonconfig.loads(metadata.offsets)))
+        if metadata.delay_offsets is not None:
+            self._delays.replace(metadata.delay_offsets)

@@ -1,0 +1,88 @@
+"""What a role may do, and when a master may write.
+
+    slave     serves reads, follows its master, never writes master    unsettled --a nameserver accepted it,
+    and knows the group--> settled --a slave is ahead--> behind
+                  ^                                                          |  ^---no slave is ahead------'
+                  '-------------------------- never: once heard, members stay known
+
+A nameserver knows the group when it has run for one renewal period (`settled` in its answer), or when the
+slaves that were configured are registered. A slave whose log ends beyond ours means that we came back with a
+shorter log: writing now would give the same offsets to other messages. So the master serves reads only, says
+why, and looks again at every renewal. Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Ahead", "Position", "Role"]
+
+Role = Literal["master", "slave"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """A slave whose log ends beyond the master's."""
+
+    broker_id: int
+    address: str
+    log_end: int
+
+
+class Position:
+    """Whether this broker may write, as far as its role and its group say."""
+
+    def __init__(self, role: Role, *, name: str, expected_slaves: int, nameservers: int) -> None:
+        """Begin unsettled; a master without nameservers has nobody to ask and is settled at once."""
+        self.role = role
+        self._name = name
+        self._expected = expected_slaves
+        self.settled = role == "master" and nameservers == 0
+        self.ahead: Ahead | None = None
+        self.log_end = 0  # ours, when `ahead` was found
+
+    def heard(self, *, settled: bool, members: Iterable[Ahead], log_end: int) -> bool:
+        """Take a nameserver's answer; return whether that changed what may be done.
+
+        Args:
+            settled: whether the nameserver has run for one renewal period.
+            members: the other live brokers of the group, ourselves left out.
+            log_end: end of our own log, taken after the answer came: it only grows.
+        """
+        if self.role == "slave":
+            return False
+        before = (self.settled, self.ahead is None)
+        slaves = [member for member in members if member.broker_id > 0]
+        known = settled or (self._expected > 0 and len(slaves) >= self._expected)
+        self.settled = self.settled or known
+        furthest = max(slaves, key=lambda member: member.log_end, default=None)
+        self.ahead = furthest if furthest is not None and furthest.log_end > log_end else None
+        self.log_end = log_end
+        return before != (self.settled, self.ahead is None)
+
+    @property
+    def authoritative(self) -> bool:
+        """Whether slaves may take metadata and leases from this broker.
+
+        A master that is not behind one of them.
+        """
+        return self.role == "master" and self.settled and self.ahead is None
+
+    @property
+    def refusal(self) -> str:
+        """Why writes are refused, and what to do, in one sentence; empty when they are not."""
+        if self.role == "slave":
+            return f"this is a slave of {self._name} and takes no writes: send to the master"
+        if self.ahead is not None:
+            return (
+                f"slave {self.ahead.broker_id} at {self.ahead.address} holds the log of {self._name} up to"
+                f" byte {self.ahead.log_end}, this master only up to {self.log_end}: it came back with a"
+                " shorter log and serves reads only; stop it and give it a copy of the slave's store, or stop"
+                " that slave for good to go on without what only it holds"
+            )
+        if not self.settled:
+            return (
+                "no nameserver has confirmed yet which slaves are alive: this passes after one renewal"
+                " period; if it does not, check that the nameservers run and that their addresses are right"
+            )
+        return ""
