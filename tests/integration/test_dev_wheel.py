@@ -44,7 +44,7 @@ def test_the_wheel_runs_whimbrel_dev(tmp_path: Path) -> None:
     )
     assert where.stdout.startswith(str(tmp_path))
 
-    command = [tmp_path / "env" / "bin" / "whimbrel", "dev", "--dir", tmp_path / "cluster", "--port", "0"]
+    command = [str(tmp_path / "env/bin/whimbrel"), "dev", "--dir", str(tmp_path / "cluster"), "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment) as running:
         described = tmp_path / "cluster" / "cluster.json"
         try:
