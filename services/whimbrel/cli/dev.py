@@ -14,25 +14,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.lazy import examples
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from whimbrel.cli.supervisor import Child, Memory, View
     from whimbrel.store.watermark import WatermarkPage
 
-__all__ = ["LiveView", "PlainView", "dev", "megabytes", "summary"]
+__all__ = ["EXAMPLES", "LiveView", "PlainView", "dev", "megabytes", "summary"]
 
-EXAMPLES = """
-Examples:
-
-  whimbrel dev                                  a nameserver on 127.0.0.1:8081, a master and a slave
-
-  whimbrel dev --flush sync --replication sync  answer a send when it is on the master's disk and on a slave
-
-  whimbrel dev --port 0 --dir ./cluster         any free ports; the endpoint stands in ./cluster/cluster.json
-
-  whimbrel dev --slaves 2                       two slaves
-"""
+EXAMPLES = examples(
+    "whimbrel dev                                  a nameserver on 127.0.0.1:8081, a master and a slave",
+    "whimbrel dev --slaves 2 --replication sync    answer a send when a slave has it",
+    "whimbrel dev --flush sync                     answer a send when it is on the master's disk",
+    "whimbrel dev --port 0 --dir ./cluster         any free ports; see ./cluster/cluster.json",
+    "touch DIR/run/master.hold                     keep the master down when it dies (kill it, and look)",
+)
 
 
 class Mode(StrEnum):
