@@ -7,7 +7,7 @@ poll.
     at    cells
        0  layout version, boot id (16 bytes), -                                         whoever opens it first
       64  epoch, begin, written, flushed, file size, pid, beat, epochs so far           who writes the log
-     128  HA port, pid, beat, sleeping, connected, refused count, refused offset, -     the replicator
+     128  HA port, pid, beat, sleeping, connected, refused: count, offset, time         the replicator
      192  16 acknowledged offsets (-1: no live connection)                              the replicator
      320  16 offsets up to which frames were sent                                       the replicator
      448  16 counts of bytes sent                                                       the replicator
@@ -129,6 +129,9 @@ class WatermarkPage:
         REPLICA + 40
     )  # slaves turned away because their log ends beyond ours, since the page is there
     refused_offset = Cell(REPLICA + 48)  # the last such end
+    refused_at_ns = Cell(
+        REPLICA + 56
+    )  # time.monotonic_ns() of it; a slave in that state comes back every few seconds
     trouble = Text(TROUBLE, TEXT_BYTES)  # one sentence for people; "" when all is well
 
     broker_sleeping = SleepCell(BROKER)

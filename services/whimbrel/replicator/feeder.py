@@ -1,0 +1,244 @@
+"""The master's side: feeds the commitlog to up to 16 slaves and publishes what they acknowledge.
+
+The broker moves the page's `written` mark and rings; the feeder sends what is new to every slave, from the
+log's files straight into the sockets, and writes their reports into the page. It never looks into the log.
+
+When the page's epoch changes, the broker has recovered the log again and its end may have moved back: all
+connections are closed, and slaves come back with their own ends. While the epoch is 0 nobody is let in.
+"""
+
+import contextlib
+import logging
+import selectors
+import socket
+import time
+from pathlib import Path
+
+from whimbrel.errors import IllegalOffset, PeerError, StoreError
+from whimbrel.ha.protocol import MasterProtocol, OutOfRange
+from whimbrel.replicator.link import Link, Sending
+from whimbrel.replicator.loop import Loop
+from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.sockets import listen, named, tune
+from whimbrel.store.commitlog import LogReader
+from whimbrel.store.watermark import SLAVES_MAX
+from whimbrel.wakeup import WAKE_POLL_S
+
+__all__ = ["Feeder"]
+
+logger = logging.getLogger(__name__)
+
+ACCEPTS_MAX = 16  # connections taken in one turn
+TROUBLE_S = 30.0  # a refused slave comes back every few seconds: when it no longer does, the trouble is over
+REPEAT_S = 60.0  # the same refusal is logged once in so long
+
+
+class Feeder:
+    """Listener, connections, and the log they are fed from.
+
+    Attributes:
+        port: the bound port.
+        epoch: of the log that the connections are fed from; 0 while there is none.
+    """
+
+    def __init__(self, loop: Loop, options: ReplicatorOptions) -> None:
+        self.loop, self.page, self.options = loop, loop.page, options
+        self.root = Path(options.store)
+        self.listener = listen(options.host, options.port)
+        self.port: int = self.listener.getsockname()[1]
+        self.links: dict[int, Link] = {}  # by slot
+        self.log: LogReader | None = None
+        self.epoch = self.begin = self.end = 0
+        self.acks_moved = False
+        self.trouble_at = self.logged_at = float("-inf")
+        self.logged = ""
+        self.page.clear_slaves()
+        self.page.connected = 0
+        self.page.trouble = ""
+        self.page.ha_port = self.port
+
+    def run(self) -> None:
+        """Serve until the loop is stopped."""
+        while not self.loop.stopping:
+            if self.page.epoch != self.epoch:
+                self.change_epoch()
+            self.begin, self.end = self.page.begin, self.page.written
+            now = time.monotonic()
+            busy = self.send_all(now)
+            if self.acks_moved:
+                self.acks_moved = False
+                self.loop.ring_broker()
+            self.loop.turn(0 if busy else self.patience(now), self.nothing_new)
+        self.close()
+
+    def nothing_new(self) -> bool:
+        """Whether the marks are as they were."""
+        return self.page.written == self.end and self.page.epoch == self.epoch and not self.acks_moved
+
+    def patience(self, now: float) -> float:
+        """Return how long nothing needs to be done by itself."""
+        deadlines = [link.core.deadline for link in self.links.values()]
+        return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
+
+    def change_epoch(self) -> None:
+        """Take up a log that was recovered, or drop one that is being recovered."""
+        epoch = self.page.epoch
+        if self.epoch:
+            logger.info("the log is being recovered again: closing %d connections", len(self.links))
+        for slot in list(self.links):
+            self.drop(slot, "the log was recovered again")
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+        self.epoch = epoch
+        if epoch:
+            self.log = LogReader.open(self.root, page=self.page)
+            logger.info("feeding the log [%d, %d), epoch %d", self.page.begin, self.page.written, epoch)
+        self.loop.watch(self.listener, selectors.EVENT_READ if epoch else 0, self.accept)
+
+    def accept(self, _: int) -> None:
+        """Let slaves in."""
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, address = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # out of descriptors, or the peer was faster to leave than we to accept
+                logger.warning("a connection could not be accepted: %s", error)
+                return
+            self.welcome(sock, named(address))
+
+    def welcome(self, sock: socket.socket, peer: str) -> None:
+        """Give a new connection a slot."""
+        assert self.log is not None
+        slot = next((slot for slot in range(SLAVES_MAX) if slot not in self.links), None)
+        if slot is None:
+            logger.warning("slave %s refused: %d are connected already", peer, SLAVES_MAX)
+            sock.close()
+            return
+        try:
+            tune(sock)
+        except OSError as error:
+            logger.info("slave %s left at once: %s", peer, error)
+            sock.close()
+            return
+        core = MasterProtocol(
+            file_size=self.log.file_size,
+            frame_bytes_max=self.options.frame_bytes_max,
+            first_offset=self.options.first_offset,
+            now=time.monotonic(),
+            heartbeat_s=self.options.heartbeat_ms / 1000,
+            silence_s=self.options.housekeeping_ms / 1000,
+        )
+        link = self.links[slot] = Link(sock, peer, slot, core)
+        self.page.set_slave(slot, peer, time.time_ns() // 1_000_000)
+        self.loop.watch(sock, selectors.EVENT_READ, lambda mask: self.ready(link, mask))
+        logger.info("slave %s connected, slot %d", peer, slot)
+
+    def ready(self, link: Link, mask: int) -> None:
+        """A slave has reported, left, or takes more."""
+        if mask & selectors.EVENT_WRITE:
+            self.set_blocked(link, blocked=False)
+        if not mask & selectors.EVENT_READ:
+            return
+        first = link.core.acknowledged < 0
+        # A report may be about what was written after this turn began: the marks are read anew.
+        begin, end = self.page.begin, self.page.written
+        try:
+            if not link.receive(begin=begin, end=end, now=time.monotonic()):
+                return
+        except OutOfRange as error:
+            self.refuse(link, error)
+        except PeerError as error:
+            self.drop(link.slot, str(error))
+        else:
+            self.page.set_ack(link.slot, link.core.acknowledged)
+            self.acks_moved = True
+            if first:
+                core = link.core
+                logger.info(
+                    "slave %s has the log up to %d, is fed from %d; ours is [%d, %d)",
+                    link.peer,
+                    core.acknowledged,
+                    core.next_offset,
+                    begin,
+                    end,
+                )
+
+    def send_all(self, now: float) -> bool:
+        """Send every slave what it lacks; return whether there is more to send at once."""
+        busy = False
+        if self.log is None:
+            return busy
+        for link in list(self.links.values()):
+            try:
+                link.core.check_silence(now)
+                if link.blocked:
+                    continue
+                before = link.sent_bytes
+                result = link.send(self.log, begin=self.begin, end=self.end, now=now)
+            except OutOfRange as error:
+                self.refuse(link, error)
+                continue
+            except (PeerError, IllegalOffset) as error:
+                self.drop(link.slot, str(error))
+                continue
+            except StoreError as error:
+                logger.error("slave %s: %s", link.peer, error)
+                self.drop(link.slot, str(error))
+                continue
+            if link.sent_bytes != before:
+                self.page.set_sent(link.slot, link.core.next_offset, link.sent_bytes)
+            if result is Sending.BLOCKED:
+                self.set_blocked(link, blocked=True)
+            busy |= result is Sending.BUSY
+        if now - self.trouble_at > TROUBLE_S and self.trouble_at > 0:
+            self.trouble_at = float("-inf")
+            self.page.trouble = ""
+        return busy
+
+    def set_blocked(self, link: Link, *, blocked: bool) -> None:
+        """Wait for a socket to take more, or no longer."""
+        link.blocked = blocked
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
+        self.loop.watch(link.sock, events, lambda mask: self.ready(link, mask))
+
+    def refuse(self, link: Link, error: OutOfRange) -> None:
+        """Turn away a slave whose log is not a part of ours, and tell people why."""
+        now = time.monotonic()
+        if error.ahead:
+            self.page.refused_offset = error.offset
+            self.page.refused_at_ns = time.monotonic_ns()
+            self.page.refused_count += 1
+            self.loop.ring_broker()
+        host = link.peer.rpartition(":")[0]
+        text = f"slave {host} refused: {error}"
+        self.page.trouble, self.trouble_at = text, now
+        repeated = text == self.logged and now - self.logged_at < REPEAT_S
+        if not repeated:
+            self.logged, self.logged_at = text, now
+        logger.log(logging.DEBUG if repeated else logging.WARNING, "%s", text)
+        self.drop(link.slot, "refused", level=logging.DEBUG)
+
+    def drop(self, slot: int, why: str, *, level: int = logging.INFO) -> None:
+        """Close a connection."""
+        link = self.links.pop(slot)
+        self.loop.watch(link.sock, 0, self.accept)
+        with contextlib.suppress(OSError):
+            link.sock.close()
+        acknowledged = link.core.acknowledged
+        self.page.set_slave(slot, "", 0)
+        self.acks_moved = True  # one fewer is news for the broker too
+        logger.log(level, "slave %s gone: %s; it had acknowledged %d", link.peer, why, acknowledged)
+
+    def close(self) -> None:
+        """Close everything."""
+        for slot in list(self.links):
+            self.drop(slot, "the replicator stops")
+        self.loop.watch(self.listener, 0, self.accept)
+        self.listener.close()
+        self.page.ha_port = 0
+        self.loop.ring_broker()
+        if self.log is not None:
+            self.log.close()
+            self.log = None

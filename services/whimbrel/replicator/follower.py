@@ -1,0 +1,328 @@
+"""The slave's side: takes the master's log into ours and reports how far it has come.
+
+One turn: a large `recv_into`, every frame in it appended, the `written` mark moved once, the broker rung,
+one report of the newest end. With `flush="sync"` a report tells what fdatasync has confirmed, and one sync
+serves all frames that came in meanwhile.
+
+    IDLE        no address known, or waiting before the next attempt
+    CONNECTING  the socket is not connected yet, for up to 5 s
+    STREAMING   the first report is out
+    STALLED     the disk has no room: nothing is read, reports are repeated; tried again every half second
+
+The log is opened, and with that recovered and locked, by whoever makes the follower. Any end of a
+connection leads back to IDLE; the wait doubles from 0.1 s to 2 s, and starts anew once frames have come in.
+"""
+
+import contextlib
+import errno
+import logging
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
+from whimbrel.ha.protocol import Append, SlaveEvent, SlaveProtocol
+from whimbrel.replicator.loop import Loop
+from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.sockets import named, parse_address, resolve, tune
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.wakeup import WAKE_POLL_S
+
+__all__ = ["Follower"]
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 1 << 20  # one read; larger ones brought nothing more
+CONNECT_S = 5.0  # RocketMQ's
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
+FULL_RETRY_S = 0.5
+RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
+
+
+class Follower:
+    """The connection to the master and the log it goes into.
+
+    Attributes:
+        log: ours to write, open and recovered.
+        core: of the current connection, None while there is none.
+        grown: the newest end to be reported, -1 when it has been.
+    """
+
+    def __init__(self, loop: Loop, options: ReplicatorOptions, log: LogWriter) -> None:
+        self.loop, self.page, self.options, self.log = loop, loop.page, options, log
+        self.root = Path(options.store)
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.sock: socket.socket | None = None
+        self.core: SlaveProtocol | None = None
+        self.address = ""  # the master's, as configured or told; what the socket was opened for
+        self.peer = ""
+        self.attempts = 0
+        self.backoff_s = BACKOFF_MIN_S
+        self.retry_at = float("-inf")
+        self.connect_until = 0.0
+        self.received = 0
+        self.pending: Iterator[SlaveEvent] | None = None  # stalled: what is still to be taken from the buffer
+        self.unwritten: Append | None = None  # stalled: what did not fit
+        self.out = b""  # the rest of a report that the socket did not take whole
+        self.grown = -1
+        self.retention_at = float("-inf")
+        self.logged = ""
+        self.page.ha_port = 0
+        self.page.clear_slaves()
+        self.page.connected = 0
+        self.page.trouble = ""
+        log.on_flushed = self.flushed
+
+    def run(self) -> None:
+        """Follow until the loop is stopped.
+
+        Raises:
+            StoreError: the disk refused a sync; what is on it is known only after a restart.
+        """
+        try:
+            while not self.loop.stopping:
+                now = time.monotonic()
+                self.step(now)
+                self.loop.turn(self.patience(now), self.nothing_new)
+        finally:
+            self.disconnect("the replicator stops", logging.INFO)
+
+    def step(self, now: float) -> None:
+        """Do what time asks for."""
+        log = self.log
+        if log.failed:
+            raise StoreError(log.failed)
+        log.publish()
+        if now - self.retention_at > RETENTION_S:
+            self.retention_at = now
+            log.run_retention(time.time_ns() // 1_000_000)
+        try:
+            if self.core is not None:
+                if self.pending is not None and now >= self.retry_at:
+                    self.take(now)
+                self.say(now)
+                if self.pending is None:
+                    self.core.check_silence(now)
+                if self.moved():
+                    raise ConnectionClosed("the master has another address now")
+            elif self.sock is not None:
+                if now > self.connect_until:
+                    raise ConnectionClosed(f"no connection within {CONNECT_S:.0f} s")
+            elif now >= self.retry_at:
+                self.connect(now)
+        except PeerError as error:
+            self.fail(error, now)
+
+    def nothing_new(self) -> bool:
+        """Whether the broker has nothing new to tell, and the disk neither."""
+        if self.sock is None:
+            return self.options.master_ha != "" or self.page.master_ha == self.address
+        return self.core is None or self.reportable() < 0
+
+    def patience(self, now: float) -> float:
+        """Return how long nothing needs to be done by itself."""
+        if self.core is not None:
+            deadline = self.retry_at if self.pending is not None else self.core.deadline
+        elif self.sock is not None:
+            deadline = self.connect_until
+        else:
+            deadline = self.retry_at
+        return min(max(deadline - now, 0.001), WAKE_POLL_S)
+
+    def moved(self) -> bool:
+        """Whether the broker names another master than the one we are connected to."""
+        return not self.options.master_ha and self.page.master_ha not in ("", self.address)
+
+    def connect(self, now: float) -> None:
+        """Start to connect, if an address is known."""
+        address = self.options.master_ha or self.page.master_ha
+        if address != self.address:
+            self.address, self.attempts, self.backoff_s = address, 0, BACKOFF_MIN_S
+        if not address:
+            self.retry_at = now + WAKE_POLL_S
+            return
+        try:
+            host, port = parse_address(address)
+            found = resolve(host, port)
+        except (ValueError, OSError) as error:
+            raise ConnectionClosed(f"{address}: {error}") from error
+        family, target = found[self.attempts % len(found)]
+        self.attempts += 1
+        self.peer = named(target)
+        self.sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            tune(self.sock)
+            code = self.sock.connect_ex(target)
+        except OSError as error:
+            raise ConnectionClosed(f"{self.peer}: {error}") from error
+        if code not in (0, errno.EINPROGRESS):
+            raise ConnectionClosed(f"{self.peer}: {errno.errorcode.get(code, code)}")
+        self.connect_until = now + CONNECT_S
+        self.loop.watch(self.sock, selectors.EVENT_WRITE, self.connected)
+
+    def connected(self, _: int) -> None:
+        """The attempt to connect has ended; when it succeeded, ask for the log from our end on."""
+        assert self.sock is not None
+        now = time.monotonic()
+        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        try:
+            if code:
+                raise ConnectionClosed(f"{self.peer}: {errno.errorcode.get(code, code)}")
+            if self.options.flush == "sync":
+                self.log.flush()  # the first report acknowledges all that we have
+            end = self.log.end
+            self.core = SlaveProtocol(
+                end=end,
+                file_size=self.log.file_size,
+                now=now,
+                heartbeat_s=self.options.heartbeat_ms / 1000,
+                silence_s=self.options.housekeeping_ms / 1000,
+            )
+            self.received, self.grown = 0, -1
+            logger.info("connected to master %s, asking for the log from %d on", self.peer, end)
+            self.page.connected = 1
+            self.out = self.core.report(end, now)
+            self.say(now)
+        except PeerError as error:
+            self.fail(error, now)
+
+    def readable(self, mask: int) -> None:
+        """Bytes have come in, or the socket takes the rest of a report."""
+        assert self.sock is not None
+        assert self.core is not None
+        now = time.monotonic()
+        try:
+            if mask & selectors.EVENT_READ and self.pending is None:
+                try:
+                    count = self.sock.recv_into(self.buffer)
+                except BlockingIOError:
+                    count = -1
+                except OSError as error:
+                    raise ConnectionClosed(f"{error.strerror}") from error
+                if count == 0:
+                    raise ConnectionClosed(self.parting())
+                if count > 0:
+                    self.received += count
+                    self.pending = self.core.receive(self.buffer[:count], now)
+                    self.take(now)
+            self.say(now)
+        except PeerError as error:
+            self.fail(error, now)
+
+    def parting(self) -> str:
+        """Return what it may mean that the master has closed the connection."""
+        if self.received:
+            return "closed by the master"
+        return (
+            f"closed by the master without a word: our log [{self.log.begin}, {self.log.end}) is probably "
+            "not a part of its log; its own log lines say which part it holds"
+        )
+
+    def take(self, now: float) -> None:
+        """Append what was received, as far as the disk has room, and show it to the broker."""
+        log, core, events = self.log, self.core, self.pending
+        assert core is not None
+        assert events is not None
+        before = log.end
+        try:
+            if self.unwritten is not None:
+                log.append_raw(self.unwritten.offset, self.unwritten.data)
+                self.unwritten = None
+                logger.info("the disk has room again: the log goes on at %d", before)
+                self.page.trouble = ""
+                core.heard_at = now
+            for event in events:
+                if isinstance(event, Append):
+                    self.unwritten = event
+                    log.append_raw(event.offset, event.data)
+                    self.unwritten = None
+                else:
+                    self.grown = event.end
+            self.pending = None
+        except StoreFull as error:
+            self.stall(error, now)
+        except PeerError:
+            self.pending = None  # what came before the broken frame is ours all the same
+            raise
+        finally:
+            if log.end != before:
+                log.publish()
+                self.loop.ring_broker()
+                if self.options.flush == "sync":
+                    log.request_flush(log.end)
+        if self.pending is None and log.end != before:
+            self.backoff_s = BACKOFF_MIN_S
+            self.page.trouble, self.logged = "", ""
+
+    def stall(self, error: StoreFull, now: float) -> None:
+        """Stop reading until there is room; TCP makes the master wait."""
+        text = f"replication waits for disk space at {self.log.end}: {error}"
+        if self.page.trouble != text:
+            logger.error("%s", text)
+            self.page.trouble = text
+        self.retry_at = now + FULL_RETRY_S
+
+    def flushed(self, _: int) -> None:
+        """More is on disk; called from the flush thread."""
+        if self.options.flush == "sync":
+            self.loop.wake()
+
+    def reportable(self) -> int:
+        """Return the end to report next, -1 when it has been."""
+        core = self.core
+        assert core is not None
+        if self.options.flush == "sync":
+            flushed = self.log.flushed
+            return flushed if flushed > core.reported else -1
+        return self.grown if self.grown > core.reported else -1
+
+    def say(self, now: float) -> None:
+        """Send what there is to report, and wait for the socket if it does not take it."""
+        core, sock = self.core, self.sock
+        if core is None or sock is None:
+            return
+        try:
+            while True:
+                if not self.out:
+                    end = self.reportable()
+                    self.out = core.report(end, now) if end >= 0 else core.due_report(now)
+                if not self.out:
+                    break
+                self.out = self.out[sock.send(self.out) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise ConnectionClosed(f"{error.strerror}") from error
+        events = selectors.EVENT_READ if self.pending is None else 0
+        self.watch(events | (selectors.EVENT_WRITE if self.out else 0))
+
+    def watch(self, events: int) -> None:
+        """Wait for these on the connection."""
+        assert self.sock is not None
+        self.loop.watch(self.sock, events, self.readable)
+
+    def fail(self, error: PeerError, now: float) -> None:
+        """Close the connection and wait a little before the next attempt."""
+        wrong = isinstance(error, RemoteProtocolError)
+        text = f"master {self.address}: {error}"
+        news = text != self.logged
+        self.logged = text
+        if wrong or (self.core is not None and not self.received):
+            self.page.trouble = text
+            self.backoff_s = BACKOFF_MAX_S  # it will not be better at once
+        self.disconnect(text, logging.ERROR if wrong else logging.WARNING if news else logging.DEBUG)
+        self.retry_at = now + self.backoff_s
+        self.backoff_s = min(self.backoff_s * 2, BACKOFF_MAX_S)
+
+    def disconnect(self, why: str, level: int) -> None:
+        """Close the connection, if there is one; what was received stays."""
+        if self.sock is not None:
+            self.loop.watch(self.sock, 0, self.readable)
+            with contextlib.suppress(OSError):
+                self.sock.close()
+        self.sock = self.core = self.pending = self.unwritten = None
+        self.out = b""
+        self.page.connected = 0
+        logger.log(level, "%s; our log ends at %d", why, self.log.end)

@@ -1,0 +1,109 @@
+"""The loop under both kinds of replicator: one thread that waits for sockets, the broker's bell, and signals.
+
+A turn is: look at the marks and do what they ask for, then `turn`, which waits and calls back. Before it
+waits it raises the page's sleeping flag and asks once more whether the marks moved: a broker that moves one
+after that sees the flag and rings. A ring that is lost all the same costs `WAKE_POLL_S`.
+"""
+
+import contextlib
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from whimbrel.store.watermark import WatermarkPage
+from whimbrel.wakeup import WAKE_POLL_S, Doorbell
+
+__all__ = ["Loop"]
+
+Callback = Callable[[int], None]  # takes the selector's event mask
+
+
+class Loop:
+    """Selector, doorbell, page and signals of one replicator.
+
+    Attributes:
+        stopping: set once SIGTERM or SIGINT has come; whoever runs turns must then come to an end.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.page = WatermarkPage.open(root)
+        self.bell = Doorbell(root, "replicator")
+        self.selector = selectors.DefaultSelector()
+        self.inner, self.outer = socket.socketpair()
+        for sock in (self.inner, self.outer):
+            sock.setblocking(False)
+        self.stopping = False
+        self.selector.register(self.bell, selectors.EVENT_READ, self.rung)
+        self.selector.register(self.inner, selectors.EVENT_READ, self.woken)
+
+    def catch_signals(self) -> None:
+        """Make SIGTERM and SIGINT end the loop instead of the process."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.stop)
+        signal.set_wakeup_fd(self.outer.fileno(), warn_on_full_buffer=False)
+
+    def stop(self, *_: object) -> None:
+        """End the loop after the current turn."""
+        self.stopping = True
+
+    def wake(self) -> None:
+        """Make the current or next wait return at once; may be called from any thread."""
+        with contextlib.suppress(OSError):  # full: it is awake already
+            self.outer.send(b"!")
+
+    def woken(self, _: int) -> None:
+        """Take what `wake` and signals left."""
+        with contextlib.suppress(OSError):
+            self.inner.recv(4096)
+
+    def rung(self, _: int) -> None:
+        """Take the broker's rings; the marks say what they were about."""
+        self.bell.drain()
+
+    def watch(self, sock: socket.socket, events: int, callback: Callback) -> None:
+        """Call back whenever `sock` is ready for `events`; with 0, no longer."""
+        known = sock.fileno() in self.selector.get_map()
+        if not events:
+            if known:
+                self.selector.unregister(sock)
+        elif known:
+            self.selector.modify(sock, events, callback)
+        else:
+            self.selector.register(sock, events, callback)
+
+    def ring_broker(self) -> None:
+        """Wake the broker if it sleeps; the mark it is to see must be written before."""
+        if self.page.broker_sleeping:
+            self.bell.ring("broker")
+
+    def turn(self, timeout: float, idle: Callable[[], bool]) -> None:
+        """Wait up to `timeout` seconds (never longer than `WAKE_POLL_S`) and call back whoever is ready.
+
+        Args:
+            idle: whether the marks still ask for nothing; looked at after the sleeping flag is up.
+        """
+        page = self.page
+        page.replica_beat_ns = time.monotonic_ns()
+        if timeout > 0:
+            page.replica_sleeping = 1
+            if self.stopping or not idle():
+                timeout = 0
+        ready = self.selector.select(min(max(timeout, 0), WAKE_POLL_S))
+        page.replica_sleeping = 0
+        for key, mask in ready:
+            # An earlier callback of this turn may have closed this one's socket.
+            if self.selector.get_map().get(key.fd) is key:
+                key.data(mask)
+
+    def close(self) -> None:
+        """Close everything; the page stays for the broker."""
+        if signal.getsignal(signal.SIGTERM) == self.stop:
+            signal.set_wakeup_fd(-1)
+        self.selector.close()
+        self.bell.close()
+        self.inner.close()
+        self.outer.close()
+        self.page.close()

@@ -1,0 +1,54 @@
+"""Settings of a replicator."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from whimbrel.config import option
+from whimbrel.ha.frames import FRAME_BYTES_MAX
+
+__all__ = ["ReplicatorOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatorOptions:
+    """Copies the commitlog between a master and its slaves."""
+
+    process: ClassVar[str] = "replicator"
+
+    role: Literal["master", "slave"] = option("master", help="which end of the replication this is")
+    store: str = option("", help="store directory, shared with the broker")
+    host: str = option("127.0.0.1", help="master: address to listen on")
+    port: int = option(10912, minimum=0, maximum=65535, help="master: port for slaves, 0 = any free one")
+    master_ha: str = option(
+        "", help="slave: host:port of the master's replicator; empty = the broker knows it"
+    )
+    frame_bytes_max: int = option(
+        1 << 20, minimum=1, maximum=FRAME_BYTES_MAX, help="master: longest piece of log in one frame"
+    )
+    first_offset: Literal["log", "last-file"] = option(
+        "log", help="master: an empty slave gets the whole log, or, as from RocketMQ, only its last file"
+    )
+    heartbeat_ms: int = option(
+        5000, minimum=10, help="idle for longer: the master sends a heartbeat, the slave its end"
+    )
+    housekeeping_ms: int = option(
+        20000, minimum=10, help="nothing received for longer: the connection is closed"
+    )
+    commitlog_file_size: int = option(
+        0, minimum=0, help="slave with an empty store: size of the master's log files, 0 = 1 GiB"
+    )
+    flush: Literal["sync", "async"] = option(
+        "async", help="slave: acknowledge what is on disk, or what is in memory"
+    )
+    ready_file: str = option("", help="written when the process is ready")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = option(
+        "INFO", help="least severe log lines to write"
+    )
+    log_format: Literal["text", "json"] = option("text", help="log lines for people or for programs")
+
+    def __post_init__(self) -> None:
+        """Check what no single setting can tell."""
+        if not self.store:
+            raise ValueError("store: the store directory must be given")
+        if self.housekeeping_ms <= self.heartbeat_ms:
+            raise ValueError("housekeeping_ms must be longer than heartbeat_ms, or idle connections close")

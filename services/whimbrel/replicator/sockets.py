@@ -1,0 +1,72 @@
+"""Sockets for replication: addresses, and the options that suit a long, one-way stream."""
+
+import contextlib
+import socket
+
+from whimbrel.errors import StoreError
+
+__all__ = ["listen", "named", "parse_address", "resolve", "tune"]
+
+LISTEN_BACKLOG = 64
+# Loopback and LAN streams run at half speed or less under bbr, which paces them; cubic is in every kernel.
+CONGESTION_CONTROL = b"cubic"
+
+SockAddress = tuple[str, int] | tuple[str, int, int, int]
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of `host:port` or `[v6]:port`.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def resolve(host: str, port: int) -> list[tuple[int, SockAddress]]:
+    """Return the (family, address) pairs of a host, best first; blocks as long as the resolver takes.
+
+    Raises:
+        OSError: the name is not known.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(int(family), address) for family, _, _, _, address in found]  # type: ignore[misc]
+
+
+def named(address: SockAddress) -> str:
+    """Return an address as `host:port`, an IPv6 host in brackets."""
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tune(sock: socket.socket) -> None:
+    """Set what the stream wants: small reports leave at once, large frames at full speed."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with contextlib.suppress(OSError):  # best effort: not compiled in, or not allowed
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        StoreError: the address is not ours, or taken.
+    """
+    try:
+        family, address = resolve(host, port)[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise StoreError(f"can't listen on {host}:{port}: {error}") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tune(sock)
+        sock.bind(address)
+        sock.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise StoreError(f"can't listen on {host}:{port}: {error}") from error
+    return sock
