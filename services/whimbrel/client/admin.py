@@ -1,9 +1,9 @@
 """Topics, groups, offsets, and the state of the cluster: asks a nameserver who lives, then each broker
 itself.
 
-What changes something goes to every master, in the order of their names. When one of them fails, the error says
-which, and which had already done it. Repeating is safe: updates set what they say, and `create` and `delete` pass
-over brokers where it is done already, as long as there is one where it was not.
+What changes something goes to every master, in the order of their names. When one of them fails, the error
+says which, and which had already done it. Repeating is safe: updates set what they say, and `create` and
+`delete` pass over brokers where it is done already, as long as there is one where it was not.
 """
 
 from collections.abc import Callable

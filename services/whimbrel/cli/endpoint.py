@@ -1,0 +1,99 @@
+"""Finds the cluster that a command means: `--endpoint`, else WHIMBREL_ENDPOINT, else the running `whimbrel
+dev`.
+
+`whimbrel dev` writes `cluster.json` into its directory once all is ready; a file left by one that was killed
+is told from a live one by the nameserver's process id.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whimbrel.errors import ClientError
+
+__all__ = [
+    "ENDPOINT_VARIABLE",
+    "EndpointOption",
+    "RunningCluster",
+    "default_dev_dir",
+    "resolve_endpoint",
+    "running_cluster",
+]
+
+ENDPOINT_VARIABLE = "WHIMBREL_ENDPOINT"
+DEV_DIR_VARIABLE = "WHIMBREL_DEV_DIR"
+CLUSTER_FILE = "cluster.json"
+
+EndpointOption = Annotated[
+    str,
+    typer.Option(
+        "--endpoint",
+        metavar="HOST:PORT",
+        help=f"Nameserver to ask. Default: {ENDPOINT_VARIABLE}, else that of the running `whimbrel dev`.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCluster:
+    """A cluster that `whimbrel dev` runs."""
+
+    directory: Path
+    endpoint: str
+    processes: tuple[Mapping[str, Any], ...]
+
+
+def default_dev_dir() -> Path:
+    """Return where `whimbrel dev` keeps its cluster when it is not told."""
+    chosen = os.environ.get(DEV_DIR_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    state = os.environ.get("XDG_STATE_HOME")
+    base = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
+    return base / "whimbrel" / "dev"
+
+
+def running_cluster(directory: Path | None = None) -> RunningCluster | None:
+    """Return the cluster that runs in a directory (the default one), None when there is none."""
+    directory = directory or default_dev_dir()
+    try:
+        content = json.loads((directory / CLUSTER_FILE).read_text())
+        cluster = RunningCluster(directory, content["endpoint"], tuple(content["processes"]))
+        nameservers = [int(item["pid"]) for item in cluster.processes if item["role"] == "nameserver"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return cluster if any(_alive(pid) for pid in nameservers) else None
+
+
+def resolve_endpoint(given: str) -> str:
+    """Return the access point to use; `given` is what `--endpoint` said, empty for nothing.
+
+    Raises:
+        ClientError: nothing was said, and no `whimbrel dev` runs.
+    """
+    chosen = given or os.environ.get(ENDPOINT_VARIABLE, "")
+    if chosen:
+        return chosen
+    cluster = running_cluster()
+    if cluster is None:
+        raise ClientError(
+            "no cluster to talk to: start one with `whimbrel dev`,"
+            f" or name one with --endpoint HOST:PORT or {ENDPOINT_VARIABLE}"
+        )
+    return cluster.endpoint
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,136 @@
+"""The command `whimbrel`: its list of commands, and how errors end it.
+
+Exit codes: 0 done; 1 it could not be done, with one sentence on standard error; 2 the command line is wrong;
+130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from whimbrel.cli.processes import PROCESSES, become
+
+__all__ = ["main", "run"]
+
+HELP = """Run a whimbrel cluster, send and receive messages, and look after topics, groups and stores.
+
+Commands that talk to a cluster take --endpoint HOST:PORT, else the variable WHIMBREL_ENDPOINT, else they find
+the cluster of a running `whimbrel dev`."""
+
+INTERRUPTED = 130  # as shells report a process that SIGINT ended
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command line, without the program's name; return the exit code."""
+    if arguments and arguments[0] in PROCESSES:
+        become(arguments[0], arguments[1:])
+    # grpcio writes connection failures to standard error by itself; they come back as our errors anyway.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from whimbrel.errors import WhimbrelError
+
+    try:
+        command_line().main(args=list(arguments), prog_name="whimbrel")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1 if end.code else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep the interpreter's last flush from complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except WhimbrelError as error:
+        print(f"whimbrel: {explain(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def explain(error: Exception) -> str:
+    """Return the error as one sentence that says what to do, where something can be done."""
+    from whimbrel.errors import (
+        AlreadyExists,
+        ClientError,
+        GroupNotFound,
+        RequestTimeout,
+        TopicNotFound,
+        Unavailable,
+    )
+
+    text = str(error).strip().rstrip(".") or type(error).__name__
+    match error:
+        case TopicNotFound():
+            hint = "create it with `whimbrel topic create NAME`, or see `whimbrel topic list`"
+        case GroupNotFound():
+            hint = "create it with `whimbrel group create NAME`, or see `whimbrel group list`"
+        case AlreadyExists():
+            hint = "use `update` to change it"
+        case Unavailable() if text.startswith("no answer from"):
+            hint = "is the cluster running, and is --endpoint the nameserver's address?"
+        case RequestTimeout():
+            hint = "is --endpoint the address of a nameserver, and is it busy or hung?"
+        case ClientError() | _:
+            return text
+    return text if hint in text else f"{text}; {hint}"
+
+
+def command_line() -> Any:
+    """Return the root command; imports typer, and no command's module."""
+    import typer
+
+    from whimbrel.cli.lazy import Command, LazyGroup, examples
+
+    class Root(LazyGroup):
+        """The commands of `whimbrel`."""
+
+        table = {  # noqa: RUF012  declared a ClassVar in LazyGroup
+            "dev": Command("whimbrel.cli.dev", "dev", "Run a whole cluster on this machine."),
+            "topic": Command(
+                "whimbrel.cli.topic", "app", "Create, list, describe, update and delete topics."
+            ),
+            "group": Command(
+                "whimbrel.cli.group", "app", "The same for consumer groups; reset their offsets."
+            ),
+            "send": Command("whimbrel.cli.messages", "send", "Send messages to a topic."),
+            "receive": Command("whimbrel.cli.messages", "receive", "Receive messages as a consumer group."),
+            "pull": Command("whimbrel.cli.messages", "pull", "Read a queue from an offset on."),
+            "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
+            "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),
+            "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),
+            **{
+                name: Command("whimbrel.cli.processes", name, text + " Takes the process's own flags.")
+                for name, text in PROCESSES.items()
+            },
+        }
+
+    app = typer.Typer(
+        cls=Root,
+        help=HELP,
+        epilog=examples(
+            "whimbrel dev                               a cluster on this machine, until Ctrl-C",
+            "whimbrel topic create orders --queues 8",
+            "whimbrel send orders 'hello' --tag new --key 4711",
+            "whimbrel receive orders --group billing",
+            "whimbrel replication status --watch",
+            "whimbrel COMMAND --help                    options and more examples",
+        ),
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
+    ) -> None:
+        if version:
+            import whimbrel
+
+            print(f"whimbrel {whimbrel.__version__}")
+            raise typer.Exit
+
+    return typer.main.get_command(app)
+
+
+def run() -> None:
+    """Entry point of the installed program."""
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,178 @@
+"""`whimbrel topic`: create, list, describe, update, delete."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.lazy import examples, group
+from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+
+__all__ = ["app"]
+
+app = group("Create, list, describe, update and delete topics.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic name.")]
+COLUMNS = ("topic", "type", "read queues", "write queues", "permission")
+
+
+class TopicType(StrEnum):
+    """What a topic takes."""
+
+    NORMAL = "normal"
+    FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+
+
+class Access(StrEnum):
+    """What may be done with a topic, as on the command line."""
+
+    READ_WRITE = "rw"
+    READ = "r"
+    WRITE = "w"
+
+
+ACCESS_BITS = {Access.READ_WRITE: 6, Access.READ: 4, Access.WRITE: 2}
+
+
+def permission_text(bits: int) -> str:
+    """Return permission bits as letters; `x` lends the topic's settings to topics made by a send."""
+    letters = ("r" if bits & 4 else "") + ("w" if bits & 2 else "") + ("x" if bits & 1 else "")
+    return letters or "none"
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel topic create orders",
+        "whimbrel topic create orders --queues 16",
+        "whimbrel topic create payments --type fifo",
+    )
+)
+def create(
+    name: NameArgument,
+    kind: Annotated[TopicType, typer.Option("--type", help="What the topic takes.")] = TopicType.NORMAL,
+    queues: Annotated[
+        int, typer.Option("--queues", min=0, max=65535, help="Queues on each broker; 0: its default.")
+    ] = 0,
+    endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Create a topic on every master broker."""
+    from whimbrel.client import MessageType, sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        topic = admin.create_topic(name, message_type=MessageType(kind.value), queues=queues)
+    emit(topic, output, columns=COLUMNS, rows=[_row(topic)])
+
+
+@app.command("list", epilog=examples("whimbrel topic list", "whimbrel topic list --system -o json"))
+def list_topics(
+    system: Annotated[bool, typer.Option("--system", help="Include the brokers' own topics.")] = False,
+    endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """List the topics of the cluster; queue counts are summed over its brokers."""
+    from whimbrel.client import sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        topics = admin.topics(include_system=system)
+    emit(topics, output, columns=COLUMNS, rows=[_row(topic) for topic in topics])
+
+
+@app.command(epilog=examples("whimbrel topic describe orders", "whimbrel topic describe orders -o json"))
+def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) -> None:
+    """Show a topic's settings, the range of each queue, and the groups that read it."""
+    from whimbrel.client import sync
+
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        found = admin.describe_topic(name)
+    if output is Format.TABLE:
+        first = found[0].topic
+        groups = sorted({group for item in found for group in item.groups})
+        note(
+            f"topic {name}: type {first.type}, permission {permission_text(first.permission)},"
+            f" groups: {', '.join(groups) or 'none'}"
+        )
+    rows = [
+        (
+            item.broker_name,
+            queue.queue_id,
+            queue.min_offset,
+            queue.max_offset,
+            queue.max_offset - queue.min_offset,
+            time_text(queue.last_stored_at),
+        )
+        for item in found
+        for queue in item.queues
+    ]
+    emit(
+        found,
+        output,
+        columns=("broker", "queue", "min offset", "max offset", "messages", "last stored (UTC)"),
+        rows=rows,
+    )
+
+
+@app.command(
+    epilog=examples("whimbrel topic update orders --queues 32", "whimbrel topic update orders --access r")
+)
+def update(
+    name: NameArgument,
+    queues: Annotated[
+        int | None, typer.Option("--queues", min=1, max=65535, help="Queues on each broker.")
+    ] = None,
+    read_queues: Annotated[int | None, typer.Option(min=0, max=65535, help="Readable queues only.")] = None,
+    write_queues: Annotated[int | None, typer.Option(min=0, max=65535, help="Writable queues only.")] = None,
+    access: Annotated[Access | None, typer.Option(help="What may be done with it.")] = None,
+    kind: Annotated[TopicType | None, typer.Option("--type", help="What the topic takes.")] = None,
+    endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Change a topic on every master broker; what is not given stays."""
+    from whimbrel.client import MessageType, sync
+
+    if all(value is None for value in (queues, read_queues, write_queues, access, kind)):
+        raise typer.BadParameter(
+            "give at least one of --queues, --read-queues, --write-queues, --access, --type"
+        )
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        topic = admin.update_topic(
+            name,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=None if access is None else ACCESS_BITS[access],
+            message_type=None if kind is None else MessageType(kind.value),
+        )
+    emit(topic, output, columns=COLUMNS, rows=[_row(topic)])
+
+
+@app.command(epilog=examples("whimbrel topic delete orders", "whimbrel topic delete orders --yes"))
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    endpoint: EndpointOption = "",
+) -> None:
+    """Delete a topic and its messages from every master broker."""
+    from whimbrel.client import sync
+
+    if not yes:
+        typer.confirm(f"Delete topic {name} with all of its messages?", abort=True, err=True)
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        admin.delete_topic(name)
+    note(f"deleted topic {name}")
+
+
+def _row(topic: object) -> tuple[object, ...]:
+    from whimbrel.client import TopicConfig
+
+    assert isinstance(topic, TopicConfig)
+    return (
+        topic.name,
+        topic.type.value,
+        topic.read_queues,
+        topic.write_queues,
+        permission_text(topic.permission),
+    )
