@@ -1,0 +1,144 @@
+"""Where settings come from, and what is refused."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+
+from whimbrel.config import ConfigError, load, load_or_exit, option, settings_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Settings of a broker that does not exist."""
+
+    process: ClassVar[str] = "broker"
+
+    port: int = option(8091, help="port to listen on; 0 = any", minimum=0, maximum=65535)
+    lease_s: float = option(8.0, help="lease", minimum=0.1)
+    flush: Literal["sync", "async"] = option("async", help="when to flush")
+    nameservers: tuple[str, ...] = option(("127.0.0.1:8081",), help="where to register")
+    delete_when: tuple[int, ...] = (4,)
+    auto_create_topics: bool = option(False, help="create topics on first send")
+    token: str = option("", help="a secret", secret=True)
+
+    def __post_init__(self) -> None:
+        if self.port == 1:
+            raise ValueError("port 1 is not for us")
+
+
+def test_defaults() -> None:
+    assert load(Sample, [], {}) == Sample()
+
+
+def test_arguments_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('port = 1111\nlease_s = 3\nflush = "sync"\n')
+    environment = {"WHIMBREL_BROKER_PORT": "2222", "WHIMBREL_BROKER_LEASE_S": "4", "HOME": "/x"}
+    got = load(Sample, ["--config", str(file), "--port", "3333"], environment)
+    assert got == Sample(port=3333, lease_s=4.0, flush="sync")
+
+
+def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text('nameservers = ["a:1", "b:2"]\ndelete_when = [1, 2]\nauto_create_topics = true\n')
+    got = load(Sample, [], {"WHIMBREL_BROKER_CONFIG": str(file)})
+    assert got == Sample(nameservers=("a:1", "b:2"), delete_when=(1, 2), auto_create_topics=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--port=5"], Sample(port=5)),
+        (["--nameservers", "a:1,b:2;c:3"], Sample(nameservers=("a:1", "b:2", "c:3"))),
+        (["--nameservers", "a:1", "--nameservers", "b:2"], Sample(nameservers=("a:1", "b:2"))),
+        (["--auto-create-topics"], Sample(auto_create_topics=True)),
+        (["--auto-create-topics", "--port", "5"], Sample(auto_create_topics=True, port=5)),
+        (["--auto-create-topics", "true"], Sample(auto_create_topics=True)),
+        (["--auto-create-topics", "false"], Sample()),
+        (["--no-auto-create-topics"], Sample()),
+        (["--port", "16KiB"], Sample(port=16384)),
+        (["--token", "a=b"], Sample(token="a=b")),
+        (["--token=a=b"], Sample(token="a=b")),
+    ],
+)
+def test_spellings_of_arguments(arguments: list[str], expected: Sample) -> None:
+    assert load(Sample, arguments, {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "text"),
+    [
+        (["--prot", "5"], {}, r"--prot: no such setting; did you mean --port\?"),
+        (["--port"], {}, "--port: a value is missing"),
+        (["--port", "x"], {}, "--port: 'x' is not a whole number"),
+        (["--port", "70000"], {}, "--port: 70000 is above 65535"),
+        (["--lease-s", "0"], {}, "--lease-s: 0.0 is below 0.1"),
+        (["--flush", "never"], {}, "--flush: 'never' is not one of sync, async"),
+        (["--auto-create-topics", "perhaps"], {}, "'perhaps' is not true or false"),
+        (["port"], {}, "'port': what is this"),
+        (["--port", "1"], {}, "port 1 is not for us"),
+        ([], {"WHIMBREL_BROKER_PROT": "5"}, "did you mean WHIMBREL_BROKER_PORT"),
+        ([], {"WHIMBREL_BROKR_PORT": "5"}, "WHIMBREL_BROKR_PORT: no such setting"),
+        ([], {"WHIMBREL_BROKER_PORT": "five"}, "WHIMBREL_BROKER_PORT: 'five' is not a whole number"),
+    ],
+)
+def test_mistakes_say_what_is_wrong_and_where(
+    arguments: list[str], environment: dict[str, str], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        load(Sample, arguments, environment)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("prot = 5", "prot: no such setting; did you mean port"),
+        ("port = true", "port: True is not a whole number"),
+        ("port = 1.5", "port: 1.5 is not a whole number"),
+        ('auto_create_topics = "perhaps"', "is not true or false"),
+        ("nameservers = 5", "5 is not a list"),
+        ("port = ", "Invalid value"),
+    ],
+)
+def test_mistakes_in_the_file_name_the_file(tmp_path: Path, content: str, text: str) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=f"broker.toml: .*{text}"):
+        load(Sample, ["--config", str(file)], {})
+
+
+def test_missing_file_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(Sample, ["--config", "/nowhere/broker.toml"], {})
+
+
+def test_other_processes_and_the_client_may_share_the_environment() -> None:
+    environment = {"WHIMBREL_NAMESERVER_PORT": "1", "WHIMBREL_ENDPOINT": "a:1", "WHIMBREL_TEST_SEED": "7"}
+    assert load(Sample, [], environment) == Sample()
+
+
+def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        load(Sample, ["--help"], {})
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "--lease-s SECONDS\n      lease [8.0]" in text
+    assert "--flush sync|async" in text
+    assert "--nameservers TEXT,..." in text
+    assert "WHIMBREL_BROKER_NAME" in text
+
+
+def test_mistake_ends_the_process_with_code_two(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        load_or_exit(Sample, ["--prot", "1"], {})
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("whimbrel broker: --prot: no such setting")
+
+
+def test_settings_line_masks_secrets() -> None:
+    line = settings_line(Sample(token="hush", nameservers=("a:1", "b:2")))
+    assert "port=8091 lease_s=8.0 flush=async nameservers=a:1,b:2" in line
+    assert "token=***" in line
+    assert "hush" not in line

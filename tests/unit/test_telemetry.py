@@ -1,0 +1,55 @@
+"""Log lines and the ready file."""
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from whimbrel.telemetry import setup_logging, write_ready_file
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_text_line_has_time_level_process_message_and_logger() -> None:
+    stream = io.StringIO()
+    setup_logging("info", "text", process="broker-a", stream=stream)
+    logging.getLogger("whimbrel.broker.service").info("log end %d", 7)
+    logging.getLogger("whimbrel.broker.service").debug("unseen")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    broker-a log end 7 \[broker\.service\]\n",
+        stream.getvalue(),
+    )
+
+
+def test_json_line_is_one_object_with_the_traceback_inside() -> None:
+    stream = io.StringIO()
+    setup_logging("INFO", "json", process="nameserver", stream=stream)
+    try:
+        raise KeyError("gone")
+    except KeyError:
+        logging.getLogger("whimbrel.x").exception("failed")
+    (line,) = stream.getvalue().splitlines()
+    fields = json.loads(line)
+    assert (fields["level"], fields["process"], fields["message"]) == ("ERROR", "nameserver", "failed")
+    assert "KeyError: 'gone'" in fields["error"]
+
+
+def test_ready_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    write_ready_file(str(path), {"grpc": "127.0.0.1:5", "name": "nameserver"})
+    fields = json.loads(path.read_text())
+    assert fields["grpc"] == "127.0.0.1:5"
+    assert fields["pid"] > 0
+    assert list(tmp_path.iterdir()) == [path]
+    write_ready_file("", {})
