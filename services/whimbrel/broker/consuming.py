@@ -1,0 +1,582 @@
+"""The consuming half of a broker: receive, acknowledge, pull, positions, in the model's terms.
+
+Joins the lease state (`leases.py`, written down by `ledger.py`), the choice of messages (`taking.py`,
+`pulling.py`) and the parked polls (`holds.py`).
+
+Everything runs on one thread. Times are epoch milliseconds from the clock handed in; `schedule(at_ms, fn)`
+calls `fn` once on the same thread at that time, or soon (never within the call) when it has passed.
+
+A new group begins at the earliest message kept. A group's position moves back only by `update_offset`,
+`reset_offset` and `clamp_to_log`, all of which start a new epoch of the state and void the receipt handles
+of the old one.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+from whimbrel.broker.entries import Lease
+from whimbrel.broker.holds import POLLS_MAX, Holds
+from whimbrel.broker.leases import INFLIGHT_MAX, Change, QueueLeases, Standing
+from whimbrel.broker.ledger import Journal, Ledger
+from whimbrel.broker.pulling import Pulled, PullWish, read_queue
+from whimbrel.broker.receipts import ReceiptHandle
+from whimbrel.broker.taking import Delivered, RecordSource, Taker, Wish
+from whimbrel.errors import (
+    IllegalInvisibleTime,
+    IllegalOffset,
+    InvalidReceiptHandle,
+    OffsetNotFound,
+    StoreFull,
+    WhimbrelError,
+)
+from whimbrel.model.cluster import GroupProgress
+from whimbrel.rpc.handlers import Deferred
+
+__all__ = [
+    "INVISIBLE_MS_MAX",
+    "INVISIBLE_MS_MIN",
+    "Consumer",
+    "Delivered",
+    "PullWish",
+    "Pulled",
+    "Wish",
+]
+
+# RocketMQ's limits of a receive's invisible duration. A change of it may be shorter, down to "at once".
+INVISIBLE_MS_MIN = 10_000
+INVISIBLE_MS_MAX = 12 * 3600 * 1000
+# When a line whose state says "something is visible" yielded nothing, it is looked at again after this time.
+_LOOK_AGAIN_MS = 100
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Receive:
+    wish: Wish
+    deadline_ms: int
+    deferred: Deferred[list[Delivered]] = field(default_factory=Deferred)
+
+    @property
+    def topic(self) -> str:
+        return self.wish.topic
+
+    @property
+    def line(self) -> str:
+        return self.wish.group
+
+
+@dataclass(eq=False, slots=True)
+class _Pull:
+    wish: PullWish
+    deadline_ms: int
+    position: int  # what lies between the wish's offset and here does not match
+    deferred: Deferred[Pulled] = field(default_factory=Deferred)
+
+    @property
+    def topic(self) -> str:
+        return self.wish.topic
+
+    @property
+    def line(self) -> int:
+        return self.wish.queue_id
+
+
+class Consumer:
+    """Serves consumers from one store and one lease state."""
+
+    def __init__(
+        self,
+        store: RecordSource,
+        journal: Journal,
+        *,
+        broker_name: str,
+        broker_id: int,
+        now_ms: Callable[[], int],
+        schedule: Callable[[int, Callable[[], None]], object],
+        client_alive: Callable[[str, str], bool],
+        follows: bool = False,
+        polls_max: int = POLLS_MAX,
+    ) -> None:
+        """Prepare; call `open` next.
+
+        Args:
+            store: where the messages are.
+            journal: where changes are written down.
+            broker_name: shared by a master and its slaves.
+            broker_id: keeps delivery serials apart from those of the other brokers of that name.
+            now_ms: the clock.
+            schedule: calls a function once at a time, on this thread.
+            client_alive: tells by group and client id whether the client was heard lately.
+            follows: the log is another broker's (a slave): it may lag behind the lease state.
+            polls_max: parked polls at most.
+        """
+        self.follows = follows
+        self._store = store
+        self._broker_name = broker_name
+        self._now, self._schedule, self._client_alive = now_ms, schedule, client_alive
+        self.ledger = Ledger(journal, broker_id=broker_id)
+        self.ledger.on_merged = self._merged
+        self._table = self.ledger.table
+        self._taker = Taker(self._table, store, broker_name)
+        self._holds: Holds[_Receive | _Pull] = Holds(polls_max=polls_max)
+        self._dirty: dict[str, None] = {}  # topics whose polls may find something; a dict as an ordered set
+        self._watches: list[tuple[int, str, str]] = []  # (time, topic, group): a held message becomes visible
+        self._watched: dict[tuple[str, str], int] = {}  # which of `_watches` count
+        self._armed_at: float = inf
+        self._armed_turn = 0
+
+    def open(self) -> None:
+        """Load the lease state and begin to write it down."""
+        self.ledger.open()
+        self._arm()
+
+    def close(self) -> None:
+        """Answer all parked polls with nothing, and close the journal."""
+        for topic in self._holds.topics():
+            for key in self._holds.lines(topic):
+                for poll in self._holds.line(topic, key):
+                    self._holds.leave(poll)
+                    _answer_empty(poll)
+        self._armed_turn += 1
+        self.ledger.close()
+
+    @property
+    def parked(self) -> int:
+        """How many polls are parked."""
+        return len(self._holds)
+
+    # Receiving
+
+    def receive(self, wish: Wish, *, poll_ms: int) -> list[Delivered] | Deferred[list[Delivered]]:
+        """Take messages, or wait for some; the answer is empty when none came within `poll_ms`.
+
+        Raises:
+            IllegalInvisibleTime: the invisible time is out of bounds.
+            StoreFull: the leases can't be written down.
+            Throttled: too many polls are parked.
+        """
+        if wish.invisible_ms is not None and not INVISIBLE_MS_MIN <= wish.invisible_ms <= INVISIBLE_MS_MAX:
+            raise IllegalInvisibleTime(
+                f"the invisible duration must be from 10 s to 12 h, not {wish.invisible_ms / 1000:g} s"
+            )
+        now = self._now()
+        delivered, more = self._take(wish, now)
+        if delivered or poll_ms <= 0:
+            return delivered
+        poll = _Receive(wish, now + poll_ms)
+        self._park(poll, poll.deferred)
+        if more:
+            self._wake(wish.topic)
+        self._watch(wish.group, wish.topic, now)
+        self._arm()
+        return poll.deferred
+
+    def give_back(self, handles: Sequence[str]) -> None:
+        """Make messages visible again whose answer did not get out; that delivery does not count."""
+        now = self._now()
+        changes: list[Change] = []
+        for text in handles:
+            handle = ReceiptHandle.decode(text)
+            state = self._table.find(handle.group, handle.topic, handle.queue_id)
+            lease = state.leases.get(handle.offset) if state is not None else None
+            if state is None or lease is None or lease.serial != handle.serial or handle.epoch != state.epoch:
+                continue
+            back = lease._replace(
+                revision=lease.revision + 1,
+                visible_at=now,
+                attempt=max(lease.attempt - 1, 0),
+                auto_renew=False,
+            )
+            changes.append((state, handle.offset, handle.offset + 1, back))
+            self._wake(handle.topic)
+        self.ledger.commit_anyway(changes)
+
+    def arrived(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+        """Hear of a new message; what `MessageStore.on_arrival` wants."""
+        if topic not in self._dirty and self._holds.waits(topic):
+            self._wake(topic)
+
+    # What clients do with what they received
+
+    def ack_batch(self, group: str, topic: str, handles: Sequence[str]) -> list[InvalidReceiptHandle | None]:
+        """Mark messages done; return None, or what is wrong, for each handle.
+
+        Acknowledging a finished message again is no error.
+
+        Raises:
+            StoreFull: it can't be written down; nothing was acknowledged.
+        """
+        now = self._now()
+        results: list[InvalidReceiptHandle | None] = []
+        changes: list[Change] = []
+        for text in handles:
+            try:
+                handle = ReceiptHandle.decode(text)
+                state, standing = self._check(handle, group, topic, now)
+            except InvalidReceiptHandle as error:
+                results.append(error)
+                continue
+            results.append(None)
+            if standing is not Standing.FINISHED:
+                changes.append((state, handle.offset, handle.offset + 1, None))
+                if len(state.leases) >= INFLIGHT_MAX:
+                    self._wake(topic)
+        if changes:
+            self.ledger.commit(changes)
+        return results
+
+    def change_invisible(
+        self, group: str, topic: str, handle_text: str, invisible_ms: int, *, suspend: bool = False
+    ) -> str:
+        """Set when a message becomes visible again, 0 for at once; return its new receipt handle.
+
+        Args:
+            group: the caller's group.
+            topic: the message's topic.
+            handle_text: the current receipt handle; it no longer counts afterwards.
+            invisible_ms: from now on.
+            suspend: the delivery does not count as an attempt.
+
+        Raises:
+            IllegalInvisibleTime: below 0 or above 12 hours.
+            InvalidReceiptHandle: the handle does not count, or its message is done.
+            StoreFull: it can't be written down.
+        """
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            raise IllegalInvisibleTime(
+                f"the invisible duration must be from 0 to 12 h, not {invisible_ms / 1000:g} s"
+            )
+        now = self._now()
+        handle = ReceiptHandle.decode(handle_text)
+        state, standing = self._check(handle, group, topic, now)
+        if standing is Standing.FINISHED:
+            raise InvalidReceiptHandle("the message is acknowledged already")
+        serial = self._table.next_serial(now)
+        attempt = handle.attempt - suspend
+        self.ledger.commit(
+            [
+                (
+                    state,
+                    handle.offset,
+                    handle.offset + 1,
+                    Lease(serial, 0, now + invisible_ms, now, attempt, False, ""),
+                )
+            ]
+        )
+        if not invisible_ms:
+            self._wake(topic)
+        elif self._holds.parked(topic, group):
+            self._watch(group, topic, now)
+            self._arm()
+        return handle._replace(serial=serial).encode()
+
+    def release_client(self, client_id: str, group: str | None = None) -> None:
+        """Make what a client that has gone holds visible within about a second; of one group, or of all."""
+        now = self._now()
+        changes = self._table.released(client_id, group, now)
+        self.ledger.commit_anyway(changes)
+        for state in {change[0] for change in changes}:
+            if self._holds.parked(state.topic, state.group):
+                self._watch(state.group, state.topic, now)
+        self._arm()
+
+    # Pulling and positions
+
+    def pull(self, wish: PullWish, *, poll_ms: int) -> Pulled | Deferred[Pulled]:
+        """Read one queue from an offset on, or wait for a message there; no lease, no acknowledgement.
+
+        Raises:
+            CorruptRecord: the first record there does not decode.
+            IllegalOffset: the offset lies outside the queue.
+            Throttled: too many polls are parked.
+        """
+        pulled, more = read_queue(self._store, wish, wish.offset, follows=self.follows)
+        if pulled.messages or more or poll_ms <= 0:
+            return pulled
+        poll = _Pull(wish, self._now() + poll_ms, pulled.next_offset)
+        self._park(poll, poll.deferred)
+        self._arm()
+        return poll.deferred
+
+    def update_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Commit a position: forward marks everything before it done, backward is a reset."""
+        state = self._table.state(group, topic, queue_id)
+        if not self.follows or offset < 0:
+            self._check_offset(topic, queue_id, offset)
+        if state.started and offset < state.committed:
+            self.reset_offset(group, topic, queue_id, offset)
+        elif not state.started or offset > state.committed:
+            self.ledger.commit([(state, 0, offset, None)])
+            self._wake(topic)
+
+    def get_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the group's committed offset; raises OffsetNotFound when it has none."""
+        state = self._table.find(group, topic, queue_id)
+        if state is None or not state.started:
+            raise OffsetNotFound(f"group {group} has no offset on {topic}/{queue_id}")
+        return state.committed
+
+    def query_offset(
+        self, topic: str, queue_id: int, policy: Literal["begin", "end", "time"], timestamp_ms: int = 0
+    ) -> int:
+        """Return the queue's first offset, its end, or the first offset stored at or after a time."""
+        if policy == "time":
+            return self._store.offset_by_time(topic, queue_id, timestamp_ms)
+        return self._store.queue_range(topic, queue_id)[policy == "end"]
+
+    def reset_offset(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Put a group's position anywhere in the queue and forget its leases; return the old position.
+
+        Raises:
+            IllegalOffset: the offset lies outside the queue.
+            StoreFull: it can't be written down.
+        """
+        self._check_offset(topic, queue_id, offset)
+        state = self._table.state(group, topic, queue_id)
+        before = state.committed if state.started else None
+        self.ledger.commit_entries(state.names.done(state.epoch + 1, 0, offset))
+        log.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
+        self._wake(topic)
+        return before
+
+    def import_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Take over a position from RocketMQ's consumerOffset.json; return False when ours is better.
+
+        Our own exports never lie before our state, so a greater offset is RocketMQ's. Not after a reset:
+        the file may be older than that.
+        """
+        state = self._table.state(group, topic, queue_id)
+        if state.started and (state.epoch or offset <= state.committed):
+            return False
+        self.ledger.commit([(state, 0, offset, None)])
+        return True
+
+    def committed_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return every group's committed offsets: by (topic, group), by queue."""
+        offsets: dict[tuple[str, str], dict[int, int]] = {}
+        for state in self._table.states():
+            if state.started:
+                offsets.setdefault((state.topic, state.group), {})[state.queue_id] = state.committed
+        return offsets
+
+    def progress(self, group: str) -> list[GroupProgress]:
+        """Return how far a group is on each queue that it has a position on."""
+        return [
+            self._progress_of(state)
+            for state in sorted(self._table.states(), key=lambda state: (state.topic, state.queue_id))
+            if state.group == group and state.started
+        ]
+
+    def groups(self) -> set[str]:
+        """Return the groups that have a position anywhere."""
+        return {state.group for state in self._table.states() if state.started}
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group's positions and leases, here and on the other brokers of the group."""
+        self._forget([state for state in self._table.states() if state.group == group])
+        self._taker.forget(group, None)
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget all groups' positions and leases on a topic."""
+        self._forget([state for state in self._table.states() if state.topic == topic])
+        self._taker.forget(None, topic)
+
+    def clamp_to_log(self) -> int:
+        """Cut what the state says about messages that the log does not hold; return on how many queues.
+
+        Call it when a master becomes writable, before the first append: a log that lost its tail gives
+        those offsets to new messages, which must not count as delivered. A slave's log merely lags.
+        """
+        cut = 0
+        for state in self._table.states():
+            end = self._store.queue_range(state.topic, state.queue_id)[1]
+            if state.next > end:
+                log.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
+                            state.group, state.topic, state.queue_id, state.next, end)  # fmt: skip
+                self.ledger.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
+                cut += 1
+        return cut
+
+    # Inside: changes
+
+    def _take(self, wish: Wish, now: int) -> tuple[list[Delivered], bool]:
+        plan = self._taker.plan(wish, now)
+        if plan.changes:
+            try:
+                self.ledger.commit(plan.changes)
+            except StoreFull:
+                plan.undo()
+                raise
+            if wish.invisible_ms is None and plan.delivered:
+                self._arm()
+        return plan.delivered, plan.more
+
+    def _forget(self, states: Sequence[QueueLeases]) -> None:
+        entries = b"".join(state.names.epoch(state.epoch + 1) for state in states if state.started)
+        if entries:
+            self.ledger.commit_entries(entries)
+
+    # Inside: checks and reads
+
+    def _check(self, handle: ReceiptHandle, group: str, topic: str, now: int) -> tuple[QueueLeases, Standing]:
+        if handle.broker_name != self._broker_name or handle.group != group or handle.topic != topic:
+            raise InvalidReceiptHandle("the receipt handle belongs to another broker, group or topic")
+        state = self._table.find(group, topic, handle.queue_id)
+        if state is not None:
+            standing = state.standing(handle, now)
+            if standing is not Standing.UNKNOWN:
+                return state, standing
+        # A delivery that only the other side, or a journal's lost tail, knows of: the record must at least
+        # be there.
+        low, high = self._store.queue_range(topic, handle.queue_id)
+        if handle.offset < high:
+            if handle.offset >= low:
+                unit = self._store.queue_units(topic, handle.queue_id, handle.offset, 1)
+                if not unit or unit[0][:2] != (handle.physical_offset, handle.size):
+                    raise InvalidReceiptHandle("the receipt handle does not fit the message at its offset")
+        elif not self.follows:
+            raise InvalidReceiptHandle("the receipt handle names a message that the log does not hold")
+        return state or self._table.state(group, topic, handle.queue_id), Standing.UNKNOWN
+
+    def _check_offset(self, topic: str, queue_id: int, offset: int) -> None:
+        low, high = self._store.queue_range(topic, queue_id)
+        if not 0 <= offset <= high:
+            raise IllegalOffset(
+                f"offset {offset} lies outside {topic}/{queue_id}, which holds {low} to {high}"
+            )
+
+    def _progress_of(self, state: QueueLeases) -> GroupProgress:
+        end = self._store.queue_range(state.topic, state.queue_id)[1]
+        return GroupProgress(
+            topic=state.topic,
+            queue_id=state.queue_id,
+            committed_offset=state.committed,
+            next_offset=state.next,
+            max_offset=end,
+            in_flight=len(state.leases),
+            lag=state.unfinished(end),
+        )
+
+    # Inside: parked polls and time
+
+    def _park(self, poll: _Receive | _Pull, deferred: Deferred[list[Delivered]] | Deferred[Pulled]) -> None:
+        self._holds.park(poll)
+
+        def leave() -> None:
+            self._holds.leave(poll)
+
+        deferred.on_cancel = leave
+
+    def _merged(self) -> None:
+        for topic in self._holds.topics():
+            self._wake(topic)
+        self._arm()
+
+    def _wake(self, topic: str) -> None:
+        """Serve the topic's polls soon."""
+        if not self._holds.waits(topic):
+            return
+        if not self._dirty:
+            self._schedule(self._now(), self._serve_dirty)
+        self._dirty[topic] = None
+
+    def _serve_dirty(self) -> None:
+        now = self._now()
+        topics, self._dirty = self._dirty, {}
+        for topic in topics:
+            for key in self._holds.lines(topic):
+                if isinstance(key, str):
+                    self._serve_receives(topic, key, now)
+                else:
+                    for poll in self._holds.line(topic, key):
+                        if isinstance(poll, _Pull):
+                            self._serve_pull(poll)
+        self._arm()
+
+    def _serve_receives(self, topic: str, group: str, now: int) -> None:
+        fruitless: set[str] = set()  # filters for which there is nothing
+        for poll in self._holds.line(topic, group):
+            if not isinstance(poll, _Receive) or poll.wish.filter.expression in fruitless:
+                continue
+            try:
+                delivered, more = self._take(poll.wish, now)
+            except WhimbrelError as error:
+                self._holds.leave(poll)
+                poll.deferred.fail(error)
+                continue
+            if delivered:
+                self._holds.leave(poll)
+                if not poll.deferred.complete(delivered):
+                    self.give_back([one.handle for one in delivered])
+                continue
+            fruitless.add(poll.wish.filter.expression)
+            if more:
+                self._wake(topic)
+        if self._holds.parked(topic, group):
+            self._watch(group, topic, now)
+
+    def _serve_pull(self, poll: _Pull) -> None:
+        try:
+            pulled, more = read_queue(self._store, poll.wish, poll.position, follows=self.follows)
+        except WhimbrelError as error:
+            self._holds.leave(poll)
+            poll.deferred.fail(error)
+            return
+        poll.position = pulled.next_offset
+        if pulled.messages or more:
+            self._holds.leave(poll)
+            poll.deferred.complete(pulled)
+
+    def _watch(self, group: str, topic: str, now: int) -> None:
+        """See to it that the line is served when its next held message becomes visible."""
+        at: int | None = None
+        for queue_id, (state, _) in self._taker.line(group, topic).queues.items():
+            visible_at = state.next_visible(self._store.queue_range(topic, queue_id)[1])
+            if visible_at is not None and (at is None or visible_at < at):
+                at = visible_at
+        if at is None:
+            return
+        if at <= now:
+            at = now + _LOOK_AGAIN_MS
+        key = (topic, group)
+        if at < self._watched.get(key, inf):
+            self._watched[key] = at
+            heapq.heappush(self._watches, (at, topic, group))
+
+    def _arm(self) -> None:
+        """Have `_tick` called when something is due."""
+        at = min(self._table.next_renewal(), self._watches[0][0] if self._watches else inf)
+        deadline = self._holds.next_deadline()
+        if deadline is not None and deadline < at:
+            at = deadline
+        if at < self._armed_at:
+            self._armed_at = at
+            self._armed_turn = turn = self._armed_turn + 1
+            self._schedule(int(at), lambda: self._tick(turn))
+
+    def _tick(self, turn: int) -> None:
+        if turn != self._armed_turn:
+            return  # another one was armed for an earlier time
+        self._armed_at = inf
+        now = self._now()
+        self.ledger.commit_anyway(self._table.renewals_due(now, self._client_alive))
+        while self._watches and self._watches[0][0] <= now:
+            at, topic, group = heapq.heappop(self._watches)
+            if self._watched.get((topic, group)) == at:
+                del self._watched[topic, group]
+                self._serve_receives(topic, group, now)
+        for poll in self._holds.expired(now):
+            _answer_empty(poll)
+        self._arm()
+
+
+def _answer_empty(poll: _Receive | _Pull) -> None:
+    if isinstance(poll, _Receive):
+        poll.deferred.complete([])
+    else:
+        poll.deferred.complete(Pulled([], poll.position))
