@@ -1,7 +1,11 @@
-"""Settings of one broker process, with the reason of every default."""
+"""Settings of one broker process."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from whimbrel.broker.sending import Durability
+from whimbrel.config import option
+from whimbrel.store.options import StoreOptions
 
 __all__ = ["BrokerOptions"]
 
@@ -10,60 +14,81 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOptions:
-    """What a broker is told.
+    """A broker, master or slave, beside whose store directory a replicator runs."""
 
-    Attributes:
-        name: shared by a master and its slaves. id: 0 for the master, above 0 for slaves, each its own. role:
-        master or slave. cluster: cluster name; also the name of a built-in topic and a property of every
-        message. store: store directory, shared with the replicator beside this broker. host: address to
-        listen on; loopback unless told otherwise, so that nothing is open by accident. port: port to listen
-        on; 0 takes a free one. advertise_host: host that clients are told; empty: this machine's name, or
-        loopback when it listens there. advertise_port: port that clients are told; 0: the bound one.
-        nameservers: all of them; they share nothing, so the broker registers with each. flush: `sync` answers
-        a send after its record is on disk, `async` at once. replication: `sync` answers a send after `acks`
-        slaves hold its record. acks: how many slaves must confirm. expected_slaves: a master counts as
-        settled at once when so many are registered. auto_create_topics: whether a send creates its topic.
-        auto_create_groups: whether a receive creates its group. slave_read_enable: whether `PullMessage`
-        sends slow readers to a slave. slave_fallbehind_max_bytes: a slave that lacks more does not count for
-        synchronous replication. sync_flush_timeout_ms: how long a send waits for the disk (RocketMQ:
-        syncFlushTimeout). slave_timeout_ms: how long a send waits for slaves (RocketMQ: slaveTimeout).
-        commitlog_file_size: bytes; that of existing files wins. consumequeue_file_size: bytes, a multiple of
-        20. index_slots: slots of an index file. index_entries: entries of an index file. flush_interval_ms:
-        asynchronous flush: time between two. reserved_hours: log files older than this go.
-        disk_used_ratio_max: above it old files go at any hour. disk_clean_ratio: above it files go without
-        looking at their age. disk_full_ratio: above it writes are refused. ready_file: written once the
-        broker serves. log_level: a level of the logging module. log_format: `text` or `json`.
-    """
+    process: ClassVar[str] = "broker"
 
-    name: str = "broker-a"
-    id: int = 0
-    role: Literal["master", "slave"] = "master"
-    cluster: str = "DefaultCluster"
-    store: str = ""
-    host: str = "127.0.0.1"
-    port: int = 8091
-    advertise_host: str = ""
-    advertise_port: int = 0
-    nameservers: list[str] = field(default_factory=lambda: ["127.0.0.1:8081"])
-    flush: Literal["sync", "async"] = "async"
-    replication: Literal["sync", "async"] = "async"
-    acks: int = 1
-    expected_slaves: int = 0
-    auto_create_topics: bool = False
-    auto_create_groups: bool = False
-    slave_read_enable: bool = False
-    slave_fallbehind_max_bytes: int = 256 * _MIB
-    sync_flush_timeout_ms: int = 5000
-    slave_timeout_ms: int = 3000
-    commitlog_file_size: int = 1 << 30
-    consumequeue_file_size: int = 6_000_000
-    index_slots: int = 5_000_000
-    index_entries: int = 20_000_000
-    flush_interval_ms: int = 500
-    reserved_hours: float = 72.0
-    disk_used_ratio_max: float = 0.75
-    disk_clean_ratio: float = 0.85
-    disk_full_ratio: float = 0.90
-    ready_file: str = ""
-    log_level: str = "INFO"
-    log_format: Literal["text", "json"] = "text"
+    name: str = option("broker-a", help="name shared by a master and its slaves")
+    id: int = option(0, help="0 for the master, above 0 for slaves, each its own", minimum=0, maximum=63)
+    role: Literal["master", "slave"] = option("master", help="what this broker is")
+    cluster: str = option("DefaultCluster", help="cluster name; a property of every message")
+    store: str = option("", help="store directory, shared with the replicator beside this broker")
+    # Loopback, so that nothing is open by accident.
+    host: str = option("127.0.0.1", help="address to listen on")
+    port: int = option(8091, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
+    advertise_host: str = option("", help="host that clients are told; empty: chosen by how they come")
+    advertise_port: int = option(0, help="port that clients are told; 0: the bound one", minimum=0)
+    # They share nothing, so the broker registers with each.
+    nameservers: tuple[str, ...] = option(("127.0.0.1:8081",), help="all nameservers, HOST:PORT")
+    flush: Literal["sync", "async"] = option("async", help="sync answers a send after its record is on disk")
+    replication: Literal["sync", "async"] = option("async", help="sync answers after `acks` slaves hold it")
+    acks: int = option(1, help="slaves that must confirm", minimum=1, maximum=16)
+    expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
+    auto_create_topics: bool = option(False, help="a send creates its topic")
+    auto_create_groups: bool = option(False, help="a receive creates its group")
+    slave_read_enable: bool = option(False, help="pulls far behind are sent to a slave")
+    # RocketMQ's haSlaveFallbehindMax.
+    slave_fallbehind_max_bytes: int = option(256 * _MIB, help="a slave that lacks more does not count")
+    sync_flush_timeout_ms: int = option(5000, help="how long a send waits for the disk", minimum=1)
+    slave_timeout_ms: int = option(3000, help="how long a send waits for slaves", minimum=1)
+    commitlog_file_size: int = option(1 << 30, help="bytes; that of existing files wins", minimum=64 * 1024)
+    consumequeue_file_size: int = option(6_000_000, help="bytes, a multiple of 20", minimum=20)
+    index_slots: int = option(5_000_000, help="slots of an index file", minimum=1)
+    index_entries: int = option(20_000_000, help="entries of an index file", minimum=2)
+    flush_interval_ms: int = option(500, help="asynchronous flush: time between two", minimum=1)
+    reserved_hours: float = option(72.0, help="log files older than this are removed", minimum=0)
+    disk_used_ratio_max: float = option(0.75, help="above it old files go at any hour", minimum=0, maximum=1)
+    disk_clean_ratio: float = option(0.85, help="above it files go whatever their age", minimum=0, maximum=1)
+    disk_full_ratio: float = option(0.90, help="above it writes are refused", minimum=0, maximum=1)
+    ready_file: str = option("", help="written once the broker serves")
+    log_level: str = option("INFO", help="level of the logging module")
+    log_format: Literal["text", "json"] = option("text", help="how log lines look")
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work."""
+        if not self.store:
+            raise ValueError("store: name the store directory")
+        if (self.role == "master") != (self.id == 0):
+            raise ValueError(
+                f"id: a {self.role} can't have id {self.id}; the master's is 0, slaves' are above"
+            )
+        if not self.name or not self.cluster:
+            raise ValueError("name and cluster must not be empty")
+        _ = self.store_options
+
+    @property
+    def store_options(self) -> StoreOptions:
+        """What the message store is told."""
+        return StoreOptions(
+            commitlog_file_size=self.commitlog_file_size,
+            consumequeue_file_size=self.consumequeue_file_size,
+            index_slots=self.index_slots,
+            index_entries=self.index_entries,
+            flush=self.flush,
+            flush_interval_ms=self.flush_interval_ms,
+            reserved_hours=self.reserved_hours,
+            disk_used_ratio_max=self.disk_used_ratio_max,
+            disk_clean_ratio=self.disk_clean_ratio,
+            disk_full_ratio=self.disk_full_ratio,
+        )
+
+    @property
+    def durability(self) -> Durability:
+        """What the answer to a send promises."""
+        return Durability(
+            sync_flush=self.flush == "sync",
+            acks=self.acks if self.replication == "sync" else 0,
+            fallbehind_max=self.slave_fallbehind_max_bytes,
+            flush_timeout_s=self.sync_flush_timeout_ms / 1000,
+            slave_timeout_s=self.slave_timeout_ms / 1000,
+        )

@@ -118,7 +118,7 @@ async def watch_metadata(address: str, name: str, broker_id: int) -> AsyncIterat
         stream = open_stream(replica.WatchMetadataRequest(broker_name=name, broker_id=broker_id))
         try:
             while True:
-                response = await asyncio.wait_for(stream.read(), SILENCE_MAX_S)
+                response: Any = await asyncio.wait_for(stream.read(), SILENCE_MAX_S)
                 if response is grpc.aio.EOF:
                     return
                 yield Metadata(

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from whimbrel.errors import ClientIdRequired, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.rpc.handlers import Call
 
-__all__ = ["OK", "client_id", "common_status", "status_of"]
+__all__ = ["OK", "client_id", "common_status", "namespace_of", "status_of"]
 
 OK = v2.Status(code=v2.OK, message="OK")
 MULTIPLE = v2.Status(code=v2.MULTIPLE_RESULTS, message="the entries differ")
@@ -33,3 +34,8 @@ def client_id(metadata: Mapping[str, str]) -> str:
     if not found.strip():
         raise ClientIdRequired("the header x-mq-client-id is missing")
     return found
+
+
+def namespace_of(call: Call, resource: v2.Resource) -> str:
+    """Return the namespace that the answer must echo: Node's SDK gives it in the header only."""
+    return resource.resource_namespace or call.metadata.get("x-mq-namespace", "")

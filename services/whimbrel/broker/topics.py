@@ -43,20 +43,28 @@ class TopicTable(VersionedTable[TopicConfig]):
         """
         return is_system_topic(name) or name in self._own
 
-    def create_by_send(self, name: str) -> TopicConfig | None:
-        """Create the topic from the template; None when this broker does not create topics by itself."""
+    def would_create(self, name: str) -> TopicConfig | None:
+        """Return the topic that a send would create.
+
+        None when this broker does not create topics by itself.
+        """
         template = self.rows.get(TEMPLATE_TOPIC)
         if not self.auto_create or template is None or not template.permission & Permission.INHERIT:
             return None
         queues = min(AUTO_QUEUES, template.write_queues)
-        made = TopicConfig(
+        return TopicConfig(
             name=name,
             read_queues=queues,
             write_queues=queues,
             permission=template.permission & ~Permission.INHERIT,
             filter_type=template.filter_type,
         ).with_type(MessageType.NORMAL)
-        self.put(made)
+
+    def create_by_send(self, name: str) -> TopicConfig | None:
+        """Create the topic from the template; None when this broker does not create topics by itself."""
+        made = self.would_create(name)
+        if made is not None:
+            self.put(made)
         return made
 
 

@@ -1,0 +1,315 @@
+"""The consuming side's edge: receive, acknowledge, change the invisible time, pull, and the offset calls.
+
+Checks run in RocketMQ's order, then `consuming.py` does the work, and its values become messages here. A
+stream answer is complete when it is written:
+
+    receive   status, one message each, delivery_timestamp      nothing: status 40401, delivery_timestamp
+    pull      status, one message each, next_offset             nothing: status OK, next_offset
+    error     status, delivery_timestamp
+
+The delivery timestamp closes every receive: without it the Python SDK's push consumer throws its batch away.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from whimbrel.broker.consuming import Consumer, Delivered, Pulled, PullWish, Wish
+from whimbrel.broker.delivery_service import delivered, timestamp
+from whimbrel.broker.filters import TagFilter, compile_filter
+from whimbrel.broker.groups import GroupTable
+from whimbrel.broker.holds import poll_time_ms
+from whimbrel.broker.reply_service import OK, common_status, namespace_of, status_of
+from whimbrel.broker.topics import AUTO_QUEUES, TopicTable
+from whimbrel.errors import (
+    BadRequest,
+    CorruptRecord,
+    Forbidden,
+    GroupNotFound,
+    IllegalInvisibleTime,
+    NotSupported,
+    TopicNotFound,
+    WhimbrelError,
+)
+from whimbrel.model.names import (
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    RECEIVE_BATCH_MAX,
+    check_group,
+    check_topic,
+)
+from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.handlers import Call, Deferred
+
+__all__ = ["SUGGESTION_TRAILER", "ReadSplitting", "ReceiveService"]
+
+SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
+MEMORY_RATIO = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what counts as "in memory"
+NOTHING = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class ReadSplitting:
+    """Which broker id a puller should ask next (`PullMessageProcessor` of RocketMQ 4.9.3)."""
+
+    def __init__(self, *, enabled: bool, written: Callable[[], int]) -> None:
+        """Take the switch `slave_read_enable` and the end of the log."""
+        self._enabled = enabled
+        self._written = written
+        self._memory = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_RATIO)
+
+    def suggest(self, group: GroupConfig, last_physical_offset: int | None) -> int:
+        """Return the id; `last_physical_offset` is where the last examined message lies, None for nothing."""
+        if not self._enabled:
+            return 0
+        if last_physical_offset is not None and self._written() - last_physical_offset > self._memory:
+            return group.slow_broker_id
+        return group.broker_id
+
+
+class ReceiveService:
+    """Handles the calls of consumers on the loop's thread."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumer: Consumer,
+        splitting: ReadSplitting,
+        *,
+        master: bool,
+        clock: Callable[[], int],
+    ) -> None:
+        """Take what is needed; a slave makes no groups, its table is its master's."""
+        self._topics, self._groups = topics, groups
+        self._consumer = consumer
+        self._splitting = splitting
+        self._master = master
+        self._clock = clock
+
+    def _group(self, name: str) -> GroupConfig:
+        group = self._groups.find(name, create=self._master)
+        if group is None:
+            if not self._groups.auto_create:
+                raise GroupNotFound(f"no consumer group {name}; create it, or switch auto_create_groups on")
+            group = GroupConfig(name=name)
+        if not group.consume_enabled:
+            raise Forbidden(f"reading is switched off for group {name}")
+        return group
+
+    def _topic(self, name: str) -> TopicConfig:
+        """Return a readable topic; one that a send may create yet is read as if it were there."""
+        topic = self._topics.get(name)
+        if topic is None:
+            if not self._topics.auto_create:
+                raise TopicNotFound(f"no topic {name}; create it, or switch auto_create_topics on")
+            return TopicConfig(name=name, read_queues=AUTO_QUEUES, write_queues=AUTO_QUEUES)
+        return topic
+
+    def receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
+        """Take messages under a lease, or wait for some."""
+        name, group_name = request.message_queue.topic.name, request.group.name
+        check_topic(name)
+        check_group(group_name)
+        invisible_ms: int | None = None
+        if not request.auto_renew:
+            invisible_ms = _milliseconds(request.invisible_duration)
+            if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
+                raise IllegalInvisibleTime(
+                    f"the invisible duration must be from 10 s to 12 h, not {invisible_ms / 1000:g} s"
+                )
+        wanted = _filter(request.filter_expression)
+        topic = self._topic(name)
+        group = self._group(group_name)
+        if not topic.readable:
+            raise Forbidden(f"topic {name} has no readable queue here")
+        if group.fifo:
+            raise NotSupported(f"group {group_name} is ordered, and ordered delivery is not supported yet")
+        wish = Wish(
+            group=group_name,
+            topic=name,
+            queue_ids=range(topic.read_queues),
+            filter=wanted,
+            batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
+            invisible_ms=invisible_ms,
+            client_id=call.metadata["x-mq-client-id"],
+        )
+        polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
+        found = self._consumer.receive(wish, poll_ms=_poll_ms(call, polling))
+        namespace = namespace_of(call, request.message_queue.topic)
+
+        def frames(taken: list[Delivered]) -> list[Any]:
+            return self._frames(taken, namespace)
+
+        if isinstance(found, Deferred):
+            return _chained(
+                found, frames, lambda taken: self._consumer.give_back([one.handle for one in taken])
+            )
+        return frames(found)
+
+    def _frames(self, taken: list[Delivered], namespace: str) -> list[Any]:
+        response = messaging.ReceiveMessageResponse
+        frames = [response(status=OK if taken else NOTHING)]
+        for one in taken:
+            message = delivered(
+                one.message, namespace=namespace, receipt_handle=one.handle, attempt=one.attempt
+            )
+            frames.append(response(message=message))
+        frames.append(response(delivery_timestamp=timestamp(self._clock())))
+        return frames
+
+    def receive_failed(self, call: Call, error: WhimbrelError) -> list[Any]:
+        """Return the answer to a refused receive."""
+        return [
+            messaging.ReceiveMessageResponse(status=status_of(error)),
+            messaging.ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock())),
+        ]
+
+    def acknowledge(self, call: Call, request: messaging.AckMessageRequest) -> Any:
+        """Finish messages; one entry each, in order."""
+        check_topic(request.topic.name)
+        check_group(request.group.name)
+        if not request.entries:
+            raise BadRequest("the request acknowledges nothing")
+        handles = [entry.receipt_handle for entry in request.entries]
+        errors = self._consumer.ack_batch(request.group.name, request.topic.name, handles)
+        statuses = [OK if error is None else status_of(error) for error in errors]
+        response = messaging.AckMessageResponse(status=common_status(statuses))
+        for entry, status in zip(request.entries, statuses, strict=True):
+            response.entries.add(
+                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+            )
+        return response
+
+    def change_invisible(self, call: Call, request: messaging.ChangeInvisibleDurationRequest) -> Any:
+        """Set when a message comes again.
+
+        The answer always carries a handle: clients overwrite theirs with it.
+        """
+        handle = request.receipt_handle
+        try:
+            check_topic(request.topic.name)
+            check_group(request.group.name)
+            handle = self._consumer.change_invisible(
+                request.group.name,
+                request.topic.name,
+                handle,
+                _milliseconds(request.invisible_duration),
+                suspend=request.suspend,
+            )
+        except WhimbrelError as error:
+            return messaging.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
+        return messaging.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+
+    def pull(self, call: Call, request: messaging.PullMessageRequest) -> Any:
+        """Read one queue from an offset on, without leases."""
+        topic, queue_id = self._queue(request.message_queue)
+        check_group(request.group.name)
+        wanted = _filter(request.filter_expression)
+        group = self._group(request.group.name)
+        wish = PullWish(
+            topic=topic.name,
+            queue_id=queue_id,
+            offset=request.offset,
+            batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
+            filter=wanted,
+        )
+        found = self._consumer.pull(wish, poll_ms=_poll_ms(call, request.long_polling_timeout))
+        namespace = namespace_of(call, request.message_queue.topic)
+
+        def frames(pulled: Pulled) -> list[Any]:
+            last = pulled.messages[-1].physical_offset if pulled.messages else None
+            call.trailers.append((SUGGESTION_TRAILER, str(self._splitting.suggest(group, last))))
+            response = messaging.PullMessageResponse
+            answer = [response(status=OK)]
+            answer += [
+                response(message=delivered(message, namespace=namespace)) for message in pulled.messages
+            ]
+            answer.append(response(next_offset=pulled.next_offset))
+            return answer
+
+        if isinstance(found, Deferred):
+            return _chained(found, frames, lambda _: None)
+        return frames(found)
+
+    def _queue(self, queue: v2.MessageQueue) -> tuple[TopicConfig, int]:
+        """Return the topic and id of a queue that must be named exactly."""
+        check_topic(queue.topic.name)
+        topic = self._topics.get(queue.topic.name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {queue.topic.name}")
+        if not topic.readable:
+            raise Forbidden(f"topic {topic.name} has no readable queue here")
+        if not 0 <= queue.id < topic.read_queues:
+            raise BadRequest(f"queue {queue.id} is not one of the {topic.read_queues} of {topic.name}")
+        return topic, queue.id
+
+    def update_offset(self, call: Call, request: messaging.UpdateOffsetRequest) -> Any:
+        """Commit a group's position on one queue."""
+        topic, queue_id = self._queue(request.message_queue)
+        check_group(request.group.name)
+        self._group(request.group.name)
+        self._consumer.update_offset(request.group.name, topic.name, queue_id, request.offset)
+        return messaging.UpdateOffsetResponse(status=OK)
+
+    def get_offset(self, call: Call, request: messaging.GetOffsetRequest) -> Any:
+        """Return a group's position on one queue."""
+        topic, queue_id = self._queue(request.message_queue)
+        check_group(request.group.name)
+        offset = self._consumer.get_offset(request.group.name, topic.name, queue_id)
+        return messaging.GetOffsetResponse(status=OK, offset=offset)
+
+    def query_offset(self, call: Call, request: messaging.QueryOffsetRequest) -> Any:
+        """Return where a queue begins, ends, or stands at a time."""
+        topic, queue_id = self._queue(request.message_queue)
+        policy: Literal["begin", "end", "time"] = "begin"
+        if request.query_offset_policy == messaging.END:
+            policy = "end"
+        elif request.query_offset_policy == messaging.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise BadRequest("the policy TIMESTAMP needs a timestamp")
+            policy = "time"
+        at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
+        offset = self._consumer.query_offset(topic.name, queue_id, policy, at_ms)
+        return messaging.QueryOffsetResponse(status=OK, offset=offset)
+
+
+def _milliseconds(duration: Any) -> int:
+    return int(duration.seconds) * 1000 + int(duration.nanos) // 1_000_000
+
+
+def _poll_ms(call: Call, polling: Any) -> int:
+    remaining = None if call.deadline is None else int((call.deadline - time.monotonic()) * 1000)
+    return poll_time_ms(None if polling is None else _milliseconds(polling), remaining)
+
+
+def _filter(expression: v2.FilterExpression) -> TagFilter:
+    return compile_filter("sql" if expression.type == v2.SQL else "tag", expression.expression)
+
+
+def _chained(
+    inner: Deferred[R], answer: Callable[[R], Sequence[S]], undo: Callable[[R], None]
+) -> Deferred[Sequence[S]]:
+    """Return a deferred answer made from another one; `undo` takes back what no caller is there for."""
+    outer: Deferred[Sequence[S]] = Deferred()
+
+    def wake() -> None:
+        if inner.error is not None:
+            outer.fail(inner.error)
+            return
+        result = inner.result
+        assert result is not None
+        try:
+            if not outer.complete(answer(result)):
+                undo(result)
+        except ValueError as error:  # text that protobuf does not take, in a record that others wrote
+            outer.fail(CorruptRecord(f"a record can't be delivered: {error}"))
+
+    inner.waker = wake
+    outer.on_cancel = inner.cancel
+    return outer

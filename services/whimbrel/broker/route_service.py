@@ -1,0 +1,113 @@
+"""QueryRoute and QueryAssignment for this broker alone: SDKs that were given its address ask for both.
+
+The nameserver answers for the whole cluster; a broker knows only itself, and gives back the address that it
+was asked under, since that one works for the caller. A slave shows itself without the write permission, under
+broker id 0: SDKs look at no other.
+"""
+
+from typing import Any
+
+from whimbrel.broker.groups import GroupTable
+from whimbrel.broker.reply_service import OK, namespace_of
+from whimbrel.broker.topics import TopicTable
+from whimbrel.errors import Forbidden, IllegalAccessPoint, TopicNotFound
+from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.topic import MessageType, Permission, TopicConfig
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.handlers import Call
+
+__all__ = ["RouteService"]
+
+_ACCEPTED: dict[MessageType, tuple[v2.MessageType, ...]] = {
+    MessageType.NORMAL: (v2.NORMAL,),
+    MessageType.FIFO: (v2.FIFO,),
+    MessageType.DELAY: (v2.DELAY,),
+    MessageType.TRANSACTION: (v2.TRANSACTION,),
+    MessageType.MIXED: (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
+    MessageType.LITE: (v2.LITE,),
+    MessageType.PRIORITY: (v2.PRIORITY,),
+}
+
+
+class RouteService:
+    """Answers where this broker's queues are."""
+
+    def __init__(self, topics: TopicTable, groups: GroupTable, *, name: str, master: bool) -> None:
+        """Take the tables."""
+        self._topics, self._groups = topics, groups
+        self._name = name
+        self._master = master
+
+    def _topic(self, name: str) -> TopicConfig:
+        check_topic(name)
+        topic = self._topics.get(name)
+        if topic is None and self._master:
+            topic = self._topics.would_create(name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {name}")
+        return topic
+
+    def _queue(
+        self,
+        topic: TopicConfig,
+        queue_id: int,
+        permission: v2.Permission,
+        resource: v2.Resource,
+        endpoints: Any,
+    ) -> v2.MessageQueue:
+        return v2.MessageQueue(
+            topic=resource,
+            id=queue_id,
+            permission=permission,
+            broker=v2.Broker(name=self._name, id=0, endpoints=endpoints),
+            accept_message_types=_ACCEPTED[topic.message_type],
+        )
+
+    def query_route(self, call: Call, request: messaging.QueryRouteRequest) -> Any:
+        """List the queues of a topic on this broker."""
+        topic = self._topic(request.topic.name)
+        _check_endpoints(request.endpoints)
+        resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
+        response = messaging.QueryRouteResponse(status=OK)
+        readable = topic.read_queues if topic.permission & Permission.READ else 0
+        writable = topic.write_queues if topic.permission & Permission.WRITE and self._master else 0
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            permission = _permission(read=queue_id < readable, write=queue_id < writable)
+            response.message_queues.append(
+                self._queue(topic, queue_id, permission, resource, request.endpoints)
+            )
+        return response
+
+    def query_assignment(self, call: Call, request: messaging.QueryAssignmentRequest) -> Any:
+        """Assign the broker as a whole, or, to an ordered group, each of its queues."""
+        topic = self._topic(request.topic.name)
+        check_group(request.group.name)
+        _check_endpoints(request.endpoints)
+        if not topic.readable:
+            raise Forbidden(f"topic {topic.name} has no readable queue here")
+        group = self._groups.get(request.group.name)
+        queue_ids = range(topic.read_queues) if group is not None and group.fifo else (-1,)
+        permission = _permission(read=True, write=topic.writable and self._master)
+        resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
+        response = messaging.QueryAssignmentResponse(status=OK)
+        for queue_id in queue_ids:
+            queue = self._queue(topic, queue_id, permission, resource, request.endpoints)
+            response.assignments.add(message_queue=queue)
+        return response
+
+
+def _permission(*, read: bool, write: bool) -> v2.Permission:
+    if read:
+        return v2.READ_WRITE if write else v2.READ
+    return v2.WRITE if write else v2.NONE
+
+
+def _check_endpoints(endpoints: v2.Endpoints) -> None:
+    if not endpoints.addresses or endpoints.scheme == v2.ADDRESS_SCHEME_UNSPECIFIED:
+        raise IllegalAccessPoint("the request names no access point")
+    if endpoints.scheme == v2.DOMAIN_NAME and len(endpoints.addresses) != 1:
+        raise IllegalAccessPoint("an access point of the scheme DOMAIN_NAME has exactly one address")
+    for address in endpoints.addresses:
+        if not address.host or not 0 < address.port < 65536:
+            raise IllegalAccessPoint(f"{address.host}:{address.port} can't be dialled")
