@@ -445,7 +445,7 @@ class LogWriter:
         return ""
 
     def close(self, *, clean: bool = True) -> None:
-        """Stop; `clean` flushes, moves the mark to the end and removes `abort`: the next start relies on it."""
+        """Stop; `clean` flushes, moves the mark to the end and removes `abort`, which the next start sees."""
         self.ahead.stop()
         self.flusher.stop()
         if clean and not self.failed:

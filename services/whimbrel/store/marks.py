@@ -17,6 +17,7 @@
     cuts     number of the last recovery taken into account
     queues   how many queues have an entry below `offset`
     entries  the sum of their ends: a queue or a file that went missing shows here
+    index_end  physical offset of the newest index entry then, -1 without any
     boot     the machine's boot in which it was written; in the same boot nothing was lost from the page cache
 
 Both are written in place, in one sector, with a CRC; a file that does not match is as good as none, and
@@ -35,7 +36,7 @@ CHECK_BYTES = 64 * 1024 * 1024  # verified in 0.1 s; far more than disks keep in
 CUTS_MAX = 24  # recoveries kept; a broker that slept through more rebuilds its queues from the whole log
 
 LOG = struct.Struct(f"=8sqqq{CUTS_MAX}q")  # tag, offset, check, number of the last cut, ends of the last cuts
-QUEUES = struct.Struct("=8sqqqqq16s")
+QUEUES = struct.Struct("=8sqqqqqq16s")
 SEAL = struct.Struct("=I")
 LOG_TAG = b"whimlog1"
 QUEUE_TAG = b"whimque1"
@@ -83,6 +84,7 @@ class QueueMark:
     cut: int
     queues: int
     entries: int
+    index_end: int
     boot: bytes
 
     @classmethod
@@ -94,7 +96,14 @@ class QueueMark:
     def save(self, root: Path) -> None:
         """Write the mark and wait for the disk."""
         data = QUEUES.pack(
-            QUEUE_TAG, self.offset, self.indexed, self.cut, self.queues, self.entries, self.boot
+            QUEUE_TAG,
+            self.offset,
+            self.indexed,
+            self.cut,
+            self.queues,
+            self.entries,
+            self.index_end,
+            self.boot,
         )
         save(root / "whimbrel" / "queue-mark", data)
 

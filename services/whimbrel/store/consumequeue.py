@@ -1,0 +1,381 @@
+"""One consume queue: entry number n says where the log holds the queue's message n.
+
+Entries are 20 bytes (`codec.UNIT`): i64 physical offset, i32 record size, i64 tags code. Files have a fixed
+size, are named by the byte offset of their first entry, and are zero behind the last one. An entry of size
+0x7FFFFFFF at physical offset 0 is a filler: it stands for a message this store never had (a slave that began
+in the middle of the log).
+
+The last file is mapped for writing, older ones are read with `pread`. A file gets its full size at once but
+its blocks in steps ahead of the write position, so a thousand queues don't take gigabytes. **Room is
+reserved before the record goes into the log**, so that no record can be there without room for its entry.
+
+Entries are in order of physical offset. That makes finding an end a binary search: entries on disk below the
+mark are whole, and what follows is either beyond the offset searched for, or zero, or was made zero when the
+queue was cut.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+from whimbrel.errors import StoreError
+from whimbrel.store.codec import FILLER_SIZE, UNIT
+from whimbrel.store.pages import PAGE, address_of, allocate, release, sync_directory, zero
+from whimbrel.store.segment import segment_name
+from whimbrel.store.segments import list_segments
+
+__all__ = ["FILLER", "ConsumeQueue"]
+
+UNIT_SIZE = UNIT.size
+ALLOCATE_BYTES = 64 * 1024  # blocks taken at a time: 3276 entries
+RELEASE_BYTES = 256 * 1024  # written entries that may stay mapped; with 1000 queues each page counts
+FILLERS_MAX = 1_000_000  # a record that claims to be further ahead is not believed; its entry goes to the end
+FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+EMPTY = bytes(UNIT_SIZE)
+
+Unit = tuple[int, int, int]
+
+
+class ConsumeQueue:
+    """A queue's entries; written by one thread of one process.
+
+    Attributes:
+        min, max: entries [min, max) are there and their records are in the log; `max` is the next entry's
+        number. room: entries below have blocks on disk, and a mapping.
+        base, limit: entries [base, limit) are in the mapped file.
+        mapped: the last file, None until it is written the first time.
+        dirty: whether anything was written since `take_dirty`.
+    """
+
+    __slots__ = (
+        "address",
+        "base",
+        "created",
+        "directory",
+        "dirty",
+        "file_size",
+        "following",
+        "left",
+        "limit",
+        "mapped",
+        "max",
+        "min",
+        "queue_id",
+        "released",
+        "room",
+        "scratch",
+        "starts",
+        "topic",
+    )
+
+    def __init__(self, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path) -> None:
+        self.directory, self.topic, self.queue_id, self.scratch = directory, topic, queue_id, scratch
+        self.file_size = file_size
+        self.starts: list[int] = []
+        self.min = self.max = 0
+        self.base = self.limit = self.room = 0
+        self.mapped: mmap.mmap | None = None
+        self.address = self.released = 0
+        self.following: list[tuple[int, mmap.mmap]] = []
+        self.left: list[Path] = []  # files left since the last `take_dirty`, written but perhaps not on disk
+        self.dirty = self.created = False
+
+    @classmethod
+    def load(
+        cls, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path
+    ) -> "ConsumeQueue":
+        """List a queue's files; their size wins. Its range is unknown until `cut` or `measure`.
+
+        Raises:
+            StoreError: the files differ in size or leave a gap.
+        """
+        starts = list_segments(directory)
+        if starts:
+            sizes = {(directory / segment_name(start)).stat().st_size for start in starts}
+            if len(sizes) != 1 or (size := sizes.pop()) <= 0 or size % UNIT_SIZE:
+                raise StoreError(f"the files in {directory} differ in size or hold no whole entries")
+            file_size = size
+            if starts[0] % size or starts[-1] - starts[0] != (len(starts) - 1) * size:
+                raise StoreError(f"the files in {directory} do not follow each other")
+        queue = cls(directory, topic, queue_id, file_size, scratch)
+        queue.starts = starts
+        return queue
+
+    def put(self, physical_offset: int, size: int, tags_code: int) -> int:
+        """Write the next entry, for which room was reserved; return its number."""
+        index = self.max
+        if index == self.limit:
+            self.turn()
+        assert self.mapped is not None
+        UNIT.pack_into(self.mapped, (index - self.base) * UNIT_SIZE, physical_offset, size, tags_code)
+        self.max = index + 1
+        return index
+
+    def put_at(self, index: int, physical_offset: int, size: int, tags_code: int) -> int:
+        """Write an entry whose number a record names; return the number it got, -1 when it was there already.
+
+        A new queue begins at that number, its file filled up with fillers before; so does a gap. A number so
+        far ahead that it can't be true gets its entry at the end, as in RocketMQ.
+
+        Raises:
+            StoreFull: the disk has no room for the entry.
+        """
+        if index < self.max:
+            return -1
+        if index > self.max:
+            if not self.starts:
+                self.begin_at(index)
+            elif index - self.max <= FILLERS_MAX:
+                while self.max < index:
+                    self.reserve(1)
+                    self.put(0, FILLER_SIZE, 0)
+        self.reserve(1)
+        return self.put(physical_offset, size, tags_code)
+
+    def begin_at(self, index: int) -> None:
+        """Make the first file of a queue that begins at an entry other than 0."""
+        per_file = self.file_size // UNIT_SIZE
+        first = index - index % per_file
+        self.max = self.base = self.limit = self.room = first
+        while self.max < index:
+            self.reserve(1)
+            self.put(0, FILLER_SIZE, 0)
+        self.min = index
+
+    def reserve(self, count: int) -> None:
+        """See to it that the next `count` entries have room.
+
+        Raises:
+            StoreFull: the disk has none.
+        """
+        while self.room < self.max + count:
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Take blocks for the next step of entries, in the mapped file or in a new one."""
+        per_file = self.file_size // UNIT_SIZE
+        first = self.room - self.room % per_file
+        if self.room == first and first * UNIT_SIZE not in self.starts:
+            self.create(first)
+            return
+        if self.mapped is None:
+            self.map_last(first)
+        path = self.directory / segment_name(first * UNIT_SIZE)
+        start = (self.room - first) * UNIT_SIZE // PAGE * PAGE
+        end = min(self.file_size, start + ALLOCATE_BYTES)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            allocate(fd, start, end - start)
+        finally:
+            os.close(fd)
+        self.room = first + end // UNIT_SIZE
+
+    def create(self, first: int) -> None:
+        """Make the file that begins with an entry; under another name until it has its size."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        draft = self.scratch / "queue-file"
+        path = self.directory / segment_name(first * UNIT_SIZE)
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, self.file_size)
+            step = min(self.file_size, ALLOCATE_BYTES)
+            allocate(fd, 0, step)
+            mapped = mmap.mmap(fd, self.file_size)
+            draft.rename(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        self.created = True
+        self.starts.append(first * UNIT_SIZE)
+        self.room = first + step // UNIT_SIZE
+        if self.mapped is None and self.max == first:
+            self.use(first, mapped)
+        else:
+            self.following.append((first, mapped))
+
+    def map_last(self, first: int) -> None:
+        """Map the existing file into which the next entry goes."""
+        fd = os.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.use(first, mmap.mmap(fd, self.file_size))
+        finally:
+            os.close(fd)
+
+    def use(self, first: int, mapped: mmap.mmap) -> None:
+        """Write into a mapped file from now on."""
+        self.mapped, self.base, self.limit = mapped, first, first + self.file_size // UNIT_SIZE
+        self.address, self.released = address_of(mapped), 0
+
+    def turn(self) -> None:
+        """Go on in the file that `reserve` has made."""
+        if self.mapped is not None:
+            self.left.append(self.directory / segment_name(self.base * UNIT_SIZE))
+            self.mapped.close()
+        self.use(*self.following.pop(0))
+
+    def units(self, offset: int, count: int) -> list[Unit]:
+        """Return up to `count` entries from a number on, as (physical offset, size, tags code)."""
+        count = min(count, self.max - offset)
+        if count <= 0 or offset < 0:
+            return []
+        if self.mapped is not None and offset >= self.base:
+            position = (offset - self.base) * UNIT_SIZE
+            return list(UNIT.iter_unpack(self.mapped[position : position + count * UNIT_SIZE]))
+        found: list[Unit] = []
+        while count:
+            part = self.stored(offset, count)
+            if not part:
+                break
+            found += part
+            offset += len(part)
+            count -= len(part)
+        return found
+
+    def stored(self, offset: int, count: int) -> list[Unit]:
+        """Read entries from one file."""
+        per_file = self.file_size // UNIT_SIZE
+        first = offset - offset % per_file
+        try:
+            fd = os.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        try:
+            data = os.pread(
+                fd, min(count, first + per_file - offset) * UNIT_SIZE, (offset - first) * UNIT_SIZE
+            )
+        finally:
+            os.close(fd)
+        return list(UNIT.iter_unpack(data))
+
+    def search(self, below: int) -> int:
+        """Return the number of the first entry that is missing, or whose record is not below an offset."""
+        if not self.starts:
+            return 0
+        for start in reversed(self.starts):  # the last file whose first entry still counts holds the end
+            fd = os.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                low, high = 0, self.file_size // UNIT_SIZE
+                if start != self.starts[0] and not counts(os.pread(fd, UNIT_SIZE, 0), below):
+                    continue
+                while low < high:
+                    middle = (low + high) // 2
+                    if counts(os.pread(fd, UNIT_SIZE, middle * UNIT_SIZE), below):
+                        low = middle + 1
+                    else:
+                        high = middle
+            finally:
+                os.close(fd)
+            return start // UNIT_SIZE + low
+        raise AssertionError
+
+    def cut(self, below: int, *, scrub: bool = False) -> None:
+        """Keep only the entries of records below a physical offset.
+
+        Args:
+            scrub: make everything behind them zeros, even when nothing seems to be there.
+        """
+        self.unmap()
+        end = self.search(below)
+        unit = UNIT_SIZE
+        for start in [start for start in self.starts[1:] if start >= end * unit]:
+            (self.directory / segment_name(start)).unlink()
+            self.starts.remove(start)
+        if self.starts and end == 0:
+            (self.directory / segment_name(0)).unlink()
+            self.starts.clear()
+        if self.starts:
+            self.scrub_behind(end, always=scrub)
+        self.max = self.room = end
+        self.min = self.starts[0] // UNIT_SIZE if self.starts else end
+
+    def scrub_behind(self, end: int, *, always: bool) -> None:
+        """Make what follows the last entry of the last file zeros."""
+        start = self.starts[-1]
+        position = end * UNIT_SIZE - start
+        if position >= self.file_size:
+            return
+        fd = os.open(self.directory / segment_name(start), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if always or os.pread(fd, UNIT_SIZE, position) != EMPTY:
+                zero(fd, position, self.file_size - position)
+                self.dirty = True
+        finally:
+            os.close(fd)
+
+    def correct_min(self, log_begin: int) -> None:
+        """Move `min` to the first entry whose record the log still has."""
+        low = max(self.min, self.starts[0] // UNIT_SIZE) if self.starts else self.max
+        high = self.max
+        first = self.units(low, 1)
+        if first and first[0][0] >= log_begin and not is_filler(first[0]):
+            high = low  # nothing has gone since the last time, as nearly always
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.units(middle, 1)
+            if unit and (unit[0][0] < log_begin or is_filler(unit[0])):
+                low = middle + 1
+            else:
+                high = middle
+        self.min = low
+
+    def drop_old_files(self) -> int:
+        """Remove files all of whose entries are below `min`, never the last; return how many."""
+        doomed = [start for start in self.starts[:-1] if (start + self.file_size) // UNIT_SIZE <= self.min]
+        for start in doomed:
+            (self.directory / segment_name(start)).unlink(missing_ok=True)
+            self.starts.remove(start)
+        return len(doomed)
+
+    def take_dirty(self) -> tuple[list[Path], list[Path]]:
+        """Return (files, directories) that must be synced for everything written so far to be on disk."""
+        files, self.left = self.left, []
+        directories: list[Path] = []
+        if self.starts:
+            files.append(
+                self.directory / segment_name(self.base * UNIT_SIZE if self.mapped else self.starts[-1])
+            )
+        if self.created:
+            directories = [self.directory, self.directory.parent, self.directory.parent.parent]
+        self.dirty = self.created = False
+        position = (self.max - self.base) * UNIT_SIZE // PAGE * PAGE
+        if self.mapped is not None and position - self.released > RELEASE_BYTES:
+            release(self.address + self.released, position - self.released)
+            self.released = position
+        return files, directories
+
+    def unmap(self) -> None:
+        """Close the mappings; the next write maps again."""
+        if self.mapped is not None:
+            self.mapped.close()
+            self.mapped = None
+        for _, mapped in self.following:
+            mapped.close()
+        self.following.clear()
+        self.base = self.limit = 0
+        self.room = self.max
+
+    def remove(self) -> None:
+        """Delete the queue's files and its directory."""
+        self.unmap()
+        for start in self.starts:
+            (self.directory / segment_name(start)).unlink(missing_ok=True)
+        self.starts.clear()
+        self.max = self.min = self.room = 0
+        if self.directory.is_dir():
+            self.directory.rmdir()
+            sync_directory(self.directory.parent)
+
+
+def is_filler(unit: Unit) -> bool:
+    """Return whether an entry stands for nothing."""
+    return unit[0] == 0 and unit[1] == FILLER_SIZE
+
+
+def counts(entry: bytes, below: int) -> bool:
+    """Return whether an entry is there and its record lies below a physical offset."""
+    if len(entry) < UNIT_SIZE:
+        return False
+    physical_offset, size, _ = UNIT.unpack(entry)
+    return bool(size > 0 and 0 <= physical_offset < below)

@@ -1,0 +1,171 @@
+"""Gives every record of the log its entry in its consume queue: on a slave, and everywhere after a recovery.
+
+(On a master `MessageStore.append` writes the entry itself, at once.) Records of prepared and rolled-back
+transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place
+of the tags code.
+
+RocketMQ: ReputMessageService.doReput, ConsumeQueue.putMessagePositionInfo,
+CommitLog.checkMessageAndReturnSize.
+"""
+
+import logging
+import struct
+from collections.abc import Callable
+
+from whimbrel.errors import CorruptRecord, StoreFull
+from whimbrel.store.codec import (
+    HEAD_SIZES,
+    MAGIC_V1,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    property_of,
+    tag_bytes_code,
+)
+from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.queues import ConsumeQueues
+from whimbrel.store.walk import Chunk, Walk
+
+__all__ = ["SCHEDULE_TOPIC", "Arrival", "Dispatcher", "deliver_time"]
+
+logger = logging.getLogger(__name__)
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+SCHEDULE_FIELD = bytes((len(SCHEDULE_TOPIC),)) + SCHEDULE_TOPIC.encode()
+UNKNOWN_DELAY_MS = 1000  # RocketMQ's answer to a level it has no delay for
+HEAD_V4 = struct.Struct(
+    ">iI4xi4xqqi44xi"
+)  # size, magic, queue id, queue offset, own offset, flags, body length
+BODY_LENGTHS = {bits: struct.Struct(f">{size - 4}xi") for bits, size in HEAD_SIZES.items()}
+STORE_TIMES = {bits: struct.Struct(f">{68 if bits & 0x10 else 56}xq") for bits in HEAD_SIZES}
+U16 = struct.Struct(">H")
+NO_ENTRY = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+
+Arrival = Callable[[str, int, int, int], None]  # topic, queue id, queue offset, tags code
+
+
+def deliver_time(properties: bytes, store_time_ms: int, delays_ms: tuple[int, ...], tags_code: int) -> int:
+    """Return what the entry of a record in the delay topic carries."""
+    text = property_of(properties, b"DELAY")
+    if not text.isdigit() or not int(text):
+        return tags_code
+    level = min(int(text), len(delays_ms))
+    return store_time_ms + (delays_ms[level - 1] if level else UNKNOWN_DELAY_MS)
+
+
+def tags_of(properties: bytes) -> int:
+    """Return the tags code of a property text."""
+    start = properties.find(b"TAGS\x01")
+    if start < 0:
+        return 0
+    end = properties.find(b"\x02", start)
+    if (start and properties[start - 1] != 2) or (end >= 0 and properties.find(b"TAGS\x01", end) >= 0):
+        return tag_bytes_code(property_of(properties, b"TAGS"))
+    return tag_bytes_code(properties[start + 5 : end] if end >= 0 else properties[start + 5 :])
+
+
+class Dispatcher:
+    """Fills the queues from the log.
+
+    Attributes:
+        store_time_ms: of the last record that got an entry.
+    """
+
+    def __init__(self, queues: ConsumeQueues, delays_ms: tuple[int, ...]) -> None:
+        self.queues = queues
+        self.delays_ms = delays_ms
+        self.on_arrival: Arrival | None = None
+        self.store_time_ms = 0
+
+    def run(self, walk: Walk, budget_bytes: int) -> None:
+        """Dispatch what a walk gives, until it stops or about `budget_bytes` are done.
+
+        Raises:
+            StoreFull: a queue has no room; the walk's position is then the record that needs it.
+        """
+        goal = walk.position + budget_bytes
+        while walk.position < goal:
+            before = walk.position
+            chunk = walk.next_chunk()
+            if chunk is None:
+                return
+            try:
+                done = self.dispatch(chunk)
+            except StoreFull as error:
+                walk.position = error.args[1]
+                raise
+            if done >= 0:
+                walk.position, walk.fault = done, "a record of another place or of no possible queue"
+                return
+            assert walk.position > before
+
+    def dispatch(self, chunk: Chunk) -> int:
+        """Write the entries of a chunk's records; return the offset of one that can't be, else -1."""
+        base, data, positions = chunk
+        by_field = self.queues.by_field
+        on_arrival = self.on_arrival
+        unpack = HEAD_V4.unpack_from
+        for at in positions:
+            size, magic, queue_id, queue_offset, place, sys_flag, body_length = unpack(data, at)
+            if place != base + at:
+                return base + at
+            if sys_flag & 0x30 or magic != MAGIC_V1:
+                field, properties = self.tail_of(data, at, size, magic, sys_flag)
+            else:
+                topic_at = at + 88 + body_length
+                properties_at = topic_at + 3 + data[topic_at]
+                field = data[topic_at : properties_at - 2]
+                properties = data[properties_at : at + size]
+            if sys_flag & TRANSACTION_MASK in NO_ENTRY:
+                continue
+            tags = tags_of(properties)
+            if field == SCHEDULE_FIELD:
+                (stored_ms,) = STORE_TIMES[sys_flag & 0x30].unpack_from(data, at)
+                tags = deliver_time(properties, stored_ms, self.delays_ms, tags)
+            try:
+                queue = by_field[field][queue_id]
+            except KeyError:
+                try:
+                    queue = self.queue_for(field, queue_id)
+                except CorruptRecord:
+                    return base + at
+            try:
+                if queue_offset == queue.max:
+                    if queue_offset >= queue.room:
+                        queue.reserve(1)
+                    index = queue.put(place, size, tags)
+                else:
+                    index = queue.put_at(queue_offset, place, size, tags)
+            except StoreFull as error:
+                raise StoreFull(str(error), place) from error
+            queue.dirty = True
+            if on_arrival is not None and index >= 0:
+                on_arrival(queue.topic, queue_id, index, tags)
+        if positions:
+            at = positions[-1]
+            (self.store_time_ms,) = STORE_TIMES[PREFIX_FLAGS(data, at)[0] & 0x30].unpack_from(data, at)
+        return -1
+
+    def tail_of(self, data: bytes, at: int, size: int, magic: int, sys_flag: int) -> tuple[bytes, bytes]:
+        """Return topic field and properties of a record with an IPv6 host or of version 2."""
+        bits = sys_flag & 0x30
+        (body_length,) = BODY_LENGTHS[bits].unpack_from(data, at)
+        topic_at = at + HEAD_SIZES[bits] + body_length
+        if magic == MAGIC_V1:
+            properties_at = topic_at + 3 + data[topic_at]
+            return data[topic_at : properties_at - 2], data[properties_at : at + size]
+        topic = data[topic_at + 2 : topic_at + 2 + U16.unpack_from(data, topic_at)[0]]
+        return bytes((min(len(topic), 255),)) + topic, data[topic_at + 4 + len(topic) : at + size]
+
+    def queue_for(self, field: bytes, queue_id: int) -> ConsumeQueue:
+        """Return a queue that is not in the table yet."""
+        topic = field[1:].decode("utf-8", "replace")
+        if queue_id < 0 or not topic or "/" in topic or topic in (".", ".."):
+            # It would name another directory.
+            raise CorruptRecord(f"a record of topic {topic!r}, queue {queue_id}")
+        queue = self.queues.need(topic, queue_id)
+        self.queues.by_field.setdefault(field, {})[queue_id] = queue
+        return queue
+
+
+PREFIX_FLAGS = struct.Struct(">36xi").unpack_from

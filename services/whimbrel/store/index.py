@@ -1,0 +1,389 @@
+"""The key index: files of hash chains, from a key to the physical offsets of the records that carry it.
+
+    0                40 bytes  i64 begin time, i64 end time, i64 begin offset, i64 end offset, i32 slots
+    used, i32 count 40               4 a slot  i32 number of the newest entry of the slot, 0 for none
+    40 + 4 * slots   20 each   i32 key hash, i64 physical offset, i32 seconds since the begin time, i32
+    number of the
+                               slot's entry before
+
+Entry 0 is never used, so the count starts at 1 and a file is full when it reaches `entries`. Files are named
+by their time of creation. Times and offsets in the header are those of the first and the last entry's record.
+
+The index may lag behind the log: records below `Index.position` are in it. What is behind the last crash's
+mark, or beyond a cut of the log, is taken out again entry by entry, newest first: each entry names the one
+before it in its slot, so a slot can be put back exactly. Only after a power failure, when the pages of a
+file may be of different ages, is the unfinished file dropped and built again.
+
+A search can meet other keys of the same hash: whoever searches compares the keys of the records found.
+
+RocketMQ: index.IndexFile, index.IndexService.
+"""
+
+import logging
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from whimbrel.errors import StoreError
+from whimbrel.store.codec import index_key_hash
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.pages import PAGE, address_of, allocate, release, sync_directory
+
+__all__ = ["Index", "IndexFile", "index_sizes", "list_index_files"]
+
+logger = logging.getLogger(__name__)
+
+HEADER = struct.Struct(">qqqqii")
+ENTRY = struct.Struct(">iqii")
+I32 = struct.Struct(">i")
+ENTRIES_AT = HEADER.size
+ALLOCATE_BYTES = 1 << 20  # blocks for entries taken at a time
+RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
+SECONDS_MAX = 0x7FFFFFFF
+
+
+def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
+    """Return (slots, entries) of a file: those of the options when they fit its size, else RocketMQ's 1:4.
+
+    Raises:
+        StoreError: the size fits neither.
+    """
+    if options is not None and size == HEADER.size + 4 * options.index_slots + 20 * options.index_entries:
+        return options.index_slots, options.index_entries
+    slots, rest = divmod(size - HEADER.size, 84)
+    if slots < 1 or rest:
+        raise StoreError(f"an index file of {size} bytes: give its number of slots")
+    return slots, slots * 4
+
+
+class IndexFile:
+    """One file; `mapped` is writable only for the last of a store that is open for writing."""
+
+    def __init__(self, path: Path, slots: int, entries: int, *, writable: bool) -> None:
+        self.path, self.slots, self.entries, self.writable = path, slots, entries, writable
+        self.entries_at = HEADER.size + 4 * slots
+        self.size = self.entries_at + 20 * entries
+        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            self.mapped = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+        fields = HEADER.unpack_from(self.mapped)
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = fields
+        if self.count <= 0:
+            self.count = 1
+        self.allocated = self.released = 0
+        self.address = address_of(self.mapped) if writable else 0
+
+    @classmethod
+    def create(
+        cls, directory: Path, name: str, options: StoreOptions, scratch: Path, last: "IndexFile | None"
+    ) -> "IndexFile":
+        """Make a new file behind `last`, whose end it takes as its begin until the first entry comes.
+
+        Raises:
+            StoreFull: the disk has no room for the slots.
+        """
+        directory.mkdir(exist_ok=True)
+        slots, entries = options.index_slots, options.index_entries
+        draft = scratch / "index-file"
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, HEADER.size + 4 * slots + 20 * entries)
+            allocate(fd, 0, HEADER.size + 4 * slots)
+            draft.rename(directory / name)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        sync_directory(directory)
+        made = cls(directory / name, slots, entries, writable=True)
+        made.allocated = made.entries_at
+        if last is not None:
+            made.begin_ms = made.end_ms = last.end_ms
+            made.begin_offset = made.end_offset = last.end_offset
+        return made
+
+    @property
+    def full(self) -> bool:
+        """Whether no more entry fits."""
+        return bool(self.count >= self.entries)
+
+    def reserve(self) -> None:
+        """See to it that the header, the slots and the next entry have blocks.
+
+        Raises:
+            StoreFull: the disk has no room.
+        """
+        need = self.entries_at + 20 * (self.count + 1)
+        if need <= self.allocated:
+            return
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if not self.allocated:  # a file of RocketMQ's may be sparse
+                allocate(fd, 0, self.entries_at)
+            start = (self.entries_at + 20 * self.count) // PAGE * PAGE
+            end = min(self.size, start + ALLOCATE_BYTES)
+            allocate(fd, start, end - start)
+            self.allocated = end
+        finally:
+            os.close(fd)
+        position = start - PAGE
+        if position - max(self.released, PAGE) > RELEASE_BYTES:
+            first = max(self.released, (self.entries_at + PAGE - 1) // PAGE * PAGE)
+            if position > first:
+                release(self.address + first, position - first)
+                self.released = position
+
+    def put(self, key_hash: int, physical_offset: int, store_time_ms: int) -> None:
+        """Add an entry; the file must not be full and `reserve` was called."""
+        mapped, count = self.mapped, self.count
+        slot_at = HEADER.size + 4 * (key_hash % self.slots)
+        (before,) = I32.unpack_from(mapped, slot_at)
+        if before <= 0 or before >= count:
+            before = 0
+        seconds = 0
+        if self.begin_ms > 0:
+            seconds = min(max((store_time_ms - self.begin_ms) // 1000, 0), SECONDS_MAX)
+        ENTRY.pack_into(mapped, self.entries_at + 20 * count, key_hash, physical_offset, seconds, before)
+        I32.pack_into(mapped, slot_at, count)
+        if count <= 1:
+            self.begin_ms, self.begin_offset = store_time_ms, physical_offset
+        if not before:
+            self.slots_used += 1
+        self.count = count + 1
+        self.end_ms, self.end_offset = store_time_ms, physical_offset
+        self.write_header()
+
+    def write_header(self) -> None:
+        """Put the header's fields into the file."""
+        HEADER.pack_into(
+            self.mapped,
+            0,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.count,
+        )
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterable[int]:
+        """Give the physical offsets stored under a hash within a span of times, newest first."""
+        mapped, count = self.mapped, self.count
+        (number,) = I32.unpack_from(mapped, HEADER.size + 4 * (key_hash % self.slots))
+        while 0 < number < count:
+            found, physical_offset, seconds, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+            stored_ms = self.begin_ms + max(seconds, 0) * 1000
+            if found == key_hash and begin_ms <= stored_ms <= end_ms:
+                yield physical_offset
+            if before >= number or stored_ms < begin_ms:
+                return
+            number = before
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        """Return whether any entry can lie in a span of times."""
+        return bool(self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms)
+
+    def cut(self, below: int) -> bool:
+        """Take out the entries of records at or beyond a physical offset; return whether any is left."""
+        mapped = self.mapped
+        number = min(self.count, self.entries - 1)
+        changed = False
+        while number > 0:
+            key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+            counted = number < self.count
+            if counted and physical_offset < below:
+                break
+            slot_at = HEADER.size + 4 * (key_hash % self.slots if key_hash >= 0 else 0)
+            if I32.unpack_from(mapped, slot_at)[0] == number:  # else its slot was not written
+                self.reserve_all()
+                I32.pack_into(mapped, slot_at, before)
+                if counted and not before:
+                    self.slots_used -= 1
+                changed = True
+            if counted:
+                self.count, changed = number, True
+            number -= 1
+        if changed:
+            self.set_end()
+        return bool(self.count > 1)
+
+    def reserve_all(self) -> None:
+        """Give header and slots blocks before they are written."""
+        if not self.allocated:
+            self.reserve()
+
+    def set_end(self) -> None:
+        """Make the header's end that of the last entry; its time is known to the second only."""
+        if self.count > 1:
+            at = self.entries_at + 20 * (self.count - 1)
+            _, self.end_offset, seconds, _ = ENTRY.unpack_from(self.mapped, at)
+            latest_ms = self.begin_ms + (seconds * 1000 + 999 if self.count > 2 else 0)
+            self.end_ms = min(self.end_ms, latest_ms)
+        else:
+            self.end_ms, self.end_offset = self.begin_ms, self.begin_offset
+        self.write_header()
+
+    def close(self) -> None:
+        """Unmap."""
+        self.mapped.close()
+
+
+def list_index_files(directory: Path) -> list[Path]:
+    """Return the index files, oldest first."""
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if path.name.isdigit() and path.is_file())
+
+
+class Index:
+    """All index files of a store.
+
+    Attributes:
+        position: the keys of every record below are in the index; a border between records.
+        files: oldest first; those before the last are full, or were left by an earlier start.
+        finished: files filled since `take_dirty`.
+    """
+
+    def __init__(self, root: Path, options: StoreOptions) -> None:
+        self.directory = root / "index"
+        self.scratch = root / "whimbrel"
+        self.options = options
+        self.files: list[IndexFile] = []
+        self.finished: list[IndexFile] = []
+        self.position = 0
+        self.dirty = False
+
+    def load(self) -> None:
+        """Map the files; only the last is writable."""
+        (self.scratch / "index-file").unlink(missing_ok=True)
+        paths = list_index_files(self.directory)
+        for path in paths:
+            slots, entries = index_sizes(path.stat().st_size, self.options)
+            self.files.append(IndexFile(path, slots, entries, writable=path == paths[-1]))
+
+    def recover(
+        self, log_begin: int, end: int, *, trusted_to: int | None, indexed: int, index_end: int
+    ) -> None:
+        """Bring the index back to a state that it had, at or before `end`, and set `position` to where it
+        goes on.
+
+        Args:
+            end: of the log; nothing beyond stays.
+            trusted_to: None when all pages are of one age; else files are kept only when full and ending at
+            or below. indexed: up to where the last mark says it was complete; 0 when unknown.
+            index_end: the end offset that its newest file had then, -1 when there was none.
+        """
+        if not self.files:
+            self.load()
+        if trusted_to is not None:
+            while self.files and not (self.files[-1].full and self.files[-1].end_offset <= trusted_to):
+                self.drop_last()
+        last = self.end_offset
+        complete = indexed if last >= index_end else 0  # else a file went missing since
+        # The last record's keys may be in only partly: take it out and put it in again.
+        self.cut(min(end, max(last, 0)))
+        self.position = max(log_begin, min(end, max(last, complete)))
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset of the last record that has an entry, -1 without any."""
+        return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
+
+    def drop_newer(self, limit_ms: int) -> None:
+        """Load, and remove the files that a crashed RocketMQ had not put on disk by its checkpoint's time."""
+        self.load()
+        while self.files and self.files[-1].end_ms > limit_ms:
+            self.drop_last()
+
+    def drop_last(self) -> None:
+        """Remove the last file; the one before becomes writable."""
+        gone = self.files.pop()
+        gone.close()
+        gone.path.unlink()
+        self.open_last()
+
+    def open_last(self) -> None:
+        """Make the last file writable."""
+        if self.files and not self.files[-1].writable:
+            old = self.files[-1]
+            old.close()
+            self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True)
+
+    def cut(self, below: int) -> None:
+        """Take out the entries of records at or beyond a physical offset."""
+        self.dirty = True
+        self.position = min(self.position, below)
+        while self.files and not self.files[-1].cut(below):
+            self.drop_last()
+
+    def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_time_ms: int) -> None:
+        """Add a record's keys.
+
+        Raises:
+            StoreFull: the disk has no room; some of the keys may be in.
+        """
+        last = self.files[-1] if self.files else None
+        for key in keys:
+            if last is None or last.full:
+                last = self.turn(last)
+            last.reserve()
+            last.put(index_key_hash(topic, key), physical_offset, store_time_ms)
+        self.dirty = True
+
+    def turn(self, last: IndexFile | None) -> IndexFile:
+        """Begin a new file."""
+        now = time.time()
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
+        if last is not None and name <= last.path.name:
+            name = f"{int(last.path.name) + 1:017d}"
+        made = IndexFile.create(self.directory, name, self.options, self.scratch, last)
+        if last is not None:
+            self.finished.append(last)
+            last.writable = False
+        self.files.append(made)
+        return made
+
+    def find(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Return physical offsets under a key's hash, newest first, other keys of that hash among them."""
+        key_hash = index_key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                for physical_offset in file.find(key_hash, begin_ms, end_ms):
+                    found.append(physical_offset)
+                    if len(found) >= limit:
+                        return found
+            if file.begin_ms < begin_ms:
+                break
+        return found
+
+    def follow_log(self, log_begin: int) -> int:
+        """Remove files whose records are all gone, never the last; return how many."""
+        removed = 0
+        while len(self.files) > 1 and self.files[0].end_offset < log_begin:
+            gone = self.files.pop(0)
+            gone.close()
+            gone.path.unlink(missing_ok=True)
+            removed += 1
+        return removed
+
+    def take_dirty(self) -> list[Path]:
+        """Return the files to sync for everything put so far to be on disk."""
+        paths = [file.path for file in self.finished]
+        if self.files and self.dirty:
+            paths.append(self.files[-1].path)
+        self.finished.clear()
+        self.dirty = False
+        return paths
+
+    def close(self) -> None:
+        """Unmap everything."""
+        for file in self.files:
+            file.close()
+        self.files.clear()

@@ -1,0 +1,151 @@
+"""Feeds the index: from a queue in memory while it keeps up, from the log itself when it does not.
+
+Indexing a message costs more than appending it, so an append only queues its keys, and the index is built a
+bounded step at a time at the end of a tick. When the queue in memory is full, when the disk has no room for
+an index file, after a recovery, and always on a slave, the queue is dropped and the log is walked from
+`Index.position` instead.
+"""
+
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+
+from whimbrel.errors import StoreFull
+from whimbrel.store.codec import (
+    HEAD_SIZES,
+    MAGIC_V1,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    keys_of,
+)
+from whimbrel.store.index import Index
+from whimbrel.store.walk import Chunk, Walk
+
+__all__ = ["PENDING_MAX", "STEP_BYTES", "STEP_RECORDS", "Indexer"]
+
+logger = logging.getLogger(__name__)
+
+PENDING_MAX = 65536  # records whose keys wait in memory: some 20 MiB at worst, seconds of sending
+STEP_RECORDS = 128  # indexed in one tick: under a millisecond
+STEP_BYTES = 128 * 1024  # of log walked in one tick
+RETRY_S = 1.0  # on a full disk
+
+FLAGS = struct.Struct(">36xi")
+TAILS = {bits: struct.Struct(f">{size - 4}xi") for bits, size in HEAD_SIZES.items()}
+STORE_TIMES = {bits: struct.Struct(f">{68 if bits & 0x10 else 56}xq") for bits in HEAD_SIZES}
+MAGIC = struct.Struct(">4xI")
+SIZE = struct.Struct(">i")
+U16 = struct.Struct(">H")
+
+Pending = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time
+
+
+class Indexer:
+    """Builds an index step by step.
+
+    Attributes:
+        behind: whether it walks the log; what `add` is given then is ignored, since the walk will meet it.
+    """
+
+    def __init__(self, index: Index, read: Callable[[int, int], bytes], file_size: int) -> None:
+        self.index = index
+        self.read = read
+        self.file_size = file_size
+        self.pending: deque[Pending] = deque()
+        self.behind = True
+        self.retry_at = 0.0
+
+    def add(self, topic: str, keys: tuple[str, ...], physical_offset: int, store_time_ms: int) -> None:
+        """Queue the keys of a record just appended."""
+        if self.behind:
+            return
+        self.pending.append((topic, keys, physical_offset, store_time_ms))
+        if len(self.pending) > PENDING_MAX:
+            self.fall_behind()
+
+    def fall_behind(self) -> None:
+        """Drop the queue: the log has it all."""
+        self.pending.clear()
+        self.behind = True
+
+    def step(self, end: int, *, records: int = STEP_RECORDS, step_bytes: int = STEP_BYTES) -> bool:
+        """Index a bounded part of what lies below `end`; return whether something is left to do now."""
+        if self.index.position >= end and not self.pending:
+            self.behind = False
+            return False
+        if self.retry_at and time.monotonic() < self.retry_at:
+            return False
+        try:
+            if self.behind:
+                self.walk_log(end, step_bytes)
+            else:
+                self.drain(end, records)
+        except StoreFull as error:
+            self.fall_behind()
+            if not self.retry_at:
+                logger.warning("the index waits for room: %s", error)
+            self.retry_at = time.monotonic() + RETRY_S
+            return False
+        self.retry_at = 0.0
+        return self.index.position < end
+
+    def drain(self, end: int, records: int) -> None:
+        """Index from the queue in memory."""
+        pending, index = self.pending, self.index
+        while pending and records:
+            topic, keys, physical_offset, store_time_ms = pending[0]
+            index.position = physical_offset
+            index.put(topic, keys, physical_offset, store_time_ms)
+            pending.popleft()
+            records -= 1
+        index.position = pending[0][2] if pending else end
+
+    def walk_log(self, end: int, step_bytes: int) -> None:
+        """Index from the log."""
+        index = self.index
+        walk = Walk(self.read, index.position, end, self.file_size)
+        goal = index.position + step_bytes
+        while walk.position < goal:
+            chunk = walk.next_chunk(step_bytes)
+            if chunk is None:
+                if walk.fault and walk.skip_file():
+                    index.position = walk.position
+                    continue
+                index.position = end if walk.fault else walk.position
+                break
+            self.index_chunk(chunk)
+            index.position = walk.position
+        if index.position >= end:
+            self.behind = False
+
+    def index_chunk(self, chunk: Chunk) -> None:
+        """Index the records of a chunk; one that is in already, at least partly, is taken out first."""
+        base, data, positions = chunk
+        index = self.index
+        for at in positions:
+            sys_flag = FLAGS.unpack_from(data, at)[0]
+            if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                continue
+            topic, properties = tail_of(data, at, sys_flag & 0x30)
+            keys = keys_of(properties)
+            if not keys:
+                continue
+            if index.end_offset >= base + at:
+                index.cut(base + at)
+            index.position = base + at
+            (store_time_ms,) = STORE_TIMES[sys_flag & 0x30].unpack_from(data, at)
+            index.put(topic, keys, base + at, store_time_ms)
+
+
+def tail_of(data: bytes, at: int, bits: int) -> tuple[str, bytes]:
+    """Return topic and properties of a record."""
+    topic_at = at + HEAD_SIZES[bits] + TAILS[bits].unpack_from(data, at)[0]
+    if MAGIC.unpack_from(data, at)[0] == MAGIC_V1:
+        topic_end = topic_at + 1 + data[topic_at]
+        topic = data[topic_at + 1 : topic_end]
+    else:
+        topic_end = topic_at + 2 + U16.unpack_from(data, topic_at)[0]
+        topic = data[topic_at + 2 : topic_end]
+    return topic.decode("utf-8", "replace"), data[topic_end + 2 : at + SIZE.unpack_from(data, at)[0]]
