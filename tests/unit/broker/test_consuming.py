@@ -57,9 +57,8 @@ class FakeStore:
         units = self.queues.setdefault((topic, queue_id), [])
         properties = format_properties([("TAGS", tag)] if tag else [])
         draft = RecordDraft(topic, queue_id, body, properties, 1, HOST, HOST)
-        record = encode_record(
-            draft, physical_offset=len(self.log), queue_offset=len(units), store_timestamp=2
-        )
+        at = len(self.log)
+        record = encode_record(draft, physical_offset=at, queue_offset=len(units), store_timestamp=2)
         units.append((at, len(record), tags_code(tag)))
         self.log += record
         for arrived in self.arrivals:
@@ -128,8 +127,8 @@ class Rig:
 
     def wish(self, **changes: Any) -> Wish:
         fields: dict[str, Any] = {
-            "group": "g", "topic": "t", "queue_ids": range(1), "filter": compile_filter("tag", "*"), "batch": 32,
-            "invisible_ms": 30_000, "client_id": "c",
+            "group": "g", "topic": "t", "queue_ids": range(1), "filter": compile_filter("tag", "*"),
+            "batch": 32, "invisible_ms": 30_000, "client_id": "c",
         } | changes  # fmt: skip
         return Wish(**fields)
 
