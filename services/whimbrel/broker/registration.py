@@ -1,0 +1,161 @@
+"""The broker's side of registration: one session to each nameserver, kept up for as long as the broker runs.
+
+    waiting ──connected, first answer──► accepted ──stream broken, or no answer within a lease──► waiting
+       ▲                                                                                             │
+       └──────────────────────── pause of 0.1 s, doubling up to 1 s ◄────────────────────────────────┘
+
+A session renews every `renew_interval` that the nameserver asks for, and at once when `changed` says so. All
+of it runs on the serving loop on purpose: a broker whose loop hangs does not renew, and is taken out of the
+routes.
+
+Nameservers share nothing, so each has a task and a state of its own; a dead one delays nobody.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.model.route import Endpoint
+from whimbrel.rpc.channel import open_aio_channel
+from whimbrel.rpc.session import open_session, read_answer, session_request
+
+__all__ = ["BrokerFacts", "Member", "Registration"]
+
+PAUSE_S_MIN = 0.1
+PAUSE_S_MAX = (
+    1.0  # a nameserver that comes back answers "not ready" until brokers had one renewal period (2 s)
+)
+RENEW_S_DEFAULT = 2.0  # until the first answer says
+LEASE_S_DEFAULT = 8.0
+
+log = logging.getLogger(__name__)
+
+
+class Registration:
+    """Keeps a broker registered with all nameservers.
+
+    Args:
+        nameservers: `host:port` of each.
+        facts: gives the broker's state at the moment; called before every request, so it must be cheap.
+        on_members: told of every answer: nameserver, the other members of the group, whether it is settled.
+        on_lost: told when an accepted registration is gone, with the nameserver.
+    """
+
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        *,
+        facts: Callable[[], BrokerFacts],
+        on_members: Callable[[str, tuple[Member, ...], bool], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.links = [Link(nameserver, facts, on_members, on_lost) for nameserver in nameservers]
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to register; returns at once."""
+        self.tasks = [asyncio.create_task(link.run()) for link in self.links]
+
+    def changed(self) -> None:
+        """Tell the nameservers at once: something in the facts is new."""
+        for link in self.links:
+            link.news.set()
+
+    @property
+    def accepted(self) -> dict[str, bool]:
+        """Which nameservers hold our registration now."""
+        return {link.nameserver: link.accepted for link in self.links}
+
+    async def stop(self) -> None:
+        """Leave all nameservers; they remove the broker when its stream ends."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+class Link:
+    """The session to one nameserver."""
+
+    def __init__(
+        self,
+        nameserver: str,
+        facts: Callable[[], BrokerFacts],
+        on_members: Callable[[str, tuple[Member, ...], bool], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.nameserver = nameserver
+        self.host = Endpoint.parse(nameserver).host
+        self.facts = facts
+        self.on_members = on_members
+        self.on_lost = on_lost
+        self.accepted = False
+        self.complained = False  # one warning for each time it goes, not one for each attempt
+        self.news = asyncio.Event()
+        self.renew_s = RENEW_S_DEFAULT
+        self.lease_s = LEASE_S_DEFAULT
+
+    async def run(self) -> None:
+        """Hold sessions, one after the other, until cancelled."""
+        pause = PAUSE_S_MIN
+        while True:
+            reason = await self.session()
+            if self.accepted:
+                pause = PAUSE_S_MIN
+                self.accepted = False
+                self.on_lost(self.nameserver)
+            if not self.complained:
+                self.complained = True
+                log.warning("nameserver %s: not registered (%s); trying on", self.nameserver, reason)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, PAUSE_S_MAX)
+
+    async def session(self) -> str:
+        """Register and renew until the stream breaks; return why it did."""
+        # A channel for each session: a new one looks the name up again, an old one may wait 30 s with that.
+        async with open_aio_channel(self.nameserver) as channel:
+            call = open_session(channel, self.requests())
+            try:
+                while True:
+                    async with asyncio.timeout(self.lease_s):
+                        response = await call.read()
+                    if response is grpc.aio.EOF:
+                        return "the nameserver ended the session"
+                    self.heard(response)
+            except grpc.aio.AioRpcError as error:
+                return error.details() or error.code().name
+            except TimeoutError:
+                return f"no answer for {self.lease_s:g} s"
+            except Exception:  # a bug in a callback must not end the registration for good
+                log.exception("nameserver %s: the session failed", self.nameserver)
+                return "internal error"
+            finally:
+                call.cancel()
+
+    def heard(self, response: Any) -> None:
+        """Take an answer."""
+        answer = read_answer(response)
+        self.renew_s = answer.renew_s or RENEW_S_DEFAULT
+        self.lease_s = answer.lease_s or LEASE_S_DEFAULT
+        if not self.accepted:
+            self.accepted, self.complained = True, False
+            log.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
+        self.on_members(self.nameserver, answer.members, answer.settled)
+
+    async def requests(self) -> AsyncIterator[Any]:
+        """Make the session's requests: the registration, then renewals with what changed."""
+        told: BrokerFacts | None = None
+        while True:
+            self.news.clear()
+            facts = self.facts()
+            yield session_request(facts, self.host, told)
+            told = facts
+            try:
+                async with asyncio.timeout(self.renew_s):
+                    await self.news.wait()
+            except TimeoutError:
+                continue

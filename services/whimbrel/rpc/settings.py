@@ -1,0 +1,95 @@
+"""The server's half of the client API's settings, which nameserver and broker answer alike.
+
+The answer starts as a copy of what the client sent; the server decides these:
+
+    producer    at most 3 attempts, exponential backoff (the only kind SDKs take there), body limit, type
+    check consumer    the group's attempts and order, backoff, 32 messages a receive, polls of 20 s both
+    metrics off: an SDK with metrics on exports them to us every minute
+
+A consumer's backoff depends on the SDK: Node reads exponential only (a customized one makes it retry at
+once), Python customized only, in whole seconds. The other SDKs read both.
+"""
+
+from whimbrel.errors import BadRequest
+from whimbrel.model.names import BODY_BYTES_MAX, RECEIVE_BATCH_MAX, check_group, check_topic
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+
+__all__ = ["ATTEMPTS_DEFAULT", "BACKOFF_S", "POLL_S", "group_of", "settings_answer", "settings_for"]
+
+# RocketMQ's delay levels, which its consumers walk through.
+BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+ATTEMPTS_DEFAULT = 17  # a group's 16 retries and the first delivery
+PRODUCER_ATTEMPTS = 3
+POLL_S = 20  # whole seconds: Python reads `.seconds` alone
+
+
+def group_of(settings: v2.Settings) -> str:
+    """Return the consumer group that the settings name; empty for producers."""
+    return settings.subscription.group.name if settings.HasField("subscription") else ""
+
+
+def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATTEMPTS_DEFAULT) -> v2.Settings:
+    """Return the settings that the server answers with.
+
+    Args:
+        client: what the client sent.
+        fifo: whether its group is ordered; the client's own word does not count.
+        attempts: deliveries of a message in its group, the first included.
+
+    Raises:
+        BadRequest: the client says neither that it publishes nor that it subscribes.
+        IllegalTopic: a name in it can't be a topic's.
+        IllegalGroup: the consumer's group can't be one.
+    """
+    answer = v2.Settings()
+    answer.CopyFrom(client)
+    answer.metric.Clear()
+    answer.metric.on = False
+    if client.HasField("publishing"):
+        for topic in client.publishing.topics:
+            check_topic(topic.name)
+        fill_publishing(answer)
+    elif client.HasField("subscription"):
+        check_group(client.subscription.group.name)
+        for entry in client.subscription.subscriptions:
+            check_topic(entry.topic.name)
+        fill_subscription(answer, fifo=fifo, attempts=attempts)
+    else:
+        raise BadRequest("the settings hold neither `publishing` nor `subscription`")
+    return answer
+
+
+def settings_answer(settings: v2.Settings) -> messaging.TelemetryCommand:
+    """Return the command that carries the settings; Python applies them only under an OK status."""
+    return messaging.TelemetryCommand(status=v2.Status(code=v2.OK, message="OK"), settings=settings)
+
+
+def fill_publishing(answer: v2.Settings) -> None:
+    """Set what the server decides for a producer."""
+    answer.publishing.max_body_size = BODY_BYTES_MAX
+    answer.publishing.validate_message_type = True
+    answer.backoff_policy.Clear()
+    answer.backoff_policy.max_attempts = PRODUCER_ATTEMPTS
+    backoff = answer.backoff_policy.exponential_backoff
+    backoff.initial.nanos = 10_000_000
+    backoff.max.seconds = 1
+    backoff.multiplier = 2
+
+
+def fill_subscription(answer: v2.Settings, *, fifo: bool, attempts: int) -> None:
+    """Set what the server decides for a consumer."""
+    answer.subscription.fifo = fifo
+    answer.subscription.receive_batch_size = RECEIVE_BATCH_MAX
+    answer.subscription.long_polling_timeout.Clear()
+    answer.subscription.long_polling_timeout.seconds = POLL_S
+    answer.backoff_policy.Clear()
+    answer.backoff_policy.max_attempts = attempts
+    if answer.user_agent.language == v2.NODE_JS:
+        backoff = answer.backoff_policy.exponential_backoff
+        backoff.initial.seconds = BACKOFF_S[0]
+        backoff.max.seconds = BACKOFF_S[-1]
+        backoff.multiplier = 2
+    else:
+        for seconds in BACKOFF_S:
+            answer.backoff_policy.customized_backoff.next.add().seconds = seconds
