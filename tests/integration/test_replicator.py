@@ -39,6 +39,12 @@ def caught_up(master: MasterLog, slave: Path) -> None:
     assert same_log(master.root, slave, end)
 
 
+def goes_on(master: MasterLog) -> None:
+    """Wait until more of the log is acknowledged than now."""
+    reached = max(master.page.acks)
+    until(lambda: max(master.page.acks) > reached, what="replication going on")
+
+
 def log_bytes(store: Path) -> bytes:
     """Return all bytes of the log; files made in advance hold zeros only, and are left out."""
     return b"".join(data for path in log_files(store).values() if any(data := path.read_bytes()))
@@ -90,10 +96,7 @@ def test_logs_are_equal_after_either_side_was_killed_under_load(tmp_path: Path) 
             writer.start()
             try:
                 for victim in (slave, ours, slave, slave, ours, ours):
-                    reached = max(master.page.acks)
-                    until(
-                        lambda reached=reached: max(master.page.acks) > reached, what="replication going on"
-                    )
+                    goes_on(master)
                     victim.kill()
                     victim.start()
             finally:

@@ -1,0 +1,179 @@
+"""Real RocketMQ servers for interop tests, run by the kit's scripts (`tests/kit/README.md`).
+
+They need java and mvn; without them `need_kit` skips the test and says so. The first use fetches RocketMQ's
+jars from Maven Central into `RMQ_KIT_BUILD` (by default ~/.cache/rocketmq-kit).
+"""
+
+import functools
+import json
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from goldens import KIT
+
+__all__ = ["Remoting", "Server", "broker", "free_port", "kit", "name_server", "need_kit"]
+
+KIT_TIMEOUT_S = 180.0  # includes the first look-up of the jars
+SEND_MESSAGE, RUNTIME_INFO = 10, 28
+
+
+def need_kit() -> None:
+    """Skip the calling test where real RocketMQ can't be run."""
+    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"real RocketMQ needs {' and '.join(missing)}, not found on this machine")
+
+
+@functools.cache
+def resolved(version: str) -> str:
+    """Fetch the jars of a version, once."""
+    return kit("resolve", version)
+
+
+def kit(script: str, *arguments: object) -> str:
+    """Run a script of the kit and return its output."""
+    command = [str(KIT / "bin" / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=KIT_TIMEOUT_S, check=False)
+    assert done.returncode == 0, f"{script} {arguments}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def free_port(neighbours: tuple[int, ...] = (0,)) -> int:
+    """Return a port that is free together with those at the given distances."""
+    for _ in range(100):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        try:
+            for distance in neighbours:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port + distance))
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no free ports")
+
+
+class Server:
+    """A running Java process of the kit."""
+
+    def __init__(self, root: Path, port: int, start: list[object]) -> None:
+        self.root, self.port, self.start_command = root, port, start
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def address(self) -> str:
+        """Return its remoting address."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def ha(self) -> str:
+        """Return a broker's HA address."""
+        return f"127.0.0.1:{self.port + 1}"
+
+    @property
+    def store(self) -> Path:
+        """Return a broker's store directory."""
+        return self.root / "store"
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        need_kit()
+        resolved(str(self.start_command[1]))
+        kit(*map(str, self.start_command))
+
+    def stop(self) -> None:
+        """End it cleanly."""
+        kit("stop", self.root)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        kit("stop", self.root, "-9")
+
+
+def name_server(version: str, root: Path) -> Server:
+    """Describe a RocketMQ name server."""
+    port = free_port()
+    return Server(root, port, ["start-namesrv", version, root, port])
+
+
+def broker(version: str, root: Path, role: str, names: str, **settings: object) -> Server:
+    """Describe a RocketMQ broker; `settings` go into its broker.conf."""
+    port = free_port((-2, 0, 1))
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    return Server(root, port, ["start-broker", version, root, "broker-i", role, port, names, *pairs])
+
+
+class Remoting:
+    """A minimal client of RocketMQ's remoting protocol: JSON headers, one request at a time."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.sock = socket.create_connection((host, int(port)), timeout=20)
+        self.stream = self.sock.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stream.close()
+        self.sock.close()
+
+    def call(self, code: int, fields: dict[str, str], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        """Return header and body of the answer."""
+        request = {
+            "code": code,
+            "language": "JAVA",
+            "version": 0,
+            "opaque": 1,
+            "flag": 0,
+            "extFields": fields,
+        }
+        header = json.dumps(request).encode()
+        self.sock.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
+        (length,) = struct.unpack(">i", self.stream.read(4))
+        answer = self.stream.read(length)
+        size = struct.unpack_from(">i", answer)[0] & 0xFFFFFF
+        return json.loads(answer[4 : 4 + size]), answer[4 + size :]
+
+    def send(self, topic: str, body: bytes, properties: str = "") -> None:
+        """Send a message to queue 0."""
+        fields = {
+            "producerGroup": "interop",
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+            "queueId": "0",
+            "sysFlag": "0",
+            "bornTimestamp": str(time.time_ns() // 1_000_000),
+            "flag": "0",
+            "properties": properties,
+            "reconsumeTimes": "0",
+            "unitMode": "false",
+            "batch": "false",
+        }
+        header, _ = self.call(SEND_MESSAGE, fields, body)
+        assert header["code"] == 0, header
+
+    def log_end(self) -> int:
+        """Return the end of the broker's commitlog, -1 when it can't tell yet."""
+        header, body = self.call(RUNTIME_INFO, {})
+        return int(json.loads(body)["table"]["commitLogMaxOffset"]) if header["code"] == 0 else -1
