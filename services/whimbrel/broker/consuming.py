@@ -105,14 +105,11 @@ class Consumer:
         """Prepare; call `open` next.
 
         Args:
-            store: where the messages are.
-            journal: where changes are written down.
-            broker_name: shared by a master and its slaves.
-            broker_id: keeps delivery serials apart from those of the other brokers of that name.
-            now_ms: the clock.
-            schedule: calls a function once at a time, on this thread.
-            client_alive: tells by group and client id whether the client was heard lately.
-            follows: the log is another broker's (a slave): it may lag behind the lease state.
+            store: where the messages are. journal: where changes are written down. broker_name: shared by a
+            master and its slaves. broker_id: keeps delivery serials apart from those of the other brokers
+            of that name. now_ms: the clock. schedule: calls a function once at a time, on this thread.
+            client_alive: tells by group and client id whether the client was heard lately. follows: the log
+            is another broker's (a slave): it may lag behind the lease state. May be changed later.
             polls_max: parked polls at most.
         """
         self.follows = follows
@@ -377,12 +374,16 @@ class Consumer:
         return {state.group for state in self._table.states() if state.started}
 
     def delete_group(self, group: str) -> None:
-        """Forget a group's positions and leases, here and on the other brokers of the group."""
+        """Forget a group's positions and leases.
+
+        The other brokers hear of it through their streams: a slave that sees the group vanish from its
+        metadata must not call this too, since it would wipe what the group has done since it was made anew.
+        """
         self._forget([state for state in self._table.states() if state.group == group])
         self._taker.forget(group, None)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget all groups' positions and leases on a topic."""
+        """Forget all groups' positions and leases on a topic; slaves as with `delete_group`."""
         self._forget([state for state in self._table.states() if state.topic == topic])
         self._taker.forget(None, topic)
 

@@ -123,6 +123,8 @@ class LeaseJournal:
         """
         self._snapshot = snapshot
         self._open()
+        if self._generation and len(self._files) == 2:
+            os.fdatasync(self._files[self._active])  # the newest must last before the other is started over
         self._turn_over()
 
     def append(self, entries: bytes) -> None:
@@ -269,7 +271,6 @@ def _read_frames(data: bytes, generation: int) -> Iterable[bytes]:
 
 
 def _write_all(fd: int, data: bytes, position: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, position)
-        view, position = view[written:], position + written
+    written = os.pwrite(fd, data, position)
+    while written < len(data):
+        written += os.pwrite(fd, memoryview(data)[written:], position + written)

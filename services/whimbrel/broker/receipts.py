@@ -53,17 +53,16 @@ class ReceiptHandle(NamedTuple):
         """Read a handle; raises InvalidReceiptHandle for text that names no delivery."""
         if len(text) > RECEIPT_CHARS_MAX or not text.isascii():
             raise InvalidReceiptHandle("the receipt handle is not one of this server's")
-        version, *fields = text.split(":")
-        if version != _VERSION or len(fields) != 10:
-            raise InvalidReceiptHandle("the receipt handle is not one of this server's")
         try:
-            broker, group, topic, *numbers = fields
-            handle = cls(unquote(broker), unquote(group), unquote(topic), *[int(n, 16) for n in numbers])
-        except ValueError:
-            raise InvalidReceiptHandle("the receipt handle is malformed") from None
-        values = handle[3:]
-        if min(values) < 0 or max(values) >= 1 << 63 or handle.attempt < 1:
-            raise InvalidReceiptHandle("the receipt handle is out of bounds")
+            version, broker, group, topic, *numbers = text.split(":")
+            values = [int(number, 16) for number in numbers]
+            if "%" in text:
+                broker, group, topic = unquote(broker), unquote(group), unquote(topic)
+            handle = cls(broker, group, topic, *values)
+        except (ValueError, TypeError):
+            raise InvalidReceiptHandle("the receipt handle is not one of this server's") from None
+        if version != _VERSION or min(values) < 0 or max(values) >= 1 << 63 or handle.attempt < 1:
+            raise InvalidReceiptHandle("the receipt handle is not one of this server's")
         return handle
 
 

@@ -110,7 +110,7 @@ class Rig:
         self.store = store or FakeStore()
         self.journal = FakeJournal()
         self.alive = {"c"}
-        self.options = {"broker_name": "b", "broker_id": 0} | options
+        self.options: dict[str, Any] = {"broker_name": "b", "broker_id": 0} | options
         self.start()
 
     def start(self) -> None:

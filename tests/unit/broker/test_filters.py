@@ -16,7 +16,7 @@ def test_star_and_nothing_admit_everything(expression: str) -> None:
 
 def test_tags_are_trimmed_and_compared_exactly() -> None:
     one = compile_filter("tag", " a ||b|| ")
-    assert one.tags == {"a", "b"}
+    assert one.tags == frozenset({"a", "b"})
     assert one.admits("a") and one.admits("b")
     assert not one.admits("A") and not one.admits(None) and not one.admits("")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker import journal as journal_module
 from whimbrel.broker.journal import LeaseJournal
 from whimbrel.errors import StoreFull
 
@@ -132,8 +131,8 @@ class Disk:
                 raise OSError(errno.ENOSPC, "No space left on device")
             fallocate(fd, offset, size)
 
-        monkeypatch.setattr(journal_module.os, "pwrite", fake_pwrite)
-        monkeypatch.setattr(journal_module.os, "posix_fallocate", fake_fallocate)
+        monkeypatch.setattr(os, "pwrite", fake_pwrite)
+        monkeypatch.setattr(os, "posix_fallocate", fake_fallocate)
 
 
 def test_full_disk_refuses_and_recovers_by_itself(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,10 +172,10 @@ def test_file_that_can_not_be_turned_over_goes_on(book: Book, monkeypatch: pytes
     def refuse(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(journal_module.os, "posix_fallocate", refuse)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
     for number in range(1000):
         book.add(b"entry-%d;" % number)
-    monkeypatch.setattr(journal_module.os, "posix_fallocate", fallocate)
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
     for number in range(1000, 1100):
         book.add(b"entry-%d;" % number)
     assert len(reopened(book)) == 1100

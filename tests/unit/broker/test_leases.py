@@ -1,5 +1,7 @@
 """One queue's lease state."""
 
+from typing import Any
+
 import pytest
 
 from whimbrel.broker.entries import Lease
@@ -22,7 +24,7 @@ def state(table: LeaseTable) -> QueueLeases:
     return state
 
 
-def lease(serial: int = 1, visible_at: int = 100, **changes: object) -> Lease:
+def lease(serial: int = 1, visible_at: int = 100, **changes: Any) -> Lease:
     return Lease(serial, 0, visible_at, 0, 1, False, "")._replace(**changes)
 
 
