@@ -117,6 +117,7 @@ def delete(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Delete a group with its offsets and leases from every master broker."""
     from whimbrel.client import sync
@@ -125,7 +126,7 @@ def delete(
         typer.confirm(f"Delete group {name} with its offsets?", abort=True, err=True)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         admin.delete_group(name)
-    note(f"deleted group {name}")
+    emit({"deleted": name}, output, columns=("deleted group",), rows=[(name,)])
 
 
 @app.command(

@@ -44,7 +44,7 @@ PULL_EXAMPLES = examples(
 
 def send(
     topic: TopicArgument,
-    body: Annotated[str, typer.Argument(metavar="[BODY|-]", help="Text, or - for standard input.")] = "-",
+    body: Annotated[str, typer.Argument(metavar="BODY|-", help="Text, or - for standard input.")] = "-",
     tag: Annotated[str | None, typer.Option(help="Tag that consumers can filter by.")] = None,
     key: Annotated[
         list[str] | None, typer.Option("--key", help="Key to find it by; may be repeated.")

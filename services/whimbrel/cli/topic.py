@@ -154,6 +154,7 @@ def delete(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
 ) -> None:
     """Delete a topic and its messages from every master broker."""
     from whimbrel.client import sync
@@ -162,7 +163,7 @@ def delete(
         typer.confirm(f"Delete topic {name} with all of its messages?", abort=True, err=True)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         admin.delete_topic(name)
-    note(f"deleted topic {name}")
+    emit({"deleted": name}, output, columns=("deleted topic",), rows=[(name,)])
 
 
 def _row(topic: object) -> tuple[object, ...]:

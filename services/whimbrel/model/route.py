@@ -20,6 +20,8 @@ class Endpoint:
         Raises:
             ValueError: there is no host, or no port in 1..65535; the text says which.
         """
+        if "/" in text or any(character.isspace() for character in text.strip()):
+            raise ValueError(f"{text!r} is not HOST:PORT; write it without http:// and spaces")
         host, colon, port = text.strip().rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -27,10 +29,6 @@ class Endpoint:
             raise ValueError(f"{text!r}: put the IPv6 address in brackets, as in [::1]:8081")
         if not colon or not host:
             raise ValueError(f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:8081")
-        if "/" in host or any(character.isspace() for character in host):
-            raise ValueError(
-                f"{text!r}: {host!r} is not a host name; write HOST:PORT, no http://"
-            )
         if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"{text!r}: the port must be a number from 1 to 65535")
         return cls(host, int(port))

@@ -1,0 +1,272 @@
+"""The commands against a fake cluster: results, one sentence on standard error, exit codes."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakecluster import FakeCluster, running_in_thread
+from whimbrel.cli import endpoint as endpoints
+from whimbrel.cli.endpoint import default_dev_dir, running_cluster
+from whimbrel.cli.main import main
+from whimbrel.cli.output import body_fields, shorten, size_text, time_text
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    with running_in_thread() as running:
+        monkeypatch.setenv("WHIMBREL_ENDPOINT", running.address)
+        yield running
+
+
+class Shell:
+    """Runs command lines and keeps what they printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+        self.error = ""
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        outcome = main(arguments)
+        captured = self.capsys.readouterr()
+        self.error = captured.err
+        assert outcome == code, captured.err
+        assert "Traceback" not in captured.err
+        return captured.out
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "-o", "json"))
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
+
+
+def test_topics_from_creation_to_deletion(cluster: FakeCluster, shell: Shell) -> None:
+    assert shell.json("topic", "create", "orders", "--queues", "3")["read_queues"] == 3
+    assert "orders" in shell("topic", "list")
+    assert [topic["name"] for topic in shell.json("topic", "list")] == ["orders"]
+    assert len(shell.json("topic", "describe", "orders")[0]["queues"]) == 3
+    assert "type normal, permission rw" in (shell("topic", "describe", "orders") and shell.error)
+    assert shell.json("topic", "update", "orders", "--queues", "5")["write_queues"] == 5
+    assert shell.json("topic", "delete", "orders", "--yes") == {"deleted": "orders"}
+    shell("topic", "describe", "orders", code=1)
+    assert shell.error.startswith("whimbrel: no topic orders; create it with `whimbrel topic create")
+
+
+def test_groups_from_creation_to_deletion(cluster: FakeCluster, shell: Shell) -> None:
+    assert shell.json("group", "create", "g", "--max-attempts", "5")["max_attempts"] == 5
+    assert [group["name"] for group in shell.json("group", "list")] == ["g"]
+    assert shell.json("group", "describe", "g")[0]["progress"][0]["lag"] == 2
+    shell("group", "describe", "g")
+    assert "client c1" in shell.error
+    assert shell.json("group", "update", "g", "--no-consume")["consume_enabled"] is False
+    moved = shell.json("group", "reset-offsets", "g", "t", "--to", "7")
+    assert moved["broker-a"][0]["committed_offset"] == 7
+    shell("group", "create", "g", code=1)
+    assert "use `update`" in shell.error
+    shell("group", "delete", "g", "--yes")
+
+
+def test_send_and_receive(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[], []]
+    (receipt,) = shell.json("send", "t", "hello", "--tag", "new", "--key", "4711", "--property", "a=b=c")
+    assert receipt["queue_id"] in (0, 1)
+    (message,) = shell.json("receive", "t", "--group", "g", "--wait", "0")
+    assert message["body"] == "hello"
+    assert message["tag"] == "new"
+    assert message["keys"] == ["4711"]
+    assert message["properties"] == {"a": "b=c"}
+    assert message["message_id"] == receipt["message_id"]
+    assert cluster.acked == [receipt["message_id"]]
+    assert shell.json("receive", "t", "--group", "g", "--wait", "0") == []
+
+
+def test_receive_without_acknowledging(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    shell("send", "t", "hello")
+    assert "hello" in shell("receive", "t", "--group", "g", "--no-ack", "--wait", "0")
+    assert cluster.acked == []
+
+
+def test_send_many_in_batches(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    assert len(shell.json("send", "t", "x", "--count", "10", "--batch", "4")) == 10
+    assert cluster.count("SendMessage") == 3
+    shell("send", "t", "x", "--count", "2")
+    assert "sent 2 messages" in shell.error
+
+
+def test_the_body_can_come_from_standard_input(
+    cluster: FakeCluster, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.topics["t"] = [[]]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00")))
+    shell("send", "t", "-")
+    assert cluster.topics["t"][0][0].body == b"\xff\x00"
+    (message,) = shell.json("receive", "t", "--group", "g", "--wait", "0")
+    assert message["body_base64"] == "/wA="
+
+
+def test_pull_reads_a_queue(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    shell("send", "t", "x", "--count", "5")
+    messages = shell.json("pull", "t", "--queue", "0", "--offset", "2", "--count", "2")
+    assert [message["queue_offset"] for message in messages] == [2, 3]
+    shell("pull", "t", "--queue", "0")
+    assert "next offset 5" in shell.error
+    shell("pull", "t", "--queue", "9", code=1)
+    assert "topic t has no queue 9; it has broker-a/0" in shell.error
+
+
+def test_cluster_and_replication(cluster: FakeCluster, shell: Shell) -> None:
+    assert shell.json("cluster")["brokers"][0]["broker_name"] == "broker-a"
+    assert "broker-a" in shell("cluster")
+    table = shell("replication", "status")
+    assert "10.0.0.2:5000" in table
+    assert shell.json("replication", "status")[0]["slaves"][0]["lag_bytes"] == 10
+    cluster.writable = False
+    shell("replication", "status")
+    assert "its slave holds more" in shell.error
+    shell("cluster")
+    assert "its slave holds more" in shell.error
+
+
+def test_a_message_that_is_stored_but_not_confirmed_is_an_error(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    cluster.failures["SendMessage"].append(v2.SLAVE_PERSISTENCE_TIMEOUT)
+    shell("send", "t", "x", code=1)
+    assert shell.error == "whimbrel: as told\n"
+
+
+def test_a_refused_connection_is_one_sentence(shell: Shell) -> None:
+    shell("topic", "list", "--endpoint", "127.0.0.1:1", code=1)
+    assert shell.error.count("\n") == 1
+    assert "no answer from 127.0.0.1:1: connection refused" in shell.error
+
+
+def test_a_malformed_endpoint_is_one_sentence(shell: Shell) -> None:
+    shell("cluster", "--endpoint", "http://x", code=1)
+    assert "HOST:PORT" in shell.error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["topic", "create"],
+        ["topic", "update", "t", "--endpoint", "127.0.0.1:1"],
+        ["topic", "create", "t", "--type", "mixed"],
+        ["send", "t", "x", "--property", "novalue"],
+        ["group", "reset-offsets", "g", "t", "--to", "yesterday"],
+        ["receive", "t"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(arguments: list[str], shell: Shell) -> None:
+    shell(*arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["topic"],
+        ["topic", "create"],
+        ["topic", "list"],
+        ["topic", "describe"],
+        ["topic", "update"],
+        ["topic", "delete"],
+        ["group", "create"],
+        ["group", "list"],
+        ["group", "describe"],
+        ["group", "update"],
+        ["group", "delete"],
+        ["group", "reset-offsets"],
+        ["send"],
+        ["receive"],
+        ["pull"],
+        ["cluster"],
+        ["replication", "status"],
+        ["dev"],
+    ],
+)
+def test_every_help_page_has_examples(arguments: list[str], shell: Shell) -> None:
+    page = shell(*arguments, "--help")
+    if arguments != ["topic"]:
+        assert "Examples:" in page
+    assert "\b" not in page
+
+
+def test_help_imports_neither_grpc_nor_any_command() -> None:
+    code = (
+        "import sys\n"
+        "from whimbrel.cli.main import main\n"
+        "assert main(['--help']) == 0\n"
+        "loaded = set(sys.modules)\n"
+        "assert not loaded & {'grpc', 'rich', 'asyncio', 'google', 'whimbrel.client', 'whimbrel.cli.topic'}\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
+
+
+def test_the_running_dev_cluster_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHIMBREL_ENDPOINT", raising=False)
+    monkeypatch.setenv("WHIMBREL_DEV_DIR", str(tmp_path))
+    assert default_dev_dir() == tmp_path
+    assert running_cluster() is None
+    content: dict[str, Any] = {"endpoint": "127.0.0.1:9", "processes": []}
+    (tmp_path / "cluster.json").write_text(json.dumps(content))
+    assert running_cluster() is None
+    content["processes"] = [{"name": "nameserver", "role": "nameserver", "pid": os.getpid()}]
+    (tmp_path / "cluster.json").write_text(json.dumps(content))
+    found = running_cluster()
+    assert found is not None
+    assert found.endpoint == endpoints.resolve_endpoint("") == "127.0.0.1:9"
+    assert endpoints.resolve_endpoint("h:1") == "h:1"
+
+
+def test_a_dev_cluster_that_was_killed_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Shell
+) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    content = {"endpoint": "127.0.0.1:9", "processes": [{"role": "nameserver", "pid": child.pid}]}
+    (tmp_path / "cluster.json").write_text(json.dumps(content))
+    monkeypatch.delenv("WHIMBREL_ENDPOINT", raising=False)
+    monkeypatch.setenv("WHIMBREL_DEV_DIR", str(tmp_path))
+    shell("topic", "list", code=1)
+    assert "start one with `whimbrel dev`" in shell.error
+
+
+def test_the_default_directory_follows_the_xdg_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHIMBREL_DEV_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "/var/state")
+    assert default_dev_dir() == Path("/var/state/whimbrel/dev")
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert default_dev_dir() == Path.home() / ".local/state/whimbrel/dev"
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, shell: Shell) -> None:
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("whimbrel.cli.topic.resolve_endpoint", interrupted)
+    shell("topic", "list", code=130)
+
+
+def test_cells_are_short_and_printable() -> None:
+    assert shorten(b"a\nb") == r"a\nb"
+    assert len(shorten(b"x" * 1000)) == 60
+    assert shorten(b"\xff") == r"\xff"
+    assert body_fields("é".encode()) == {"body": "é"}
+    assert time_text(None) == "-"
+    assert time_text(0.0) == "1970-01-01 00:00:00.000"
+    assert [size_text(n) for n in (0, 1023, 1536, 1 << 40)] == ["0 B", "1023 B", "1.5 KiB", "1.0 TiB"]

@@ -1,0 +1,90 @@
+"""Administration against a fake cluster; errors arrive as the classes that the broker raised."""
+
+import pytest
+
+from fakecluster import running
+from whimbrel.client import Admin, MessageType, ReplicationStatus
+from whimbrel.errors import AlreadyExists, GroupNotFound, NotWritable, TopicNotFound
+
+
+async def test_topics_are_made_listed_described_changed_and_removed() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        made = await admin.create_topic("t", queues=4)
+        assert (made.read_queues, made.write_queues, made.type) == (4, 4, MessageType.NORMAL)
+        with pytest.raises(AlreadyExists, match="topic t exists"):
+            await admin.create_topic("t")
+        assert [topic.name for topic in await admin.topics()] == ["t"]
+        (found,) = await admin.describe_topic("t")
+        assert found.broker_name == "broker-a"
+        assert [queue.queue_id for queue in found.queues] == [0, 1, 2, 3]
+        assert (await admin.update_topic("t", queues=6)).read_queues == 6
+        await admin.delete_topic("t")
+        with pytest.raises(TopicNotFound):
+            await admin.delete_topic("t")
+        with pytest.raises(TopicNotFound):
+            await admin.describe_topic("t")
+
+
+async def test_groups_are_made_listed_described_changed_and_removed() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        assert (await admin.create_group("g", fifo=True, max_attempts=3)).fifo
+        with pytest.raises(AlreadyExists):
+            await admin.create_group("g")
+        assert [group.name for group in await admin.groups()] == ["g"]
+        (found,) = await admin.describe_group("g")
+        assert found.progress[0].lag == 2
+        assert found.clients[0].client_id == "c1"
+        assert not (await admin.update_group("g", consume_enabled=False)).consume_enabled
+        await admin.delete_group("g")
+        with pytest.raises(GroupNotFound):
+            await admin.describe_group("g")
+
+
+@pytest.mark.parametrize(
+    ("to", "target", "value"),
+    [("earliest", "earliest", True), ("latest", "latest", True), (12, "offset", 12)],
+)
+async def test_offsets_are_reset_to_a_place(to: str | int, target: str, value: object) -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        await admin.reset_offsets("g", "t", to=to, queue_id=3)
+        request = cluster.calls[-1][2]
+        assert request.WhichOneof("target") == target
+        assert getattr(request, target) == value
+        assert request.queue_id == 3
+
+
+async def test_offsets_are_reset_to_a_time_on_all_queues() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        found = await admin.reset_offsets("g", "t", to=1700000000.25)
+        request = cluster.calls[-1][2]
+        assert (request.timestamp.seconds, request.timestamp.nanos) == (1700000000, 250_000_000)
+        assert not request.HasField("queue_id")
+        assert list(found) == ["broker-a"]
+
+
+async def test_the_cluster_and_its_replication_are_shown() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        (master,) = (await admin.cluster()).masters()
+        assert (master.broker_name, master.role, master.log_end) == ("broker-a", "master", 100)
+        assert cluster.calls[-1][2].access_host == "127.0.0.1"
+        (view,) = await admin.replication()
+        assert isinstance(view, ReplicationStatus)
+        assert view.slaves[0].lag_bytes == 10
+        assert (view.replication, view.flush, view.role) == ("sync", "async", "master")
+
+
+async def test_a_broker_that_can_not_be_asked_is_shown_with_its_error() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        cluster.slave_address = "127.0.0.1:1"
+        view, lost = await admin.replication()
+        assert isinstance(view, ReplicationStatus)
+        assert isinstance(lost, tuple)
+        assert lost[0].broker_id == 1
+
+
+async def test_a_refusal_keeps_its_class_and_its_sentence() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        cluster.failures["CreateTopic"].append(NotWritable("this broker is a slave"))
+        with pytest.raises(NotWritable, match="this broker is a slave") as caught:
+            await admin.create_topic("t")
+        assert caught.value.effect == "none"

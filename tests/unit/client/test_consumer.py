@@ -1,0 +1,216 @@
+"""The consumer against a fake cluster: receive, acknowledge, hide, and the subscription loop."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fakecluster import FakeCluster, running
+from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ReceivedMessage, RetryPolicy
+from whimbrel.errors import BadRequest, InvalidReceiptHandle, NotSupported, Unavailable
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+
+FAST = ConsumerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002), close_grace_s=1.0)
+
+
+@contextlib.asynccontextmanager
+async def filled(count: int, queues: int = 2) -> AsyncIterator[FakeCluster]:
+    async with running() as cluster:
+        cluster.topics["t"] = [[] for _ in range(queues)]
+        async with Producer(cluster.address) as producer:
+            for number in range(count):
+                await producer.send(Message(topic="t", body=b"%d" % number, tag="g", keys=("k",)))
+        cluster.calls.clear()
+        cluster.commands.clear()
+        yield cluster
+
+
+async def test_received_messages_come_as_they_were_sent() -> None:
+    async with filled(1, queues=1) as cluster, Consumer(cluster.address, "g", {"t": "*"}) as consumer:
+        (message,) = await consumer.receive()
+        assert message.body == b"0"
+        assert message.tag == "g"
+        assert message.keys == ("k",)
+        assert message.delivery_attempt == 1
+        assert message.stored_at == 1_700_000_000
+        assert (message.queue_id, message.queue_offset) == (0, 0)
+        assert message.queue.broker_name == "broker-a"
+
+
+async def test_what_is_acknowledged_is_done() -> None:
+    async with filled(3) as cluster, Consumer(cluster.address, "g", ["t"]) as consumer:
+        messages = await consumer.receive(3)
+        await consumer.ack(messages[0])
+        assert await consumer.ack_all(messages[1:]) == [None, None]
+        assert sorted(cluster.acked) == sorted(message.message_id for message in messages)
+
+
+async def test_a_void_receipt_is_an_error_of_its_own() -> None:
+    async with filled(2) as cluster, Consumer(cluster.address, "g", ["t"]) as consumer:
+        one, other = await consumer.receive(2)
+        await consumer.ack(one)
+        with pytest.raises(InvalidReceiptHandle):
+            await consumer.ack(one)
+        outcome = await consumer.ack_all([one, other])
+        assert isinstance(outcome[0], InvalidReceiptHandle)
+        assert outcome[1] is None
+        assert await consumer.ack_all([]) == []
+
+
+async def test_a_hidden_message_carries_its_new_receipt() -> None:
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"]) as consumer:
+        (message,) = await consumer.receive()
+        hidden = await consumer.change_invisible(message, 0)
+        assert hidden.receipt_handle != message.receipt_handle
+        (again,) = await consumer.receive()
+        assert again.delivery_attempt == 2
+
+
+async def test_receive_waits_no_longer_than_told() -> None:
+    async with filled(0) as cluster, Consumer(cluster.address, "g", ["t"]) as consumer:
+        assert await consumer.receive(wait_s=0) == []
+        assert cluster.count("ReceiveMessage") == 1
+
+
+async def test_receive_asks_with_filter_count_and_times() -> None:
+    async with filled(1) as cluster, Consumer(cluster.address, "g", {"t": "a || b"}) as consumer:
+        await consumer.receive(7, wait_s=1.5, invisible_s=42)
+        request = next(request for name, _, request in cluster.calls if name == "ReceiveMessage")
+        assert request.filter_expression.expression == "a || b"
+        assert request.batch_size == 7
+        assert request.invisible_duration.seconds == 42
+        assert not request.auto_renew
+        assert request.long_polling_timeout.seconds == 1
+        assert request.message_queue.id == -1
+
+
+async def test_a_failed_receive_is_repeated_and_then_raised() -> None:
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        cluster.failures["ReceiveMessage"] += [v2.INTERNAL_SERVER_ERROR, v2.TOO_MANY_REQUESTS]
+        assert len(await consumer.receive()) == 1
+        cluster.failures["ReceiveMessage"].append(v2.NOT_IMPLEMENTED)
+        with pytest.raises(NotSupported):
+            await consumer.receive()
+
+
+async def test_a_failed_acknowledgement_is_repeated() -> None:
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        (message,) = await consumer.receive()
+        cluster.failures["AckMessage"] += [v2.INTERNAL_SERVER_ERROR, Unavailable("restarting")]
+        await consumer.ack(message)
+        assert cluster.acked == [message.message_id]
+
+
+def test_a_consumer_needs_a_topic() -> None:
+    with pytest.raises(BadRequest):
+        Consumer("h:1", "g", {})
+
+
+def test_one_topic_may_be_given_as_text() -> None:
+    assert Consumer("h:1", "g", "topic").subscriptions == {"topic": "*"}
+
+
+@contextlib.asynccontextmanager
+async def consuming(consumer: Consumer, handler: object) -> AsyncIterator[None]:
+    task = asyncio.create_task(consumer.run(handler))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_the_loop_acknowledges_what_its_handler_has_done() -> None:
+    done = asyncio.Event()
+    seen: list[bytes] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+        if len(seen) == 5:
+            done.set()
+
+    async with filled(5) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        async with consuming(consumer, handler), asyncio.timeout(10):
+            await done.wait()
+        assert sorted(seen) == [b"%d" % number for number in range(5)]
+        assert len(cluster.acked) == 5
+        receive = next(request for name, _, request in cluster.calls if name == "ReceiveMessage")
+        assert receive.auto_renew
+        assert receive.attempt_id
+
+
+async def test_the_loop_delivers_again_what_its_handler_failed_on() -> None:
+    done = asyncio.Event()
+    attempts: list[int] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        attempts.append(message.delivery_attempt)
+        if message.delivery_attempt == 1:
+            raise ValueError("not yet")
+        done.set()
+
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        async with consuming(consumer, handler), asyncio.timeout(10):
+            await done.wait()
+        assert attempts == [1, 2]
+        assert cluster.count("ChangeInvisibleDuration") == 1
+
+
+async def test_the_loop_runs_plain_handlers_in_threads_and_keeps_to_its_bound() -> None:
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    running_now, most, count = 0, 0, 0
+
+    async def slow(message: ReceivedMessage) -> None:
+        nonlocal running_now, most, count
+        running_now += 1
+        most = max(most, running_now)
+        await asyncio.sleep(0)
+        running_now -= 1
+        count += 1
+        if count == 20:
+            done.set()
+
+    def plain(message: ReceivedMessage) -> None:
+        asyncio.run_coroutine_threadsafe(slow(message), loop).result()
+
+    options = ConsumerOptions(concurrency=2, retry=FAST.retry)
+    async with filled(20) as cluster, Consumer(cluster.address, "g", ["t"], options=options) as consumer:
+        async with consuming(consumer, plain), asyncio.timeout(20):
+            await done.wait()
+        assert most <= 2
+        assert len(set(cluster.acked)) == 20
+
+
+async def test_the_loop_goes_on_after_failed_polls_and_acknowledgements() -> None:
+    done = asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        done.set()
+
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        cluster.failures["ReceiveMessage"].append(v2.INTERNAL_SERVER_ERROR)
+        cluster.failures["AckMessage"] += [v2.INTERNAL_SERVER_ERROR] * 7
+        async with consuming(consumer, handler), asyncio.timeout(10):
+            await done.wait()
+        assert len(cluster.acked) == 1
+
+
+async def test_a_cancelled_loop_lets_its_handlers_finish() -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        started.set()
+        await go_on.wait()
+
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        task = asyncio.create_task(consumer.run(handler))
+        async with asyncio.timeout(10):
+            await started.wait()
+            task.cancel()
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert len(cluster.acked) == 1
