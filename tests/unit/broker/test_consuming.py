@@ -663,6 +663,7 @@ def test_deleted_group_starts_anew(rig: Rig) -> None:
     rig.ack(*rig.take())
     rig.consumer.delete_group("g")
     assert rig.consumer.progress("g") == []
+    assert not rig.consumer.import_offset("g", "t", 0, 1)
     rig.start()
     assert offsets(rig.take()) == [0]
 
