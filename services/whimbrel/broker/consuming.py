@@ -344,8 +344,8 @@ class Consumer:
     def import_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Take over a position from RocketMQ's consumerOffset.json; return False when ours is better.
 
-        Our own exports never lie ahead of our state, so a greater offset is RocketMQ's. Not once a position was
-        reset or a group deleted here: the file may be older than that.
+        Our own exports never lie ahead of our state, so a greater offset is RocketMQ's. Not once a position
+        was reset or a group deleted here: the file may be older than that.
         """
         state = self._table.state(group, topic, queue_id)
         if state.epoch or (state.started and offset <= state.committed):
