@@ -244,9 +244,7 @@ def record_size(draft: RecordDraft) -> int:
     )
 
 
-def encode_record(
-    draft: RecordDraft, *, physical_offset: int, queue_offset: int, store_timestamp: int
-) -> bytes:
+def encode_record(draft: RecordDraft, physical_offset: int, queue_offset: int, store_timestamp: int) -> bytes:
     """Return the record's bytes.
 
     Raises:

@@ -45,6 +45,9 @@ MARK_BYTES = 64 * 1024 * 1024  # the mark moves after so much log ...
 MARK_INTERVAL_S = 5.0  # ... or so long, whichever is first: what recovery reads stays small
 SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every populated page once more
 RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file
+PWRITE_BYTES_MIN = (
+    64 * 1024
+)  # raw bytes from here on are written by a call: no page faults, no pages to populate
 FILES_REMOVED_MAX = 10  # a retention round; removing 1 GiB files takes the disk's time
 
 
@@ -70,6 +73,7 @@ class LogWriter:
         self.root, self.options, self.clock, self.lock = root, options, clock, lock
         self.segments = segments
         self.file_size = segments.file_size
+        self.mark_reader = Segments(segments.directory, segments.file_size)  # the flush thread's own
         self.page = WatermarkPage.open(root)
         self.begin = self.end = self.flushed = self.limit = self.base = 0
         self.segment: Segment | None = None
@@ -323,7 +327,10 @@ class LogWriter:
         segment = self.segment
         assert segment is not None
         position = offset - self.base
-        segment.mapped[position : position + length] = view
+        if length >= PWRITE_BYTES_MIN:
+            segment.write(position, view)
+        else:
+            segment.mapped[position : position + length] = view
         self.end = end = offset + length
         if end >= self.ahead.wake_at:
             self.ahead.wake(segment, end)
@@ -387,7 +394,10 @@ class LogWriter:
         self.marked_at = now
         border = self.border_below(flushed)
         if border > self.mark.offset:
-            self.save_mark(border)
+            try:
+                self.save_mark(border)
+            except OSError:
+                logger.exception("log %s: the mark can't be written: recovery starts further back", self.root)
 
     def border_below(self, flushed: int) -> int:
         """Return a border between records at or below a flushed offset.
@@ -399,7 +409,7 @@ class LogWriter:
             return flushed
         dispatched = self.page.dispatched
         if self.mark.offset < dispatched < flushed and stands_record(
-            self.segments.read, dispatched, self.file_size
+            self.mark_reader.read, dispatched, self.file_size
         ):
             return dispatched
         return max(self.begin, self.segments.start_of(max(flushed - 1, 0)))
@@ -412,8 +422,8 @@ class LogWriter:
         self.mark.offset, self.mark.check = border, max(self.begin, self.borders[0])
         self.mark.save(self.root)
         stored_ms = self.store_time_ms
-        if self.raw:
-            stored_ms = first_store_time(self.segments.read, self.segments.start_of(border))
+        if self.raw and border > self.begin:
+            stored_ms = first_store_time(self.mark_reader.read, self.segments.start_of(border - 1))
         if stored_ms:
             write_checkpoint(self.root, log_ms=stored_ms)
 
@@ -462,6 +472,7 @@ class LogWriter:
             self.sealed.clear()
             self.segment = None
         self.segments.close()
+        self.mark_reader.close()
         self.page.close()
         self.lock.release()
 

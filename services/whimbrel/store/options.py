@@ -43,7 +43,7 @@ class StoreOptions:
     index_entries: int = 20_000_000
     flush: Literal["sync", "async"] = "async"
     flush_interval_ms: int = 500
-    flush_bytes: int = 16 * 1024 * 1024
+    flush_bytes: int = 64 * 1024 * 1024
     prefault_bytes: int = 4 * 1024 * 1024
     message_bytes_max: int = 4 * 1024 * 1024
     reserved_hours: float = 72

@@ -86,6 +86,13 @@ class Segment:
         segment.populated = segment.released = first
         return segment
 
+    def write(self, position: int, data: memoryview) -> None:
+        """Write a large piece by system calls, which the mapping sees at once; its pages need no populating."""
+        while data:
+            count = os.pwrite(self.fd, data, position)
+            data, position = data[count:], position + count
+        self.populated = max(self.populated, position // PAGE * PAGE)
+
     def flush(self) -> None:
         """Put everything written so far on disk; from a thread, since it takes as long as the disk does."""
         os.fdatasync(self.fd)

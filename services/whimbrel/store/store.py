@@ -32,6 +32,7 @@ from whimbrel.errors import (
 )
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.codec import (
+    BLANK_SIZE_MIN,
     MAGIC_V1,
     MAGIC_V2,
     TRANSACTION_MASK,
@@ -296,21 +297,22 @@ class MessageStore:
             queue = self.queues.need(topic, queue_id)
         entered = draft.sys_flag & TRANSACTION_MASK not in NO_ENTRY
         queue_offset = queue.max
-        if entered and queue_offset >= queue.room:
-            queue.reserve(1)
-        size = record_size(draft)
-        physical_offset = log.reserve(size)
+        if entered:
+            if queue_offset >= queue.room:
+                queue.reserve(1)
+        else:
+            queue_offset = 0
         now = self.clock()
         if now < self.store_time_ms:
             now = self.store_time_ms  # a clock set back must not put times in a queue out of order
+        physical_offset = log.end
+        record = encode_record(draft, physical_offset, queue_offset, now)
+        size = len(record)
+        if physical_offset + size + BLANK_SIZE_MIN > log.limit or log.failed:
+            physical_offset = log.reserve(size)  # it goes into the next file
+            record = encode_record(draft, physical_offset, queue_offset, now)
+        log.put(record)
         self.store_time_ms = log.store_time_ms = now
-        if not entered:
-            queue_offset = 0
-        log.put(
-            encode_record(
-                draft, physical_offset=physical_offset, queue_offset=queue_offset, store_timestamp=now
-            )
-        )
         if entered:
             tags = draft.tags_code
             if topic == SCHEDULE_TOPIC:
@@ -349,9 +351,7 @@ class MessageStore:
         first = queue.max
         records, answers = [], []
         for number, draft in enumerate(drafts):
-            records.append(
-                encode_record(draft, physical_offset=place, queue_offset=first + number, store_timestamp=now)
-            )
+            records.append(encode_record(draft, place, first + number, now))
             answers.append(Appended(first + number, place, sizes[number], now, place + sizes[number]))
             place += sizes[number]
         log.put(b"".join(records))
