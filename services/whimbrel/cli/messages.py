@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["pull", "receive", "send"]
 
 ROWS_MAX = 100  # of a table of receipts; the rest is counted
+TOOLS_GROUP = "TOOLS_CONSUMER"  # RocketMQ's brokers, and ours, have this group from the start
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic name.")]
 
@@ -151,7 +152,7 @@ def pull(
     from whimbrel.client import sync
 
     target = parse_target(offset)
-    with sync.PullConsumer(resolve_endpoint(endpoint), group or "whimbrel-cli") as reader:
+    with sync.PullConsumer(resolve_endpoint(endpoint), group or TOOLS_GROUP) as reader:
         found = _queue(reader.queues(topic), topic, queue, broker)
         position = target if isinstance(target, int) else reader.offset(found, target)
         messages: list[ReceivedMessage] = []
