@@ -6,10 +6,12 @@ says which, and which had already done it. Repeating is safe: updates set what t
 `delete` pass over brokers where it is done already, as long as there is one where it was not.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
 from whimbrel.client.options import ClientOptions
+from whimbrel.client.retry import decide
 from whimbrel.client.session import Client, Session
 from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.model.cluster import (
@@ -199,12 +201,21 @@ class Admin(Client):
         return views
 
     async def _masters(self) -> list[BrokerStatus]:
-        cluster = await self.cluster()
-        masters = sorted(cluster.masters(), key=lambda broker: (broker.cluster, broker.broker_name))
-        if not masters:
-            lost = "; only slaves are left" if cluster.brokers else ""
-            raise Unavailable(f"no master broker is registered with {self.session.access[0]}{lost}")
-        return masters
+        """Return the masters by name; a nameserver that has just started gets the time to hear of them."""
+        attempt = 0
+        while True:
+            attempt += 1
+            cluster = await self.cluster()
+            if cluster.masters():
+                return sorted(cluster.masters(), key=lambda broker: (broker.cluster, broker.broker_name))
+            why = "; only slaves are left" if cluster.brokers else ""
+            if not cluster.settled:
+                why += "; the nameserver has just started and may not know all brokers yet"
+            error = Unavailable(f"no master broker is registered with {self.session.access[0]}{why}")
+            decision = decide(error, attempt, self.session.options.retry, repeatable=True)
+            if cluster.settled or not decision.again:
+                raise error
+            await asyncio.sleep(decision.pause_s)
 
     async def _ask(self, broker: BrokerStatus, call: Outbound[T]) -> T:
         return await self.session.call(Endpoint.parse(broker.address), call, ADMIN_TIMEOUT_S)
