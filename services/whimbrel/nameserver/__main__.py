@@ -1,0 +1,82 @@
+"""`python -m whimbrel.nameserver`: serves until SIGTERM or SIGINT, then ends with code 0."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+
+from whimbrel.config import load_or_exit, settings_line
+from whimbrel.nameserver.interfaces import own_addresses
+from whimbrel.nameserver.options import NameserverOptions
+from whimbrel.nameserver.registry import Registry
+from whimbrel.nameserver.registry_service import TICK_S, RegistryService
+from whimbrel.nameserver.routes_service import RoutesService
+from whimbrel.rpc.server import serve
+from whimbrel.telemetry import setup_logging, write_ready_file
+
+# Interfaces come and go (a laptop's network, a VPN); reading the kernel's tables takes 50 µs.
+INTERFACES_S = 10.0
+
+log = logging.getLogger("whimbrel.nameserver")
+
+
+class Interfaces:
+    """This machine's addresses, read anew when they may have changed."""
+
+    def __init__(self) -> None:
+        self.addresses = own_addresses()
+        self.read_at = time.monotonic()
+
+    def __call__(self) -> frozenset[str]:
+        """Return the addresses."""
+        now = time.monotonic()
+        if now - self.read_at > INTERFACES_S:
+            self.addresses, self.read_at = own_addresses(), now
+        return self.addresses
+
+
+async def run(options: NameserverOptions) -> int:
+    """Serve until told to stop; return the exit code."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    log.info("settings: %s", settings_line(options))
+    own = Interfaces()
+    registry = Registry(lease_s=options.lease_s, renew_s=options.renew_s, started=time.monotonic())
+    brokers = RegistryService(registry, own=own, now=time.monotonic, wall=time.time)
+    routes = RoutesService(registry, own=own, now=time.monotonic)
+    try:
+        server = await serve([routes.service, brokers.service], host=options.host, port=options.port)
+    except OSError as error:
+        log.error("%s", error)
+        return 1
+    log.info("nameserver serves on %s", server.address)
+    loop.call_later(options.renew_s, brokers.settle)
+    write_ready_file(
+        options.ready_file,
+        {"grpc": server.address, "ha": "", "name": "nameserver", "role": "nameserver", "store": ""},
+    )
+    while not stopping.is_set():
+        brokers.tick(time.monotonic())
+        try:
+            async with asyncio.timeout(min(TICK_S, options.lease_s / 4)):
+                await stopping.wait()
+        except TimeoutError:
+            continue
+    log.info("nameserver stops")
+    await server.stop()
+    return 0
+
+
+def main() -> int:
+    """Run the process; return the exit code."""
+    options = load_or_exit(NameserverOptions, sys.argv[1:], os.environ)
+    setup_logging(options.log_level, options.log_format, process="nameserver")
+    return asyncio.run(run(options))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

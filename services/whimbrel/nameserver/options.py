@@ -1,0 +1,30 @@
+"""Settings of a nameserver."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from whimbrel.config import option
+
+__all__ = ["NameserverOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameserverOptions:
+    """A nameserver: where clients ask for routes, and brokers register."""
+
+    process: ClassVar[str] = "nameserver"
+
+    # Loopback, so that nothing is open by accident.
+    host: str = option("127.0.0.1", help="address to listen on")
+    port: int = option(8081, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
+    # RocketMQ: 120 s and 30 s. Four renewals may be lost before a broker is taken for dead.
+    lease_s: float = option(8.0, help="how long a broker lives without a renewal", minimum=0.1)
+    renew_s: float = option(2.0, help="how often brokers are asked to renew", minimum=0.05)
+    ready_file: str = option("", help="written once the nameserver serves")
+    log_level: str = option("INFO", help="level of the logging module")
+    log_format: Literal["text", "json"] = option("text", help="how log lines look")
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work."""
+        if self.renew_s >= self.lease_s:
+            raise ValueError("renew_s must be below lease_s: a broker would be removed between two renewals")

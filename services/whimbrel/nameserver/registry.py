@@ -1,0 +1,327 @@
+"""The route tables and the rules of registration. Pure: times (monotonic seconds) are handed in, nothing is
+sent.
+
+RocketMQ's five tables, and what became of them:
+
+    clusterAddrTable     `clusters`: cluster -> broker names
+    brokerAddrTable      `groups`: broker name -> cluster, and who holds each broker id
+    brokerLiveTable      `live`: session -> what the broker said last, and when
+    topicQueueTable      `topics`: topic -> broker name -> queues
+    filterServerTable    gone: filters run in the broker
+
+A session is one stream of one broker. It stands where RocketMQ has the registered address and its connection:
+
+    register ──► live, holds (name, id) ──renew──► live ──leave, expire──► gone
+                    │ another session registers the same (name, id)
+                    ▼
+                 live, holds nothing; takes the id again by a renewal once it is free
+
+- Whoever registered last with a (name, id) holds it. The late end of an older stream removes nothing.
+- One address is held under one id: a slave that comes back as master loses its old place.
+- A master's table counts when its version changed, or when it is new in its place; it then replaces what the
+nameserver
+  knew of that broker name. (RocketMQ only ever adds; there, topics are deleted at each nameserver by hand.
+  Here the broker is the one place that knows, as with 5.x's `deleteTopicWithBrokerRegistration`.)
+- A slave's table counts only while its group has no master, and adds only: it may lag behind the lost
+master's. A group
+  without a master is routed to its lowest slave id, under id 0 and without the write bit (5.x's acting
+  master).
+- The last of a group to go takes the group's topics with it.
+
+For one renewal period after its start a nameserver is not *settled*: living brokers may still be missing, so
+that "no such topic" would be a guess.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from whimbrel.errors import BadRequest, NotReady, TopicNotFound
+from whimbrel.nameserver.addresses import BrokerAddress
+
+__all__ = ["AUTO_QUEUES", "Broker", "Registry", "Route", "RouteEntry", "TopicQueues", "Update"]
+
+READ: Final = 4
+WRITE: Final = 2
+INHERIT: Final = 1
+
+TEMPLATE_TOPIC = "TBW102"
+AUTO_QUEUES = 4  # RocketMQ's clients ask for so many at most (defaultTopicQueueNums)
+MASTER_ID = 0
+
+Session = Hashable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQueues:
+    """A topic's queues on one broker."""
+
+    read_queues: int
+    write_queues: int
+    permission: int
+    message_type: str = "NORMAL"
+    system_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """Who a broker says it is."""
+
+    cluster: str
+    name: str
+    id: int
+    master: bool
+    address: BrokerAddress
+    ha_address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """One request of a session.
+
+    Attributes:
+        broker: set on the first request, and when something in it changed.
+        topics: the whole table; None when it is not told.
+        version: of the table: time and counter.
+    """
+
+    broker: Broker | None = None
+    topics: dict[str, TopicQueues] | None = None
+    version: tuple[int, int] = (0, 0)
+    log_begin: int = 0
+    log_end: int = 0
+    writable: bool = False
+
+
+@dataclass(slots=True)
+class Live:
+    """A live session.
+
+    Attributes:
+        version: of the table that counts; None while none was told.
+    """
+
+    session: Session
+    broker: Broker
+    renewed_at: float
+    log_begin: int = 0
+    log_end: int = 0
+    writable: bool = False
+    version: tuple[int, int] | None = None
+    topics: dict[str, TopicQueues] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Group:
+    """A master and its slaves."""
+
+    cluster: str
+    holders: dict[int, Session] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteEntry:
+    """The queues of a topic on one broker, with the write bit as it counts now."""
+
+    broker: Broker
+    queues: TopicQueues
+
+
+Route = tuple[RouteEntry, ...]
+
+
+class Registry:
+    """The tables. Session keys are the caller's; the caller also closes streams and sends news.
+
+    Args:
+        lease_s: how long a registration lives without a renewal.
+        renew_s: how often brokers are asked to renew.
+        started: when this nameserver began to serve.
+    """
+
+    def __init__(self, *, lease_s: float, renew_s: float, started: float) -> None:
+        self.lease_s = lease_s
+        self.renew_s = renew_s
+        self.started = started
+        self.clusters: dict[str, set[str]] = {}
+        self.groups: dict[str, Group] = {}
+        self.live: dict[Session, Live] = {}
+        self.topics: dict[str, dict[str, TopicQueues]] = {}
+
+    def settled(self, now: float) -> bool:
+        """Tell whether every living broker had the time to register."""
+        return now - self.started >= self.renew_s
+
+    def update(self, session: Session, update: Update, now: float) -> bool:
+        """Take a registration or a renewal; return whether the group's membership changed.
+
+        Raises:
+            BadRequest: the first request of a session does not say who it is, or that makes no sense.
+        """
+        live = self.live.get(session)
+        if live is None:
+            if update.broker is None:
+                raise BadRequest("the first request of a session carries no registration")
+            live = self.live[session] = Live(session, update.broker, now)
+        changed = False
+        if update.broker is not None and update.broker != live.broker:
+            self.release(live)
+            live.broker = update.broker
+            changed = True
+        live.renewed_at = now
+        live.log_begin, live.log_end, live.writable = update.log_begin, update.log_end, update.writable
+        first = self.take_place(live, registering=update.broker is not None)
+        if update.topics is not None and (first or update.version != live.version):
+            live.topics, live.version = update.topics, update.version
+            self.take_topics(live)
+        elif first:
+            self.take_topics(live)
+        return changed or first
+
+    def take_place(self, live: Live, *, registering: bool) -> bool:
+        """Put the session into its group; return whether it was not there before.
+
+        A renewal takes a free place only, a registration any.
+        """
+        broker = live.broker
+        group = self.groups.get(broker.name)
+        if group is None:
+            group = self.groups[broker.name] = Group(broker.cluster)
+        self.clusters.setdefault(group.cluster, set()).add(broker.name)
+        holder = group.holders.get(broker.id)
+        if holder == live.session or (holder is not None and not registering):
+            return False
+        for other_id, other in tuple(group.holders.items()):
+            if other_id != broker.id and same_address(self.live[other].broker, broker):
+                del group.holders[other_id]
+        group.holders[broker.id] = live.session
+        return True
+
+    def take_topics(self, live: Live) -> None:
+        """Let a session's table count, as far as its role allows."""
+        name = live.broker.name
+        group = self.groups[name]
+        if group.holders.get(live.broker.id) != live.session:
+            return
+        if live.broker.id == MASTER_ID:
+            self.drop_topics(name, keep=live.topics)
+        elif MASTER_ID in group.holders:
+            return
+        for topic, queues in live.topics.items():
+            self.topics.setdefault(topic, {})[name] = queues
+
+    def drop_topics(self, name: str, keep: Collection[str] = ()) -> None:
+        """Forget a broker name's topics but those to keep; topics without a broker vanish."""
+        for topic in [
+            topic for topic, brokers in self.topics.items() if name in brokers and topic not in keep
+        ]:
+            del self.topics[topic][name]
+            if not self.topics[topic]:
+                del self.topics[topic]
+
+    def release(self, live: Live) -> bool:
+        """Take a session out of its place; return whether it held one."""
+        name = live.broker.name
+        group = self.groups.get(name)
+        if group is None or group.holders.get(live.broker.id) != live.session:
+            return False
+        del group.holders[live.broker.id]
+        if not group.holders:
+            del self.groups[name]
+            names = self.clusters[group.cluster]
+            names.discard(name)
+            if not names:
+                del self.clusters[group.cluster]
+            self.drop_topics(name)
+        elif live.broker.id == MASTER_ID:
+            for other in self.holders(name):
+                for topic, queues in other.topics.items():
+                    self.topics.setdefault(topic, {}).setdefault(name, queues)
+        return True
+
+    def leave(self, session: Session) -> bool:
+        """Remove a session; return whether its group's membership changed."""
+        live = self.live.pop(session, None)
+        return live is not None and self.release(live)
+
+    def expired(self, now: float) -> list[Session]:
+        """Return the sessions whose lease is over; the caller ends and removes them."""
+        return [session for session, live in self.live.items() if live.renewed_at + self.lease_s < now]
+
+    def forgive(self, seconds: float) -> None:
+        """Prolong all leases: the nameserver itself did not run for so long, and could hear nobody."""
+        for live in self.live.values():
+            live.renewed_at += seconds
+
+    def holders(self, name: str) -> list[Live]:
+        """Return the members of a group by broker id."""
+        group = self.groups.get(name)
+        return [] if group is None else [self.live[group.holders[id_]] for id_ in sorted(group.holders)]
+
+    def members(self, session: Session) -> list[Live]:
+        """Return the other members of a session's group, by broker id."""
+        live = self.live[session]
+        own = live.broker.id
+        return [
+            other
+            for other in self.holders(live.broker.name)
+            if other.session != session and other.broker.id != own
+        ]
+
+    def sessions_of(self, name: str) -> list[Session]:
+        """Return every session that says it belongs to a group, also one that holds nothing."""
+        return [session for session, live in self.live.items() if live.broker.name == name]
+
+    def brokers(self) -> Iterator[Live]:
+        """Yield the brokers that hold a place, by cluster, name and id."""
+        for cluster in sorted(self.clusters):
+            for name in sorted(self.clusters[cluster]):
+                yield from self.holders(name)
+
+    def route(self, topic: str, now: float) -> Route:
+        """Return where a topic's queues are; for an unknown topic, where a send may create it.
+
+        Raises:
+            NotReady: the topic is unknown, and so may be a broker that has it.
+            TopicNotFound: the topic is unknown.
+        """
+        entries = tuple(self.entries(self.topics.get(topic, {}).items()))
+        if entries:
+            return entries
+        if not self.settled(now):
+            raise NotReady("this nameserver has just started, and does not know all brokers yet")
+        entries = tuple(self.entries(self.inherited()))
+        if not entries:
+            raise TopicNotFound(f"no topic {topic}")
+        return entries
+
+    def entries(self, queues_by_name: Iterable[tuple[str, TopicQueues]]) -> Iterator[RouteEntry]:
+        """Yield route entries by broker name."""
+        for name, queues in sorted(queues_by_name, key=lambda item: item[0]):
+            first, *_ = self.holders(name)
+            if first.broker.id == MASTER_ID:
+                yield RouteEntry(broker=first.broker, queues=queues)
+            else:
+                read_only = replace(queues, permission=queues.permission & ~WRITE)
+                yield RouteEntry(broker=first.broker, queues=read_only)
+
+    def inherited(self) -> Iterator[tuple[str, TopicQueues]]:
+        """Yield what brokers would make of a new topic: those with a master and a template to inherit."""
+        for name, template in self.topics.get(TEMPLATE_TOPIC, {}).items():
+            if template.permission & INHERIT and MASTER_ID in self.groups[name].holders:
+                count = min(AUTO_QUEUES, template.write_queues)
+                yield (
+                    name,
+                    TopicQueues(
+                        read_queues=count, write_queues=count, permission=template.permission & ~INHERIT
+                    ),
+                )
+
+
+def same_address(one: Broker, other: Broker) -> bool:
+    """Tell whether two registrations come from one place."""
+    return (one.address.peer_host, one.address.host_name, one.address.port) == (
+        other.address.peer_host,
+        other.address.host_name,
+        other.address.port,
+    )

@@ -1,0 +1,282 @@
+"""`whimbrel.registry.v1.RegistryService`: the brokers' sessions, and who is alive.
+
+A session's end removes its broker at once. `tick`, called every second, ends the sessions whose lease is
+over: a hung broker's stream stays open, its renewals do not come. Whenever a group's membership changes, its
+other members are told.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from whimbrel.errors import BadRequest, Refused
+from whimbrel.nameserver.addresses import (
+    BrokerAddress,
+    access_host,
+    dial_address,
+    host_of,
+    is_loopback,
+    joined,
+)
+from whimbrel.nameserver.registry import Broker, Registry, Session, TopicQueues, Update
+from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
+from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
+
+__all__ = ["RegistryService"]
+
+TICK_S = 1.0
+# The nameserver itself hung if a tick comes so much too late: then it could hear no renewal, and expires
+# nobody yet.
+TICK_LATE_S = 1.0
+WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
+
+log = logging.getLogger(__name__)
+
+
+class RegistryService:
+    """The service; `service` is what to serve.
+
+    Args:
+        registry: the tables.
+        own: gives the addresses of this machine's interfaces.
+        now: gives the registry's time, seconds of a monotonic clock.
+        wall: gives seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        own: Callable[[], Collection[str]],
+        now: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.registry = registry
+        self.own = own
+        self.now = now
+        self.wall = wall
+        self.streams: dict[Session, BrokerStream] = {}
+        self.ticked_at: float | None = None
+        self.service = Service(
+            "whimbrel.registry.v1.RegistryService",
+            (
+                BidiMethod(
+                    "Session",
+                    registry_pb.SessionRequest,
+                    lambda call, outbox: BrokerStream(self, call, outbox),
+                ),
+                UnaryMethod("DescribeCluster", registry_pb.DescribeClusterRequest, self.describe_cluster),
+            ),
+        )
+
+    def tick(self, now: float) -> None:
+        """End what has expired."""
+        late = 0.0 if self.ticked_at is None else now - self.ticked_at - TICK_S
+        self.ticked_at = now
+        if late > TICK_LATE_S:
+            log.warning("this nameserver did not run for %.1f s: all leases are prolonged by that", late)
+            self.registry.forgive(late)
+        for session in self.registry.expired(now):
+            live = self.registry.live[session]
+            log.warning(
+                "%s did not renew for %.1f s and is removed", label(live.broker), now - live.renewed_at
+            )
+            stream = self.streams[session]
+            stream.removed = True
+            self.remove(stream)
+            stream.outbox.close(Refused(f"no renewal came for {self.registry.lease_s:g} s; register again"))
+
+    def settle(self) -> None:
+        """Tell all sessions that this nameserver is settled now: masters wait for that before they write."""
+        for session, stream in self.streams.items():
+            if session in self.registry.live:
+                stream.outbox.send(self.response(session))
+
+    def remove(self, stream: "BrokerStream") -> None:
+        """Forget a session and tell its group."""
+        self.streams.pop(stream, None)
+        live = self.registry.live.get(stream)
+        if live is not None and self.registry.leave(stream):
+            self.tell(live.broker.name)
+
+    def tell(self, name: str, *, leave_out: Session = None) -> None:
+        """Send a group's membership to its sessions."""
+        for session in self.registry.sessions_of(name):
+            if session != leave_out:
+                self.streams[session].outbox.send(self.response(session))
+
+    def response(self, session: Session) -> registry_pb.SessionResponse:
+        """Return what a session is answered."""
+        own, live = self.own(), self.registry.live[session]
+        access = live.broker.address.nameserver_host
+        response = registry_pb.SessionResponse(settled=self.registry.settled(self.now()))
+        response.lease.seconds, response.lease.nanos = split(self.registry.lease_s)
+        response.renew_interval.seconds, response.renew_interval.nanos = split(self.registry.renew_s)
+        for member in self.registry.members(session):
+            host, port = dial_address(member.broker.address, access, own)
+            response.members.add(
+                broker_id=member.broker.id,
+                address=joined(host, port),
+                ha_address=ha_address(member.broker, host),
+                log_begin=member.log_begin,
+                log_end=member.log_end,
+            )
+        return response
+
+    def describe_cluster(
+        self, call: Call, request: registry_pb.DescribeClusterRequest
+    ) -> registry_pb.DescribeClusterResponse:
+        """List the live brokers for a tool that reached this nameserver under `access_host`."""
+        own, now, wall = self.own(), self.now(), self.wall()
+        access = access_host([request.access_host], own) if request.access_host else ""
+        if not access and is_loopback(host_of(call.peer)):
+            access = host_of(call.peer)
+        response = registry_pb.DescribeClusterResponse(settled=self.registry.settled(now))
+        for live in self.registry.brokers():
+            broker = live.broker
+            host, port = dial_address(broker.address, access, own)
+            seconds, nanos = split(wall - (now - live.renewed_at))
+            described = response.brokers.add(
+                cluster=self.registry.groups[broker.name].cluster,
+                broker_name=broker.name,
+                broker_id=broker.id,
+                role=registry_pb.BROKER_ROLE_MASTER if broker.master else registry_pb.BROKER_ROLE_SLAVE,
+                address=joined(host, port),
+                ha_address=ha_address(broker, host),
+                log_begin=live.log_begin,
+                log_end=live.log_end,
+                writable=live.writable,
+                topic_count=len(live.topics),
+            )
+            described.renewed_at.seconds, described.renewed_at.nanos = seconds, nanos
+        return response
+
+
+class BrokerStream:
+    """One session; also its key in the registry, so that two streams of one broker are never mixed up."""
+
+    def __init__(self, service: RegistryService, call: Call, outbox: Outbox) -> None:
+        self.service = service
+        self.outbox = outbox
+        self.peer_host = host_of(call.peer)
+        self.removed = False
+        service.streams[self] = self
+
+    def received(self, message: registry_pb.SessionRequest) -> None:
+        """Take a registration or a renewal, and answer it."""
+        if self.removed:
+            return  # on its way while the lease ended; the broker registers anew
+        service = self.service
+        registry = service.registry
+        update = update_of(message, self.peer_host)
+        if update.broker is not None:
+            self.warn_of_twin(update.broker)
+        changed = registry.update(self, update, service.now())
+        live = registry.live[self]
+        if changed:
+            log.info(
+                "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
+                live.broker.address.port, len(live.topics), live.log_begin, live.log_end,
+            )  # fmt: skip
+        self.outbox.send(service.response(self))
+        if changed:
+            service.tell(live.broker.name, leave_out=self)
+
+    def warn_of_twin(self, broker: Broker) -> None:
+        """Say so when another session that still lives has this name and id."""
+        for live in self.service.registry.holders(broker.name):
+            if live.broker.id == broker.id and live.session is not self:
+                log.warning(
+                    "%s registers from %s while another one from %s is alive: it takes the place;"
+                    " two brokers must not share name and id",
+                    label(broker), self.peer_host, live.broker.address.peer_host,
+                )  # fmt: skip
+
+    def half_closed(self) -> None:
+        """The broker leaves."""
+        self.outbox.close()
+
+    def closed(self) -> None:
+        """Remove the broker at once."""
+        live = self.service.registry.live.get(self)
+        if live is not None:
+            log.info("%s is gone: its session ended", label(live.broker))
+        self.service.remove(self)
+
+
+def label(broker: Broker) -> str:
+    """Return a broker's name for the log."""
+    return f"{'master' if broker.master else 'slave'} {broker.name}/{broker.id}"
+
+
+def split(seconds: float) -> tuple[int, int]:
+    """Return whole seconds and nanoseconds."""
+    nanos = round(seconds * 1e9)
+    return nanos // 1_000_000_000, nanos % 1_000_000_000
+
+
+def ha_address(broker: Broker, host: str) -> str:
+    """Return where a replicator is dialled; one that listens everywhere stands where its broker does."""
+    if not broker.ha_address:
+        return ""
+    ha_host, _, port = broker.ha_address.rpartition(":")
+    return joined(host, int(port)) if ha_host.strip("[]") in WILDCARDS else broker.ha_address
+
+
+def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:
+    """Return a request as a value.
+
+    Raises:
+        BadRequest: something in it makes no sense.
+    """
+    return Update(
+        broker=broker_of(message.registration, peer_host) if message.HasField("registration") else None,
+        topics=topics_of(message.topics) if message.topics_included else None,
+        version=(message.version.timestamp_ms, message.version.counter),
+        log_begin=message.log_begin,
+        log_end=message.log_end,
+        writable=message.writable,
+    )
+
+
+def topics_of(topics: Iterable[registry_pb.TopicQueues]) -> dict[str, TopicQueues]:
+    """Return a topic table."""
+    return {
+        topic.topic: TopicQueues(
+            read_queues=topic.read_queues,
+            write_queues=topic.write_queues,
+            permission=topic.permission,
+            message_type=topic.message_type or "NORMAL",
+            system_flag=topic.system_flag,
+        )
+        for topic in topics
+    }
+
+
+def broker_of(registration: registry_pb.Registration, peer_host: str) -> Broker:
+    """Return who a broker says it is."""
+    master = registration.role == registry_pb.BROKER_ROLE_MASTER
+    if not registration.broker_name or not registration.cluster:
+        raise BadRequest("a broker registers with a name and a cluster")
+    if not 0 < registration.port < 65536:
+        raise BadRequest(f"a broker can't listen on port {registration.port}")
+    if master != (registration.broker_id == 0) or registration.broker_id < 0:
+        raise BadRequest(
+            f"broker id {registration.broker_id} does not fit its role: the master's is 0, slaves' are above"
+        )
+    if registration.ha_address and not registration.ha_address.rpartition(":")[2].isdigit():
+        raise BadRequest(f"{registration.ha_address!r} is not HOST:PORT")
+    return Broker(
+        cluster=registration.cluster,
+        name=registration.broker_name,
+        id=registration.broker_id,
+        master=master,
+        ha_address=registration.ha_address,
+        address=BrokerAddress(
+            advertised_host=registration.advertised_host,
+            advertised_explicitly=registration.advertised_explicitly,
+            port=registration.port,
+            host_name=registration.host_name,
+            nameserver_host=registration.nameserver_host,
+            peer_host=peer_host,
+        ),
+    )

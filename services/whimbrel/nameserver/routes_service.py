@@ -1,0 +1,163 @@
+"""The nameserver's part of the client API: routes, and what SDKs open at their access point before they have
+one.
+
+QueryRoute and QueryAssignment answer from the registry, with addresses that the asking client can dial.
+Telemetry, Heartbeat and NotifyClientTermination are answered without a memory: nothing here depends on who
+has been heard before.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from whimbrel.errors import Forbidden
+from whimbrel.model.names import check_group, check_topic
+from whimbrel.nameserver.addresses import access_host, dial_address, scheme_of
+from whimbrel.nameserver.registry import READ, WRITE, Registry, RouteEntry
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.answers import (
+    ACCEPTED,
+    OK,
+    check_client_id,
+    check_endpoints,
+    failing_with,
+    namespace_of,
+    permission_of,
+)
+from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
+from whimbrel.rpc.settings import settings_answer, settings_for
+
+__all__ = ["RoutesService"]
+
+SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
+ANY_QUEUE = -1
+
+
+class RoutesService:
+    """`apache.rocketmq.v2.MessagingService` as far as a nameserver serves it; `service` is what to serve.
+
+    Args:
+        registry: the tables.
+        own: gives the addresses of this machine's interfaces.
+        now: gives the registry's time.
+    """
+
+    def __init__(
+        self, registry: Registry, *, own: Callable[[], Collection[str]], now: Callable[[], float]
+    ) -> None:
+        self.registry = registry
+        self.own = own
+        self.now = now
+        self.service = Service(
+            "apache.rocketmq.v2.MessagingService",
+            (
+                self.method("QueryRoute", self.query_route),
+                self.method("QueryAssignment", self.query_assignment),
+                self.method("Heartbeat", self.heartbeat),
+                self.method("NotifyClientTermination", self.notify_client_termination),
+                BidiMethod("Telemetry", messaging.TelemetryCommand, lambda _, outbox: Telemetry(outbox)),
+            ),
+        )
+
+    @staticmethod
+    def method(name: str, handle: Callable[[Call, Any], Any]) -> UnaryMethod:
+        """Describe a method whose errors are bodies."""
+        request, response = getattr(messaging, f"{name}Request"), getattr(messaging, f"{name}Response")
+        return UnaryMethod(name, request, handle, failing_with(response))
+
+    def query_route(self, call: Call, request: messaging.QueryRouteRequest) -> messaging.QueryRouteResponse:
+        """Return a topic's queues on all brokers."""
+        check_client_id(call)
+        check_topic(request.topic.name)
+        check_endpoints(request.endpoints)
+        response = messaging.QueryRouteResponse(status=OK)
+        resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
+        for entry in self.registry.route(request.topic.name, self.now()):
+            broker = self.broker(entry, request.endpoints)
+            for queue_id, permission in enumerate(queue_permissions(entry)):
+                response.message_queues.add(
+                    topic=resource,
+                    id=queue_id,
+                    permission=permission,
+                    broker=broker,
+                    accept_message_types=ACCEPTED.get(entry.queues.message_type, ACCEPTED["NORMAL"]),
+                )
+        return response
+
+    def query_assignment(
+        self, call: Call, request: messaging.QueryAssignmentRequest
+    ) -> messaging.QueryAssignmentResponse:
+        """Assign every readable broker as a whole: which group is ordered, only the brokers know."""
+        check_client_id(call)
+        check_topic(request.topic.name)
+        check_group(request.group.name)
+        check_endpoints(request.endpoints)
+        response = messaging.QueryAssignmentResponse(status=OK)
+        resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
+        for entry in self.registry.route(request.topic.name, self.now()):
+            queues = entry.queues
+            if not queues.permission & READ or queues.read_queues <= 0:
+                continue
+            writable = bool(queues.permission & WRITE) and queues.write_queues > 0
+            response.assignments.add().message_queue.CopyFrom(
+                v2.MessageQueue(
+                    topic=resource,
+                    id=ANY_QUEUE,
+                    permission=permission_of(read=True, write=writable),
+                    broker=self.broker(entry, request.endpoints),
+                    accept_message_types=ACCEPTED.get(queues.message_type, ACCEPTED["NORMAL"]),
+                )
+            )
+        if not response.assignments:
+            raise Forbidden(f"topic {request.topic.name} has no readable queue")
+        return response
+
+    def broker(self, entry: RouteEntry, endpoints: v2.Endpoints) -> v2.Broker:
+        """Return the broker for a client with this access point; SDKs look at id 0 only."""
+        own = self.own()
+        access = access_host((address.host for address in endpoints.addresses), own)
+        host, port = dial_address(entry.broker.address, access, own)
+        dialled = v2.Endpoints(scheme=SCHEMES[scheme_of(host)], addresses=[v2.Address(host=host, port=port)])
+        return v2.Broker(name=entry.broker.name, id=0, endpoints=dialled)
+
+    def heartbeat(self, call: Call, request: messaging.HeartbeatRequest) -> messaging.HeartbeatResponse:
+        """Answer; brokers keep track of clients, the nameserver does not."""
+        check_client_id(call)
+        return messaging.HeartbeatResponse(status=OK)
+
+    def notify_client_termination(
+        self, call: Call, request: messaging.NotifyClientTerminationRequest
+    ) -> messaging.NotifyClientTerminationResponse:
+        """Answer; there is nothing to forget."""
+        check_client_id(call)
+        return messaging.NotifyClientTerminationResponse(status=OK)
+
+
+def queue_permissions(entry: RouteEntry) -> list[Any]:
+    """Return one permission a queue: first what may be read and written, then the surplus of either kind."""
+    queues = entry.queues
+    readable = queues.read_queues if queues.permission & READ else 0
+    writable = queues.write_queues if queues.permission & WRITE else 0
+    return [
+        permission_of(read=queue_id < readable, write=queue_id < writable)
+        for queue_id in range(max(queues.read_queues, queues.write_queues))
+    ]
+
+
+class Telemetry:
+    """A client's stream: every `settings` is answered, all else is for brokers."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.outbox = outbox
+
+    def received(self, message: messaging.TelemetryCommand) -> None:
+        """Answer settings; when the outbox is full the client does not read, and would not use it."""
+        if message.HasField("settings"):
+            self.outbox.send(settings_answer(settings_for(message.settings)))
+
+    def half_closed(self) -> None:
+        """End the stream."""
+        self.outbox.close()
+
+    def closed(self) -> None:
+        """Nothing is kept of it."""

@@ -1,0 +1,267 @@
+"""The rules of registration; times are plain numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from whimbrel.errors import BadRequest, NotReady, TopicNotFound
+from whimbrel.nameserver.addresses import BrokerAddress
+from whimbrel.nameserver.registry import Broker, Registry, Route, TopicQueues, Update
+
+OLD = 1000.0  # long after the start at 0
+
+
+def broker(
+    name: str = "a", id_: int = 0, *, peer: str = "10.0.0.1", port: int = 8091, cluster: str = "C"
+) -> Broker:
+    return Broker(
+        cluster=cluster,
+        name=name,
+        id=id_,
+        master=id_ == 0,
+        address=BrokerAddress(
+            advertised_host="",
+            advertised_explicitly=False,
+            port=port,
+            host_name=f"host-{peer}",
+            nameserver_host="ns",
+            peer_host=peer,
+        ),
+    )
+
+
+MASTER = broker()
+SLAVE = broker(id_=1, peer="10.0.0.2")
+OTHER = broker("b", peer="10.0.0.3")
+
+
+def queues(count: int = 4, permission: int = 6, kind: str = "NORMAL") -> TopicQueues:
+    return TopicQueues(read_queues=count, write_queues=count, permission=permission, message_type=kind)
+
+
+def first(who: Broker, version: int = 1, **topics: TopicQueues) -> Update:
+    return Update(broker=who, topics=topics, version=(version, 0))
+
+
+def registry(**kwargs: float) -> Registry:
+    return Registry(**({"lease_s": 8.0, "renew_s": 2.0, "started": 0.0} | kwargs))
+
+
+def shown(route: Route) -> list[tuple[str, int, int]]:
+    return [(entry.broker.name, entry.broker.id, entry.queues.permission) for entry in route]
+
+
+def test_route_lists_the_master_with_its_queues() -> None:
+    table = registry()
+    assert table.update("m", first(MASTER, T=queues()), OLD)
+    (entry,) = table.route("T", OLD)
+    assert (entry.broker, entry.queues) == (MASTER, queues())
+
+
+def test_unknown_topic_is_not_found() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), OLD)
+    with pytest.raises(TopicNotFound, match="no topic U"):
+        table.route("U", OLD)
+
+
+def test_unknown_topic_is_not_ready_until_brokers_had_one_renewal_period() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(), TBW102=queues(8, 7)), 1.0)
+    with pytest.raises(NotReady):
+        table.route("U", 1.9)
+    assert shown(table.route("T", 1.9)) == [("a", 0, 6)]
+    assert shown(table.route("U", 2.0)) == [("a", 0, 6)]
+
+
+def test_routes_are_sorted_by_broker_name() -> None:
+    table = registry()
+    table.update("o", first(OTHER, T=queues(2)), OLD)
+    table.update("m", first(MASTER, T=queues(4)), OLD)
+    assert [(entry.broker.name, entry.queues.read_queues) for entry in table.route("T", OLD)] == [
+        ("a", 4),
+        ("b", 2),
+    ]
+
+
+def test_slave_adds_itself_and_none_of_its_topics_while_a_master_is_there() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), OLD)
+    table.update("s", first(SLAVE, T=queues(9), U=queues()), OLD)
+    assert shown(table.route("T", OLD)) == [("a", 0, 6)]
+    with pytest.raises(TopicNotFound):
+        table.route("U", OLD)
+    assert [live.session for live in table.holders("a")] == ["m", "s"]
+
+
+def test_master_gone_leaves_the_slave_in_its_place_for_reading() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(), NEWER=queues()), OLD)
+    table.update("s", first(SLAVE, T=queues(9), OLDER=queues()), OLD)
+    assert table.leave("m")
+    (entry,) = table.route("T", OLD)
+    assert (entry.broker.id, entry.queues.permission, entry.queues.read_queues) == (1, 4, 4)
+    assert shown(table.route("NEWER", OLD)) == [("a", 1, 4)]
+    assert shown(table.route("OLDER", OLD)) == [("a", 1, 4)]
+
+
+def test_lowest_slave_stands_in() -> None:
+    table = registry()
+    table.update("s2", first(broker(id_=2, peer="10.0.0.4"), T=queues()), OLD)
+    table.update("s1", first(SLAVE, T=queues()), OLD)
+    assert shown(table.route("T", OLD)) == [("a", 1, 4)]
+
+
+def test_slave_alone_after_a_restart_of_the_nameserver_is_read_only() -> None:
+    table = registry()
+    table.update("s", first(SLAVE, T=queues(), TBW102=queues(8, 7)), OLD)
+    assert shown(table.route("T", OLD)) == [("a", 1, 4)]
+    with pytest.raises(TopicNotFound):
+        table.route("U", OLD)  # nobody there could create it
+
+
+def test_master_that_comes_back_replaces_what_the_slave_told() -> None:
+    table = registry()
+    table.update("s", first(SLAVE, T=queues(), DELETED=queues()), OLD)
+    table.update("m", first(MASTER, T=queues(2)), OLD)
+    assert shown(table.route("T", OLD)) == [("a", 0, 6)]
+    with pytest.raises(TopicNotFound):
+        table.route("DELETED", OLD)
+
+
+def test_same_version_with_other_topics_changes_nothing() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(4)), OLD)
+    table.update("m", Update(topics={"T": queues(9)}, version=(1, 0)), OLD)
+    assert table.route("T", OLD)[0].queues.read_queues == 4
+    table.update("m", Update(topics={"T": queues(9)}, version=(1, 1)), OLD)
+    assert table.route("T", OLD)[0].queues.read_queues == 9
+
+
+def test_new_version_of_the_master_s_table_removes_what_it_no_longer_lists() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(), U=queues()), OLD)
+    table.update("m", Update(topics={"T": queues()}, version=(2, 0)), OLD)
+    with pytest.raises(TopicNotFound):
+        table.route("U", OLD)
+    assert table.topics.keys() == {"T"}
+
+
+def test_renewal_without_topics_keeps_them() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), OLD)
+    assert not table.update("m", Update(log_end=77, version=(1, 0)), OLD + 2)
+    assert table.live["m"].log_end == 77
+    assert shown(table.route("T", OLD)) == [("a", 0, 6)]
+
+
+def test_late_end_of_an_old_session_removes_nothing() -> None:
+    table = registry()
+    table.update("old", first(MASTER, T=queues()), OLD)
+    table.update("new", first(MASTER, T=queues()), OLD)
+    assert not table.leave("old")
+    assert shown(table.route("T", OLD)) == [("a", 0, 6)]
+    assert [live.session for live in table.holders("a")] == ["new"]
+
+
+def test_last_registration_wins_and_the_other_gets_the_place_back_by_renewing() -> None:
+    table = registry()
+    twin = broker(peer="10.0.0.9")
+    table.update("one", first(MASTER, T=queues()), OLD)
+    table.update("two", first(twin, T=queues(2)), OLD)
+    assert not table.update("one", Update(version=(1, 0)), OLD + 1)
+    assert table.route("T", OLD)[0].broker == twin
+    table.leave("two")
+    assert table.update("one", Update(version=(1, 0)), OLD + 2)
+    assert table.route("T", OLD)[0].broker == MASTER
+    assert table.route("T", OLD)[0].queues.read_queues == 4
+
+
+def test_slave_that_comes_back_as_master_is_listed_once() -> None:
+    table = registry()
+    table.update("as-slave", first(SLAVE, T=queues()), OLD)
+    table.update("as-master", first(replace(SLAVE, id=0, master=True), T=queues()), OLD)
+    assert [(live.session, live.broker.id) for live in table.holders("a")] == [("as-master", 0)]
+
+
+def test_changed_role_within_a_session_moves_it() -> None:
+    table = registry()
+    table.update("x", first(SLAVE, T=queues()), OLD)
+    assert table.update("x", Update(broker=replace(SLAVE, id=0, master=True), version=(1, 0)), OLD)
+    assert [live.broker.id for live in table.holders("a")] == [0]
+    assert shown(table.route("T", OLD)) == [("a", 0, 6)]
+
+
+def test_changed_ha_address_is_news_for_the_group() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), OLD)
+    assert table.update("m", Update(broker=replace(MASTER, ha_address="h:1"), version=(1, 0)), OLD)
+    assert table.live["m"].broker.ha_address == "h:1"
+    assert shown(table.route("T", OLD)) == [("a", 0, 6)]
+
+
+def test_last_of_a_group_takes_its_topics_and_its_cluster_along() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues(), U=queues()), OLD)
+    table.update("o", first(OTHER, T=queues()), OLD)
+    assert table.leave("m")
+    assert shown(table.route("T", OLD)) == [("b", 0, 6)]
+    assert table.topics.keys() == {"T"}
+    table.leave("o")
+    assert (table.topics, table.groups, table.clusters, table.live) == ({}, {}, {}, {})
+
+
+def test_leaving_twice_is_harmless() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), OLD)
+    assert table.leave("m")
+    assert not table.leave("m")
+
+
+def test_lease_ends_after_its_time_without_a_renewal() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), 100.0)
+    table.update("m", Update(version=(1, 0)), 102.0)
+    assert table.expired(110.0) == []
+    assert table.expired(110.1) == ["m"]
+
+
+def test_nameserver_that_hung_prolongs_all_leases() -> None:
+    table = registry()
+    table.update("m", first(MASTER, T=queues()), 100.0)
+    table.forgive(60.0)
+    assert table.expired(160.0) == []
+
+
+def test_members_are_the_others_of_the_group() -> None:
+    table = registry()
+    table.update("m", first(MASTER), OLD)
+    table.update("s", first(SLAVE), OLD)
+    table.update("o", first(OTHER), OLD)
+    assert [live.session for live in table.members("m")] == ["s"]
+    assert [live.session for live in table.members("s")] == ["m"]
+    assert table.members("o") == []
+
+
+def test_first_request_must_say_who() -> None:
+    table = registry()
+    with pytest.raises(BadRequest):
+        table.update("x", Update(), OLD)
+    assert table.live == {}
+
+
+@pytest.mark.parametrize(("template", "count"), [(8, 4), (3, 3)])
+def test_unknown_topic_is_routed_to_where_it_may_be_created(template: int, count: int) -> None:
+    table = registry()
+    table.update("m", first(MASTER, TBW102=queues(template, 7)), OLD)
+    table.update("o", first(OTHER, TBW102=queues(8, 6)), OLD)
+    (entry,) = table.route("new", OLD)
+    assert entry.broker == MASTER
+    assert entry.queues == queues(count)
+
+
+def test_brokers_come_by_cluster_name_and_id() -> None:
+    table = registry()
+    for session, who in (("o", OTHER), ("s", SLAVE), ("m", MASTER), ("z", broker("z", cluster="B"))):
+        table.update(session, first(who), OLD)
+    assert [live.session for live in table.brokers()] == ["z", "m", "s", "o"]
