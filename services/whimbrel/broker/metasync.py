@@ -1,4 +1,4 @@
-"""A slave's copy of its master's metadata: watch, apply, watch again.
+"""A slave's copy of its master's metadata: watch, apply, watch again; and the lease stream beside it.
 
 Each text is applied as a whole: build the new table, write it, swap it (`tables.py`), so the slave never
 shows a table with topics missing (RocketMQ's slave empties it first). Consumer offsets go into the lease
@@ -7,7 +7,7 @@ state by the maximum rule. When the master is gone, what was copied last stays.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.metadata import Metadata
@@ -16,7 +16,7 @@ from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import WhimbrelError
 from whimbrel.store import jsonconfig
 
-__all__ = ["RETRY_S", "MetadataSync"]
+__all__ = ["RETRY_S", "LeaseSync", "MetadataSync"]
 
 _log = logging.getLogger(__name__)
 
@@ -80,3 +80,26 @@ class MetadataSync:
             self._import_offsets(decode_offsets(jsonconfig.loads(metadata.offsets)))
         if metadata.delay_offsets is not None:
             self._delays.replace(metadata.delay_offsets)
+
+
+class LeaseSync:
+    """Keeps a stream of lease entries to the master."""
+
+    def __init__(self, *, address: Callable[[], str], exchange: Callable[[str], Awaitable[None]]) -> None:
+        """`exchange` runs one stream to an address until it ends."""
+        self._address = address
+        self._exchange = exchange
+
+    async def run(self) -> None:
+        """Keep the stream until cancelled."""
+        trouble = ""
+        while True:
+            address = self._address()
+            try:
+                if address:
+                    await self._exchange(address)
+            except WhimbrelError as error:
+                if str(error) != trouble:
+                    _log.info("no lease stream to %s: %s", address, error)
+                trouble = str(error)
+            await asyncio.sleep(RETRY_S)

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from whimbrel.broker.consuming import Consumer, Delivered, Pulled, PullWish, Wish
+from whimbrel.broker.consuming import Consumer
 from whimbrel.broker.delivery_service import delivered, timestamp
 from whimbrel.broker.filters import TagFilter, compile_filter
 from whimbrel.broker.groups import GroupTable
-from whimbrel.broker.holds import poll_time_ms
+from whimbrel.broker.holds import POLLS_MAX, poll_time_ms
+from whimbrel.broker.pulling import Pulled, PullWish
 from whimbrel.broker.reply_service import OK, common_status, namespace_of, status_of
+from whimbrel.broker.taking import Delivered, Wish
 from whimbrel.broker.topics import AUTO_QUEUES, TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -29,6 +31,7 @@ from whimbrel.errors import (
     GroupNotFound,
     IllegalInvisibleTime,
     NotSupported,
+    Throttled,
     TopicNotFound,
     WhimbrelError,
 )
@@ -91,6 +94,30 @@ class ReceiveService:
         self._splitting = splitting
         self._master = master
         self._clock = clock
+        self._held: list[tuple[Call, Any, Deferred[Sequence[Any]]]] | None = None
+
+    def hold(self) -> None:
+        """Keep receives waiting.
+
+        What other brokers of the group know of acknowledgements has not come in yet.
+        """
+        self._held = []
+
+    def release(self) -> None:
+        """Serve the receives that waited, and all that come."""
+        held, self._held = self._held or [], None
+        for call, request, deferred in held:
+            if deferred.cancelled:
+                continue
+            try:
+                answer = self._receive(call, request)
+            except WhimbrelError as error:
+                deferred.fail(error)
+                continue
+            if isinstance(answer, Deferred):
+                _forward(answer, deferred)
+            else:
+                deferred.complete(answer)
 
     def _group(self, name: str) -> GroupConfig:
         group = self._groups.find(name, create=self._master)
@@ -113,6 +140,15 @@ class ReceiveService:
 
     def receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
         """Take messages under a lease, or wait for some."""
+        if self._held is not None:
+            if len(self._held) >= POLLS_MAX:
+                raise Throttled(f"{POLLS_MAX} receives wait for this broker to be ready")
+            deferred: Deferred[Sequence[Any]] = Deferred()
+            self._held.append((call, request, deferred))
+            return deferred
+        return self._receive(call, request)
+
+    def _receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
         name, group_name = request.message_queue.topic.name, request.group.name
         check_topic(name)
         check_group(group_name)
@@ -163,7 +199,7 @@ class ReceiveService:
         frames.append(response(delivery_timestamp=timestamp(self._clock())))
         return frames
 
-    def receive_failed(self, call: Call, error: WhimbrelError) -> list[Any]:
+    def receive_failed(self, call: Call, error: Exception) -> list[Any]:
         """Return the answer to a refused receive."""
         return [
             messaging.ReceiveMessageResponse(status=status_of(error)),
@@ -290,6 +326,19 @@ def _poll_ms(call: Call, polling: Any) -> int:
 
 def _filter(expression: v2.FilterExpression) -> TagFilter:
     return compile_filter("sql" if expression.type == v2.SQL else "tag", expression.expression)
+
+
+def _forward(inner: Deferred[Any], outer: Deferred[Sequence[Any]]) -> None:
+    """Answer `outer` with what `inner` will be answered with."""
+
+    def wake() -> None:
+        if inner.error is not None:
+            outer.fail(inner.error)
+        else:
+            outer.complete(inner.result or ())
+
+    inner.waker = wake
+    outer.on_cancel = inner.cancel
 
 
 def _chained(

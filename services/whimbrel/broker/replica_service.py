@@ -1,7 +1,8 @@
 """ReplicaService: what slaves take from their master, and the slaves' end of it.
 
-A master answers only while it is authoritative (`roles.py`): one that came back with a shorter log would hand
-out tables and lease states that undo what its slaves hold.
+A master answers once it is settled (`roles.py`). One that came back with a shorter log hands out nothing: its
+tables and lease states would undo what its slaves hold. It takes their lease entries all the same, so that it
+does not deliver again what they have seen acknowledged.
 """
 
 import asyncio
@@ -10,16 +11,19 @@ from typing import Any
 
 import grpc.aio
 
+from whimbrel.broker.lease_sync import LeaseLink
+from whimbrel.broker.ledger import Ledger
 from whimbrel.broker.metadata import ROUND_S, Metadata, MetadataSource
-from whimbrel.errors import BadRequest, ConnectionClosed, NotReady, Throttled
+from whimbrel.errors import BadRequest, ConnectionClosed, NotReady, RemoteProtocolError, Throttled
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.channel import open_aio_channel
 from whimbrel.rpc.handlers import BidiMethod, Call, Outbox
 from whimbrel.rpc.status import error_of
 
-__all__ = ["SERVICE", "MetadataWatches", "watch_metadata"]
+__all__ = ["SERVICE", "LeaseStreams", "MetadataWatches", "sync_leases", "watch_metadata"]
 
 SERVICE = "whimbrel.replica.v1.ReplicaService"
+MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is waited for; about 1 MiB
 SILENCE_MAX_S = 3 * ROUND_S  # a master that says nothing for longer is taken for gone
 
 
@@ -101,6 +105,157 @@ class _Watch:
             # It would miss a change; from a new stream it gets everything.
             self._watches.stop(self)
             self._outbox.close(Throttled("the slave does not read"))
+
+
+class LeaseStreams:
+    """The slaves that exchange lease entries with this broker.
+
+    `merged` counts the streams on which the slave's full state has come in.
+    """
+
+    def __init__(
+        self, name: str, ledger: Ledger, *, settled: Callable[[], bool], authoritative: Callable[[], bool]
+    ) -> None:
+        """Serve the lease state of the broker group `name`."""
+        self.name = name
+        self.ledger = ledger
+        self.settled, self.authoritative = settled, authoritative
+        self.on_merged: Callable[[], None] | None = None
+        self.open: set[_LeaseStream] = set()
+
+    @property
+    def merged(self) -> int:
+        """How many slaves have told all they know."""
+        return sum(stream.link is not None and stream.link.peer_complete for stream in self.open)
+
+    def method(self) -> BidiMethod:
+        """Return the SyncLeases method."""
+        return BidiMethod("SyncLeases", replica.SyncLeasesRequest, self._opened)
+
+    def _opened(self, call: Call, outbox: Outbox) -> "_LeaseStream":
+        return _LeaseStream(self, outbox)
+
+    def push(self) -> None:
+        """Send what waits for room; to be called now and then, since a transport does not tell of room."""
+        for stream in tuple(self.open):
+            stream.push()
+
+
+class _LeaseStream:
+    """A slave's stream, the master's end."""
+
+    def __init__(self, streams: LeaseStreams, outbox: Outbox) -> None:
+        self.link: LeaseLink | None = None
+        self._streams = streams
+        self._outbox = outbox
+
+    def received(self, message: Any) -> None:
+        """Take entries; the first message says whose they are."""
+        streams = self._streams
+        if self.link is None:
+            if message.broker_name != streams.name:
+                raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
+            if not streams.settled():
+                raise NotReady("this broker is not a settled master")
+            self.link = LeaseLink(streams.ledger, ready=self.push)
+            streams.open.add(self)
+            self.push()
+        complete = self.link.peer_complete
+        self.link.received(message.entries, message.snapshot_done)
+        if self.link.peer_complete and not complete and streams.on_merged is not None:
+            streams.on_merged()
+
+    def half_closed(self) -> None:
+        """The slave is done."""
+        self._outbox.close()
+
+    def closed(self) -> None:
+        """Forget the stream."""
+        self._streams.open.discard(self)
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    def push(self) -> None:
+        """Hand on what there is, as far as the outbox takes it."""
+        link = self.link
+        if link is None or not self._streams.authoritative():
+            return
+        link.push(self._send)
+        if link.overflowed:
+            self._outbox.close(Throttled("the slave does not keep up with the lease entries"))
+
+    def _send(self, entries: bytes, complete: bool) -> bool:
+        return self._outbox.send(replica.SyncLeasesResponse(entries=entries, snapshot_done=complete))
+
+
+async def sync_leases(address: str, name: str, ledger: Ledger, *, exchanged: Callable[[bool], None]) -> None:
+    """Exchange lease entries with the master at `address` until it is gone; the slave's end.
+
+    `exchanged` is told when the master's full state has come in, and when the stream is over.
+
+    Raises:
+        WhimbrelError: it refuses, or can't be reached.
+    """
+    async with open_aio_channel(address) as channel:
+        open_stream = channel.stream_stream(
+            f"/{SERVICE}/SyncLeases",
+            request_serializer=replica.SyncLeasesRequest.SerializeToString,
+            response_deserializer=replica.SyncLeasesResponse.FromString,
+        )
+        stream = open_stream()
+        news = asyncio.Event()
+        link = LeaseLink(ledger, ready=news.set)
+        reading = asyncio.ensure_future(_read_leases(stream, link, exchanged))
+        try:
+            await stream.write(replica.SyncLeasesRequest(broker_name=name))
+            news.set()
+            reading.add_done_callback(lambda _: news.set())
+            while not reading.done():
+                await news.wait()
+                news.clear()
+                await _write_leases(stream, link, news)
+            reading.result()
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except asyncio.InvalidStateError:
+            raise ConnectionClosed("the master closed the lease stream") from None
+        finally:
+            exchanged(False)
+            link.close()
+            reading.cancel()
+            stream.cancel()
+
+
+async def _read_leases(stream: Any, link: LeaseLink, exchanged: Callable[[bool], None]) -> None:
+    while True:
+        response = await stream.read()
+        if response is grpc.aio.EOF:
+            # Tells the status that ended the stream, if it was an error.
+            await stream.wait_for_connection()
+            return
+        before = link.peer_complete
+        link.received(response.entries, response.snapshot_done)
+        if link.peer_complete and not before:
+            exchanged(True)
+
+
+async def _write_leases(stream: Any, link: LeaseLink, news: asyncio.Event) -> None:
+    batch: list[replica.SyncLeasesRequest] = []
+
+    def take(entries: bytes, complete: bool) -> bool:
+        if len(batch) >= MESSAGES_AT_ONCE:
+            return False
+        batch.append(replica.SyncLeasesRequest(entries=entries, snapshot_done=complete))
+        return True
+
+    link.push(take)
+    if link.overflowed:
+        raise RemoteProtocolError("the master does not keep up with the lease entries")
+    if link.pending:
+        news.set()
+    for message in batch:
+        await stream.write(message)
 
 
 async def watch_metadata(address: str, name: str, broker_id: int) -> AsyncIterator[Metadata]:

@@ -4,6 +4,7 @@ Business errors never become gRPC statuses here: they travel as `Status{code, me
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from whimbrel.errors import ClientIdRequired, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -15,11 +16,10 @@ OK = v2.Status(code=v2.OK, message="OK")
 MULTIPLE = v2.Status(code=v2.MULTIPLE_RESULTS, message="the entries differ")
 
 
-def status_of(error: WhimbrelError) -> v2.Status:
-    """Return the error as a status body."""
-    status = v2.Status(message=str(error))
-    status.code = error.code  # type: ignore[assignment]  # the stub wants the enum's class, the field any number
-    return status
+def status_of(error: Exception) -> v2.Status:
+    """Return the error as a status body; the transport hands over none but `WhimbrelError`s."""
+    code: Any = getattr(error, "code", WhimbrelError.code)  # the stub wants the enum's class
+    return v2.Status(code=code, message=str(error))
 
 
 def common_status(statuses: list[v2.Status]) -> v2.Status:

@@ -12,36 +12,25 @@ why, and looks again at every renewal. Pure.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
-__all__ = ["Ahead", "Position", "Role"]
+from whimbrel.model.registration import BrokerRole, Member
 
-Role = Literal["master", "slave"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ahead:
-    """A slave whose log ends beyond the master's."""
-
-    broker_id: int
-    address: str
-    log_end: int
+__all__ = ["Position"]
 
 
 class Position:
     """Whether this broker may write, as far as its role and its group say."""
 
-    def __init__(self, role: Role, *, name: str, expected_slaves: int, nameservers: int) -> None:
+    def __init__(self, role: BrokerRole, *, name: str, expected_slaves: int, nameservers: int) -> None:
         """Begin unsettled; a master without nameservers has nobody to ask and is settled at once."""
         self.role = role
         self._name = name
         self._expected = expected_slaves
         self.settled = role == "master" and nameservers == 0
-        self.ahead: Ahead | None = None
+        self.ahead: Member | None = None
         self.log_end = 0  # ours, when `ahead` was found
 
-    def heard(self, *, settled: bool, members: Iterable[Ahead], log_end: int) -> bool:
+    def heard(self, *, settled: bool, members: Iterable[Member], log_end: int) -> bool:
         """Take a nameserver's answer; return whether that changed what may be done.
 
         Args:

@@ -79,7 +79,7 @@ class SendService:
         self._topics = topics
         self._sender = sender
         self._cluster = f"CLUSTER\x01{cluster}\x02"
-        self._store_host = store_host
+        self.store_host = store_host
         self._clock = clock
         self._turn = 0
 
@@ -193,7 +193,7 @@ class SendService:
             sys_flag=COMPRESSED if system.body_encoding == v2.GZIP else 0,
             born_timestamp=born_ms,
             born_host=born_host,
-            store_host=self._store_host,
+            store_host=self.store_host,
             tags_code=code,
             keys=(message_id, *keys),
         )

@@ -67,8 +67,8 @@ class Log(Protocol):
     def append_batch(self, drafts: Sequence[Any]) -> list[Any]:
         """Append records of one queue, all or none."""
 
-    def end_tick(self) -> None:
-        """Publish the written mark."""
+    def end_tick(self) -> bool:
+        """Publish the written mark; return whether to be called again soon."""
 
     def request_flush(self, end: int) -> None:
         """Have the log flushed up to `end`."""
@@ -178,8 +178,10 @@ class Sender:
         )
 
     def _end_tick(self) -> None:
-        self._tick_pending = False
-        self._store.end_tick()
+        # The index may have more to do than one tick should take.
+        self._tick_pending = self._store.end_tick()
+        if self._tick_pending:
+            self._loop.call_soon(self._end_tick)
         page = self._page
         if page.replica_sleeping:
             self._ring()

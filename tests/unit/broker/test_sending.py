@@ -20,6 +20,7 @@ class FakeLog:
         self.flushed = 0
         self.published = 0
         self.flush_wanted = 0
+        self.index_left = 0
 
     def append(self, draft: Any) -> Place:
         self.written += 100
@@ -28,8 +29,10 @@ class FakeLog:
     def append_batch(self, drafts: Sequence[Any]) -> list[Place]:
         return [self.append(draft) for draft in drafts]
 
-    def end_tick(self) -> None:
+    def end_tick(self) -> bool:
         self.published = self.written
+        self.index_left = max(self.index_left - 1, 0)
+        return self.index_left > 0
 
     def request_flush(self, end: int) -> None:
         self.flush_wanted = end
@@ -235,3 +238,11 @@ def test_closing_answers_what_waits_and_refuses_the_rest() -> None:
     assert rig.log.published == 100
     with pytest.raises(NotWritable):
         rig.send()
+
+
+def test_ticks_go_on_while_the_index_has_more_to_do() -> None:
+    rig = Rig()
+    rig.log.index_left = 3
+    rig.send()
+    rig.loop.tick()
+    assert rig.log.index_left == 0 and not rig.loop.soon

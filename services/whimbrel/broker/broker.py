@@ -1,0 +1,560 @@
+"""One broker process: a list of set-up steps, and its reverse.
+
+    store -> tables -> consumer -> services -> transport -> registration -> housekeeping -> ready file
+
+**Leading.** A master that has just started takes no writes and keeps receives waiting until it *leads*: a
+nameserver has told it who of its group is alive (`roles.py`), and every live slave has told what was
+acknowledged there meanwhile (bounded by `MERGE_WAIT_S`: a slave that does not come must not stop the group).
+Then what the lease state says about messages that the log lost is cut, and both are let go.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from whimbrel.broker.admin_service import AdminService, ReplicationView, SlaveView
+from whimbrel.broker.clients import Clients
+from whimbrel.broker.consuming import Consumer
+from whimbrel.broker.following import LogFollower, MasterAddress
+from whimbrel.broker.groups import GroupTable
+from whimbrel.broker.journal import LeaseJournal
+from whimbrel.broker.metadata import ROUND_S, MetadataSource
+from whimbrel.broker.metasync import LeaseSync, MetadataSync
+from whimbrel.broker.offsets import EXPORT_INTERVAL_S, DelayOffsets, OffsetFile
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.receive_service import ReadSplitting, ReceiveService
+from whimbrel.broker.registration import Registration
+from whimbrel.broker.replica_service import (
+    SERVICE as REPLICA_SERVICE,
+)
+from whimbrel.broker.replica_service import (
+    LeaseStreams,
+    MetadataWatches,
+    sync_leases,
+    watch_metadata,
+)
+from whimbrel.broker.roles import Position
+from whimbrel.broker.route_service import RouteService
+from whimbrel.broker.send_service import SendService
+from whimbrel.broker.sending import Sender
+from whimbrel.broker.service import messaging_service
+from whimbrel.broker.session_service import SessionService
+from whimbrel.broker.topics import TopicTable
+from whimbrel.errors import NotRecovered, StoreError
+from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.rpc.handlers import Service
+from whimbrel.rpc.server import RunningServer, serve
+from whimbrel.store.codec import pack_host
+from whimbrel.store.store import MessageStore
+from whimbrel.store.watermark import SLAVES_MAX
+from whimbrel.telemetry import write_ready_file
+from whimbrel.wakeup import WAKE_POLL_S, Doorbell
+
+__all__ = ["Broker"]
+
+_log = logging.getLogger(__name__)
+
+BEAT_S = 0.5  # of the page; the replicator takes a broker for dead after 3 s
+SWEEP_S = 1.0  # of clients
+RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
+MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
+WILDCARDS = ("", "0.0.0.0", "::")  # compared with, not listened on
+
+Undo = Callable[[], Awaitable[None] | None]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """A broker with all its parts. `start`, then `stop`, both on a running loop."""
+
+    def __init__(self, options: BrokerOptions) -> None:
+        """Prepare; nothing is opened."""
+        self.options = options
+        self.master = options.role == "master"
+        self.root = Path(options.store)
+        self.loop = asyncio.get_running_loop()
+        self.position = Position(
+            options.role,
+            name=options.name,
+            expected_slaves=options.expected_slaves,
+            nameservers=len(options.nameservers),
+        )
+        self.leads = False
+        self.merge_deadline = 0.0
+        self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
+        self.exchanged = False  # slave: the master's lease state has come in
+        self._undo: list[Undo] = []
+        self.registration: Registration | None = None
+
+    async def start(self) -> None:
+        """Run the steps; a failure undoes those that were done."""
+        try:
+            await self._open_store()
+            self._open_tables()
+            self._open_consumer()
+            services = self._make_services()
+            await self._serve(services)
+            self._follow()
+            self._register()
+            self._keep_house()
+        except BaseException:
+            await self.stop()
+            raise
+        gc.collect()
+        gc.freeze()  # what is there now stays: the collector need not look at it again
+        self._announce()
+
+    async def stop(self) -> None:
+        """Undo the steps that were done, last first."""
+        while self._undo:
+            undone = self._undo.pop()()
+            if undone is not None:
+                await undone
+
+    # Steps
+
+    async def _open_store(self) -> None:
+        """Open the store; a slave waits until its replicator has recovered the log."""
+        (self.root / "whimbrel").mkdir(parents=True, exist_ok=True)
+        self._undo.append(_only_broker(self.root))
+        self.bell = Doorbell(self.root, "broker")
+        self._undo.append(self.bell.close)
+        options = self.options.store_options
+        if self.master:
+            self.store = MessageStore.open_master(self.root, options, clock=_now_ms)
+        else:
+            self.store = await self._open_slave_store()
+        self._undo.append(self.store.close)
+        self.page = self.store.page
+        self.page.broker_pid = os.getpid()
+        self.page.broker_beat_ns = time.monotonic_ns()
+        self.page.broker_sleeping = 0
+
+    async def _open_slave_store(self) -> MessageStore:
+        told = False
+        while True:
+            try:
+                return MessageStore.open_slave(self.root, self.options.store_options, clock=_now_ms)
+            except NotRecovered as error:
+                if not told:
+                    _log.info("waiting for the replicator: %s", error)
+                    told = True
+            await asyncio.sleep(WAKE_POLL_S)
+
+    def _open_tables(self) -> None:
+        options = self.options
+        config = self.root / "config"
+        self.topics = TopicTable(
+            config,
+            cluster=options.cluster,
+            broker_name=options.name,
+            auto_create=options.auto_create_topics,
+            clock=_now_ms,
+        )
+        self.groups = GroupTable(config, auto_create=options.auto_create_groups, clock=_now_ms)
+        self.offset_file = OffsetFile(config)
+        self.delays = DelayOffsets(config)
+
+    def _open_consumer(self) -> None:
+        self.clients = Clients()
+        self.consumer = Consumer(
+            self.store,
+            LeaseJournal(self.root),
+            broker_name=self.options.name,
+            broker_id=self.options.id,
+            now_ms=_now_ms,
+            schedule=self._schedule,
+            client_alive=lambda group, client: self.clients.alive(client),
+            follows=not self.master,
+        )
+        self.consumer.open()
+        self._undo.append(self._export_offsets)
+        self._import_offsets(self.offset_file.load())
+        self.store.on_arrival = self.consumer.arrived
+
+    def _schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
+        delay_ms = at_ms - _now_ms()
+        if delay_ms <= 0:
+            self.loop.call_soon(callback)
+        else:
+            self.loop.call_later(delay_ms / 1000, callback)
+
+    def _import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
+        for (topic, group), queues in offsets.items():
+            for queue_id, offset in queues.items():
+                if offset >= 0:
+                    self.consumer.import_offset(group, topic, queue_id, offset)
+
+    def _export_offsets(self) -> None:
+        self.offset_file.save(self.consumer.committed_offsets(), _now_ms())
+
+    def _make_services(self) -> list[Service]:
+        options, master = self.options, self.master
+        self.sender = Sender(
+            self.store,
+            self.page,
+            options.durability,
+            self.loop,
+            ring=lambda: self.bell.ring("replicator"),
+        )
+        self.sender.refusal = self.position.refusal or "the broker is starting"
+        if master and options.flush == "sync":
+            self.store.on_flushed = lambda _: self._from_thread(self.sender.settle)
+        self.sends = SendService(
+            self.topics, self.sender, cluster=options.cluster, store_host=self._store_host(options.port),
+            clock=_now_ms,
+        )  # fmt: skip
+        self.receives = ReceiveService(
+            self.topics,
+            self.groups,
+            self.consumer,
+            ReadSplitting(enabled=options.slave_read_enable, written=lambda: self.store.written),
+            master=master,
+            clock=_now_ms,
+        )
+        self.sessions = SessionService(self.clients, self.groups, self.consumer, clock=time.monotonic)
+        self.metadata = MetadataSource(
+            self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets
+        )
+        self.watches = MetadataWatches(
+            options.name, self.metadata, authoritative=lambda: self.position.authoritative
+        )
+        self.lease_streams = LeaseStreams(
+            options.name,
+            self.consumer.ledger,
+            settled=lambda: master and self.position.settled,
+            authoritative=lambda: self.position.authoritative,
+        )
+        self.lease_streams.on_merged = self._consider_leading
+        admin = AdminService(
+            self.topics,
+            self.groups,
+            self.consumer,
+            self.clients,
+            self.store,
+            master=master,
+            replication=self._replication,
+            wall_ms=lambda at: _now_ms() - int((time.monotonic() - at) * 1000),
+        )
+        messaging = messaging_service(
+            routes=RouteService(self.topics, self.groups, name=options.name, master=master),
+            sends=self.sends,
+            receives=self.receives,
+            sessions=self.sessions,
+            clients=self.clients,
+            clock=time.monotonic,
+        )
+        replica = Service(REPLICA_SERVICE, (self.watches.method(), self.lease_streams.method()))
+        return [messaging, admin.service(), replica]
+
+    def _from_thread(self, callback: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(callback)
+
+    async def _serve(self, services: list[Service]) -> None:
+        if self.master:
+            self.receives.hold()
+        self.server: RunningServer = await serve(services, host=self.options.host, port=self.options.port)
+        self._undo.append(self._stop_serving)
+        self.sends.store_host = self._store_host(self.server.port)
+        self.loop.add_reader(self.bell.fileno(), self._rung)
+        self._undo.append(self._stop_listening)
+
+    def _stop_listening(self) -> None:
+        self.loop.remove_reader(self.bell.fileno())
+
+    async def _stop_serving(self) -> None:
+        """Take no new calls, answer those that wait, and end the rest."""
+        stopping = asyncio.ensure_future(self.server.stop())
+        await asyncio.sleep(0)
+        self.sender.close("the broker is stopping")
+        self.receives.release()
+        self.consumer.close()
+        await stopping
+
+    def _rung(self) -> None:
+        self.bell.drain()
+        if self.master:
+            self.sender.settle()
+        else:
+            self.follower.rung()
+
+    def _follow(self) -> None:
+        """Slave: follow the log, the metadata and the leases of the master."""
+        self.address = MasterAddress(self.page)
+        if self.master:
+            return
+        options = self.options
+        self.follower = LogFollower(self.store, self.page, self.loop)
+        self.follower.start()
+        self._undo.append(self.follower.stop)
+        metadata = MetadataSync(
+            self.topics,
+            self.groups,
+            self.delays,
+            address=lambda: self.address.grpc,
+            watch=lambda address: watch_metadata(address, options.name, options.id),
+            import_offsets=lambda offsets: None if self.exchanged else self._import_offsets(offsets),
+            topic_gone=self.store.delete_topic,
+        )
+        leases = LeaseSync(
+            address=lambda: self.address.grpc,
+            exchange=lambda address: sync_leases(
+                address, options.name, self.consumer.ledger, exchanged=self._note_exchange
+            ),
+        )
+        for work in (metadata.run(), leases.run()):
+            self._undo.append(_ending(asyncio.create_task(work)))
+
+    def _note_exchange(self, done: bool) -> None:  # a callback's only argument
+        self.exchanged = done
+
+    def _register(self) -> None:
+        """Keep the nameservers informed; without any, a master leads by itself."""
+        self.merge_deadline = self.loop.time() + MERGE_WAIT_S
+        if not self.options.nameservers:
+            self._consider_leading()
+            return
+        self.registration = Registration(
+            self.options.nameservers,
+            facts=self._facts,
+            on_members=self._heard,
+            on_lost=self._lost,
+        )
+        self.topics.on_change.append(self.registration.changed)
+        self.registration.start()
+        self._undo.append(self.registration.stop)
+
+    def _keep_house(self) -> None:
+        jobs: tuple[tuple[float, Callable[[], object]], ...] = (
+            (BEAT_S, self._beat),
+            (SWEEP_S, self._sweep),
+            (RETENTION_S, lambda: self.store.run_retention(_now_ms())),
+            (ROUND_S, self.watches.round),
+        )
+        for interval_s, job in jobs:
+            self._undo.append(_ending(asyncio.create_task(_every(interval_s, job))))
+        self._undo.append(_ending(asyncio.create_task(self._export_forever())))
+
+    def _announce(self) -> None:
+        options = self.options
+        _log.info(
+            "%s %s (id %d) serves at %s, log %d to %d",
+            options.role,
+            options.name,
+            options.id,
+            self.server.address,
+            self.store.min_offset,
+            self.store.written,
+        )
+        facts = {
+            "grpc": self.server.address,
+            "ha": "",
+            "name": options.name,
+            "role": options.role,
+            "store": str(self.root.absolute()),
+        }
+        write_ready_file(options.ready_file, facts)
+
+    # Registration and leading
+
+    def _facts(self) -> BrokerFacts:
+        """Return what nameservers are told; called before each renewal."""
+        options = self.options
+        shown = options.advertise_host or ("" if options.host in WILDCARDS else options.host)
+        ha_port = self.page.ha_port if self.master else 0
+        return BrokerFacts(
+            cluster=options.cluster,
+            broker_name=options.name,
+            broker_id=options.id,
+            role=options.role,
+            port=options.advertise_port or self.server.port,
+            version=self.topics.version,
+            topics=self.topics.rows.values(),
+            advertised_host=shown,
+            advertised_explicitly=bool(options.advertise_host),
+            ha_address=_joined(options.advertise_host or options.host, ha_port) if ha_port else "",
+            host_name=socket.gethostname(),
+            log_begin=self.store.min_offset,
+            log_end=self.store.written,
+            writable=not self.sender.refusal and self.store.writable,
+        )
+
+    def _heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
+        """Take a nameserver's answer."""
+        self.members[nameserver] = members
+        if not self.master:
+            self.address.heard(members)
+            return
+        was_settled, was_behind = self.position.settled, self.position.ahead is not None
+        group = {member.broker_id: member for known in self.members.values() for member in known}
+        self.position.heard(settled=settled, members=group.values(), log_end=self.store.written)
+        if self.position.settled and not was_settled:
+            self.merge_deadline = self.loop.time() + MERGE_WAIT_S
+            self.loop.call_later(MERGE_WAIT_S + 0.01, self._consider_leading)
+        if (self.position.ahead is not None) != was_behind:
+            _log.warning("%s", self.position.refusal or f"no slave is ahead of {self.options.name} any more")
+        self._consider_leading()
+
+    def _lost(self, nameserver: str) -> None:
+        """Forget what a nameserver said that is gone."""
+        self.members.pop(nameserver, None)
+
+    def _consider_leading(self) -> None:
+        """Let writes and receives go once nothing stands against it."""
+        if not self.master:
+            return
+        refusal = self.position.refusal
+        if not self.leads and self.position.settled:
+            slaves = {member.broker_id for known in self.members.values() for member in known} - {0}
+            if self.lease_streams.merged >= len(slaves) or self.loop.time() >= self.merge_deadline:
+                self.leads = True
+                self.receives.release()
+        if not self.leads:
+            refusal = refusal or "the slaves have not told yet what was acknowledged there"
+        if refusal == self.sender.refusal:
+            return
+        if not refusal:
+            self.consumer.clamp_to_log()
+            _log.info("%s takes writes from byte %d on", self.options.name, self.store.written)
+        self.sender.refusal = refusal
+        if self.registration is not None:
+            self.registration.changed()
+
+    # Housekeeping
+
+    def _beat(self) -> None:
+        self.page.broker_beat_ns = time.monotonic_ns()
+
+    def _sweep(self) -> None:
+        self.sessions.sweep()
+        self.lease_streams.push()
+        if self.master and self.registration is not None and self.page.ha_port != self._told_ha_port:
+            self._told_ha_port = self.page.ha_port
+            self.registration.changed()
+
+    _told_ha_port = 0
+
+    async def _export_forever(self) -> None:
+        while True:
+            await asyncio.sleep(EXPORT_INTERVAL_S)
+            offsets = self.consumer.committed_offsets()
+            try:
+                await asyncio.to_thread(self.offset_file.save, offsets, _now_ms())
+            except OSError as error:
+                _log.warning("the consumer offsets can't be written: %s", error)
+
+    # Views
+
+    def _store_host(self, port: int) -> bytes:
+        """Return our address as records hold it.
+
+        A name or a wildcard becomes what the machine's name means.
+        """
+        for host in (self.options.advertise_host, self.options.host, socket.gethostname()):
+            if host in WILDCARDS:
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+                return pack_host(str(found[0][4][0]), port)
+        return pack_host("127.0.0.1", port)
+
+    def _replication(self) -> ReplicationView:
+        options, page = self.options, self.page
+        alive = page.replica_alive(time.monotonic_ns())
+        slaves = tuple(
+            SlaveView(
+                peer=peer,
+                acknowledged=page.acks[slot],
+                sent=page.sent[slot],
+                sent_bytes=page.sent_bytes[slot],
+                connected_at_ms=page.connected_at_ms[slot],
+            )
+            for slot in range(SLAVES_MAX)
+            if alive and (peer := page.peer(slot))
+        )
+        return ReplicationView(
+            broker_name=options.name,
+            broker_id=options.id,
+            role=options.role.upper(),
+            log_begin=self.store.min_offset,
+            log_end=self.store.written,
+            flushed=self.store.flushed,
+            confirmed=page.confirmed if self.master else 0,
+            dispatched=self.store.dispatched,
+            replicator_alive=alive,
+            ha_address=self._ha_address(),
+            slaves=slaves if self.master else (),
+            connected=bool(page.connected) and alive and not self.master,
+            writable=not self.sender.refusal and self.store.writable,
+            advice=self._advice(alive=alive),
+            replication=options.replication.upper(),
+            flush=options.flush.upper(),
+        )
+
+    def _ha_address(self) -> str:
+        if not self.master:
+            return self.page.master_ha
+        return (
+            _joined(self.options.advertise_host or self.options.host, self.page.ha_port)
+            if self.page.ha_port
+            else ""
+        )
+
+    def _advice(self, *, alive: bool) -> str:
+        if self.master and self.sender.refusal:
+            return self.sender.refusal
+        if self.master and not self.store.writable:
+            return f"the disk takes no more messages: {self.store.full_reason}"
+        if not alive:
+            return "the replicator beside this broker does not run: start it"
+        return self.page.trouble
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _only_broker(root: Path) -> Undo:
+    """Keep a second broker from the store; return what lets go.
+
+    Raises:
+        StoreError: there is one already.
+    """
+    fd = os.open(root / "whimbrel" / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes away with the process, however it ends
+    except OSError as error:
+        os.close(fd)
+        raise StoreError(f"another broker runs on {root}") from error
+    return lambda: os.close(fd)
+
+
+async def _every(interval_s: float, job: Callable[[], object]) -> None:
+    """Run a job again and again; its failure is logged and does not end it."""
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            job()
+        except Exception:  # noqa: BLE001 - whatever it was, the other jobs and the next turn must go on
+            _log.exception("a housekeeping job failed")
+
+
+def _ending(task: asyncio.Task[None]) -> Undo:
+    """Return what ends a task."""
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    return end

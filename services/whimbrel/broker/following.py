@@ -1,0 +1,103 @@
+"""A slave's broker follows the log that its replicator writes, and knows where its master is.
+
+    rung, polled, or more left --> dispatch one slice --> more: again in the next tick
+                                                      '-> nothing: sleep, look once more, wait
+
+A slice is bounded, so that the loop goes on serving reads while gigabytes are dispatched.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from whimbrel.model.registration import Member
+from whimbrel.wakeup import WAKE_POLL_S
+
+__all__ = ["SLICE_BYTES", "LogFollower", "MasterAddress"]
+
+SLICE_BYTES = 1 << 20  # about 2 ms of dispatching
+
+
+class Log(Protocol):
+    """What is used of the message store."""
+
+    def dispatch_ready(self, budget_bytes: int) -> bool:
+        """Dispatch a part of what has arrived; tell whether more is there."""
+
+
+class Marks(Protocol):
+    """What is used of the page of marks."""
+
+    broker_sleeping: int
+    master_ha: str
+
+
+class Timers(Protocol):
+    """What is used of the event loop."""
+
+    def call_soon(self, callback: Callable[[], None]) -> Any:
+        """Run it in the next tick."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Run it after a while."""
+
+
+class LogFollower:
+    """Keeps queues and index up with the log."""
+
+    def __init__(self, store: Log, page: Marks, loop: Timers) -> None:
+        """Prepare; `start` begins."""
+        self._store, self._page, self._loop = store, page, loop
+        self._pending = False
+        self._poll: Any = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._tick()
+
+    def rung(self) -> None:
+        """Hear that the log may have grown."""
+        if not self._pending and not self._stopped:
+            self._step()
+
+    def _tick(self) -> None:
+        self._poll = self._loop.call_later(WAKE_POLL_S, self._tick)
+        self.rung()
+
+    def _step(self) -> None:
+        self._pending = False
+        if self._stopped:
+            return
+        self._page.broker_sleeping = 0
+        more = self._store.dispatch_ready(SLICE_BYTES)
+        if not more:
+            # What arrives from here on rings; what arrived before is seen by this look.
+            self._page.broker_sleeping = 1
+            more = self._store.dispatch_ready(SLICE_BYTES)
+        if more:
+            self._pending = True
+            self._loop.call_soon(self._step)
+
+    def stop(self) -> None:
+        """Stop following."""
+        self._stopped = True
+        self._page.broker_sleeping = 0
+        if self._poll is not None:
+            self._poll.cancel()
+
+
+class MasterAddress:
+    """Where the master is, as nameservers told last; it is not forgotten while nobody knows a new one."""
+
+    def __init__(self, page: Marks) -> None:
+        """Take the page, through which the replicator learns the address of its peer."""
+        self._page = page
+        self.grpc = ""
+
+    def heard(self, members: Iterable[Member]) -> None:
+        """Take the live members of the group."""
+        for member in members:
+            if member.broker_id == 0:
+                self.grpc = member.address
+                if member.ha_address and member.ha_address != self._page.master_ha:
+                    self._page.master_ha = member.ha_address

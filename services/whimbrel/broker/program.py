@@ -1,0 +1,54 @@
+"""The broker's program: settings, logging, the loop, and the signals that stop it."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+from whimbrel.broker.broker import Broker
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.config import load_or_exit, settings_line
+from whimbrel.errors import WhimbrelError
+from whimbrel.telemetry import setup_logging
+
+__all__ = ["main"]
+
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a broker until SIGTERM or SIGINT; return the exit code."""
+    options = load_or_exit(BrokerOptions, arguments, environment)
+    setup_logging(options.log_level, options.log_format, process=f"broker {options.name}/{options.id}")
+    _log.info("settings: %s", settings_line(options))
+    try:
+        asyncio.run(_run(options))
+    except (WhimbrelError, OSError) as error:
+        _log.error("%s", error)
+        sys.stderr.write(f"whimbrel broker: {error}\n")
+        return 1
+    return 0
+
+
+async def _run(options: BrokerOptions) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    broker = Broker(options)
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(stopped.wait())
+    # A slave may wait for its replicator for as long as it takes: a signal must reach it there too.
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return
+    try:
+        starting.result()
+        await stopping
+        _log.info("stopping")
+    finally:
+        stopping.cancel()
+        await broker.stop()
