@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 it could not be done, with one sentence on standard error;
 130 interrupted.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
         become(arguments[0], arguments[1:])
     # grpcio writes connection failures to standard error by itself; they come back as our errors anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # The same goes for what the client library logs while it retries, unless a command sets logging up.
+    logging.getLogger("whimbrel").addHandler(logging.NullHandler())
     from whimbrel.errors import WhimbrelError
 
     try:
