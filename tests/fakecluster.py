@@ -107,7 +107,10 @@ class FakeCluster:
             "DescribeReplication": (admin.DescribeReplicationRequest, self.describe_replication),
         }
         messaging: tuple[Any, ...] = (
-            *(UnaryMethod(name, kind, self.noted(name, handle)) for name, (kind, handle) in unary.items()),
+            *(
+                UnaryMethod(name, kind, self.noted(name, handle), self.failed(name))
+                for name, (kind, handle) in unary.items()
+            ),
             *(
                 ServerStreamMethod(name, kind, self.noted(name, handle))
                 for name, (kind, handle) in streams.items()
@@ -147,6 +150,14 @@ class FakeCluster:
             return handle(call, request)
 
         return handler
+
+    def failed(self, name: str) -> Any:
+        """Return what answers raised errors: a body, as brokers do for sends."""
+        if name != "SendMessage":
+            return None
+        return lambda call, error: service.SendMessageResponse(
+            status=v2.Status(code=error.code, message=str(error))
+        )
 
     def open(self, call: Call, outbox: Outbox) -> FakeStream:
         self.calls.append(("Telemetry", call, None))

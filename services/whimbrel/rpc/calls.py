@@ -36,7 +36,7 @@ from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as service
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 from whimbrel.rpc import convert
-from whimbrel.rpc.status import error_of
+from whimbrel.rpc.status import REASON_KEY, error_of
 
 __all__ = [
     "ADMIN",
@@ -114,6 +114,17 @@ def _texts(trailing: Any) -> Trailers:
     return {key: value for key, value in trailing or () if isinstance(value, str)}
 
 
+def _decoded(call: Outbound[T], answers: Sequence[bytes], trailers: Trailers) -> T:
+    """Return the result; an error in the body becomes the class that the server names, if it names one."""
+    try:
+        return call.decode(answers, trailers)
+    except WhimbrelError as error:
+        named = WhimbrelError.known.get(trailers.get(REASON_KEY, ""))
+        if named is None or isinstance(error, named):
+            raise
+        raise named(str(error)) from error
+
+
 async def perform(
     channel: grpc.aio.Channel, call: Outbound[T], metadata: Metadata, timeout_s: float | None
 ) -> T:
@@ -136,7 +147,7 @@ async def perform(
             trailing = await single.trailing_metadata()
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from error
-    return call.decode(answers, _texts(trailing))
+    return _decoded(call, answers, _texts(trailing))
 
 
 def perform_blocking(
@@ -156,7 +167,7 @@ def perform_blocking(
             answers, trailing = [answer], single.trailing_metadata()
     except grpc.RpcError as error:
         raise error_of(error) from error
-    return call.decode(answers, _texts(trailing))
+    return _decoded(call, answers, _texts(trailing))
 
 
 def _check(status: v2.Status) -> None:

@@ -45,7 +45,7 @@ from whimbrel.rpc.handlers import (
     UnaryMethod,
 )
 from whimbrel.rpc.health import Health
-from whimbrel.rpc.status import grpc_status
+from whimbrel.rpc.status import REASON_KEY, grpc_status
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -156,6 +156,7 @@ def unary(path: str, method: UnaryMethod) -> "Adapter":
             if fail is None:
                 await abort(context, call, known)
             else:
+                call.trailers.append((REASON_KEY, known.reason))
                 response = fail(call, known)
         if call.trailers:
             context.set_trailing_metadata(tuple(call.trailers))
@@ -181,6 +182,7 @@ def server_stream(path: str, method: ServerStreamMethod) -> "Adapter":
             if fail is None:
                 await abort(context, call, known)
             else:
+                call.trailers.append((REASON_KEY, known.reason))
                 responses = fail(call, known)
         if call.trailers:
             context.set_trailing_metadata(tuple(call.trailers))

@@ -111,6 +111,15 @@ async def test_a_refused_send_is_repeated_under_the_same_message_id() -> None:
         assert cluster.count("SendMessage") == 4
 
 
+async def test_an_error_that_shares_its_code_arrives_as_its_own_class() -> None:
+    options = ProducerOptions(retry=RetryPolicy(attempts_max=1))
+    async with running() as cluster, Producer(cluster.address, options=options) as producer:
+        cluster.topics["t"] = [[]]
+        cluster.failures["SendMessage"].append(NotWritable("a slave takes no writes"))
+        with pytest.raises(NotWritable, match="a slave takes no writes"):
+            await producer.send(Message(topic="t", body=b"x"))
+
+
 async def test_a_stored_message_is_reported_and_not_sent_again() -> None:
     async with running() as cluster, Producer(cluster.address, options=FAST) as producer:
         cluster.topics["t"] = [[]]
