@@ -21,7 +21,9 @@ signals. A child gets SIGTERM when the supervisor dies, however it dies (PR_SET_
 While a file `DIR/run/NAME.hold` is there, a child of that name that has died stays down: this is how to see
 what a cluster does without its master.
 
-`DIR/cluster.json` is there from the moment all are ready until the end, and is replaced after each restart:
+`DIR/cluster.json` is there from the moment the cluster takes messages until the end, and is replaced after
+each
+restart:
 
     {"endpoint": "host:port", "processes": [{"name", "role", "pid", "grpc", "ha", "store"}]}
 """
@@ -58,9 +60,8 @@ __all__ = [
 ]
 
 READY_TIMEOUT_S = 30.0  # a busy machine; a quiet one needs one second
-STOP_TIMEOUT_S = (
-    10.0  # after that SIGKILL: a broker stops in well under a second, RocketMQ's takes up to twelve
-)
+USABLE_TIMEOUT_S = 15.0  # then it is shown as it is: a master that lost log to a slave takes no messages
+STOP_TIMEOUT_S = 10.0  # after that SIGKILL: a broker stops in well under a second
 RESTART_FIRST_S = 0.2  # a crash that happens once costs clients next to nothing
 RESTART_MAX_S = 5.0  # a child that can't start is tried for ever, but does not fill the log
 STEADY_S = 10.0
@@ -435,6 +436,9 @@ class Supervisor:
         self.start_and_wait([Child(each, self.directory) for each in rest])
         if self.wakeups.signals:
             return
+        self.wait_usable(nameserver.address)
+        if self.wakeups.signals:
+            return
         self.complete = True
         self.write_cluster()
         self.view.ready(nameserver.address, self.children)
@@ -453,6 +457,23 @@ class Supervisor:
                 raise StartError(
                     f"{', '.join(late)}: not ready in {READY_TIMEOUT_S:.0f} s; see {self.directory / 'logs'}"
                 )
+
+    def wait_usable(self, endpoint: str) -> None:
+        """Wait until the cluster takes messages; say what it lacks when it does not within the time."""
+        command = self.usable_command(endpoint)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as waiting:
+            while waiting.poll() is None and not self.wakeups.signals:
+                self.turn(READY_POLL_S)
+            waiting.kill()
+            assert waiting.stdout is not None
+            lack = waiting.stdout.read().decode().strip()
+        if lack:
+            self.view.line(f"all processes run, but {lack}")
+
+    def usable_command(self, endpoint: str) -> list[str]:
+        """Return the command that waits until the cluster takes messages."""
+        words = [endpoint, str(self.options.slaves + 1), str(USABLE_TIMEOUT_S)]
+        return [sys.executable, "-P", "-m", "whimbrel.cli.usable", *words]
 
     def launch(self, child: Child) -> None:
         """Start one child and watch it."""

@@ -57,6 +57,7 @@ def run(
     monkeypatch.setattr(
         Child, "command", lambda self: [sys.executable, "-S", "-c", code, str(self.ready_file)]
     )
+    monkeypatch.setattr(Supervisor, "usable_command", lambda self, endpoint: ["/bin/true"])
     view = Script(list(steps))
     view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
     view.supervisor.run()
@@ -223,6 +224,23 @@ def test_no_child_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.Monk
     assert [memory(pid) for pid in pids] == [None] * 5
 
 
+def test_what_keeps_the_cluster_from_taking_messages_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command(self: Supervisor, endpoint: str) -> list[str]:
+        return ["/bin/echo", "the master takes no messages"]
+
+    monkeypatch.setattr(
+        Child, "command", lambda self: [sys.executable, "-S", "-c", CHILD, str(self.ready_file)]
+    )
+    monkeypatch.setattr(Supervisor, "usable_command", command)
+    view = Script([])
+    view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
+    view.supervisor.run()
+    assert view.lines[0] == "all processes run, but the master takes no messages"
+    assert view.lines[1].startswith("ready")
+
+
 def test_a_child_that_cannot_start_fails_the_cluster_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +261,7 @@ import sys
 from pathlib import Path
 from whimbrel.cli.supervisor import Child, DevOptions, Supervisor
 Child.command = lambda self: [sys.executable, "-S", "-c", {CHILD!r}, str(self.ready_file)]
+Supervisor.usable_command = lambda self, endpoint: ["/bin/true"]
 class View:
     def line(self, text): pass
     def ready(self, endpoint, children): print(*(child.pid for child in children), flush=True)
