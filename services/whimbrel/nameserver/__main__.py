@@ -53,7 +53,7 @@ async def run(options: NameserverOptions) -> int:
     except OSError as error:
         log.error("%s", error)
         return 1
-    log.info("nameserver serves on %s", server.address)
+    log.info("serves on %s", server.address)
     loop.call_later(options.renew_s, brokers.settle)
     write_ready_file(
         options.ready_file,
@@ -66,7 +66,7 @@ async def run(options: NameserverOptions) -> int:
                 await stopping.wait()
         except TimeoutError:
             continue
-    log.info("nameserver stops")
+    log.info("stops")
     await server.stop()
     return 0
 
