@@ -16,11 +16,12 @@ from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import WhimbrelError
 from whimbrel.store import jsonconfig
 
-__all__ = ["RETRY_S", "LeaseSync", "MetadataSync"]
+__all__ = ["LeaseSync", "MetadataSync"]
 
 _log = logging.getLogger(__name__)
 
-RETRY_S = 0.5  # between two attempts to reach the master
+RETRY_S_MIN = 0.1  # between two attempts to reach the master, doubling ...
+RETRY_S_MAX = 1.0  # ... up to this: a master that comes back waits for what its slaves have to tell
 
 Watch = Callable[[str], AsyncIterator[Metadata]]
 ImportOffsets = Callable[[dict[tuple[str, str], dict[int, int]]], None]
@@ -50,7 +51,7 @@ class MetadataSync:
 
     async def run(self) -> None:
         """Follow the master until cancelled."""
-        trouble = ""
+        trouble, pause = "", RETRY_S_MIN
         while True:
             address = self._address()
             try:
@@ -59,13 +60,14 @@ class MetadataSync:
                         self.apply(metadata)
                         if not self.synced:
                             _log.info("metadata is copied from the master at %s", address)
-                        self.synced, trouble = True, ""
+                        self.synced, trouble, pause = True, "", RETRY_S_MIN
             except WhimbrelError as error:
                 if str(error) != trouble:
                     _log.info("metadata can't be copied from %s: %s", address, error)
                 trouble = str(error)
             self.synced = False
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, RETRY_S_MAX)
 
     def apply(self, metadata: Metadata) -> None:
         """Take over what changed."""
@@ -92,9 +94,9 @@ class LeaseSync:
 
     async def run(self) -> None:
         """Keep the stream until cancelled."""
-        trouble = ""
+        trouble, pause = "", RETRY_S_MIN
         while True:
-            address = self._address()
+            address, started = self._address(), asyncio.get_running_loop().time()
             try:
                 if address:
                     await self._exchange(address)
@@ -102,4 +104,6 @@ class LeaseSync:
                 if str(error) != trouble:
                     _log.info("no lease stream to %s: %s", address, error)
                 trouble = str(error)
-            await asyncio.sleep(RETRY_S)
+            lasted = asyncio.get_running_loop().time() - started
+            pause = RETRY_S_MIN if lasted > RETRY_S_MAX else min(pause * 2, RETRY_S_MAX)
+            await asyncio.sleep(pause)
