@@ -45,7 +45,8 @@ COMMAND = "from whimbrel.cli.main import run; run()"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("client"), slaves=1) as running:
+    root = tmp_path_factory.mktemp("client")
+    with Cluster(root, slaves=1, broker={"commitlog_file_size": 8 << 20}) as running:  # holds a body of 4 MiB
         yield running
 
 
@@ -386,9 +387,7 @@ def test_a_running_consumer_reads_from_the_slave_when_the_master_is_gone(tmp_pat
             admin.create_group("orphans")
         options = ConsumerOptions(retry=PATIENT)
         with (
-            sync.Producer(
-                cluster.endpoint, options=ProducerOptions(retry=RetryPolicy(attempts_max=2))
-            ) as producer,
+            sync.Producer(cluster.endpoint, options=ProducerOptions(retry=PATIENT)) as producer,
             sync.Consumer(cluster.endpoint, "orphans", ["orphan"], options=options) as consumer,
             sync.PullConsumer(cluster.endpoint, "orphans", options=options) as reader,
             sync.Admin(cluster.endpoint) as admin,
@@ -415,8 +414,8 @@ def test_a_running_consumer_reads_from_the_slave_when_the_master_is_gone(tmp_pat
             assert got == sent
             queue = reader.queues("orphan")[0]
             assert [message.queue_offset for message in reader.stream(queue, 0, until=3)] == [0, 1, 2]
-            with pytest.raises(NotWritable):
-                producer.send(Message(topic="orphan", body=b"x"))
+        with sync.Producer(cluster.endpoint) as impatient, pytest.raises(NotWritable):
+            impatient.send(Message(topic="orphan", body=b"x"))
 
 
 def test_forked_children_need_clients_of_their_own(cluster: Cluster) -> None:
