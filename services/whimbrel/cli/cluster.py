@@ -1,5 +1,10 @@
-"""`whimbrel cluster`: the brokers that live."""
+"""`whimbrel cluster`: the brokers that live.
 
+Who lives is what the nameserver says. How far a log reaches is asked of the broker itself, since the nameserver
+hears of it only with each renewal; a broker that can't be asked is shown as the nameserver knows it.
+"""
+
+import dataclasses
 import time
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
@@ -9,19 +14,45 @@ from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
 __all__ = ["EXAMPLES", "cluster"]
 
 EXAMPLES = examples("whimbrel cluster", "whimbrel cluster --endpoint 127.0.0.1:8081 -o json")
+COLUMNS = (
+    "cluster",
+    "broker",
+    "id",
+    "role",
+    "address",
+    "ha address",
+    "log end",
+    "log",
+    "writable",
+    "topics",
+    "renewed",
+)
 
 
 def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) -> None:
     """Show the brokers that a nameserver knows to live, and how far their logs reach."""
-    from whimbrel.client import sync
+    from whimbrel.client import Cluster, sync
 
+    notes = []
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        found = admin.cluster()
-        advice = [
-            f"{view.broker_name} ({view.role}): {view.advice}"
-            for view in admin.replication()
-            if not isinstance(view, tuple) and view.advice
-        ]
+        known = admin.cluster()
+        views = {}
+        for view in admin.replication():
+            if isinstance(view, tuple):
+                broker, error = view
+                notes.append(f"{broker.broker_name} ({broker.role}) could not be asked: {error}")
+                continue
+            views[view.broker_name, view.broker_id] = view
+            if view.advice:
+                notes.append(f"{view.broker_name} ({view.role}): {view.advice}")
+    brokers = []
+    for broker in known.brokers:
+        own = views.get((broker.broker_name, broker.broker_id))
+        if own is not None:
+            broker = dataclasses.replace(
+                broker, log_begin=own.log_begin, log_end=own.log_end, writable=own.writable
+            )
+        brokers.append(broker)
     now = time.time()
     rows = [
         (
@@ -37,29 +68,12 @@ def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) 
             broker.topic_count,
             "-" if broker.renewed_at is None else f"{max(0.0, now - broker.renewed_at):.1f} s ago",
         )
-        for broker in found.brokers
+        for broker in brokers
     ]
-    emit(
-        found,
-        output,
-        columns=(
-            "cluster",
-            "broker",
-            "id",
-            "role",
-            "address",
-            "ha address",
-            "log end",
-            "log",
-            "writable",
-            "topics",
-            "renewed",
-        ),
-        rows=rows,
-    )
-    if not found.brokers:
+    emit(Cluster(tuple(brokers), known.settled), output, columns=COLUMNS, rows=rows)
+    if not brokers:
         note("no broker is registered with this nameserver")
-    if not found.settled:
+    if not known.settled:
         note("the nameserver has just started: brokers may still be missing")
-    for line in advice:
+    for line in notes:
         note(line)

@@ -77,7 +77,12 @@ def _show(views: "list[View]", output: Format) -> None:
     if output is Format.JSON:
         emit([_object(view) for view in views], output, columns=(), rows=())
         return
-    rows = [row for view in views for row in _rows(view)]
+    ends = {
+        view.broker_name: view.log_end
+        for view in views
+        if not isinstance(view, tuple) and view.role == "master"
+    }
+    rows = [row for view in views for row in _rows(view, ends)]
     sys.stdout.write(table_text(COLUMNS, rows, ""))
     for view in views:
         if isinstance(view, tuple):
@@ -100,7 +105,8 @@ def _object(view: "View") -> dict[str, Any]:
     return value
 
 
-def _rows(view: "View") -> list[tuple[Any, ...]]:
+def _rows(view: "View", ends: dict[str, int]) -> list[tuple[Any, ...]]:
+    """Return a broker's rows, one for each slave of a master; `ends` has the masters' log ends by name."""
     if isinstance(view, tuple):
         broker = view[0]
         return [(broker.broker_name, broker.role, broker.log_end, *("?",) * 8)]
@@ -109,6 +115,7 @@ def _rows(view: "View") -> list[tuple[Any, ...]]:
     if view.role != "master":
         peer = view.ha_address or "unknown master"
         state = peer if view.connected else f"{peer} (not connected)"
+        end = ends.get(view.broker_name)
         return [
             (
                 view.broker_name,
@@ -120,7 +127,7 @@ def _rows(view: "View") -> list[tuple[Any, ...]]:
                 alive,
                 state,
                 "-",
-                "-",
+                "-" if end is None else size_text(end - view.log_end),
                 writable,
             )
         ]
