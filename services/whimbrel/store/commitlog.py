@@ -147,6 +147,7 @@ class LogWriter:
         self.mark.add_cut(state.end)
         self.mark.save(root)
         self.cut = self.mark.cut
+        write_checkpoint(root)
         (root / "abort").touch()
         if state.begin < state.end:
             self.open_tail()

@@ -85,22 +85,17 @@ class Dispatcher:
         """
         goal = walk.position + budget_bytes
         while walk.position < goal:
-            before = walk.position
             chunk = walk.next_chunk()
             if chunk is None:
                 return
             try:
-                done = self.dispatch(chunk)
+                self.dispatch(chunk)
             except StoreFull as error:
                 walk.position = error.args[1]
                 raise
-            if done >= 0:
-                walk.position, walk.fault = done, "a record of another place or of no possible queue"
-                return
-            assert walk.position > before
 
-    def dispatch(self, chunk: Chunk) -> int:
-        """Write the entries of a chunk's records; return the offset of one that can't be, else -1."""
+    def dispatch(self, chunk: Chunk) -> None:
+        """Write the entries of a chunk's records, passing over those that can't be."""
         base, data, positions = chunk
         by_field = self.queues.by_field
         on_arrival = self.on_arrival
@@ -108,7 +103,8 @@ class Dispatcher:
         for at in positions:
             size, magic, queue_id, queue_offset, place, sys_flag, body_length = unpack(data, at)
             if place != base + at:
-                return base + at
+                logger.error("the record at %d says that it stands at %d: it gets no entry", base + at, place)
+                continue
             if sys_flag & 0x30 or magic != MAGIC_V1:
                 field, properties = self.tail_of(data, at, size, magic, sys_flag)
             else:
@@ -127,8 +123,9 @@ class Dispatcher:
             except KeyError:
                 try:
                     queue = self.queue_for(field, queue_id)
-                except CorruptRecord:
-                    return base + at
+                except CorruptRecord as error:
+                    logger.error("at %d: %s: it gets no entry", place, error)
+                    continue
             try:
                 if queue_offset == queue.max:
                     if queue_offset >= queue.room:
@@ -144,7 +141,6 @@ class Dispatcher:
         if positions:
             at = positions[-1]
             (self.store_time_ms,) = STORE_TIMES[PREFIX_FLAGS(data, at)[0] & 0x30].unpack_from(data, at)
-        return -1
 
     def tail_of(self, data: bytes, at: int, size: int, magic: int, sys_flag: int) -> tuple[bytes, bytes]:
         """Return topic field and properties of a record with an IPv6 host or of version 2."""

@@ -229,6 +229,25 @@ class IndexFile:
             self.end_ms, self.end_offset = self.begin_ms, self.begin_offset
         self.write_header()
 
+    def faults(self, end: int) -> Iterable[tuple[int, str]]:
+        """Give (position, what) of everything in the file that can't be; `end` is the log's."""
+        mapped, count = self.mapped, self.count
+        if count > self.entries:
+            yield 36, f"a count of {count} in a file of {self.entries} entries"
+            return
+        for number in range(1, count):
+            at = self.entries_at + 20 * number
+            key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, at)
+            if key_hash < 0 or before < 0 or before >= number:
+                yield at, "an entry that is not chained backwards"
+            elif physical_offset >= end:
+                yield at, "an entry of a record behind the log's end"
+        for slot in range(self.slots):
+            at = HEADER.size + 4 * slot
+            (number,) = I32.unpack_from(mapped, at)
+            if number and (number < 0 or number > count):
+                yield at, "a slot that names no entry"
+
     def close(self) -> None:
         """Unmap."""
         self.mapped.close()

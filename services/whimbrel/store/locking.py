@@ -11,7 +11,7 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 
-__all__ = ["StoreLock"]
+__all__ = ["StoreLock", "is_locked"]
 
 held: set[tuple[int, int]] = set()  # (device, inode) of the lock files this process holds
 
@@ -50,3 +50,25 @@ class StoreLock:
         """Let the lock go."""
         held.discard(self.identity)
         os.close(self.fd)
+
+
+def is_locked(root: Path) -> bool:
+    """Return whether some process has the store open for writing."""
+    path = root / "lock"
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return False
+    if (stat.st_dev, stat.st_ino) in held:  # opening and closing the file here would let our own lock go
+        return True
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        return False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -19,6 +19,8 @@ class ConsumeQueues:
         by_field: the topic as records hold it (length byte first), then the queue id, to queue.
     """
 
+    queue_class: type[ConsumeQueue] = ConsumeQueue
+
     def __init__(self, root: Path, file_size: int) -> None:
         self.directory = root / "consumequeue"
         self.scratch = root / "whimbrel"
@@ -30,9 +32,8 @@ class ConsumeQueues:
     def load(cls, root: Path, file_size: int) -> "ConsumeQueues":
         """List the queues on disk. Their ranges are unknown until `cut`."""
         queues = cls(root, file_size)
-        (queues.scratch / "queue-file").unlink(missing_ok=True)
         for topic, queue_id, directory in list_queues(queues.directory):
-            queues.add(ConsumeQueue.load(directory, topic, queue_id, file_size, queues.scratch))
+            queues.add(cls.queue_class.load(directory, topic, queue_id, file_size, queues.scratch))
         return queues
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -47,7 +48,7 @@ class ConsumeQueues:
         """Return a queue, making one when it is not there; its file comes with the first entry."""
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
-            queue = ConsumeQueue(
+            queue = self.queue_class(
                 self.directory / topic / str(queue_id), topic, queue_id, self.file_size, self.scratch
             )
             self.add(queue)

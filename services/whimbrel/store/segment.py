@@ -87,7 +87,7 @@ class Segment:
         return segment
 
     def write(self, position: int, data: memoryview) -> None:
-        """Write a large piece by system calls, which the mapping sees at once; its pages need no populating."""
+        """Write a large piece by system calls; the mapping sees it, and its pages need no populating."""
         while data:
             count = os.pwrite(self.fd, data, position)
             data, position = data[count:], position + count

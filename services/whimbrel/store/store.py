@@ -7,9 +7,7 @@ tick `end_tick` moves the shared mark once and builds a bounded part of the inde
 On a slave the log is the replicator's; `dispatch_ready` walks what has arrived and fills queues, then the
 index.
 
-What can be derived from the log is recovered here, from the queues' own mark on (`marks.py`); without one,
-as in a store of RocketMQ's, or when a queue went missing, the whole log is walked once and every queue
-written anew.
+Both start with what `rebuild.py` makes of the queues and the index on disk.
 """
 
 import logging
@@ -30,7 +28,7 @@ from whimbrel.errors import (
     StoreError,
     StoreFull,
 )
-from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
+from whimbrel.store.checkpoint import write_checkpoint
 from whimbrel.store.codec import (
     BLANK_SIZE_MIN,
     MAGIC_V1,
@@ -50,7 +48,7 @@ from whimbrel.store.marker import Marker
 from whimbrel.store.marks import LogMark, QueueMark
 from whimbrel.store.options import StoreOptions, parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
-from whimbrel.store.recovery import stands_record
+from whimbrel.store.rebuild import cut_index, cut_queues, dispatch_log
 from whimbrel.store.walk import Walk
 from whimbrel.store.watermark import WatermarkPage, boot_id
 
@@ -179,80 +177,36 @@ class MessageStore:
         self.queues = ConsumeQueues.load(self.root, self.options.consumequeue_file_size)
         self.dispatcher.queues = self.queues
         mark = QueueMark.load(self.root)
-        start = self.cut_queues(mark, log_mark, begin, end)
+        self.dispatched = cut_queues(self.queues, mark, log_mark, begin, end, self.read_log)
         self.cut_seen = log_mark.cut
-        self.dispatched = start
-        whole = start == begin
-        try:
-            self.dispatch_to(end, skip_damage=whole)
-        except StoreFull as error:
-            self.lagging = str(error)
+        self.dispatch_to(end, skip_damage=self.dispatched == begin)
         self.queues.follow_log(begin, drop=False)
         self.store_time_ms = self.dispatcher.store_time_ms or self.last_store_time(end)
         if self.options.index_enabled:
-            self.recover_index(mark, log_mark, begin, end, clean=clean)
+            cut_index(
+                self.index,
+                self.root,
+                mark,
+                log_mark,
+                begin,
+                end,
+                clean=clean,
+                read=self.read_log,
+                file_size=self.file_size,
+            )
+            self.indexer.step(self.dispatched, step_bytes=CATCH_UP_BYTES)
         self.save_mark()
 
-    def cut_queues(self, mark: QueueMark | None, log_mark: LogMark, begin: int, end: int) -> int:
-        """Cut the queues to where they are known to be right; return that offset."""
-        if mark is not None and begin <= mark.offset:
-            lowest = log_mark.lowest_end_since(mark.cut)
-            if lowest is None or lowest >= 0:
-                self.queues.cut(mark.offset, scrub=mark.boot != boot_id())
-                if self.queues.totals() == (mark.queues, mark.entries):
-                    start = min(mark.offset, end, end if lowest is None else lowest)
-                    if start < mark.offset:
-                        self.queues.cut(start)
-                    if start == begin or start == end or stands_record(self.read_log, start, self.file_size):
-                        return max(start, begin)
-                else:
-                    logger.warning("%s: queues are missing or short; all are written anew", self.root)
-        self.queues.cut(begin, scrub=True)
-        return begin
-
-    def recover_index(
-        self, mark: QueueMark | None, log_mark: LogMark, begin: int, end: int, *, clean: bool
-    ) -> None:
-        """Cut the index to where it is known to be right and bring it a bounded way forward."""
-        indexed, index_end, trusted_to = 0, -1, None
-        if mark is not None:
-            lowest = log_mark.lowest_end_since(mark.cut)
-            indexed = mark.indexed if lowest is None else max(0, min(mark.indexed, lowest))
-            index_end = min(mark.index_end, end)
-            if lowest is not None and lowest <= mark.index_end:
-                index_end = -1
-            if mark.boot != boot_id() and not clean:
-                trusted_to = mark.indexed
-        elif not clean:
-            checkpoint = read_checkpoint(self.root)
-            self.index.drop_newer(checkpoint.index_ms if checkpoint else 0)
-        self.index.recover(begin, end, trusted_to=trusted_to, indexed=indexed, index_end=index_end)
-        position = self.index.position
-        if begin < position < end and not stands_record(self.read_log, position, self.file_size):
-            logger.warning("%s: the index does not belong to this log; it is built anew", self.root)
-            self.index.cut(begin)
-            self.index.position = begin
-        self.indexer.step(self.dispatched, step_bytes=CATCH_UP_BYTES)
-
     def dispatch_to(self, end: int, *, skip_damage: bool) -> None:
-        """Dispatch up to `end`; over damage only when nothing else can be done about it.
-
-        Raises:
-            StoreFull: a queue has no room.
-        """
+        """Dispatch up to `end`; notes in `lagging` why it did not come that far."""
         walk = Walk(self.read_log, self.dispatched, end, self.file_size)
-        while True:
-            try:
-                self.dispatcher.run(walk, end - walk.position)
-            finally:
-                self.dispatched = walk.position
-            if not walk.fault or self.dispatched >= end:
-                break
-            logger.error("%s: damage in the log at %d: %s", self.root, walk.position, walk.fault)
-            if not skip_damage or not walk.skip_file():
-                break
-        if not walk.fault:
+        try:
+            dispatch_log(self.dispatcher, walk, skip_damage=skip_damage, name=self.root)
+        except StoreFull as error:
+            self.lagging = str(error)
+        else:
             self.lagging = ""
+        self.dispatched = walk.position
 
     def last_store_time(self, end: int) -> int:
         """Return the store time of the newest entry's record, 0 without one."""

@@ -1,0 +1,203 @@
+"""Checks a store for damage, without changing anything in it.
+
+Looked at: every byte of the log, with its CRCs; that each record has its entry in its queue and each entry
+its record; that each key finds its record; that the index's chains are chains. One damage is told once with
+its place: what follows from it, or repeats it, is counted in the same line.
+
+What the next start does anyway is no damage: after a kill, queues and index may lag behind the log from
+their mark on; of a store that is being written, the newest part is not looked at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.errors import CorruptRecord, StoreError
+from whimbrel.store.codec import TRANSACTION_MASK, TRANSACTION_ROLLBACK, decode_record, keys_of, tags_code
+from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.dispatch import NO_ENTRY, SCHEDULE_TOPIC
+from whimbrel.store.index import Index
+from whimbrel.store.marks import QueueMark
+from whimbrel.store.queues import ConsumeQueues
+from whimbrel.store.recovery import verify_file
+from whimbrel.store.segment import segment_name
+from whimbrel.store.view import LogView, open_index, store_options
+
+__all__ = ["Damage", "verify"]
+
+NO_LIMIT = 2**63 - 1
+UNITS_READ = 1000  # entries of a queue read at a time
+UNIT_SIZE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that is not as it should be.
+
+    Attributes:
+        path: the file or directory.
+        offset: where; of the log and for missing entries and keys the physical offset, else a position in
+        the file.
+    """
+
+    path: Path
+    offset: int
+    what: str
+
+
+def verify(root: Path, *, index_slots: int = 0) -> list[Damage]:
+    """Return the damages of a store; an empty list when there is none."""
+    try:
+        options = store_options(root, index_slots=index_slots)
+        view = LogView.of(root)
+    except StoreError as error:
+        return [Damage(root / "commitlog", 0, str(error))]
+    damages = list(verify_log(view))
+    if view.end > view.begin and not (root / "checkpoint").is_file():
+        damages.append(Damage(root / "checkpoint", 0, "missing"))
+    try:
+        queues = ConsumeQueues.load(root, options.consumequeue_file_size)
+    except StoreError as error:
+        return [*damages, Damage(root / "consumequeue", 0, str(error))]
+    try:
+        index = open_index(root, index_slots)
+    except (StoreError, ValueError, OSError) as error:
+        return [*damages, Damage(root / "index", 0, str(error))]
+    try:
+        return damages + list(Derived(view, queues, index).verify())
+    finally:
+        index.close()
+
+
+def verify_log(view: LogView) -> Iterator[Damage]:
+    """Check every file of the log."""
+    segments = view.segments
+    for start in segments.starts:
+        path = segments.directory / segment_name(start)
+        file_end = start + segments.file_size
+        if start >= view.end and not view.live:
+            if start > view.end and segments.read(start, 8).strip(b"\0"):
+                yield Damage(path, start, f"behind the log's end at {view.end}")
+            continue
+        verdict = verify_file(segments.read, start, file_end)
+        if verdict.blank or (view.live and verdict.end >= view.end):
+            continue
+        if verdict.end < view.end:
+            yield Damage(path, verdict.end, verdict.fault or "zeros in the middle of the log")
+        elif verdict.fault or view.state.dirty:
+            yield Damage(path, verdict.end, verdict.fault or "bytes behind the last record")
+
+
+class Cursor:
+    """Reads a queue's entries in order, a piece at a time."""
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue = queue
+        self.first = 0
+        self.piece: list[tuple[int, int, int]] = []
+        self.seen = 0  # entries below have their records
+
+    def unit(self, number: int) -> tuple[int, int, int] | None:
+        """Return an entry, None when it is not there."""
+        if not self.first <= number < self.first + len(self.piece):
+            self.first, self.piece = number, self.queue.units(number, UNITS_READ)
+        return self.piece[number - self.first] if self.piece else None
+
+
+class Derived:
+    """Compares queues and index with the log."""
+
+    def __init__(self, view: LogView, queues: ConsumeQueues, index: Index) -> None:
+        self.view, self.queues, self.index = view, queues, index
+        self.root = view.root
+        self.entries_due = self.keys_due = view.end  # of records below everything must be there
+        mark = QueueMark.load(view.root)
+        if mark is not None and (view.live or (view.root / "abort").exists()):
+            self.entries_due, self.keys_due = min(view.end, mark.offset), min(view.end, mark.indexed)
+        self.cursors: dict[tuple[str, int], Cursor] = {}
+        self.found: dict[tuple[Path, str], tuple[int, int]] = {}  # (path, what) to (first offset, count)
+
+    def verify(self) -> Iterator[Damage]:
+        """Check everything."""
+        for queue in self.queues:
+            queue.max = queue.search(NO_LIMIT)
+            self.cursors[(queue.topic, queue.queue_id)] = Cursor(queue)
+        self.verify_records()
+        self.verify_queue_ends()
+        self.verify_chains()
+        for (path, what), (offset, count) in self.found.items():
+            yield Damage(path, offset, what if count == 1 else f"{what} (and {count - 1} more)")
+
+    def note(self, path: Path, offset: int, what: str) -> None:
+        """Note a damage; one of the same file and kind is only counted."""
+        first, count = self.found.get((path, what), (offset, 0))
+        self.found[(path, what)] = (first, count + 1)
+
+    def verify_records(self) -> None:
+        """Check entry and keys of every record."""
+        walk = self.view.walk()
+        while True:
+            chunk = walk.next_chunk()
+            if chunk is None:
+                if not walk.fault or not walk.skip_file():
+                    return
+                continue
+            base, data, positions = chunk
+            for at in positions:
+                try:
+                    message = decode_record(data, at, check_crc=False)
+                except CorruptRecord:
+                    continue  # told by `verify_log`
+                kind = message.sys_flag & TRANSACTION_MASK
+                if kind not in NO_ENTRY:
+                    tags = tags_code(message.properties.get("TAGS"))
+                    self.verify_entry(
+                        message.topic, message.queue_id, message.queue_offset, base + at, message.size, tags
+                    )
+                if kind != TRANSACTION_ROLLBACK and base + at < self.keys_due:
+                    self.verify_keys(message.topic, keys_of(message.properties_raw), base + at)
+
+    def verify_entry(self, topic: str, queue_id: int, number: int, offset: int, size: int, tags: int) -> None:
+        """Check the entry of a record."""
+        path = self.root / "consumequeue" / topic / str(queue_id)
+        cursor = self.cursors.get((topic, queue_id))
+        if cursor is None:
+            if offset < self.entries_due:
+                self.note(path, offset, "missing although the log has records of this queue")
+            return
+        unit = cursor.unit(number)
+        if unit is None:
+            if offset < self.entries_due:
+                self.note(path, offset, "a record of this queue has no entry")
+        elif unit[:2] != (offset, size):
+            self.note(path, offset, "the entry of a record names another")
+        elif topic != SCHEDULE_TOPIC and unit[2] != tags:
+            self.note(path, offset, "the entry of a record has a wrong tags code")
+        cursor.seen = max(cursor.seen, number + 1)
+
+    def verify_keys(self, topic: str, keys: tuple[str, ...], offset: int) -> None:
+        """Check that each key of a record leads to it."""
+        for key in keys:
+            if offset not in self.index.find(topic, key, limit=NO_LIMIT, begin_ms=0, end_ms=NO_LIMIT):
+                self.note(self.root / "index", offset, "a key of a record is missing")
+
+    def verify_queue_ends(self) -> None:
+        """Check that no queue has entries without records at its end."""
+        if self.view.live:
+            return
+        for (topic, queue_id), cursor in self.cursors.items():
+            queue = cursor.queue
+            last = queue.units(queue.max - 1, 1)
+            if last and last[0][0] >= self.view.end:
+                path = self.root / "consumequeue" / topic / str(queue_id)
+                first = queue.search(self.view.end)
+                what = (
+                    f"entries from number {first} on are of records behind the log's end at {self.view.end}"
+                )
+                self.note(path, first * UNIT_SIZE, what)
+
+    def verify_chains(self) -> None:
+        """Check that the index's entries are of the log, in order, and chained backwards."""
+        for file in self.index.files:
+            for position, what in file.faults(self.view.end if not self.view.live else NO_LIMIT):
+                self.note(file.path, position, what)

@@ -1,0 +1,123 @@
+"""A store directory as it stands, looked at without changing anything in it.
+
+Sizes come from the files. Where the log ends is what the writer's marks say while one is running, else what
+recovery would find.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.errors import StoreError
+from whimbrel.store.checkpoint import read_checkpoint
+from whimbrel.store.index import Index, IndexFile, index_sizes, list_index_files
+from whimbrel.store.locking import is_locked
+from whimbrel.store.marks import LogMark
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.recovery import LogState, recover_log
+from whimbrel.store.segments import Segments
+from whimbrel.store.walk import Walk
+from whimbrel.store.watermark import HEADER, LAYOUT, boot_id
+
+__all__ = ["LogView", "open_index", "store_options"]
+
+EPOCH_CELL, WRITTEN_CELL = 8, 10  # int64 cells of the page of marks, see watermark.py
+
+
+def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
+    """Return options with the sizes that a store's files have.
+
+    Args:
+        index_slots: of an index file, where RocketMQ's 1:4 of slots and entries does not hold.
+
+    Raises:
+        StoreError: there is no store, or its files have impossible sizes.
+    """
+    if not (root / "commitlog").is_dir():
+        raise StoreError(f"{root} is no store: it has no commitlog directory")
+    sizes: dict[str, int] = {}
+    segments = Segments.open(root / "commitlog", 0)
+    if segments.starts:
+        sizes["commitlog_file_size"] = segments.file_size
+    queue_file = next(iter(sorted(root.glob("consumequeue/*/*/[0-9]*"))), None)
+    if queue_file is not None:
+        sizes["consumequeue_file_size"] = queue_file.stat().st_size
+    index_files = list_index_files(root / "index")
+    if index_files:
+        size = index_files[0].stat().st_size
+        slots, entries = index_slots, (size - 40 - 4 * index_slots) // 20
+        if not index_slots:
+            slots, entries = index_sizes(size, StoreOptions())
+        sizes["index_slots"], sizes["index_entries"] = slots, entries
+    try:
+        return StoreOptions(**sizes)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise StoreError(f"{root}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """The log of a store as it stands.
+
+    Attributes:
+        begin, end: of the log.
+        live: whether somebody has it open for writing.
+        state: what recovery would find; of a live log only its begin and end are known.
+    """
+
+    root: Path
+    segments: Segments
+    begin: int
+    end: int
+    live: bool
+    state: LogState
+
+    @classmethod
+    def of(cls, root: Path) -> "LogView":
+        """Look at a store's log.
+
+        Raises:
+            StoreError: its files can't be a log.
+        """
+        if not (root / "commitlog").is_dir():
+            raise StoreError(f"{root} is no store: it has no commitlog directory")
+        live = is_locked(root)
+        written = written_mark(root) if live else -1
+        segments = Segments.open(root / "commitlog", 0)
+        if written >= 0:
+            begin = min(segments.begin, written)
+            state = LogState(begin, written, written, (), False, "", True)
+            return cls(root, segments, begin, written, live, state)
+        state = recover_log(
+            segments.read,
+            segments.starts,
+            segments.file_size,
+            clean=not (root / "abort").exists(),
+            mark=LogMark.load(root),
+            checkpoint=read_checkpoint(root),
+        )
+        return cls(root, segments, state.begin, state.end, live, state)
+
+    def walk(self) -> Walk:
+        """Return a walk over all of it."""
+        return Walk(self.segments.read, self.begin, self.end, self.segments.file_size or 1)
+
+
+def written_mark(root: Path) -> int:
+    """Return the end of the log that the page of marks tells, -1 for none; the page is not touched."""
+    try:
+        page = memoryview((root / "whimbrel" / "watermark").read_bytes())
+        if HEADER.unpack_from(page) != (LAYOUT, boot_id()):
+            return -1
+    except (FileNotFoundError, StoreError):
+        return -1
+    cells = page.cast("q")
+    return cells[WRITTEN_CELL] if cells[EPOCH_CELL] else -1
+
+
+def open_index(root: Path, index_slots: int) -> Index:
+    """Map a store's index for reading only."""
+    index = Index(root, store_options(root, index_slots=index_slots))
+    for path in list_index_files(index.directory):
+        slots, entries = index_sizes(path.stat().st_size, index.options)
+        index.files.append(IndexFile(path, slots, entries, writable=False))
+    return index
