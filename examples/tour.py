@@ -7,6 +7,7 @@ Runs `whimbrel dev`, and the two `sdk_*.py` programs beside this file, each in a
 """
 
 import argparse
+import base64
 import contextlib
 import json
 import os
@@ -173,7 +174,8 @@ def compare(directory: Path, sent: list[Row]) -> None:
     check(copy is not None, f"the slave's disk holds message {wanted}:")
     assert copy is not None
     for name in ("topic", "queueId", "queueOffset", "phyOffset", "size", "storeHost", "properties", "body"):
-        say(f"       {name:<12} {copy.get(name)}")
+        value = base64.b64decode(copy["body"]).decode() if name == "body" else copy[name]
+        say(f"       {name:<12} {value}")
 
 
 def lose_master(directory: Path, described: Path, endpoint: str, sent: list[Row], taken: list[Row]) -> None:

@@ -1,0 +1,204 @@
+"""`whimbrel store`: look into store directories, ours and RocketMQ's own, at rest or while a broker runs.
+
+`dump` and `verify` only read. `recover` does what a broker's start would do, or tells what that would be. The
+work is done in `whimbrel.store`; here are the command lines and how results are printed. Sizes are taken from
+the files; only an index file's number of slots may have to be given.
+
+A dump is one JSON object a line, in the fields of RocketMQ's own dumps (`tests/golden/README.md`), so that it
+can be cut and searched by line tools while it is being written; `-o table` is for a look.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whimbrel.cli.lazy import examples, group
+from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+
+__all__ = ["dump", "recover", "store", "verify"]
+
+store = group("Dump, verify and recover store directories, also RocketMQ's.")
+
+Row = dict[str, Any]
+
+COLUMNS = {
+    "record": (
+        "phyOffset",
+        "size",
+        "topic",
+        "queueId",
+        "queueOffset",
+        "storeTimestamp",
+        "tags",
+        "keys",
+        "uniqKey",
+    ),
+    "queue": ("topic", "queueId", "min", "max", "maxPhysicOffset"),
+    "query": ("topic", "key", "phyOffsets"),
+    "config": ("file", "content"),
+}
+
+PathArgument = Annotated[Path, typer.Argument(help="Store directory: the one with commitlog/ in it.")]
+SlotsOption = Annotated[
+    int,
+    typer.Option(
+        "--index-slots",
+        min=0,
+        help="Slots of an index file, where they are not a quarter of its entries.",
+        show_default=False,
+    ),
+]
+
+
+@store.command(
+    epilog=examples(
+        "whimbrel store dump ./store | head -1",
+        "whimbrel store dump ./store --queues -o table",
+        "whimbrel store dump ./store --index 4711",
+        "whimbrel store dump ./store --config",
+    )
+)
+def dump(
+    path: PathArgument,
+    queues: Annotated[bool, typer.Option("--queues", help="The consume queues and their entries.")] = False,
+    index: Annotated[
+        str | None,
+        typer.Option("--index", metavar="KEY", help="What the index has for a key, in each topic."),
+    ] = None,
+    config: Annotated[bool, typer.Option("--config", help="The files below config/.")] = False,
+    blanks: Annotated[
+        bool, typer.Option("--blanks", help="With the records, the blanks that end the files.")
+    ] = False,
+    index_slots: SlotsOption = 0,
+    output: OutputOption = Format.JSON,
+) -> None:
+    """Print what a store holds: every record of its commitlog, or its queues, index or config."""
+    from whimbrel.store import inspect
+
+    if sum((queues, index is not None, config)) > 1:
+        raise typer.BadParameter("choose one of --queues, --index and --config")
+    if queues:
+        show(inspect.dump_queues(path), "queue", output)
+    elif index is not None:
+        show(query_rows(path, index, index_slots), "query", output)
+    elif config:
+        show(config_rows(path), "config", output)
+    else:
+        show(record_rows(path, blanks=blanks), "record", output)
+
+
+def record_rows(path: Path, *, blanks: bool) -> Iterator[Row]:
+    """Give the records; what is no record is told on standard error."""
+    from whimbrel.store import inspect
+
+    for row in inspect.dump_records(path):
+        if row["type"] == "record":
+            yield {name: value for name, value in row.items() if value is not None}
+        elif row["type"] == "damage":
+            note(f"byte {row['phyOffset']}: {row['what']}")
+        elif blanks:
+            yield row
+
+
+def query_rows(path: Path, key: str, index_slots: int) -> Iterator[Row]:
+    """Give a row for each topic under which the index has the key."""
+    from whimbrel.store import inspect
+
+    found = False
+    for topic in topics(path):
+        offsets = inspect.query_index(path, topic, key, index_slots=index_slots)
+        if offsets:
+            found = True
+            yield {"type": "query", "topic": topic, "key": key, "phyOffsets": offsets}
+    if not found:
+        note(f"the index has no {key!r}")
+
+
+def topics(path: Path) -> list[str]:
+    """Return the topics that have a queue or a configuration."""
+    from whimbrel.store import jsonconfig
+
+    names = {folder.name for folder in path.glob("consumequeue/*") if folder.is_dir()}
+    table = jsonconfig.load(path / "config" / "topics.json")
+    if isinstance(table, dict):
+        names.update(table.get("topicConfigTable") or {})
+    return sorted(names)
+
+
+def config_rows(path: Path) -> Iterator[Row]:
+    """Give a row for each config file that is there."""
+    from whimbrel.store import jsonconfig
+
+    files = (file.name.removesuffix(".bak") for file in (path / "config").glob("*.json*"))
+    for name in sorted({name for name in files if name.endswith(".json")}):
+        content = jsonconfig.load(path / "config" / name)
+        if content is not None:
+            yield {"type": "config", "file": name, "content": content}
+
+
+def show(rows: Iterable[Row], kind: str, output: Format) -> None:
+    """Print rows as lines of JSON while they come, or as a table of the columns that suit a look."""
+    if output is Format.JSON:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
+        return
+    columns = COLUMNS[kind]
+    emit(None, output, columns=columns, rows=[[cell(row, column) for column in columns] for row in rows])
+
+
+def cell(row: Row, column: str) -> object:
+    """Return a cell of the table."""
+    properties: dict[str, str] = row.get("properties", {})
+    if column == "tags":
+        return properties.get("TAGS")
+    if column == "keys":
+        return properties.get("KEYS")
+    value = row.get(column)
+    if column == "storeTimestamp" and value is not None:
+        return time_text(value / 1000)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+@store.command(epilog=examples("whimbrel store verify ./store", "whimbrel store verify ./store -o json"))
+def verify(path: PathArgument, index_slots: SlotsOption = 0, output: OutputOption = Format.TABLE) -> None:
+    """Check log, queues and index for damage; exit code 1 when there is any, with what and where."""
+    from whimbrel.store.verify import verify as find_damage
+
+    damages = find_damage(path, index_slots=index_slots)
+    found = {
+        "ok": not damages,
+        "damages": [
+            {"path": str(damage.path), "offset": damage.offset, "what": damage.what} for damage in damages
+        ],
+    }
+    if damages or output is Format.JSON:
+        rows = [(str(damage.path), damage.offset, damage.what) for damage in damages]
+        emit(found, output, columns=("path", "offset", "what"), rows=rows)
+    else:
+        print(f"{path}: no damage")
+    if damages:
+        raise typer.Exit(1)
+
+
+@store.command(epilog=examples("whimbrel store recover ./store --dry-run", "whimbrel store recover ./store"))
+def recover(
+    path: PathArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing, only tell what would come out.")
+    ] = False,
+    index_slots: SlotsOption = 0,
+    output: OutputOption = Format.JSON,
+) -> None:
+    """Do to a store what a broker's start would: print where log and queues then begin and end."""
+    from whimbrel.store import plan
+
+    found = plan.recover(path, dry_run=dry_run, index_slots=index_slots)
+    if output is Format.JSON:
+        print(json.dumps({"type": "loaded", **found}, ensure_ascii=False))
+        return
+    rows = [("commitlog", found["minPhyOffset"], found["maxPhyOffset"])]
+    rows += [(name, low, high) for name, (low, high) in found["queues"].items()]
+    emit(found, output, columns=("what", "begin", "end"), rows=rows)
