@@ -5,12 +5,12 @@ common trouble. But the client has reached the nameserver, and brokers stand whe
 the same machine, in the same network of containers, or on a machine that the nameserver sees. From the access
 point that the client used follows what it can dial. First rule that fits:
 
-    1  the operator set the broker's host by hand          that host 2  loopback (localhost, 127.*, ::1)
-    the same text: a laptop, or published ports 3  a name under which brokers dial the nameserver      the
-    broker's own host name: inside compose 4  an address of the nameserver's own interfaces       the same,
-    for a broker of this machine; else the address
-                                                           from which the broker came
-    5  anything else                                       the same text: a machine that publishes our ports
+    1  the operator set the broker's host by hand       that host
+    2  loopback (localhost, 127.*, ::1)                 the same text: a laptop, or published ports
+    3  a name under which brokers dial the nameserver   the broker's own host name: inside compose
+    4  an address of the nameserver's own interfaces    the same, for a broker of this machine; else the
+                                                        address from which the broker came
+    5  anything else                                    the same text: a machine that publishes our ports
 
 The port is always the broker's, never the nameserver's.
 """
