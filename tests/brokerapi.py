@@ -1,4 +1,4 @@
-"""The client API and the administration of one broker as plain calls, with nothing of any client library's between."""
+"""The client API and the administration of one broker as plain calls, with no client library between."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

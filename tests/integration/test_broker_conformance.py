@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
+from brokerapi import STREAMS, Api, duration, message, queue
 from processes import Process
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
