@@ -1,7 +1,8 @@
 """`whimbrel cluster`: the brokers that live.
 
-Who lives is what the nameserver says. How far a log reaches is asked of the broker itself, since the nameserver
-hears of it only with each renewal; a broker that can't be asked is shown as the nameserver knows it.
+Who lives is what the nameserver says. How far a log reaches is asked of the broker itself, since the
+nameserver hears of it only with each renewal; a broker that can't be asked is shown as the nameserver knows
+it.
 """
 
 import dataclasses

@@ -54,6 +54,7 @@ def explain(error: Exception) -> str:
         AlreadyExists,
         ClientError,
         GroupNotFound,
+        NotSupported,
         RequestTimeout,
         TopicNotFound,
         Unavailable,
@@ -69,6 +70,8 @@ def explain(error: Exception) -> str:
             hint = "use `update` to change it"
         case Unavailable() if text.startswith("no answer from"):
             hint = "is the cluster running, and is --endpoint the nameserver's address?"
+        case NotSupported() if "does not serve" in text:
+            hint = "is --endpoint the nameserver's address, and of this version?"
         case RequestTimeout():
             hint = "is --endpoint the address of a nameserver, and is it busy or hung?"
         case ClientError() | _:

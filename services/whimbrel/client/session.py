@@ -31,6 +31,7 @@ from whimbrel.client.routes import RouteCache
 from whimbrel.errors import (
     ClientError,
     IllegalAccessPoint,
+    NotSupported,
     RequestError,
     RequestTimeout,
     TopicNotFound,
@@ -51,6 +52,8 @@ T = TypeVar("T")
 REOPEN_S = 1.0  # pause before a broken Telemetry stream is opened again; the official SDKs take 1 to 5 s
 TERMINATION_S = 1.0  # how long closing waits for a broker to hear that the client goes
 CLUSTER_TTL_S = 5.0  # how long an answer about the cluster serves to find a slave's address
+
+UNKNOWN_METHOD = "Method not found!"  # grpcio's text for a path that a server does not know
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +151,10 @@ class Session:
             raise Unavailable(f"no answer from {endpoint}: {_plain(str(error))}") from error
         except RequestTimeout as error:
             raise RequestTimeout(f"{endpoint} did not answer within {timeout:g} s") from error
+        except NotSupported as error:
+            if str(error) != UNKNOWN_METHOD:
+                raise
+            raise NotSupported(f"{endpoint} does not serve {call.path.split('/')[1]}") from error
 
     async def ask(self, call: Outbound[T]) -> T:
         """Ask the nameservers, the one that answered last first, until one of them answers.

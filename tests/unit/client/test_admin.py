@@ -4,7 +4,8 @@ import pytest
 
 from fakecluster import running
 from whimbrel.client import Admin, MessageType, ReplicationStatus
-from whimbrel.errors import AlreadyExists, GroupNotFound, NotWritable, TopicNotFound
+from whimbrel.errors import AlreadyExists, GroupNotFound, NotSupported, NotWritable, TopicNotFound
+from whimbrel.rpc.server import serve
 
 
 async def test_topics_are_made_listed_described_changed_and_removed() -> None:
@@ -88,3 +89,13 @@ async def test_a_refusal_keeps_its_class_and_its_sentence() -> None:
         with pytest.raises(NotWritable, match="this broker is a slave") as caught:
             await admin.create_topic("t")
         assert caught.value.effect == "none"
+
+
+async def test_a_server_that_is_no_nameserver_is_named() -> None:
+    server = await serve([], host="127.0.0.1", port=0)
+    try:
+        async with Admin(server.address) as admin:
+            with pytest.raises(NotSupported, match=f"{server.address} does not serve whimbrel.registry.v1"):
+                await admin.cluster()
+    finally:
+        await server.stop(grace=0)
