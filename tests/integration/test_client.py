@@ -418,6 +418,44 @@ def test_a_running_consumer_reads_from_the_slave_when_the_master_is_gone(tmp_pat
             impatient.send(Message(topic="orphan", body=b"x"))
 
 
+def test_the_official_sdk_and_ours_share_a_process_and_a_topic(cluster: Cluster, admin: sync.Admin) -> None:
+    """In a child, so that the SDK's threads and log files do not stay with the tests."""
+    admin.create_topic("shared", queues=2)
+    admin.create_group("shared-readers")
+    script = (
+        "import sys, time\n"
+        "from rocketmq import ClientConfiguration, Credentials, Message, Producer, SimpleConsumer\n"
+        "from whimbrel.client import Message as Ours, sync\n"
+        "configuration = ClientConfiguration(sys.argv[1], Credentials())\n"
+        "theirs = Producer(configuration, ('shared',))\n"
+        "theirs.startup()\n"
+        "message = Message()\n"
+        "message.topic, message.body, message.tag, message.keys = 'shared', b'theirs', 'a', 'k'\n"
+        "sent = theirs.send(message)\n"
+        "with sync.Producer(sys.argv[1]) as producer:\n"
+        "    receipt = producer.send(Ours(topic='shared', body=b'ours', tag='b', keys=('k',)))\n"
+        "    with sync.Consumer(sys.argv[1], 'shared-readers', ['shared']) as consumer:\n"
+        "        got = {}\n"
+        "        while len(got) < 2:\n"
+        "            for item in consumer.receive(wait_s=5):\n"
+        "                got[item.message_id] = (item.body, item.tag, item.keys)\n"
+        "                consumer.ack(item)\n"
+        "assert got[sent.message_id] == (b'theirs', 'a', ('k',)), got\n"
+        "assert got[receipt.message_id] == (b'ours', 'b', ('k',)), got\n"
+        "theirs.shutdown()\n"
+        "print('both')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, cluster.endpoint],
+        env=environment() | {"HOME": str(cluster.root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["both"]), done.stderr
+
+
 def test_forked_children_need_clients_of_their_own(cluster: Cluster) -> None:
     assert str(SERVICES) in environment()["PYTHONPATH"]
     script = (

@@ -30,6 +30,7 @@ from whimbrel.client.retry import decide
 from whimbrel.client.routes import RouteCache
 from whimbrel.errors import (
     ClientError,
+    ConnectionClosed,
     IllegalAccessPoint,
     NotSupported,
     RequestError,
@@ -147,8 +148,14 @@ class Session:
         )
         try:
             return await calls.perform(self._channel(endpoint), call, headers, timeout)
-        except Unavailable as error:
+        except (Unavailable, ConnectionClosed) as error:
             raise Unavailable(f"no answer from {endpoint}: {_plain(str(error))}") from error
+        except asyncio.CancelledError:
+            # grpcio cancels the calls of a channel that is closed: its broker has left the route.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise Unavailable(f"no answer from {endpoint}: the connection was closed") from None
         except RequestTimeout as error:
             raise RequestTimeout(f"{endpoint} did not answer within {timeout:g} s") from error
         except NotSupported as error:

@@ -12,7 +12,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", 130 * 1024 * 1024),
     # A server that comes back is found within a second: our retries need no help from long pauses.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # This one is in truth the time that a connection attempt gets: a server that is up but busy must be waited for.
+    # In truth the time that a connection attempt gets: a server that is up but busy must be waited for.
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),  # http_proxy in the environment is not meant for us

@@ -8,7 +8,7 @@ import pytest
 
 from fakecluster import FakeCluster, running
 from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ReceivedMessage, RetryPolicy
-from whimbrel.errors import BadRequest, InvalidReceiptHandle, NotSupported, Unavailable
+from whimbrel.errors import BadRequest, ClientError, InvalidReceiptHandle, NotSupported, Unavailable
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 FAST = ConsumerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002), close_grace_s=1.0)
@@ -100,6 +100,19 @@ async def test_a_failed_acknowledgement_is_repeated() -> None:
         cluster.failures["AckMessage"] += [v2.INTERNAL_SERVER_ERROR, Unavailable("restarting")]
         await consumer.ack(message)
         assert cluster.acked == [message.message_id]
+
+
+async def test_closing_under_a_waiting_receive_is_an_error_and_no_cancellation() -> None:
+    async with filled(0) as cluster:
+        consumer = Consumer(cluster.address, "g", ["t"], options=FAST)
+        await consumer.start()
+        waiting = asyncio.create_task(consumer.receive(wait_s=20.0))
+        async with asyncio.timeout(10):
+            while not cluster.parked:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await consumer.close()
+        with pytest.raises(ClientError):
+            await waiting
 
 
 def test_a_consumer_needs_a_topic() -> None:
