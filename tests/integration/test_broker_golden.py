@@ -1,0 +1,86 @@
+"""A broker of ours on store directories that real RocketMQ wrote.
+
+It serves them, and goes on where they end.
+"""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from brokerapi import Api, queue
+from goldens import golden, rows, sizes
+from processes import Process
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.store import jsonconfig
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize(
+    ("name", "broker_name", "topic", "group"),
+    [
+        ("v493-basic", "broker-gold", "TopicTest", "gold-group"),
+        ("v533-basic", "broker-five", "FiveTopicNormal", "five-group"),
+        ("v493-crash", "broker-gold", "", ""),
+    ],
+)
+def test_store_of_rocketmq_is_served_and_appended_to(
+    tmp_path: Path, name: str, broker_name: str, topic: str, group: str
+) -> None:
+    store = golden(name, tmp_path / "store")
+    config = {path.name: jsonconfig.load(path) for path in (store / "config").glob("*.json")}
+    topics = config["topics.json"]["topicConfigTable"]
+    ranges = {(row["topic"], row["queueId"]): (row["min"], row["max"]) for row in rows(name, "queue")}
+    topic = topic or max(
+        (
+            name
+            for name, bean in topics.items()
+            if bean["perm"] == 6 and (name, 0) in ranges and name.isalnum()
+        ),
+        key=lambda name: ranges[name, 0][1],
+    )
+    process = Process(tmp_path, "broker", "broker", store=store, nameservers="", **sizes(name))
+    process.settings["name"] = broker_name
+    with process as broker:
+        with grpc.insecure_channel(broker.grpc) as channel:
+            api = Api(channel)
+            low, high = ranges[topic, 0]
+            frames = api(
+                "PullMessage",
+                group=v2.Resource(name=group or "TOOLS_CONSUMER"),
+                message_queue=queue(topic, 0),
+                offset=max(low, high - 1),
+                batch_size=32,
+            )
+            assert frames[0].status.code == v2.OK
+            assert frames[-1].next_offset == high
+            last = frames[1].message.system_properties
+            theirs = {
+                row["queueOffset"]: row
+                for row in rows(name, "record")
+                if row["topic"] == topic and not row["queueId"]
+            }
+            row = theirs[high - 1]
+            assert last.message_id == (row.get("uniqKey") or row["offsetMsgId"])
+            if group:
+                stored = config["consumerOffset.json"]["offsetTable"][f"{topic}@{group}"]
+                for queue_id, offset in stored.items():
+                    answer = api(
+                        "GetOffset", group=v2.Resource(name=group), message_queue=queue(topic, queue_id)
+                    )
+                    assert (answer.status.code, answer.offset) == (v2.OK, offset)
+            count = topics[topic]["writeQueueNums"]
+            offsets = [api.send(topic, b"ours").entries[0].offset for _ in range(count)]
+            assert sorted(offsets) == sorted(
+                ranges.get((topic, queue_id), (0, 0))[1] for queue_id in range(count)
+            )
+        assert broker.stop() == 0
+    after = jsonconfig.load(store / "config" / "topics.json")["topicConfigTable"]
+    assert {
+        key: {**bean, "attributes": bean.get("attributes", {})} for key, bean in topics.items()
+    }.items() <= {
+        **after,
+        # Automatic creation is off here, so the template is not advertised as one.
+        **({"TBW102": {**after["TBW102"], "perm": 7}} if "TBW102" in after else {}),
+    }.items()
