@@ -153,6 +153,18 @@ class TopicConfig:
         )
 
 
+# Fields of a group's bean that we do not use, as a new group has them.
+_GROUP_REST: Mapping[str, Any] = {
+    "attributes": {},
+    "consumeBroadcastEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
     """One consumer group on one broker.
@@ -171,7 +183,7 @@ class GroupConfig:
     retry_queues: int = 1
     broker_id: int = 0
     slow_broker_id: int = 1
-    rest: Mapping[str, Any] = field(default_factory=dict)
+    rest: Mapping[str, Any] = field(default_factory=lambda: _GROUP_REST)
 
     @property
     def max_attempts(self) -> int:
@@ -181,13 +193,6 @@ class GroupConfig:
     def bean(self) -> dict[str, Any]:
         """Return it as 5.3.3 writes it."""
         fields = {
-            "attributes": {},
-            "consumeBroadcastEnable": True,
-            "consumeFromMinEnable": True,
-            "consumeTimeoutMinute": 15,
-            "groupRetryPolicy": {"type": "CUSTOMIZED"},
-            "groupSysFlag": 0,
-            "notifyConsumerIdsChangedEnable": True,
             **self.rest,
             "brokerId": self.broker_id,
             "consumeEnable": self.consume_enabled,
@@ -219,5 +224,5 @@ class GroupConfig:
             retry_queues=int(bean.get("retryQueueNums", 1)),
             broker_id=int(bean.get("brokerId", 0)),
             slow_broker_id=int(bean.get("whichBrokerWhenConsumeSlowly", 1)),
-            rest={key: value for key, value in bean.items() if key not in known},
+            rest={**_GROUP_REST, **{key: value for key, value in bean.items() if key not in known}},
         )
