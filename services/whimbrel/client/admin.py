@@ -26,7 +26,7 @@ from whimbrel.model.cluster import (
 )
 from whimbrel.model.message import MessageType
 from whimbrel.model.route import Endpoint
-from whimbrel.rpc import calls
+from whimbrel.rpc import admin_calls
 from whimbrel.rpc.calls import Outbound
 from whimbrel.rpc.convert import ClientSettings
 
@@ -75,7 +75,7 @@ class Admin(Client):
             permission=READ | WRITE,
             type=message_type,
         )
-        return await self._create(lambda _: calls.create_topic(topic))
+        return await self._create(lambda _: admin_calls.create_topic(topic))
 
     async def update_topic(
         self,
@@ -88,7 +88,7 @@ class Admin(Client):
         message_type: MessageType | None = None,
     ) -> TopicConfig:
         """Change what is given, on every master; `queues` sets both counts."""
-        call = calls.update_topic(
+        call = admin_calls.update_topic(
             name,
             read_queues=queues if read_queues is None else read_queues,
             write_queues=queues if write_queues is None else write_queues,
@@ -103,12 +103,12 @@ class Admin(Client):
         Raises:
             TopicNotFound: no master has it.
         """
-        await self._everywhere(lambda _: calls.delete_topic(name), missing=TopicNotFound)
+        await self._everywhere(lambda _: admin_calls.delete_topic(name), missing=TopicNotFound)
 
     async def topics(self, *, include_system: bool = False) -> list[TopicConfig]:
         """Return the topics of all masters by name; queue counts are summed over them."""
         merged: dict[str, TopicConfig] = {}
-        call = calls.list_topics(include_system=include_system)
+        call = admin_calls.list_topics(include_system=include_system)
         for topics in await self._everywhere(lambda _: call):
             for topic in topics:
                 known = merged.get(topic.name)
@@ -122,7 +122,7 @@ class Admin(Client):
             TopicNotFound: no master has it.
         """
         return await self._everywhere(
-            lambda broker: calls.describe_topic(name, broker.broker_name), missing=TopicNotFound
+            lambda broker: admin_calls.describe_topic(name, broker.broker_name), missing=TopicNotFound
         )
 
     async def create_group(self, name: str, *, fifo: bool = False, max_attempts: int = 0) -> GroupConfig:
@@ -132,7 +132,7 @@ class Admin(Client):
             AlreadyExists: every master has it.
         """
         group = GroupConfig(name=name, fifo=fifo, max_attempts=max_attempts)
-        return await self._create(lambda _: calls.create_group(group))
+        return await self._create(lambda _: admin_calls.create_group(group))
 
     async def update_group(
         self,
@@ -143,7 +143,9 @@ class Admin(Client):
         consume_enabled: bool | None = None,
     ) -> GroupConfig:
         """Change what is given, on every master."""
-        call = calls.update_group(name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled)
+        call = admin_calls.update_group(
+            name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
+        )
         return (await self._everywhere(lambda _: call, missing=GroupNotFound))[0]
 
     async def delete_group(self, name: str) -> None:
@@ -152,12 +154,12 @@ class Admin(Client):
         Raises:
             GroupNotFound: no master has it.
         """
-        await self._everywhere(lambda _: calls.delete_group(name), missing=GroupNotFound)
+        await self._everywhere(lambda _: admin_calls.delete_group(name), missing=GroupNotFound)
 
     async def groups(self) -> list[GroupConfig]:
         """Return the groups of all masters by name."""
         merged: dict[str, GroupConfig] = {}
-        for groups in await self._everywhere(lambda _: calls.list_groups()):
+        for groups in await self._everywhere(lambda _: admin_calls.list_groups()):
             for group in groups:
                 merged.setdefault(group.name, group)
         return [merged[name] for name in sorted(merged)]
@@ -169,7 +171,7 @@ class Admin(Client):
             GroupNotFound: no master has it.
         """
         return await self._everywhere(
-            lambda broker: calls.describe_group(name, broker.broker_name), missing=GroupNotFound
+            lambda broker: admin_calls.describe_group(name, broker.broker_name), missing=GroupNotFound
         )
 
     async def reset_offsets(
@@ -184,7 +186,7 @@ class Admin(Client):
             queue_id: this queue alone.
         """
         masters = await self._masters()
-        call = calls.reset_offsets(group, topic, to=to, queue_id=queue_id)
+        call = admin_calls.reset_offsets(group, topic, to=to, queue_id=queue_id)
         named = await self._gather(masters, lambda _: call, missing=TopicNotFound)
         return {broker.broker_name: progress for broker, progress in named}
 
@@ -193,7 +195,7 @@ class Admin(Client):
         views: list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]] = []
         for broker in (await self.cluster()).brokers:
             try:
-                view = await self._ask(broker, calls.describe_replication())
+                view = await self._ask(broker, admin_calls.describe_replication())
             except WhimbrelError as error:
                 views.append((broker, error))
             else:

@@ -41,6 +41,7 @@ Handler = Callable[[ReceivedMessage], Awaitable[None] | None]
 SLICE_S = 1.0  # how long `receive` waits at one of several brokers before it asks the next
 POLL_MARGIN_S = 3.0  # a poll's deadline lies this far behind its waiting time, as the official SDKs have it
 ACK_ATTEMPTS_MAX = 100  # with pauses of up to a second: over a minute, longer than a broker's restart takes
+ACK_BATCH_MAX = 128  # messages acknowledged with one call; SDKs send one, and some servers may expect few
 POLL_PAUSE = RetryPolicy(initial_s=0.1, max_s=2.0)  # between failed polls; a restart is noticed soon
 
 log = logging.getLogger(__name__)
@@ -284,6 +285,53 @@ class Consumer(Client):
         return message.queue.endpoints[0]
 
 
+class Acknowledger:
+    """Acknowledges one by one what is sent by the batch: whatever comes while a call is under way goes with
+    the next.
+
+    A lone message leaves at once. What waits is bounded by the handlers that wait for it.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        """Start with nothing waiting."""
+        self._consumer = consumer
+        self._waiting: dict[tuple[str, str], list[tuple[ReceivedMessage, asyncio.Future[None]]]] = {}
+        self._calls: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        """Acknowledge a message; errors as `Consumer.ack`."""
+        key = message.queue.broker_name, message.topic
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, []).append((message, done))
+        if key not in self._calls:
+            self._calls[key] = asyncio.create_task(self._send(key))
+        await done
+
+    async def _send(self, key: tuple[str, str]) -> None:
+        try:
+            while waiting := self._waiting.pop(key, None):
+                batch, rest = waiting[:ACK_BATCH_MAX], waiting[ACK_BATCH_MAX:]
+                if rest:
+                    self._waiting[key] = rest
+                outcome = await self._consumer.ack_all([message for message, _ in batch])
+                for (_, done), error in zip(batch, outcome, strict=True):
+                    if done.done():
+                        continue
+                    if error is None:
+                        done.set_result(None)
+                    else:
+                        done.set_exception(error)
+        finally:
+            del self._calls[key]
+
+    async def close(self) -> None:
+        """Call off what is under way."""
+        calls_now = list(self._calls.values())
+        for call in calls_now:
+            call.cancel()
+        await asyncio.gather(*calls_now, return_exceptions=True)
+
+
 class Subscription:
     """One `Consumer.run`: a poll a queue, and a bounded number of handlers."""
 
@@ -296,6 +344,7 @@ class Subscription:
             inspect.iscoroutinefunction(handler)
             or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
         )
+        self._acks = Acknowledger(consumer)
         self._slots = asyncio.Semaphore(self._options.concurrency)
         self._room = asyncio.Event()  # set while fewer messages are in hand than handlers may run
         self._room.set()
@@ -321,6 +370,7 @@ class Subscription:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
+            await self._acks.close()
 
     def _follow(self, queues: Sequence[Queue]) -> None:
         wanted = {(queue.topic, queue.broker_name, queue.queue_id): queue for queue in queues}
@@ -402,7 +452,7 @@ class Subscription:
         for attempt in range(1, ACK_ATTEMPTS_MAX + 1):
             try:
                 if hide_s is None:
-                    await self._consumer.ack(message)
+                    await self._acks.ack(message)
                 else:
                     await self._consumer.change_invisible(message, hide_s)
             except InvalidReceiptHandle as error:

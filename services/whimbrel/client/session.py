@@ -41,7 +41,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.cluster import Cluster
 from whimbrel.model.route import Endpoint, Queue, Route, parse_endpoints
-from whimbrel.rpc import calls, commands
+from whimbrel.rpc import admin_calls, calls, commands
 from whimbrel.rpc.calls import Outbound
 from whimbrel.rpc.channel import open_aio_channel
 from whimbrel.rpc.convert import ClientSettings, ServerSettings
@@ -238,7 +238,7 @@ class Session:
         if not fresh and self._cluster is not None and now - self._cluster[0] < CLUSTER_TTL_S:
             return self._cluster[1]
         index = self._preferred % len(self.access)
-        cluster = await self.ask(calls.describe_cluster(self.access[index].host))
+        cluster = await self.ask(admin_calls.describe_cluster(self.access[index].host))
         self._cluster = (now, cluster)
         return cluster
 

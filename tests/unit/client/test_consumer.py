@@ -154,6 +154,39 @@ async def test_the_loop_acknowledges_what_its_handler_has_done() -> None:
         assert receive.attempt_id
 
 
+async def test_the_loop_acknowledges_in_batches_what_is_done_meanwhile() -> None:
+    done = asyncio.Event()
+    count = 0
+
+    async def handler(message: ReceivedMessage) -> None:
+        nonlocal count
+        count += 1
+        if count == 30:
+            done.set()
+
+    options = ConsumerOptions(concurrency=64, retry=FAST.retry)
+    async with filled(30) as cluster, Consumer(cluster.address, "g", ["t"], options=options) as consumer:
+        async with consuming(consumer, handler), asyncio.timeout(10):
+            await done.wait()
+        assert len(set(cluster.acked)) == 30
+        assert cluster.count("AckMessage") < 10
+
+
+async def test_the_loop_gives_up_on_a_void_receipt() -> None:
+    handled = asyncio.Event()
+
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+
+        async def handler(message: ReceivedMessage) -> None:
+            cluster.leased.clear()
+            handled.set()
+
+        async with consuming(consumer, handler), asyncio.timeout(10):
+            await handled.wait()
+        assert cluster.acked == []
+        assert cluster.count("AckMessage") == 1
+
+
 async def test_the_loop_delivers_again_what_its_handler_failed_on() -> None:
     done = asyncio.Event()
     attempts: list[int] = []
