@@ -64,6 +64,7 @@ _log = logging.getLogger(__name__)
 BEAT_S = 0.5  # of the page; the replicator takes a broker for dead after 3 s
 SWEEP_S = 1.0  # of clients
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
+HOLD_S = 5.0  # receives wait no longer for this: without a nameserver they are served from what is known here
 MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
 WILDCARDS = ("", "0.0.0.0", "::")  # compared with, not listened on
 
@@ -322,6 +323,8 @@ class Broker:
     def _register(self) -> None:
         """Keep the nameservers informed; without any, a master leads by itself."""
         self.merge_deadline = self.loop.time() + MERGE_WAIT_S
+        holding = self.loop.call_later(HOLD_S, self.receives.release)
+        self._undo.append(holding.cancel)
         if not self.options.nameservers:
             self._consider_leading()
             return

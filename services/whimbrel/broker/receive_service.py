@@ -104,7 +104,7 @@ class ReceiveService:
         self._held = []
 
     def release(self) -> None:
-        """Serve the receives that waited, and all that come."""
+        """Serve the receives that waited, and all that come; harmless when none are held."""
         held, self._held = self._held or [], None
         for call, request, deferred in held:
             if deferred.cancelled:
