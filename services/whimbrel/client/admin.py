@@ -7,6 +7,9 @@ says which, and which had already done it. Repeating is safe: updates set what t
 """
 
 import asyncio
+import logging
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -26,7 +29,7 @@ from whimbrel.model.cluster import (
 )
 from whimbrel.model.message import MessageType
 from whimbrel.model.route import Endpoint
-from whimbrel.rpc import admin_calls
+from whimbrel.rpc import admin_calls, calls
 from whimbrel.rpc.calls import Outbound
 from whimbrel.rpc.convert import ClientSettings
 
@@ -34,7 +37,10 @@ __all__ = ["Admin"]
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 READ, WRITE = 4, 2  # permission bits
+ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s at the latest
 ADMIN_TIMEOUT_S = 10.0  # a topic with thousands of queues takes its time
 
 
@@ -75,7 +81,8 @@ class Admin(Client):
             permission=READ | WRITE,
             type=message_type,
         )
-        return await self._create(lambda _: admin_calls.create_topic(topic))
+        call = admin_calls.create_topic(topic)
+        return await self._change_topic(call, missing=AlreadyExists)
 
     async def update_topic(
         self,
@@ -95,7 +102,7 @@ class Admin(Client):
             permission=permission,
             message_type=message_type,
         )
-        return (await self._everywhere(lambda _: call, missing=TopicNotFound))[0]
+        return await self._change_topic(call, missing=TopicNotFound)
 
     async def delete_topic(self, name: str) -> None:
         """Remove a topic and its messages from every master.
@@ -132,7 +139,8 @@ class Admin(Client):
             AlreadyExists: every master has it.
         """
         group = GroupConfig(name=name, fifo=fifo, max_attempts=max_attempts)
-        return await self._create(lambda _: admin_calls.create_group(group))
+        call = admin_calls.create_group(group)
+        return (await self._everywhere(lambda _: call, missing=AlreadyExists))[0]
 
     async def update_group(
         self,
@@ -250,8 +258,34 @@ class Admin(Client):
             raise absent
         return answers
 
-    async def _create(self, make: Callable[[BrokerStatus], Outbound[T]]) -> T:
-        return (await self._everywhere(make, missing=AlreadyExists))[0]
+    async def _change_topic(self, call: Outbound[TopicConfig], missing: type[WhimbrelError]) -> TopicConfig:
+        """Make or change a topic on every master, and wait until the nameserver tells of it.
+
+        Brokers tell their nameservers of a change without waiting for them. Who sends right after the change
+        would otherwise get the old route, or none, and keep that for a while.
+        """
+        made = await self._gather(await self._masters(), lambda _: call, missing)
+        name = made[0][1].name
+        query = calls.query_route(name, self.session.access, self.session.options.namespace)
+        wanted = {
+            broker.broker_name: topic.write_queues if topic.permission & WRITE else 0
+            for broker, topic in made
+        }
+        end = time.monotonic() + ROUTED_S
+        pause = 0.01
+        while True:
+            try:
+                found = Counter(queue.broker_name for queue in (await self.session.ask(query)).writable())
+                if all(found[broker_name] == count for broker_name, count in wanted.items()):
+                    break
+            except WhimbrelError as error:
+                log.debug("the route of %s is not there yet: %s", name, error)
+            if time.monotonic() > end:
+                log.warning("topic %s is changed, but its route does not show it yet", name)
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.2)
+        return made[0][1]
 
 
 def _at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> WhimbrelError:

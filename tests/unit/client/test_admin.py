@@ -5,6 +5,7 @@ import pytest
 from fakecluster import running
 from whimbrel.client import Admin, MessageType, ReplicationStatus
 from whimbrel.errors import AlreadyExists, GroupNotFound, NotSupported, NotWritable, TopicNotFound
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.server import serve
 
 
@@ -24,6 +25,15 @@ async def test_topics_are_made_listed_described_changed_and_removed() -> None:
             await admin.delete_topic("t")
         with pytest.raises(TopicNotFound):
             await admin.describe_topic("t")
+
+
+async def test_a_new_topic_is_waited_for_until_its_route_is_there() -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        cluster.failures["QueryRoute"] += [v2.TOPIC_NOT_FOUND, v2.INTERNAL_SERVER_ERROR]
+        await admin.create_topic("t", queues=4)
+        assert cluster.count("QueryRoute") == 3
+        await admin.update_topic("t", queues=6)
+        assert cluster.count("QueryRoute") == 4
 
 
 async def test_groups_are_made_listed_described_changed_and_removed() -> None:
