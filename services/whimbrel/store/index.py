@@ -305,9 +305,13 @@ class Index:
                 self.drop_last()
         last = self.end_offset
         complete = indexed if last >= index_end else 0  # else a file went missing since
-        # The last record's keys may be in only partly: take it out and put it in again.
-        self.cut(min(end, max(last, 0)))
-        self.position = max(log_begin, min(end, max(last, complete)))
+        if complete <= last:  # the last record's keys may be in only partly: take it out and put it in again
+            complete = max(last, 0)
+            self.cut(complete)
+        if end < complete:
+            complete = end
+            self.cut(complete)
+        self.position = max(log_begin, complete)
 
     @property
     def end_offset(self) -> int:

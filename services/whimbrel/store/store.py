@@ -34,6 +34,7 @@ from whimbrel.store.codec import (
     MAGIC_V1,
     MAGIC_V2,
     TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
     RecordDraft,
     decode_record,
     encode_record,
@@ -249,7 +250,8 @@ class MessageStore:
         queue = self.queues.by_key.get((topic, queue_id))
         if queue is None:
             queue = self.queues.need(topic, queue_id)
-        entered = draft.sys_flag & TRANSACTION_MASK not in NO_ENTRY
+        kind = draft.sys_flag & TRANSACTION_MASK
+        entered = kind not in NO_ENTRY
         queue_offset = queue.max
         if entered:
             if queue_offset >= queue.room:
@@ -274,7 +276,7 @@ class MessageStore:
             queue.put(physical_offset, size, tags)
             queue.dirty = True
         self.dispatched = end = log.end
-        if keys and self.options.index_enabled:
+        if keys and kind != TRANSACTION_ROLLBACK and self.options.index_enabled:
             self.indexer.add(topic, keys, physical_offset, now)
         if entered and self.on_arrival is not None:
             self.on_arrival(topic, queue_id, queue_offset, tags)
