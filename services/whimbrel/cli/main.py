@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from whimbrel.cli.processes import PROCESSES, become
 
@@ -124,15 +124,23 @@ def command_line() -> Any:
         pretty_exceptions_enable=False,
     )
 
-    @app.callback()
-    def root(
-        version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-    ) -> None:
-        if version:
+    def show_version(asked: bool) -> None:
+        if asked:
             import whimbrel
 
             print(f"whimbrel {whimbrel.__version__}")
             raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool,
+            typer.Option(
+                "--version", help="Print the version and exit.", is_eager=True, callback=show_version
+            ),
+        ] = False,
+    ) -> None:
+        pass
 
     return typer.main.get_command(app)
 

@@ -1,5 +1,4 @@
-"""Consumes as a member of a group: receive, acknowledge, hide longer; and a loop that does all of it around a
-handler.
+"""Consumes as a member of a group: receive, acknowledge, hide longer; and a loop that does all of it.
 
 Which queues to ask comes from QueryAssignment: for most groups one entry a broker, standing for all of its
 queues. `receive` with a single entry waits there for as long as it may; with several it asks them in turn,
@@ -127,6 +126,7 @@ class Consumer(Client):
             if len(queues) == 1:
                 slice_s = wait
             failure: WhimbrelError | None = None
+            answered = False
             for _ in queues:
                 self._turn += 1
                 queue = queues[self._turn % len(queues)]
@@ -141,7 +141,8 @@ class Consumer(Client):
                     continue
                 if messages:
                     return messages
-            if failure is not None:
+                answered = True
+            if failure is not None and not answered:  # one broker of several may be down for long
                 attempt += 1
                 decision = decide(failure, attempt, self.options.retry, repeatable=True)
                 if not decision.again:

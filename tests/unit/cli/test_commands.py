@@ -196,6 +196,9 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], shell: Shell) ->
         ["cluster"],
         ["replication", "status"],
         ["dev"],
+        ["store", "dump"],
+        ["store", "verify"],
+        ["store", "recover"],
     ],
 )
 def test_every_help_page_has_examples(arguments: list[str], shell: Shell) -> None:
@@ -215,6 +218,10 @@ def test_help_imports_neither_grpc_nor_any_command() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
+
+
+def test_the_version_is_printed(shell: Shell) -> None:
+    assert shell("--version").startswith("whimbrel 0.")
 
 
 def test_the_running_dev_cluster_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
