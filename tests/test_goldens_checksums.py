@@ -1,4 +1,4 @@
-"""The golden data and the kit are copies that nobody touched (`sha256sum -c SHA256SUMS` says the same)."""
+"""Golden data, kit and load generators are copies that nobody touched (`sha256sum -c SHA256SUMS` says the same)."""
 
 import hashlib
 import os
@@ -11,15 +11,23 @@ from goldens import GOLDEN, KIT, STORES, TORN, chunks, expected, golden, rows, s
 HERE = Path(__file__).resolve().parent
 
 
-def listed() -> dict[str, str]:
-    """Return path to checksum, as SHA256SUMS has them."""
-    lines = (HERE / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+NATIVE = HERE.parent / "bench" / "native"
+
+
+def listed(folder: Path = HERE) -> dict[str, str]:
+    """Return path to checksum, as a folder's SHA256SUMS has them."""
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     return {path: digest for digest, path in (line.split("  ", 1) for line in lines)}
 
 
 def test_every_golden_file_is_unchanged() -> None:
     for path, digest in listed().items():
         assert hashlib.sha256((HERE / path).read_bytes()).hexdigest() == digest, path
+
+
+def test_the_load_generators_of_the_benchmark_are_unchanged() -> None:
+    for path, digest in listed(NATIVE).items():
+        assert hashlib.sha256((NATIVE / path).read_bytes()).hexdigest() == digest, path
 
 
 def test_no_golden_file_is_unlisted() -> None:

@@ -34,6 +34,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import selectors
 import signal
 import socket
@@ -69,6 +70,7 @@ READY_POLL_S = 0.01  # ready files are looked for only while a child starts
 HOLD_POLL_S = 0.25
 VIEW_S = 0.5
 LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is put aside at the next start, one generation is kept
+LOG_LINE = re.compile(r"\S+Z [A-Z]+ +(.*?)(?: \[[\w.]+\])?")  # as `telemetry.py` writes them
 PR_SET_PDEATHSIG = 1
 PORTS_PER_BROKER = 10
 
@@ -305,10 +307,12 @@ class Child:
         self.ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
     def last_words(self) -> str:
-        """Return the last line of its log."""
+        """Return the last line of its log, without the time and the name of the logger."""
         with contextlib.suppress(OSError):
             lines = self.log_file.read_text(encoding="utf-8", errors="replace").split("\n")
-            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            shape = LOG_LINE.fullmatch(last)
+            return shape[1] if shape else last
         return ""
 
     def described(self) -> dict[str, Any]:

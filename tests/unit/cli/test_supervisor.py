@@ -25,6 +25,8 @@ while True:
     signal.pause()
 """
 
+LINE = "2026-01-02T03:04:05.678Z ERROR   the store is locked [broker.program]"
+
 
 class Script:
     """A view that lets the test act while the supervisor runs."""
@@ -245,7 +247,7 @@ def test_a_child_that_cannot_start_fails_the_cluster_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StartError, match=r"nameserver did not start: the store is locked \(log: "):
-        run(tmp_path, monkeypatch, code="import sys; sys.exit('the store is locked')")
+        run(tmp_path, monkeypatch, code=f"import sys; sys.exit({LINE!r})")
 
 
 def test_a_child_that_ignores_the_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
