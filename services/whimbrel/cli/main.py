@@ -45,6 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     except WhimbrelError as error:
         print(f"whimbrel: {explain(error)}", file=sys.stderr)
         return 1
+    except OSError as error:  # of a file or folder that a command was given
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"whimbrel: {named}", file=sys.stderr)
+        return 1
     return 0
 
 
