@@ -438,6 +438,7 @@ class Broker:
 
     def _beat(self) -> None:
         self.page.broker_beat_ns = time.monotonic_ns()
+        self.receives.expire_held(time.monotonic(), BEAT_S)
 
     def _sweep(self) -> None:
         self.sessions.sweep()

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 
 from whimbrel.broker.broker import Broker
@@ -26,7 +25,6 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         asyncio.run(_run(options))
     except (WhimbrelError, OSError) as error:
         _log.error("%s", error)
-        sys.stderr.write(f"whimbrel broker: {error}\n")
         return 1
     return 0
 

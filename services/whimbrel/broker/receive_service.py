@@ -13,6 +13,7 @@ The delivery timestamp closes every receive: without it the Python SDK's push co
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from whimbrel.broker.consuming import Consumer
@@ -75,6 +76,16 @@ class ReadSplitting:
         return group.broker_id
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A receive that waits for this broker to be ready, at most until a monotonic time."""
+
+    call: Call
+    request: messaging.ReceiveMessageRequest
+    deferred: Deferred[Sequence[Any]]
+    until: float
+
+
 class ReceiveService:
     """Handles the calls of consumers on the loop's thread."""
 
@@ -94,7 +105,7 @@ class ReceiveService:
         self._splitting = splitting
         self._master = master
         self._clock = clock
-        self._held: list[tuple[Call, Any, Deferred[Sequence[Any]]]] | None = None
+        self._held: list[_Held] | None = None
 
     def hold(self) -> None:
         """Keep receives waiting.
@@ -106,18 +117,24 @@ class ReceiveService:
     def release(self) -> None:
         """Serve the receives that waited, and all that come; harmless when none are held."""
         held, self._held = self._held or [], None
-        for call, request, deferred in held:
-            if deferred.cancelled:
+        for one in held:
+            if one.deferred.done or one.deferred.cancelled:
                 continue
             try:
-                answer = self._receive(call, request)
+                answer = self._receive(one.call, one.request)
             except WhimbrelError as error:
-                deferred.fail(error)
+                one.deferred.fail(error)
                 continue
             if isinstance(answer, Deferred):
-                _forward(answer, deferred)
+                _forward(answer, one.deferred)
             else:
-                deferred.complete(answer)
+                one.deferred.complete(answer)
+
+    def expire_held(self, now: float, margin_s: float) -> None:
+        """Answer the held receives whose polling time ends within `margin_s` from `now`: nothing came."""
+        for one in self._held or ():
+            if one.until - margin_s <= now and not one.deferred.done:
+                one.deferred.complete(self._frames([], ""))
 
     def _group(self, name: str) -> GroupConfig:
         group = self._groups.find(name, create=self._master)
@@ -144,7 +161,9 @@ class ReceiveService:
             if len(self._held) >= POLLS_MAX:
                 raise Throttled(f"{POLLS_MAX} receives wait for this broker to be ready")
             deferred: Deferred[Sequence[Any]] = Deferred()
-            self._held.append((call, request, deferred))
+            polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
+            until = time.monotonic() + _poll_ms(call, polling) / 1000
+            self._held.append(_Held(call, request, deferred, until))
             return deferred
         return self._receive(call, request)
 

@@ -182,6 +182,17 @@ def test_held_receive_may_go_on_waiting(rig: Rig) -> None:
     assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
 
 
+def test_held_receive_ends_with_its_polling_time(rig: Rig) -> None:
+    rig.service.hold()
+    waiting = rig.receive()
+    rig.service.expire_held(0.0, 0.5)
+    assert not waiting.done
+    rig.service.expire_held(float("inf"), 0.5)
+    assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
+    rig.service.release()
+    assert rig.consumer.wishes == []
+
+
 def test_held_receives_are_bounded(rig: Rig) -> None:
     rig.service.hold()
     for _ in range(POLLS_MAX):
