@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from processes import Cluster, Process, program, until
+from whimbrel.store.verify import verify
 
 HERE = Path(__file__).resolve().parent
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
@@ -130,3 +131,7 @@ def test_no_acknowledged_message_is_missing_after_kills(
         assert not missing
         if mode == "replication":
             assert not set(acknowledged) - set(ids_in_log(cluster.slaves[0].store))
+        codes = cluster.stop()
+        assert not any(codes.values()), codes
+        for broker in (cluster.master, *cluster.slaves):
+            assert verify(broker.store) == []  # every record is in its queue, and found by its keys
