@@ -58,7 +58,9 @@ def listing(root: Path) -> set[Path]:
 def main() -> int:
     """Generate, or compare with what is committed; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 when the committed code differs")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, exit 1 when the committed code differs"
+    )
     check: bool = parser.parse_args().check
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
