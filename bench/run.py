@@ -3,9 +3,9 @@
     python bench/run.py [STAGE ...]      stages: limits send lag catchup recover drop start   (default: all)
     python bench/run.py --scale 0.2      a rehearsal
 
-The load comes from the native generators in `bench/native` (copies; their checksums stand beside them), because a load
-generator in Python would measure itself. RocketMQ runs through `native/run_baseline.py` and the kit in `tests/kit`; a
-target of ours takes part in the same rounds. Nothing here asserts a time.
+The load comes from the native generators in `bench/native` (copies; their checksums stand beside them),
+because a load generator in Python would measure itself. RocketMQ runs through `native/run_baseline.py` and
+the kit in `tests/kit`; a target of ours takes part in the same rounds. Nothing here asserts a time.
 
 Every stage starts fresh processes of ours, on free ports, in a scratch directory that is removed.
 """
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,11 @@ def scratch_directory(work: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def cluster(work: Path, *, slaves: int = 1, **broker: object) -> Iterator[Cluster]:
+def cluster(work: Path, *, slaves: int = 1, broker: dict[str, object] | None = None) -> Iterator[Cluster]:
     """A running cluster with the file sizes of production."""
-    settings = FULL_SIZES | broker
+    settings = FULL_SIZES | (broker or {})
     with scratch_directory(work) as scratch, Cluster(scratch, slaves=slaves, broker=settings) as made:
+        made.wait_usable()
         yield made
 
 
@@ -127,7 +128,7 @@ class Bench:
 
     def send(self) -> None:
         """Sends, receives and pulls, ours and RocketMQ's in the same rounds."""
-        modes = {
+        modes: dict[str, dict[str, object]] = {
             "whimbrel async": {},
             "whimbrel sync replication": {"replication": "sync"},
             "whimbrel sync flush": {"flush": "sync"},
@@ -136,7 +137,7 @@ class Bench:
         out.unlink(missing_ok=True)
         for number in range(self.args.rounds):
             for name, options in modes.items():
-                with cluster(self.args.work, **options) as made:
+                with cluster(self.args.work, broker=options) as made:
                     pids = f"{made.master.pid}"
                     target = f"{name},v2={made.master.grpc},pids={pids}"
                     peers = self.args.peers if name == "whimbrel async" else "-"
@@ -149,8 +150,20 @@ class Bench:
 
     def baseline(self, stage: str, out: Path, *extra: str) -> None:
         """Run the script that measures RocketMQ, with targets of ours among its own."""
-        command = [sys.executable, str(NATIVE / "run_baseline.py"), stage, "--kit", str(REPO / "tests" / "kit"),
-                   "--work", str(self.args.work / "baseline"), "--out", str(out), "--scale", str(self.args.scale), *extra]  # fmt: skip
+        command = [
+            sys.executable,
+            str(NATIVE / "run_baseline.py"),
+            stage,
+            "--kit",
+            str(REPO / "tests" / "kit"),
+            "--work",
+            str(self.args.work / "baseline"),
+            "--out",
+            str(out),
+            "--scale",
+            str(self.args.scale),
+            *extra,
+        ]
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode != 0:
             log("the RocketMQ side of stage", stage, "failed with exit code", done.returncode)
@@ -159,7 +172,16 @@ class Bench:
         """From a send's answer to the message's presence in the slave's PullMessage, idle and under load."""
         with cluster(self.args.work) as made:
             slave = made.slaves[0].grpc
-            command = [sys.executable, "-m", "whimbrel.cli.main", "topic", "create", "Lag", "--queues", "1"]
+            command = [
+                sys.executable,
+                "-c",
+                "from whimbrel.cli.main import run; run()",
+                "topic",
+                "create",
+                "Lag",
+                "--queues",
+                "1",
+            ]
             subprocess.run(
                 [*command, "--endpoint", made.endpoint],
                 check=True,
@@ -170,8 +192,23 @@ class Bench:
                 generator = None
                 if load:
                     generator = subprocess.Popen(
-                        [str(TOOLS / "v2load"), "--addr", made.master.grpc, "--topic", "Bench", "--c", "8", "--rate", str(load),
-                         "--secs", "8", "--warm", "0"], stdout=subprocess.DEVNULL)  # fmt: skip
+                        [
+                            str(TOOLS / "v2load"),
+                            "--addr",
+                            made.master.grpc,
+                            "--topic",
+                            "Bench",
+                            "--c",
+                            "8",
+                            "--rate",
+                            str(load),
+                            "--secs",
+                            "8",
+                            "--warm",
+                            "0",
+                        ],
+                        stdout=subprocess.DEVNULL,
+                    )
                     time.sleep(1)
                 row = probe_lag(made.master.grpc, slave, seconds=6 * self.args.scale + 1)
                 self.save("lag", "whimbrel async", "idle" if not load else f"{load}/s offered", **row)
@@ -213,7 +250,7 @@ class Bench:
 
     def catchup(self) -> None:
         """How fast an empty slave gets the log, and its consume queues."""
-        with cluster(self.args.work, slaves=0, commitlog_file_size=1 << 30) as made:
+        with cluster(self.args.work, slaves=0, broker={"commitlog_file_size": 1 << 30}) as made:
             end = self.fill(made, int(2.05e9 * min(1.0, self.args.scale + 0.1)))
             for number in range(1, self.args.rounds + 1):
                 started = time.monotonic()
@@ -238,8 +275,16 @@ class Bench:
                         raise RuntimeError("the slave does not catch up")
                     time.sleep(0.001)
                 same = same_bytes(made.master.store, store, end)
-                self.save("catchup", "whimbrel", "empty slave", bytes=end, log_gb_s=end / (logged - first) / 1e9,
-                          queues_gb_s=end / (queued - first) / 1e9, identical=same, from_start_s=queued - started)  # fmt: skip
+                self.save(
+                    "catchup",
+                    "whimbrel",
+                    "empty slave",
+                    bytes=end,
+                    log_gb_s=end / (logged - first) / 1e9,
+                    queues_gb_s=end / (queued - first) / 1e9,
+                    identical=same,
+                    from_start_s=queued - started,
+                )
                 broker.kill()
                 follower.kill()
                 shutil.rmtree(store)
@@ -278,6 +323,7 @@ class Bench:
                     "v2load", "--addr", made.master.grpc, "--topic", "First", "--mode", "probe", "--secs", 10
                 )
                 asked = route_probe(made.endpoint, "First")
+                assert next(asked)  # the connection is there before the clock starts
                 started = time.monotonic()
                 os.kill(made.master.pid, sig)
                 while next(asked) and time.monotonic() - started < 30:
@@ -305,8 +351,13 @@ def iperf(size: str) -> float:
     )
     time.sleep(0.3)
     try:
-        done = subprocess.run(["iperf3", "-c", "127.0.0.1", "-p", str(port), "-C", "cubic", "-l", size, "-t", "2", "-J"],
-                              capture_output=True, text=True, timeout=30, check=False)  # fmt: skip
+        done = subprocess.run(
+            ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-C", "cubic", "-l", size, "-t", "2", "-J"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
         return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 8e9
     finally:
         server.terminate()
@@ -330,8 +381,10 @@ def same_bytes(master: Path, slave: Path, end: int) -> bool:
 
 
 def probe_lag(master: str, slave: str, seconds: float) -> Row:
-    """Send one message at a time to a topic of one queue, ask the slave for it every 0.2 ms, as the RocketMQ script does."""
+    """Send one message at a time to one queue, ask the slave for it every 0.2 ms, as the RocketMQ script
+    does."""
     import grpc
+
     from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as d
     from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as s
 
@@ -368,13 +421,19 @@ def probe_lag(master: str, slave: str, seconds: float) -> Row:
             lags.append((time.perf_counter() - began) * 1e3)
             time.sleep(0.02)
     lags.sort()
-    return {"p50": lags[len(lags) // 2], "p95": lags[int(len(lags) * 0.95)], "p99": lags[int(len(lags) * 0.99)],
-            "max": lags[-1], "count": len(lags)}  # fmt: skip
+    return {
+        "p50": lags[len(lags) // 2],
+        "p95": lags[int(len(lags) * 0.95)],
+        "p99": lags[int(len(lags) * 0.99)],
+        "max": lags[-1],
+        "count": len(lags),
+    }
 
 
-def route_probe(endpoint: str, topic: str) -> Iterator[bool]:
+def route_probe(endpoint: str, topic: str) -> Generator[bool, None, None]:
     """Yield, at each step, whether the topic can be written somewhere."""
     import grpc
+
     from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as d
     from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as s
 
@@ -383,8 +442,11 @@ def route_probe(endpoint: str, topic: str) -> Iterator[bool]:
     request.endpoints.scheme = d.IPv4
     request.endpoints.addresses.add(host=host, port=int(port))
     with grpc.insecure_channel(endpoint) as channel:
-        query = channel.unary_unary("/apache.rocketmq.v2.MessagingService/QueryRoute",
-                                    s.QueryRouteRequest.SerializeToString, s.QueryRouteResponse.FromString)  # fmt: skip
+        query = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/QueryRoute",
+            s.QueryRouteRequest.SerializeToString,
+            s.QueryRouteResponse.FromString,
+        )
         while True:
             reply = query(request, metadata=(("x-mq-client-id", "bench-route"),))
             yield any(queue.permission in (d.WRITE, d.READ_WRITE) for queue in reply.message_queues)
@@ -422,11 +484,15 @@ COLUMNS = {
     "start": [("seconds", 2), ("VmRSS", 0), ("RssAnon", 0), ("RssFile", 0)],
 }
 TITLES = {
-    "limits": "Limits of the machine", "send": "Sends and receives: messages/s, latency in ms, server CPU us a message",
-    "lag": "Replication lag, ms from the send's answer to the slave's read", "catchup": "An empty slave catches up",
-    "ha": "RocketMQ: an empty slave catches up", "recover": "Kill -9, seconds to the first send", "drop": "Seconds until a lost master leaves the route",
+    "limits": "Limits of the machine",
+    "send": "Sends and receives: messages/s, latency in ms, server CPU us a message",
+    "lag": "Replication lag, ms from the send's answer to the slave's read",
+    "catchup": "An empty slave catches up",
+    "ha": "RocketMQ: an empty slave catches up",
+    "recover": "Kill -9, seconds to the first send",
+    "drop": "Seconds until a lost master leaves the route",
     "start": "Seconds to ready, memory in MiB",
-}  # fmt: skip
+}
 
 
 def render(results: list[Row]) -> str:

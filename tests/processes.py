@@ -290,6 +290,13 @@ class Cluster:
             self.root, "replicator", f"{role}-{identity}-replicator", **settings, **self.replicator_settings
         )
 
+    def wait_usable(self, timeout: float = READY_TIMEOUT_S) -> None:
+        """Wait until the nameserver is settled, knows all brokers, and the master takes messages."""
+        brokers = str(1 + self.slave_count)
+        waiting = [sys.executable, "-m", "whimbrel.cli.usable", self.endpoint, brokers, str(timeout)]
+        done = subprocess.run(waiting, env=environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
     @property
     def endpoint(self) -> str:
         """Return what clients connect to."""
