@@ -37,6 +37,7 @@ from whimbrel.broker.replica_service import (
 from whimbrel.broker.replica_service import (
     LeaseStreams,
     MetadataWatches,
+    SlaveHello,
     sync_leases,
     watch_metadata,
 )
@@ -228,15 +229,18 @@ class Broker:
             self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets
         )
         self.watches = MetadataWatches(
-            options.name, self.metadata, authoritative=lambda: self.position.authoritative
+            options.name,
+            self.metadata,
+            authoritative=lambda log_end: self._authoritative() and log_end <= self.store.written,
         )
         self.lease_streams = LeaseStreams(
             options.name,
             self.consumer.ledger,
             settled=lambda: master and self.position.settled,
-            authoritative=lambda: self.position.authoritative,
+            authoritative=self._authoritative,
         )
         self.lease_streams.on_merged = self._consider_leading
+        self.lease_streams.on_report = self._reported
         admin = AdminService(
             self.topics,
             self.groups,
@@ -295,7 +299,6 @@ class Broker:
         self.address = MasterAddress(self.page)
         if self.master:
             return
-        options = self.options
         self.follower = LogFollower(self.store, self.page, self.loop)
         self.follower.start()
         self._undo.append(self.follower.stop)
@@ -304,18 +307,21 @@ class Broker:
             self.groups,
             self.delays,
             address=lambda: self.address.grpc,
-            watch=lambda address: watch_metadata(address, options.name, options.id),
+            watch=lambda address: watch_metadata(address, self._hello()),
             import_offsets=lambda offsets: None if self.exchanged else self._import_offsets(offsets),
             topic_gone=self.store.delete_topic,
         )
         leases = LeaseSync(
             address=lambda: self.address.grpc,
             exchange=lambda address: sync_leases(
-                address, options.name, self.consumer.ledger, exchanged=self._note_exchange
+                address, self._hello(), self.consumer.ledger, exchanged=self._note_exchange
             ),
         )
         for work in (metadata.run(), leases.run()):
             self._undo.append(_ending(asyncio.create_task(work)))
+
+    def _hello(self) -> SlaveHello:
+        return SlaveHello(name=self.options.name, broker_id=self.options.id, log_end=self.store.written)
 
     def _note_exchange(self, done: bool) -> None:  # a callback's only argument
         self.exchanged = done
@@ -395,9 +401,14 @@ class Broker:
 
     def _heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
+        known = self.members.get(nameserver, ())
         self.members[nameserver] = members
         if not self.master:
             self.address.heard(members)
+            if {member.broker_id for member in members} != {member.broker_id for member in known}:
+                # A master that comes back asks at once how far its slaves are: not as of the last renewal.
+                assert self.registration is not None
+                self.registration.changed()
             return
         was_settled, was_behind = self.position.settled, self.position.ahead is not None
         group = {member.broker_id: member for known in self.members.values() for member in known}
@@ -406,8 +417,21 @@ class Broker:
             self.merge_deadline = self.loop.time() + MERGE_WAIT_S
             self.loop.call_later(MERGE_WAIT_S + 0.01, self._consider_leading)
         if (self.position.ahead is not None) != was_behind:
-            _log.warning("%s", self.position.refusal or f"no slave is ahead of {self.options.name} any more")
+            self._tell_position()
         self._consider_leading()
+
+    def _reported(self, connection: object, slave: Member | None) -> None:
+        """Take a slave's own word on how far its log goes."""
+        if self.position.reported(connection, slave, log_end=self.store.written):
+            self._tell_position()
+            self._consider_leading()
+
+    def _tell_position(self) -> None:
+        _log.warning("%s", self.position.refusal or f"no slave is ahead of {self.options.name} any more")
+
+    def _authoritative(self) -> bool:
+        """Tell whether slaves may take tables and lease states from here."""
+        return self.leads and self.position.authoritative
 
     def _lost(self, nameserver: str) -> None:
         """Forget what a nameserver said that is gone."""
@@ -423,6 +447,7 @@ class Broker:
             if self.lease_streams.merged >= len(slaves) or self.loop.time() >= self.merge_deadline:
                 self.leads = True
                 self.receives.release()
+                self.lease_streams.push()
         if not self.leads:
             refusal = refusal or "the slaves have not told yet what was acknowledged there"
         if refusal == self.sender.refusal:

@@ -7,6 +7,7 @@ does not deliver again what they have seen acknowledged.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -15,23 +16,36 @@ from whimbrel.broker.lease_sync import LeaseLink
 from whimbrel.broker.ledger import Ledger
 from whimbrel.broker.metadata import ROUND_S, Metadata, MetadataSource
 from whimbrel.errors import BadRequest, ConnectionClosed, NotReady, RemoteProtocolError, Throttled
+from whimbrel.model.registration import Member
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.channel import open_aio_channel
 from whimbrel.rpc.handlers import BidiMethod, Call, Outbox
 from whimbrel.rpc.status import error_of
 
-__all__ = ["SERVICE", "LeaseStreams", "MetadataWatches", "sync_leases", "watch_metadata"]
+__all__ = ["SERVICE", "LeaseStreams", "MetadataWatches", "SlaveHello", "sync_leases", "watch_metadata"]
 
 SERVICE = "whimbrel.replica.v1.ReplicaService"
 MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is waited for; about 1 MiB
 SILENCE_MAX_S = 3 * ROUND_S  # a master that says nothing for longer is taken for gone
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaveHello:
+    """What a slave says of itself when it connects; `log_end` is taken at that moment."""
+
+    name: str
+    broker_id: int
+    log_end: int
+
+
 class MetadataWatches:
     """The slaves that watch this broker's metadata."""
 
-    def __init__(self, name: str, source: MetadataSource, *, authoritative: Callable[[], bool]) -> None:
-        """Serve the metadata of the broker group `name`."""
+    def __init__(self, name: str, source: MetadataSource, *, authoritative: Callable[[int], bool]) -> None:
+        """Serve the metadata of the broker group `name`.
+
+        `authoritative` is asked with the slave's log end.
+        """
         self._name = name
         self._source = source
         self._authoritative = authoritative
@@ -49,8 +63,10 @@ class MetadataWatches:
         """Begin to tell a slave."""
         if request.broker_name != self._name:
             raise BadRequest(f"this is {self._name}, not {request.broker_name}")
-        if not self._authoritative():
-            raise NotReady("this broker is not a settled master, or is behind one of its slaves")
+        if not self._authoritative(request.log_end):
+            raise NotReady(
+                "this broker does not lead: it is not a settled master, or behind one of its slaves"
+            )
         self._open.add(watch)
         watch.tell(self._source.everything())
 
@@ -121,6 +137,7 @@ class LeaseStreams:
         self.ledger = ledger
         self.settled, self.authoritative = settled, authoritative
         self.on_merged: Callable[[], None] | None = None
+        self.on_report: Callable[[object, Member | None], None] | None = None
         self.open: set[_LeaseStream] = set()
 
     @property
@@ -133,7 +150,7 @@ class LeaseStreams:
         return BidiMethod("SyncLeases", replica.SyncLeasesRequest, self._opened)
 
     def _opened(self, call: Call, outbox: Outbox) -> "_LeaseStream":
-        return _LeaseStream(self, outbox)
+        return _LeaseStream(self, outbox, call.peer)
 
     def push(self) -> None:
         """Send what waits for room; to be called now and then, since a transport does not tell of room."""
@@ -144,7 +161,8 @@ class LeaseStreams:
 class _LeaseStream:
     """A slave's stream, the master's end."""
 
-    def __init__(self, streams: LeaseStreams, outbox: Outbox) -> None:
+    def __init__(self, streams: LeaseStreams, outbox: Outbox, peer: str) -> None:
+        self._peer = peer
         self.link: LeaseLink | None = None
         self._streams = streams
         self._outbox = outbox
@@ -159,6 +177,15 @@ class _LeaseStream:
                 raise NotReady("this broker is not a settled master")
             self.link = LeaseLink(streams.ledger, ready=self.push)
             streams.open.add(self)
+            if streams.on_report is not None:
+                slave = Member(
+                    broker_id=message.broker_id,
+                    address=self._peer,
+                    ha_address="",
+                    log_begin=0,
+                    log_end=message.log_end,
+                )
+                streams.on_report(self, slave)
             self.push()
         complete = self.link.peer_complete
         self.link.received(message.entries, message.snapshot_done)
@@ -175,6 +202,8 @@ class _LeaseStream:
         if self.link is not None:
             self.link.close()
             self.link = None
+            if self._streams.on_report is not None:
+                self._streams.on_report(self, None)
 
     def push(self) -> None:
         """Hand on what there is, as far as the outbox takes it."""
@@ -189,7 +218,9 @@ class _LeaseStream:
         return self._outbox.send(replica.SyncLeasesResponse(entries=entries, snapshot_done=complete))
 
 
-async def sync_leases(address: str, name: str, ledger: Ledger, *, exchanged: Callable[[bool], None]) -> None:
+async def sync_leases(
+    address: str, hello: SlaveHello, ledger: Ledger, *, exchanged: Callable[[bool], None]
+) -> None:
     """Exchange lease entries with the master at `address` until it is gone; the slave's end.
 
     `exchanged` is told when the master's full state has come in, and when the stream is over.
@@ -208,7 +239,10 @@ async def sync_leases(address: str, name: str, ledger: Ledger, *, exchanged: Cal
         link = LeaseLink(ledger, ready=news.set)
         reading = asyncio.ensure_future(_read_leases(stream, link, exchanged))
         try:
-            await stream.write(replica.SyncLeasesRequest(broker_name=name))
+            first = replica.SyncLeasesRequest(
+                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end
+            )
+            await stream.write(first)
             news.set()
             reading.add_done_callback(lambda _: news.set())
             while not reading.done():
@@ -258,7 +292,7 @@ async def _write_leases(stream: Any, link: LeaseLink, news: asyncio.Event) -> No
         await stream.write(message)
 
 
-async def watch_metadata(address: str, name: str, broker_id: int) -> AsyncIterator[Metadata]:
+async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metadata]:
     """Yield what the master at `address` tells, until it is gone.
 
     Raises:
@@ -270,7 +304,11 @@ async def watch_metadata(address: str, name: str, broker_id: int) -> AsyncIterat
             request_serializer=replica.WatchMetadataRequest.SerializeToString,
             response_deserializer=replica.WatchMetadataResponse.FromString,
         )
-        stream = open_stream(replica.WatchMetadataRequest(broker_name=name, broker_id=broker_id))
+        stream = open_stream(
+            replica.WatchMetadataRequest(
+                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end
+            )
+        )
         try:
             while True:
                 response: Any = await asyncio.wait_for(stream.read(), SILENCE_MAX_S)

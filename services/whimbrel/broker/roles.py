@@ -29,6 +29,10 @@ class Position:
         self.settled = role == "master" and nameservers == 0
         self.ahead: Member | None = None
         self.log_end = 0  # ours, when `ahead` was found
+        self._members: tuple[Member, ...] = ()  # as nameservers know them
+        self._reports: dict[
+            object, Member
+        ] = {}  # as the slaves said themselves, for as long as they are connected
 
     def heard(self, *, settled: bool, members: Iterable[Member], log_end: int) -> bool:
         """Take a nameserver's answer; return whether that changed what may be done.
@@ -41,13 +45,31 @@ class Position:
         if self.role == "slave":
             return False
         before = (self.settled, self.ahead is None)
-        slaves = [member for member in members if member.broker_id > 0]
-        known = settled or (self._expected > 0 and len(slaves) >= self._expected)
+        self._members = tuple(member for member in members if member.broker_id > 0)
+        known = settled or (self._expected > 0 and len(self._members) >= self._expected)
         self.settled = self.settled or known
+        self._compare(log_end)
+        return before != (self.settled, self.ahead is None)
+
+    def reported(self, connection: object, slave: Member | None, *, log_end: int) -> bool:
+        """Take a slave's own word on its log, or None when its connection is over; return as `heard` does.
+
+        What a nameserver knows is as old as the slave's last renewal: a master that lost its tail and is back
+        within that time would not see that it did.
+        """
+        before = self.ahead is None
+        if slave is not None:
+            self._reports[connection] = slave
+        else:
+            self._reports.pop(connection, None)
+        self._compare(log_end)
+        return before != (self.ahead is None)
+
+    def _compare(self, log_end: int) -> None:
+        slaves = (*self._members, *self._reports.values())
         furthest = max(slaves, key=lambda member: member.log_end, default=None)
         self.ahead = furthest if furthest is not None and furthest.log_end > log_end else None
         self.log_end = log_end
-        return before != (self.settled, self.ahead is None)
 
     @property
     def authoritative(self) -> bool:

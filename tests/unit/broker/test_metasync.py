@@ -61,7 +61,9 @@ class Slave:
 
 
 def _watching(master: Tables, *, authoritative: bool = True) -> tuple[MetadataWatches, Any, FakeOutbox]:
-    watches = MetadataWatches("a", master.source, authoritative=lambda: authoritative)
+    watches = MetadataWatches(
+        "a", master.source, authoritative=lambda log_end: authoritative and log_end <= 100
+    )
     outbox = FakeOutbox()
     handler = watches.method().open(Call("m", "p", {}, None), outbox)
     return watches, handler, outbox
@@ -129,5 +131,7 @@ def test_other_groups_and_masters_in_doubt_are_refused(tmp_path: Path) -> None:
     master = Tables(tmp_path)
     with pytest.raises(BadRequest):
         _watching(master)[1].received(replica.WatchMetadataRequest(broker_name="b"))
+    with pytest.raises(NotReady):
+        _watching(master)[1].received(replica.WatchMetadataRequest(broker_name="a", log_end=101))
     with pytest.raises(NotReady):
         _watching(master, authoritative=False)[1].received(replica.WatchMetadataRequest(broker_name="a"))

@@ -63,3 +63,14 @@ def test_slave_never_writes() -> None:
 
 def test_master_without_nameservers_has_nobody_to_ask() -> None:
     assert _master(nameservers=0).refusal == ""
+
+
+def test_slaves_own_word_counts_while_it_is_connected() -> None:
+    position = _master()
+    position.heard(settled=True, members=[_member(1, 0)], log_end=100)  # as of the slave's last renewal
+    assert position.reported("stream", _member(1, 150), log_end=100)
+    assert "byte 150" in position.refusal
+    position.heard(settled=True, members=[_member(1, 0)], log_end=100)
+    assert position.refusal
+    assert position.reported("stream", None, log_end=100)
+    assert position.refusal == ""

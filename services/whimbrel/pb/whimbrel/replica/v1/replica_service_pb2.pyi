@@ -5,12 +5,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WatchMetadataRequest(_message.Message):
-    __slots__ = ("broker_name", "broker_id")
+    __slots__ = ("broker_name", "broker_id", "log_end")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ...) -> None: ...
+    log_end: int
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
 
 class WatchMetadataResponse(_message.Message):
     __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json")
@@ -25,14 +27,18 @@ class WatchMetadataResponse(_message.Message):
     def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ...) -> None: ...
 
 class SyncLeasesRequest(_message.Message):
-    __slots__ = ("broker_name", "entries", "snapshot_done")
+    __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_DONE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     entries: bytes
     snapshot_done: bool
-    def __init__(self, broker_name: _Optional[str] = ..., entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ...) -> None: ...
+    broker_id: int
+    log_end: int
+    def __init__(self, broker_name: _Optional[str] = ..., entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
 
 class SyncLeasesResponse(_message.Message):
     __slots__ = ("entries", "snapshot_done")
