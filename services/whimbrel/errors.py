@@ -2,9 +2,9 @@
 
     WhimbrelError
     ├── RequestError            the caller must change something; nothing was stored
-    │   ├── BadRequest, IllegalTopic, IllegalGroup, IllegalTag, IllegalKey, IllegalPropertyKey, IllegalMessageGroup,
-    │   │   IllegalMessageId, IllegalFilter, IllegalInvisibleTime, IllegalDeliveryTime, IllegalOffset,
-    │   │   IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted, MessageTooLarge,
+    │   ├── BadRequest, IllegalTopic, IllegalGroup, IllegalTag, IllegalKey, IllegalPropertyKey,
+    │   │   IllegalMessageGroup, IllegalMessageId, IllegalFilter, IllegalInvisibleTime, IllegalDeliveryTime,
+    │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted, MessageTooLarge,
     │   │   MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden, AlreadyExists
     │   ├── TopicNotFound, GroupNotFound, OffsetNotFound
     ├── Refused                 this server can't now; nothing was stored
@@ -18,21 +18,23 @@
     └── ClientError             raised by the client library only
         └── Unavailable, RequestTimeout
 
-`reason` names the error for tools; `grpc` is the gRPC status name; `code` is the `apache.rocketmq.v2` code; `retry` says
-whether the same call may succeed later; `effect` is what has happened on the server: none, unknown or stored.
+`reason` names the error for tools; `grpc` is the gRPC status name; `code` is the `apache.rocketmq.v2` code;
+`retry` says whether the same call may succeed later; `effect` is what has happened on the server: none,
+unknown or stored.
 """
 
 from typing import ClassVar, Literal
 
 __all__ = [
     "AlreadyExists", "BadRequest", "ClientError", "ClientIdRequired", "ConnectionClosed", "CorruptRecord",
-    "FlushTimeout", "Forbidden", "GroupNotFound", "IllegalAccessPoint", "IllegalDeliveryTime", "IllegalFilter",
-    "IllegalGroup", "IllegalInvisibleTime", "IllegalKey", "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset",
-    "IllegalPropertyKey", "IllegalTag", "IllegalTopic", "InvalidReceiptHandle", "LocalProtocolError",
-    "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoReplica", "NotReady",
-    "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "PeerError", "PropertiesTooLarge", "Refused",
-    "RemoteProtocolError", "ReplicaTimeout", "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored",
-    "Throttled", "TopicNotFound", "Unavailable", "WhimbrelError", "error_for_code",
+    "FlushTimeout", "Forbidden", "GroupNotFound", "IllegalAccessPoint", "IllegalDeliveryTime",
+    "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime", "IllegalKey", "IllegalMessageGroup",
+    "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag", "IllegalTopic",
+    "InvalidReceiptHandle", "LocalProtocolError", "MessageCorrupted", "MessageEmpty", "MessageTooLarge",
+    "MessageTypeConflict", "NoReplica", "NotReady", "NotRecovered", "NotSupported", "NotWritable",
+    "OffsetNotFound", "PeerError", "PropertiesTooLarge", "Refused", "RemoteProtocolError", "ReplicaTimeout",
+    "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
+    "Unavailable", "WhimbrelError", "error_for_code",
 ]  # fmt: skip
 
 Effect = Literal["none", "unknown", "stored"]
