@@ -4,8 +4,8 @@
     ├── RequestError            the caller must change something; nothing was stored
     │   ├── BadRequest, IllegalTopic, IllegalGroup, IllegalTag, IllegalKey, IllegalPropertyKey,
     │   │   IllegalMessageGroup, IllegalMessageId, IllegalFilter, IllegalInvisibleTime, IllegalDeliveryTime,
-    │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted, MessageTooLarge,
-    │   │   MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden, AlreadyExists
+    │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted,
+    │   │   MessageTooLarge, MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden, AlreadyExists
     │   ├── TopicNotFound, GroupNotFound, OffsetNotFound
     ├── Refused                 this server can't now; nothing was stored
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered

@@ -5,7 +5,7 @@ A service that is there is SERVING until the server stops. The empty name stands
 
 from collections.abc import Iterable
 
-from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]
+from grpc_health.v1 import health_pb2
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
