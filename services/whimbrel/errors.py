@@ -5,7 +5,8 @@
     │   ├── BadRequest, IllegalTopic, IllegalGroup, IllegalTag, IllegalKey, IllegalPropertyKey,
     │   │   IllegalMessageGroup, IllegalMessageId, IllegalFilter, IllegalInvisibleTime, IllegalDeliveryTime,
     │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted,
-    │   │   MessageTooLarge, MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden, AlreadyExists
+    │   │   MessageTooLarge, MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden,
+    │   │   AlreadyExists
     │   ├── TopicNotFound, GroupNotFound, OffsetNotFound
     ├── Refused                 this server can't now; nothing was stored
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
