@@ -18,6 +18,7 @@ __all__ = [
     "RECEIVE_BUFFER_BYTES",
     "REPORT",
     "Frame",
+    "whole_frames",
 ]
 
 REPORT = struct.Struct(">q")
@@ -45,3 +46,23 @@ class Frame:
     def end(self) -> int:
         """Where the next frame starts."""
         return self.offset + self.size
+
+
+def whole_frames(data: memoryview, at: int = 0) -> tuple[int, int]:
+    """Return where the last whole frame in `data` ends, and how many bytes the one after it lacks.
+
+    Args:
+        at: where the first frame starts.
+
+    Returns:
+        (end, lacking); `lacking` is 0 when not even a header follows. A frame of negative length counts as
+        whole, so that whoever takes frames apart gets to see it.
+    """
+    size = len(data)
+    while at + FRAME_HEADER.size <= size:
+        _, length = FRAME_HEADER.unpack_from(data, at)
+        end = at + FRAME_HEADER.size + max(length, 0)
+        if end > size:
+            return at, end - size
+        at = end
+    return at, 0

@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
-from whimbrel.ha.protocol import Append, SlaveEvent, SlaveProtocol
+from whimbrel.ha.frames import FRAME_HEADER, whole_frames
+from whimbrel.ha.protocol import Append, FrameReceived, SlaveEvent, SlaveProtocol
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.sockets import named, parse_address, resolve, tune
@@ -34,10 +35,13 @@ __all__ = ["Follower"]
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 1 << 20  # one read; larger ones brought nothing more
+# A frame of 1 MiB with its header: it is collected, then appended in one piece. Longer ones come in parts.
+RECEIVE_BYTES = (1 << 20) + FRAME_HEADER.size
+TURN_BYTES_MAX = 4 << 20  # read before the next report
 CONNECT_S = 5.0  # RocketMQ's
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
 FULL_RETRY_S = 0.5
+NOTHING = memoryview(b"")
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 
 
@@ -54,6 +58,9 @@ class Follower:
         self.loop, self.page, self.options, self.log = loop, loop.page, options, log
         self.root = Path(options.store)
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.filled = 0  # bytes in the buffer
+        self.taken = 0  # of these, handed to the core
+        self.lacking = 0  # bytes the frame at the buffer's end lacks; 0: not known
         self.sock: socket.socket | None = None
         self.core: SlaveProtocol | None = None
         self.address = ""  # the master's, as configured or told; what the socket was opened for
@@ -64,7 +71,13 @@ class Follower:
         self.connect_until = 0.0
         self.received = 0
         self.pending: Iterator[SlaveEvent] | None = None  # stalled: what is still to be taken from the buffer
-        self.unwritten: Append | None = None  # stalled: what did not fit
+        self.event: SlaveEvent | None = None  # stalled: the one that could not be dealt with
+        self.stalled = False
+        self.staging = memoryview(bytearray(RECEIVE_BYTES))
+        self.gathered = NOTHING  # bodies to append, a part of the buffer, or of `staging` when several
+        self.gathered_at = 0  # where they stand in the log
+        self.gathered_end = -1  # end of the last whole frame in them, or before them
+        self.staged = False
         self.out = b""  # the rest of a report that the socket did not take whole
         self.grown = -1
         self.retention_at = float("-inf")
@@ -190,26 +203,60 @@ class Follower:
 
     def readable(self, mask: int) -> None:
         """Bytes have come in, or the socket takes the rest of a report."""
-        assert self.sock is not None
-        assert self.core is not None
         now = time.monotonic()
         try:
             if mask & selectors.EVENT_READ and self.pending is None:
-                try:
-                    count = self.sock.recv_into(self.buffer)
-                except BlockingIOError:
-                    count = -1
-                except OSError as error:
-                    raise ConnectionClosed(f"{error.strerror}") from error
-                if count == 0:
-                    raise ConnectionClosed(self.parting())
-                if count > 0:
-                    self.received += count
-                    self.pending = self.core.receive(self.buffer[:count], now)
-                    self.take(now)
+                self.receive(now)
             self.say(now)
         except PeerError as error:
             self.fail(error, now)
+
+    def receive(self, now: float) -> None:
+        """Read, and take the frames that are whole.
+
+        Nothing is lost by waiting for a whole frame, since only whole ones are reported; and one large write
+        is much cheaper than several small ones. A frame that does not fit into the buffer is taken in parts.
+        """
+        limit = self.received + TURN_BYTES_MAX
+        while self.pending is None and self.received < limit:
+            try:
+                more = self.read(now)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise ConnectionClosed(f"{error.strerror}") from error
+            if not more:
+                return
+
+    def read(self, now: float) -> bool:
+        """Read once, take what is whole, and return whether more is likely to be there.
+
+        Raises:
+            OSError: the socket is empty, or broken.
+        """
+        assert self.sock is not None
+        assert self.core is not None
+        if self.taken:
+            rest = self.filled - self.taken
+            self.buffer[:rest] = self.buffer[self.taken : self.filled]
+            self.filled, self.taken = rest, 0
+        room = self.buffer[self.filled :]
+        wanted = self.lacking or len(room)
+        count = self.sock.recv_into(room[:wanted])
+        if not count:
+            raise ConnectionClosed(self.parting())
+        self.received += count
+        self.filled += count
+        self.core.heard_at = now
+        data = self.buffer[: self.filled]
+        whole, self.lacking = whole_frames(data, min(self.core.body_left, self.filled))
+        if not whole and self.filled == RECEIVE_BYTES:
+            whole, self.lacking = self.filled, 0
+        if whole:
+            self.taken = whole
+            self.pending = self.core.receive(data[:whole], now)
+            self.take(now)
+        return self.lacking > 0 or count == wanted
 
     def parting(self) -> str:
         """Return what it may mean that the master has closed the connection."""
@@ -222,29 +269,19 @@ class Follower:
 
     def take(self, now: float) -> None:
         """Append what was received, as far as the disk has room, and show it to the broker."""
-        log, core, events = self.log, self.core, self.pending
-        assert core is not None
-        assert events is not None
-        before = log.end
+        log = self.log
+        before, stalled = log.end, self.stalled
         try:
-            if self.unwritten is not None:
-                log.append_raw(self.unwritten.offset, self.unwritten.data)
-                self.unwritten = None
-                logger.info("the disk has room again: the log goes on at %d", before)
-                self.page.trouble = ""
-                core.heard_at = now
-            for event in events:
-                if isinstance(event, Append):
-                    self.unwritten = event
-                    log.append_raw(event.offset, event.data)
-                    self.unwritten = None
-                else:
-                    self.grown = event.end
+            self.append_pending()
             self.pending = None
+            self.stalled = False
         except StoreFull as error:
             self.stall(error, now)
         except PeerError:
             self.pending = None  # what came before the broken frame is ours all the same
+            self.event = None
+            with contextlib.suppress(StoreFull):
+                self.append_gathered()
             raise
         finally:
             if log.end != before:
@@ -254,12 +291,67 @@ class Follower:
                     log.request_flush(log.end)
         if self.pending is None and log.end != before:
             self.backoff_s = BACKOFF_MIN_S
-            self.page.trouble, self.logged = "", ""
+            if stalled and self.core is not None:
+                self.core.heard_at = now  # it was not listened to meanwhile
+                logger.info("the disk has room again: the log goes on at %d", before)
+            if self.page.trouble:
+                self.page.trouble, self.logged = "", ""
+
+    def append_pending(self) -> None:
+        """Append what the pending events say; can be called again after it was stopped by a full disk.
+
+        Bodies that follow each other are gathered, so that a read full of RocketMQ's 32 KiB frames becomes
+        one write as well.
+
+        Raises:
+            StoreFull: there is no room; what is not written is still pending.
+            RemoteProtocolError: the master broke the protocol, after what is gathered.
+        """
+        assert self.pending is not None
+        while True:
+            event = self.event = self.event or next(self.pending, None)
+            if event is None:
+                return self.append_gathered()
+            if isinstance(event, FrameReceived):
+                self.gathered_end = event.end
+            else:
+                if event.offset % self.log.file_size == 0:
+                    self.append_gathered()
+                if event.data:
+                    self.gather(event)
+                else:
+                    self.log.append_raw(event.offset, event.data)
+            self.event = None
+
+    def gather(self, event: Append) -> None:
+        """Put a body behind those gathered so far; a single one is only pointed at."""
+        size = len(self.gathered)
+        if not size:
+            self.gathered_at, self.gathered = event.offset, event.data
+            return
+        if not self.staged:
+            self.staging[:size] = self.gathered
+            self.staged = True
+        end = size + len(event.data)
+        self.staging[size:end] = event.data
+        self.gathered = self.staging[:end]
+
+    def append_gathered(self) -> None:
+        """Append the gathered bodies; the frames they end are then to be reported.
+
+        Raises:
+            StoreFull: there is no room; they stay gathered.
+        """
+        if self.gathered:
+            self.log.append_raw(self.gathered_at, self.gathered)
+            self.gathered, self.staged = NOTHING, False
+        self.grown = max(self.grown, self.gathered_end)
 
     def stall(self, error: StoreFull, now: float) -> None:
         """Stop reading until there is room; TCP makes the master wait."""
-        text = f"replication waits for disk space at {self.log.end}: {error}"
-        if self.page.trouble != text:
+        if not self.stalled:
+            self.stalled = True
+            text = f"replication waits for disk space at {self.log.end}: {error}"
             logger.error("%s", text)
             self.page.trouble = text
         self.retry_at = now + FULL_RETRY_S
@@ -322,7 +414,9 @@ class Follower:
             self.loop.watch(self.sock, 0, self.readable)
             with contextlib.suppress(OSError):
                 self.sock.close()
-        self.sock = self.core = self.pending = self.unwritten = None
+        self.sock = self.core = self.pending = self.event = None
         self.out = b""
+        self.gathered, self.gathered_end, self.staged, self.stalled = NOTHING, -1, False, False
+        self.filled = self.taken = self.lacking = 0
         self.page.connected = 0
         logger.log(level, "%s; our log ends at %d", why, self.log.end)

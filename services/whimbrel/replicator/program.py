@@ -71,7 +71,9 @@ def follow(loop: Loop, options: ReplicatorOptions) -> None:
     """Recover the log, then follow the master."""
     size = options.commitlog_file_size or loop.page.file_size or StoreOptions().commitlog_file_size
     try:
-        store_options = StoreOptions(commitlog_file_size=size, flush=options.flush)
+        # No pages are populated ahead: most of the log is written by system calls, which would find them in
+        # the way, and for the rest a fault a page is cheaper than waking a thread.
+        store_options = StoreOptions(commitlog_file_size=size, flush=options.flush, prefault_bytes=0)
     except ValueError as error:
         raise StoreError(str(error)) from error
     log = LogWriter.open(Path(options.store), store_options, clock=lambda: time.time_ns() // 1_000_000)

@@ -46,7 +46,7 @@ MARK_INTERVAL_S = 5.0  # ... or so long, whichever is first: what recovery reads
 SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every populated page once more
 RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file
 PWRITE_BYTES_MIN = (
-    64 * 1024
+    8 * 1024
 )  # raw bytes from here on are written by a call: no page faults, no pages to populate
 FILES_REMOVED_MAX = 10  # a retention round; removing 1 GiB files takes the disk's time
 

@@ -1,6 +1,8 @@
 """Report and frame as bytes."""
 
-from whimbrel.ha.frames import FRAME_BYTES_MAX, REPORT, Frame
+import pytest
+
+from whimbrel.ha.frames import FRAME_BYTES_MAX, FRAME_HEADER, REPORT, Frame, whole_frames
 
 
 def test_a_report_is_one_big_endian_int64() -> None:
@@ -19,3 +21,20 @@ def test_a_frame_names_offset_and_length_of_its_body() -> None:
 
 def test_header_and_largest_body_fill_a_rocketmq_slaves_buffer() -> None:
     assert FRAME_BYTES_MAX + 12 == 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(0, (0, 0)), (11, (0, 0)), (12, (0, 5)), (16, (0, 1)), (17, (17, 0)), (29, (29, 0)), (41, (29, 3))],
+)
+def test_whole_frames_are_told_from_the_begun_one(size: int, expected: tuple[int, int]) -> None:
+    stream = Frame(0, 5).header + b"abcde" + Frame(5, 0).header + Frame(5, 3).header + b"xyz"
+    assert whole_frames(memoryview(stream[:size])) == expected
+
+
+def test_whole_frames_may_start_after_the_rest_of_a_body() -> None:
+    assert whole_frames(memoryview(b"rest" + Frame(5, 0).header), 4) == (16, 0)
+
+
+def test_a_negative_length_is_left_to_the_protocol() -> None:
+    assert whole_frames(memoryview(FRAME_HEADER.pack(0, -1))) == (12, 0)

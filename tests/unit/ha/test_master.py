@@ -9,7 +9,7 @@ from whimbrel.ha.protocol import FirstOffset, MasterProtocol, OutOfRange, Report
 FILE = 1000
 
 
-def master(*, frame: int = 400, first: FirstOffset = "log") -> MasterProtocol:
+def master(*, frame: int = 500, first: FirstOffset = "log") -> MasterProtocol:
     return MasterProtocol(file_size=FILE, frame_bytes_max=frame, first_offset=first, now=0.0)
 
 
@@ -28,26 +28,32 @@ def test_nothing_is_sent_before_the_first_report() -> None:
     core = master()
     assert core.next_frame(begin=0, end=2500, now=100.0) is None
     assert reporting(core, 0) == [Reported(0, first=True)]
-    assert core.next_frame(begin=0, end=2500, now=0.0) == Frame(0, 400)
+    assert core.next_frame(begin=0, end=2500, now=0.0) == Frame(0, 500)
 
 
 def test_frames_stop_at_file_borders_and_at_the_log_end() -> None:
-    core = master()
+    core = master(frame=500)
     reporting(core, 700)
-    assert frames(core) == [(700, 300), (1000, 400), (1400, 400), (1800, 200), (2000, 400), (2400, 100)]
-    assert frames(core, end=2501) == [(2500, 1)]
+    assert frames(core, end=2400) == [(700, 300), (1000, 500), (1500, 500), (2000, 400)]
+    assert frames(core, end=2401) == [(2400, 1)]
+
+
+def test_frames_after_the_first_start_at_multiples_of_the_longest_one() -> None:
+    core = master(frame=100)
+    reporting(core, 730)
+    assert frames(core, end=1001) == [(730, 70), (800, 100), (900, 100), (1000, 1)]
 
 
 def test_an_empty_slave_gets_the_log_from_its_first_file_on() -> None:
     core = master()
     reporting(core, 0, begin=1000)
-    assert core.next_frame(begin=1000, end=2500, now=0.0) == Frame(1000, 400)
+    assert core.next_frame(begin=1000, end=2500, now=0.0) == Frame(1000, 500)
 
 
 def test_an_empty_slave_gets_only_the_last_file_by_the_classic_rule() -> None:
     core = master(first="last-file")
     reporting(core, 0)
-    assert core.next_frame(begin=0, end=2500, now=0.0) == Frame(2000, 400)
+    assert core.next_frame(begin=0, end=2500, now=0.0) == Frame(2000, 500)
 
 
 def test_a_report_past_the_log_end_closes_the_connection() -> None:
