@@ -168,32 +168,8 @@ class StoreMachine(RuleBasedStateMachine):
                 self.open()
                 if self.store.written == start and answer.physical_offset == start:
                     return  # the blank before it is whole: the log ends at the begin of the next file
-                if self.store.written != end_now:  # torn within topic or properties, which no CRC covers
-                    assert self.store.written == end
-                    self.appended.append((made, answer))
-                    if made.sys_flag in (0, COMMIT):
-                        self.ends[(made.topic, made.queue_id)] = answer.queue_offset + 1
-                    self.rewrite_last(made, answer)
+                assert self.store.written == end_now
                 return
-        self.open()
-
-    def rewrite_last(self, made: RecordDraft, answer: Appended) -> None:
-        """Put the torn properties back, so that the model holds on."""
-        from whimbrel.store.codec import encode_record
-
-        self.store.close(clean=False)
-        record = encode_record(
-            made,
-            physical_offset=answer.physical_offset,
-            queue_offset=answer.queue_offset if made.sys_flag in (0, COMMIT) else 0,
-            store_timestamp=answer.store_timestamp,
-        )
-        start = answer.physical_offset - answer.physical_offset % OPTIONS.commitlog_file_size
-        with (self.root / "commitlog" / f"{start:020d}").open("r+b") as file:
-            file.seek(answer.physical_offset - start)
-            file.write(record)
-        shutil.rmtree(self.root / "consumequeue", ignore_errors=True)
-        shutil.rmtree(self.root / "index", ignore_errors=True)
         self.open()
 
     @invariant()

@@ -18,10 +18,18 @@ RocketMQ: CommitLog.recoverNormally, recoverAbnormally, checkMessageAndReturnSiz
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whimbrel.store.checkpoint import Checkpoint
-from whimbrel.store.codec import BLANK_MAGIC, HEAD_SIZES, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
+from whimbrel.store.codec import (
+    BLANK_MAGIC,
+    HEAD_SIZES,
+    MAGIC_V1,
+    MAGIC_V2,
+    PREFIX,
+    decode_record,
+    record_fault,
+)
 from whimbrel.store.marks import LogMark
 
 __all__ = [
@@ -50,6 +58,7 @@ class FileVerdict:
 
     Attributes:
         end: offset behind the last whole record.
+        last: offset of that record, -1 when the walk met none.
         blank: whether a blank stands there.
         fault: what stands there otherwise.
     """
@@ -57,6 +66,7 @@ class FileVerdict:
     end: int
     blank: bool
     fault: str
+    last: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +93,26 @@ class LogState:
 
 def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool = True) -> FileVerdict:
     """Walk the records of one file from a border on."""
+    last = -1
     while True:
         chunk = read(position, min(READ_BYTES, file_end - position))
         at, filled = 0, len(chunk)
-        if filled < 8:
-            return FileVerdict(position, False, "the file ends without a blank")
         while filled - at >= 40:
             size, magic, _ = PREFIX.unpack_from(chunk, at)
             if magic != MAGIC_V1 and magic != MAGIC_V2:
                 break
             if size <= 0 or position + at + size > file_end:
-                return FileVerdict(position + at, False, f"a size of {size}")
+                return FileVerdict(position + at, False, f"a size of {size}", last)
             if at + size > filled:
                 break
             fault = record_fault(chunk, at, position + at, check_crc=check_crc)
             if fault:
-                return FileVerdict(position + at, False, fault)
+                return FileVerdict(position + at, False, fault, last)
+            last = position + at
             at += size
         verdict = border_verdict(chunk, at, position, file_end)
         if verdict is not None:
-            return verdict
+            return replace(verdict, last=last)
         if at == 0:  # a record larger than what was read
             (size,) = struct.unpack_from(">i", chunk)
             fault = "the file is cut off"
@@ -110,8 +120,8 @@ def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool =
             if len(chunk) == size:
                 fault = record_fault(chunk, 0, position, check_crc=check_crc)
             if fault:
-                return FileVerdict(position, False, fault)
-            at = size
+                return FileVerdict(position, False, fault, last)
+            last, at = position, size
         position += at
 
 
@@ -163,10 +173,24 @@ def walk_files(read: ReadAt, position: int, last: int, file_size: int) -> tuple[
         file_end = position - position % file_size + file_size
         verdict = verify_file(read, position, file_end)
         if not verdict.blank:
+            if not verdict.fault and verdict.last >= 0:
+                torn = text_ends_in_zeros(read(verdict.last, verdict.end - verdict.last))
+                if torn:
+                    return verdict.last, "a record whose text ends in zeros"
             return verdict.end, verdict.fault
         if file_end > last:
             return verdict.end, "a blank without a file behind it"
         position = file_end
+
+
+def text_ends_in_zeros(record: bytes) -> bool:
+    """Return whether the last record of a log was torn within topic or properties.
+
+    No CRC covers them, but what did not reach the disk reads as zeros, and no such text ends in one
+    (`MessageStore.append` refuses it).
+    """
+    message = decode_record(record, check_crc=False)
+    return (message.properties_raw or message.topic.encode()).endswith(b"\0")
 
 
 def stands_record(read: ReadAt, offset: int, file_size: int) -> bool:

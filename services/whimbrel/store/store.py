@@ -243,8 +243,10 @@ class MessageStore:
         if log is None or self.lagging or log.disk.ratio > self.options.disk_full_ratio:
             log = self.check_writable()
         if len(draft.body) > self.options.message_bytes_max:
-            raise MessageTooLarge(
-                f"a body of {len(draft.body)} bytes, the limit is {self.options.message_bytes_max}"
+            raise MessageTooLarge(f"a body of {len(draft.body)} bytes, over {self.options.message_bytes_max}")
+        if draft.properties.endswith(b"\0"):
+            raise BadRequest(
+                "properties that end in a zero byte: recovery could not tell them from torn ones"
             )
         topic, queue_id, keys = draft.topic, draft.queue_id, draft.keys
         queue = self.queues.by_key.get((topic, queue_id))
@@ -298,7 +300,11 @@ class MessageStore:
             if draft.topic != topic or draft.queue_id != queue_id or draft.sys_flag & TRANSACTION_MASK:
                 raise BadRequest("a batch is for one queue and holds no transaction")
             if len(draft.body) > self.options.message_bytes_max:
-                raise MessageTooLarge(f"a body of {len(draft.body)} bytes")
+                raise MessageTooLarge(
+                    f"a body of {len(draft.body)} bytes, over {self.options.message_bytes_max}"
+                )
+            if draft.properties.endswith(b"\0"):
+                raise BadRequest("properties that end in a zero byte")
             sizes.append(record_size(draft))
         queue = self.queues.need(topic, queue_id)
         queue.reserve(len(drafts))

@@ -84,8 +84,8 @@ def verify_log(view: LogView) -> Iterator[Damage]:
             continue
         if verdict.end < view.end:
             yield Damage(path, verdict.end, verdict.fault or "zeros in the middle of the log")
-        elif verdict.fault or view.state.dirty:
-            yield Damage(path, verdict.end, verdict.fault or "bytes behind the last record")
+        elif view.state.fault or view.state.dirty:
+            yield Damage(path, view.end, view.state.fault or "bytes behind the last record")
 
 
 class Cursor:

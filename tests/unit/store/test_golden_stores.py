@@ -6,11 +6,13 @@ Where RocketMQ's recovery loses queue entries and keys, ours keeps them: `test_r
 
 import base64
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import goldens
+from storekit import OPTIONS
 from whimbrel.store.codec import RecordDraft, decode_record, keys_of, pack_host
 from whimbrel.store.inspect import dump_index, dump_queues, dump_records, query_index, recover, verify
 from whimbrel.store.options import StoreOptions
@@ -24,11 +26,20 @@ NOW = 1_800_000_000_000
 
 
 def options(name: str) -> StoreOptions:
-    return StoreOptions(**goldens.sizes(name), flush_interval_ms=3_600_000, prefault_bytes=0)
+    return replace(OPTIONS, **goldens.sizes(name))  # type: ignore[arg-type]
 
 
 def open_copy(name: str, target: Path) -> MessageStore:
     return MessageStore.open_master(goldens.golden(name, target), options(name), clock=lambda: NOW)
+
+
+class Clock:
+    """Tells the time it is set to."""
+
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
 
 
 def pack(host: str) -> bytes:
@@ -67,9 +78,9 @@ def test_index_headers_and_queries_read_as_listed(name: str) -> None:
 def test_the_writer_makes_the_same_log_and_queue_bytes(tmp_path: Path) -> None:
     for name in ("v493-basic", "v493-ipv6"):
         root = tmp_path / name
-        times: list[int] = []
+        clock = Clock()
         root.mkdir()
-        store = MessageStore.open_master(root, options(name), clock=lambda times=times: times[-1])
+        store = MessageStore.open_master(root, options(name), clock=clock)
         for row in goldens.rows(name, "record"):
             body = stored_body(name, row)
             draft = RecordDraft.from_properties(
@@ -85,7 +96,7 @@ def test_the_writer_makes_the_same_log_and_queue_bytes(tmp_path: Path) -> None:
                 reconsume_times=row["reconsumeTimes"],
                 prepared_offset=row["preparedTransactionOffset"],
             )
-            times.append(row["storeTimestamp"])
+            clock.now = row["storeTimestamp"]
             align(store, row)
             appended = store.append(draft)
             assert (appended.physical_offset, appended.size) == (row["phyOffset"], row["size"])

@@ -1,0 +1,52 @@
+"""What the store's tests share: small options, drafts, a store that is opened again."""
+
+from pathlib import Path
+
+from whimbrel.store.codec import RecordDraft, format_properties, pack_host
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.store import MessageStore
+
+__all__ = ["FILE", "NOW", "OPTIONS", "make_draft", "open_master"]
+
+FILE = 64 * 1024
+NOW = 1_800_000_000_000
+OPTIONS = StoreOptions(
+    commitlog_file_size=FILE,
+    consumequeue_file_size=2000,
+    index_slots=50,
+    index_entries=200,
+    flush_interval_ms=3_600_000,
+    prefault_bytes=0,
+)
+HOST = pack_host("127.0.0.1", 10911)
+
+
+def make_draft(
+    number: int = 0,
+    *,
+    topic: str = "topic",
+    queue_id: int = 0,
+    size: int = 100,
+    delay: str = "",
+    sys_flag: int = 0,
+) -> RecordDraft:
+    """Make a draft whose body and keys tell its number."""
+    pairs = [("KEYS", f"key-{number}"), ("TAGS", "tag")]
+    if delay:
+        pairs.append(("DELAY", delay))
+    return RecordDraft.from_properties(
+        topic=topic,
+        queue_id=queue_id,
+        body=(b"%08d" % number) * (size // 8),
+        properties=format_properties(pairs),
+        born_timestamp=NOW,
+        born_host=HOST,
+        store_host=HOST,
+        sys_flag=sys_flag,
+    )
+
+
+def open_master(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> MessageStore:
+    """Open a store as its master."""
+    root.mkdir(exist_ok=True)
+    return MessageStore.open_master(root, options, clock=lambda: now)
