@@ -45,7 +45,7 @@ class Api:
             request_serializer=messaging.TelemetryCommand.SerializeToString,
             response_deserializer=messaging.TelemetryCommand.FromString,
         )
-        return call(commands, timeout=30, metadata=self.headers)
+        return call(commands, timeout=30, metadata=tuple(self.headers))
 
     def send(self, topic: str, *bodies: bytes, **system: Any) -> Any:
         return self("SendMessage", messages=[message(topic, body, **system) for body in bodies])
@@ -127,10 +127,14 @@ def queue(topic: str, queue_id: int) -> Any:
 
 def message(topic: str, body: bytes, **system: Any) -> Any:
     properties = system.pop("properties", {})
-    system = {"message_id": "01" * 17, "body_encoding": v2.IDENTITY, "message_type": v2.NORMAL} | system
+    defaults: dict[str, Any] = {
+        "message_id": "01" * 17,
+        "body_encoding": v2.IDENTITY,
+        "message_type": v2.NORMAL,
+    }
     return v2.Message(
         topic=v2.Resource(name=topic),
         body=body,
         user_properties=properties,
-        system_properties=v2.SystemProperties(**system),
+        system_properties=v2.SystemProperties(**(defaults | system)),
     )

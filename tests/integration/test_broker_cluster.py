@@ -70,7 +70,7 @@ def test_slave_copies_metadata_at_once_and_refuses_changes(cluster: Cluster) -> 
     assert slave.send("copied", b"x").status.code == v2.INTERNAL_SERVER_ERROR
     with pytest.raises(grpc.RpcError) as caught:
         slave.administer("CreateTopic", topic=admin.Topic(name="own"))
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     view = slave.replication()
     assert (view.role, view.writable) == ("SLAVE", False)
     until(lambda: slave.replication().connected, timeout=5, what="a connected slave")

@@ -49,7 +49,14 @@ def channel(broker: Process) -> Iterator[grpc.Channel]:
     limit = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(broker.grpc, options=limit) as opened:
         setup = Api(opened)
-        for name, kind in (("normal", 1), ("fifo", 2), ("delay", 3), ("transaction", 4), ("mixed", 5)):
+        kinds: tuple[tuple[str, Any], ...] = (
+            ("normal", 1),
+            ("fifo", 2),
+            ("delay", 3),
+            ("transaction", 4),
+            ("mixed", 5),
+        )
+        for name, kind in kinds:
             setup.administer("CreateTopic", topic=admin.Topic(name=name, read_queues=2, message_type=kind))
         setup.administer("CreateTopic", topic=admin.Topic(name="readonly", permission=4))
         setup.administer("CreateTopic", topic=admin.Topic(name="writeonly", permission=2))
@@ -176,7 +183,7 @@ def test_telemetry_sends_its_metadata_before_anything_is_written(api: Api) -> No
 def test_settings_of_neither_kind_end_the_stream(api: Api) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         list(api.telemetry(iter([settings_of("neither")])))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_open_streams_and_parked_polls_hold_nobody_up(channel: grpc.Channel) -> None:
@@ -526,7 +533,7 @@ def test_administration_refuses_with_grpc_statuses(api: Api) -> None:
     ):
         with pytest.raises(grpc.RpcError) as caught:
             api.administer(name, **fields)
-        assert caught.value.code() is code, name  # type: ignore[attr-defined]
+        assert caught.value.code() is code, name
 
 
 def test_replication_is_described_without_a_replicator(api: Api) -> None:

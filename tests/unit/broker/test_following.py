@@ -65,7 +65,7 @@ def test_data_that_comes_while_falling_asleep_is_seen() -> None:
         looks.append(page.broker_sleeping)
         return False
 
-    store.dispatch_ready = dispatch_ready  # type: ignore[method-assign]
+    store.dispatch_ready = dispatch_ready  # type: ignore[method-assign,assignment]
     follower.start()
     assert looks == [0, 1]
 

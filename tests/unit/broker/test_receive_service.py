@@ -205,11 +205,12 @@ def test_acknowledgement_answers_entry_by_entry(rig: Rig) -> None:
     request = messaging.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="t"))
     for name in ("a", "b"):
         request.entries.add(message_id=name, receipt_handle=f"h{name}")
-    for errors, code in (
+    cases: tuple[tuple[list[InvalidReceiptHandle | None], int], ...] = (
         ([None, None], v2.OK),
         ([None, InvalidReceiptHandle("x")], v2.MULTIPLE_RESULTS),
-        ([InvalidReceiptHandle("x")] * 2, v2.INVALID_RECEIPT_HANDLE),
-    ):
+        ([InvalidReceiptHandle("x"), InvalidReceiptHandle("x")], v2.INVALID_RECEIPT_HANDLE),
+    )
+    for errors, code in cases:
         rig.consumer.errors = errors
         response = rig.service.acknowledge(rig.call(), request)
         assert response.status.code == code

@@ -80,7 +80,11 @@ async def test_handler_gets_the_call_as_plain_values() -> None:
 
 async def test_no_deadline_is_none() -> None:
     calls: list[Call] = []
-    handle = lambda call, _: (calls.append(call), response("ok"))[1]  # noqa: E731
+
+    def handle(call: Call, _: Any) -> Any:
+        calls.append(call)
+        return response("ok")
+
     async with serving(UnaryMethod("U", REQUEST, handle)) as (_, channel):
         await unary(channel)(REQUEST())
     assert calls[0].deadline is None
@@ -175,7 +179,8 @@ async def test_bug_is_logged_once_and_keeps_its_text_to_itself(caplog: pytest.Lo
 async def test_request_that_does_not_decode_is_an_invalid_argument() -> None:
     async with serving(UnaryMethod("U", REQUEST, lambda *_: response("never"))) as (_, channel):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary("/t.T/U")(b"\xff\xff\xff")
+            call: Any = channel.unary_unary("/t.T/U")
+            await call(b"\xff\xff\xff")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
