@@ -19,7 +19,7 @@ import logging
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
@@ -54,8 +54,16 @@ class Follower:
         grown: the newest end to be reported, -1 when it has been.
     """
 
-    def __init__(self, loop: Loop, options: ReplicatorOptions, log: LogWriter) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        options: ReplicatorOptions,
+        log: LogWriter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.loop, self.page, self.options, self.log = loop, loop.page, options, log
+        self.clock = clock
         self.root = Path(options.store)
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.filled = 0  # bytes in the buffer
@@ -96,7 +104,7 @@ class Follower:
         """
         try:
             while not self.loop.stopping:
-                now = time.monotonic()
+                now = self.clock()
                 self.step(now)
                 self.loop.turn(self.patience(now), self.nothing_new)
         finally:
@@ -178,7 +186,7 @@ class Follower:
     def connected(self, _: int) -> None:
         """The attempt to connect has ended; when it succeeded, ask for the log from our end on."""
         assert self.sock is not None
-        now = time.monotonic()
+        now = self.clock()
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         try:
             if code:
@@ -203,7 +211,7 @@ class Follower:
 
     def readable(self, mask: int) -> None:
         """Bytes have come in, or the socket takes the rest of a report."""
-        now = time.monotonic()
+        now = self.clock()
         try:
             if mask & selectors.EVENT_READ and self.pending is None:
                 self.receive(now)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
-from whimbrel.errors import StoreError
+from whimbrel.errors import StoreError, WhimbrelError
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     logger.info("settings: %s", settings_line(options))
     try:
         serve(options)
-    except StoreError as error:
+    except (WhimbrelError, OSError) as error:
         logger.error("%s", error)
         return 1
     logger.info("stopped")

@@ -1,0 +1,208 @@
+"""A slave's replicator beside a master that is played by the test, over a real connection."""
+
+import random
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from whimbrel.errors import StoreFull
+from whimbrel.ha.frames import FRAME_HEADER, REPORT
+from whimbrel.replicator.follower import RECEIVE_BYTES, Follower
+from whimbrel.replicator.loop import Loop
+from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.options import StoreOptions
+
+FILE = 1 << 22
+TURNS_MAX = 2000
+
+
+class Stage:
+    """The follower, its log, and the master's end of the connection."""
+
+    def __init__(self, root: Path, *, flush: str = "async") -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(10)
+        port = self.listener.getsockname()[1]
+        options = ReplicatorOptions(
+            role="slave",
+            store=str(root),
+            master_ha=f"127.0.0.1:{port}",
+            flush=flush,  # type: ignore[arg-type]
+        )
+        self.loop = Loop(root)
+        store = StoreOptions(commitlog_file_size=FILE, flush=options.flush, flush_interval_ms=3_600_000)
+        self.log = LogWriter.open(root, store, clock=lambda: 0)
+        self.follower = Follower(self.loop, options, self.log, clock=lambda: self.now)
+        self.reports: list[int] = []
+        self.now = 1000.0
+
+    def turns(self, done: Callable[[], bool]) -> None:
+        """Run the follower until something is so."""
+        for _ in range(TURNS_MAX):
+            if done():
+                return
+            self.follower.step(self.now)
+            self.loop.turn(self.follower.patience(self.now), self.follower.nothing_new)
+            self.now += 0.01
+        raise AssertionError("it never happened")
+
+    def connect(self) -> None:
+        """Let the follower connect; its first report is the first of `reports`."""
+        self.turns(lambda: self.follower.core is not None)
+        self.master, _ = self.listener.accept()
+        self.master.setblocking(False)
+        self.turns(lambda: self.heard() > 0)
+
+    def heard(self) -> int:
+        """Take the reports that have come in; return how many came so far."""
+        try:
+            data = self.master.recv(1 << 16)
+        except BlockingIOError:
+            return len(self.reports)
+        assert len(data) % REPORT.size == 0
+        self.reports += [offset for (offset,) in REPORT.iter_unpack(data)]
+        return len(self.reports)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, running the follower whenever the connection is full."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.master.send(view) :]
+            except BlockingIOError:
+                self.follower.step(self.now)
+                self.loop.turn(0.01, self.follower.nothing_new)
+
+    def reported(self, offset: int) -> None:
+        """Run until this end is reported."""
+
+        def done() -> bool:
+            self.heard()
+            return self.reports[-1] == offset
+
+        self.turns(done)
+
+    def close(self) -> None:
+        """End it all."""
+        self.follower.disconnect("the test is over", 10)
+        self.log.close(clean=False)
+        self.loop.close()
+        self.listener.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+def frame(offset: int, body: bytes) -> bytes:
+    return FRAME_HEADER.pack(offset, len(body)) + body
+
+
+def framed(data: bytes, size: int, start: int = 0) -> bytes:
+    """Cut a piece of a log into frames."""
+    return b"".join(frame(start + at, data[at : at + size]) for at in range(0, len(data), size))
+
+
+def test_the_first_report_goes_out_at_once(stage: Stage) -> None:
+    stage.connect()
+    assert stage.reports == [0]
+
+
+@pytest.mark.parametrize("size", [100, 32 * 1024, 1 << 20, 3 << 20])
+def test_frames_of_any_size_are_appended_and_the_newest_end_reported(stage: Stage, size: int) -> None:
+    data = random.Random(size).randbytes(3 << 20 if size > 1000 else 100_000)
+    stage.connect()
+    stage.send(framed(data, size))
+    stage.reported(len(data))
+    assert stage.log.end == len(data)
+    assert stage.log.read(0, len(data)) == data
+    assert stage.reports == sorted(set(stage.reports))
+
+
+def test_a_frame_is_reported_only_when_it_is_whole(stage: Stage) -> None:
+    stage.connect()
+    stage.send(frame(0, b"a" * 100) + frame(100, b"b" * 100)[:-1])
+    stage.reported(100)
+    stage.send(b"b")
+    stage.reported(200)
+
+
+def test_a_frame_longer_than_the_buffer_is_taken_in_parts(stage: Stage) -> None:
+    stage.connect()
+    data = random.Random(1).randbytes(2 * RECEIVE_BYTES)
+    stage.send(frame(0, data)[:-1])
+    stage.turns(lambda: stage.log.end >= RECEIVE_BYTES)
+    assert stage.reports == [0]
+    stage.send(data[-1:])
+    stage.reported(len(data))
+
+
+def test_frames_before_a_broken_one_are_kept_and_the_connection_ends(stage: Stage) -> None:
+    stage.connect()
+    stage.send(frame(0, b"a" * 100) + frame(999, b"b"))
+    stage.turns(lambda: stage.follower.core is None)
+    assert stage.log.end == 100
+    assert "sends from 999 on, but this log ends at 100" in stage.loop.page.trouble
+    assert stage.loop.page.connected == 0
+
+
+def test_a_full_disk_stops_reading_and_room_starts_it_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = stage.log.ahead.create
+
+    def full(start: int) -> None:
+        raise StoreFull("no room on disk")
+
+    stage.connect()
+    stage.send(frame(0, b"a" * 1000))
+    stage.reported(1000)
+    monkeypatch.setattr(stage.log.ahead, "create", full)
+    stage.log.ahead.next = None
+    rest = random.Random(2).randbytes(FILE - 1000)
+    more = random.Random(3).randbytes(300_000)
+    stage.send(framed(rest, 1 << 20, 1000) + framed(more, 32 * 1024, FILE)[:200_000])
+    stage.turns(lambda: stage.follower.stalled)
+    assert stage.log.end == FILE
+    assert "waits for disk space" in stage.loop.page.trouble
+    stage.now += 100.0  # far longer than any silence a master allows: the report is repeated, nobody leaves
+    before = stage.heard()
+    stage.turns(lambda: stage.heard() > before)
+    assert stage.follower.core is not None
+    monkeypatch.setattr(stage.log.ahead, "create", create)
+    monkeypatch.setattr(stage.log, "retry_at", 0.0)
+    stage.send(framed(more, 32 * 1024, FILE)[200_000:])
+    stage.reported(FILE + len(more))
+    assert stage.loop.page.trouble == ""
+    assert stage.log.read(FILE, len(more)) == more
+
+
+def test_with_synchronous_flush_only_what_is_on_disk_is_reported(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, flush="sync")
+    try:
+        with_lock = stage.log.flush_lock
+        stage.connect()
+        with with_lock:  # the disk is busy
+            stage.send(frame(0, b"a" * 1000) + frame(1000, b"b" * 1000))
+            stage.turns(lambda: stage.log.end == 2000)
+            stage.follower.step(stage.now)
+            assert stage.heard() == 1
+        stage.reported(2000)
+        assert stage.log.flushed == 2000
+    finally:
+        stage.close()
+
+
+def test_a_heartbeat_starts_an_empty_log_at_the_masters_last_file(stage: Stage) -> None:
+    stage.connect()
+    stage.send(frame(3 * FILE, b""))
+    stage.reported(3 * FILE)
+    stage.send(frame(3 * FILE, b"abc"))
+    stage.reported(3 * FILE + 3)
+    assert stage.log.begin == 3 * FILE
