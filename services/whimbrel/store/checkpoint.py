@@ -51,8 +51,9 @@ def write_checkpoint(
     """Write the times given and leave the others, which may belong to another process."""
     fd = os.open(root / "checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        if os.fstat(fd).st_size < CHECKPOINT_SIZE:
-            os.ftruncate(fd, CHECKPOINT_SIZE)
+        stat = os.fstat(fd)
+        if stat.st_size < CHECKPOINT_SIZE or not stat.st_blocks:
+            os.posix_fallocate(fd, 0, CHECKPOINT_SIZE)  # so that it can be written while the disk is full
         for position, time_ms in ((0, log_ms), (8, queues_ms), (16, index_ms)):
             if time_ms is not None:
                 os.pwrite(fd, TIME.pack(time_ms), position)

@@ -27,7 +27,7 @@ from whimbrel.store.flush import Flusher
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.marks import CHECK_BYTES, LogMark
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.pages import free_bytes, sync_directory, zero
+from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, sync_directory, zero
 from whimbrel.store.recovery import LogState, first_store_time, recover_log, stands_record
 from whimbrel.store.retention import DiskUse, expired_segments
 from whimbrel.store.segment import Segment, segment_name
@@ -193,8 +193,11 @@ class LogWriter:
     def create_segment(self, start: int) -> Segment:
         """Make a file; called from the helper thread and from the writer, one at a time."""
         if free_bytes(self.segments.directory) < self.file_size:
-            raise StoreFull(f"less than {self.file_size} bytes free on disk: no room for the next log file")
-        return Segment.create(self.segments.directory, start, self.file_size, self.root / "whimbrel")
+            raise StoreFull(
+                f"the disk is full (no {self.file_size} bytes left for the next log file); {FULL_ADVICE}"
+            )
+        with refusing_when_full("no room for the next log file"):
+            return Segment.create(self.segments.directory, start, self.file_size, self.root / "whimbrel")
 
     def open_tail(self) -> None:
         """Map the file that holds the end, or make it; notes in `full_reason` when the disk has no room.
@@ -452,7 +455,10 @@ class LogWriter:
     def disk_refusal(self) -> str:
         """Why the disk's fill level forbids writing; "" when it does not."""
         if self.disk.ratio > self.options.disk_full_ratio:
-            return f"the disk is {self.disk.ratio:.0%} full, the limit is {self.options.disk_full_ratio:.0%}"
+            return (
+                f"the disk is {self.disk.ratio:.0%} full, the limit is {self.options.disk_full_ratio:.0%}; "
+                f"{FULL_ADVICE}"
+            )
         return ""
 
     def close(self, *, clean: bool = True) -> None:

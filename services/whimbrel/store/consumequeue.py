@@ -20,7 +20,15 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.store.codec import FILLER_SIZE, UNIT
-from whimbrel.store.pages import PAGE, address_of, allocate, release, sync_directory, zero
+from whimbrel.store.pages import (
+    PAGE,
+    address_of,
+    allocate,
+    refusing_when_full,
+    release,
+    sync_directory,
+    zero,
+)
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import list_segments
 
@@ -156,7 +164,8 @@ class ConsumeQueue:
         per_file = self.file_size // UNIT_SIZE
         first = self.room - self.room % per_file
         if self.room == first and first * UNIT_SIZE not in self.starts:
-            self.create(first)
+            with refusing_when_full(f"no room for queue {self.queue_id} of {self.topic}"):
+                self.create(first)
             return
         if self.mapped is None:
             self.map_last(first)
@@ -206,6 +215,7 @@ class ConsumeQueue:
     def use(self, first: int, mapped: mmap.mmap) -> None:
         """Write into a mapped file from now on."""
         self.mapped, self.base, self.limit = mapped, first, first + self.file_size // UNIT_SIZE
+        mapped.madvise(mmap.MADV_RANDOM)  # else the first touch reads ahead, which takes a millisecond
         self.address, self.released = address_of(mapped), 0
 
     def turn(self) -> None:

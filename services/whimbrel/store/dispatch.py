@@ -19,6 +19,7 @@ from whimbrel.store.codec import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    UNIT,
     property_of,
     tag_bytes_code,
 )
@@ -39,6 +40,7 @@ HEAD_V4 = struct.Struct(
 BODY_LENGTHS = {bits: struct.Struct(f">{size - 4}xi") for bits, size in HEAD_SIZES.items()}
 STORE_TIMES = {bits: struct.Struct(f">{68 if bits & 0x10 else 56}xq") for bits in HEAD_SIZES}
 U16 = struct.Struct(">H")
+UNIT_SIZE = UNIT.size
 NO_ENTRY = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 Arrival = Callable[[str, int, int, int], None]  # topic, queue id, queue offset, tags code
@@ -99,7 +101,7 @@ class Dispatcher:
         base, data, positions = chunk
         by_field = self.queues.by_field
         on_arrival = self.on_arrival
-        unpack = HEAD_V4.unpack_from
+        unpack, pack = HEAD_V4.unpack_from, UNIT.pack_into
         for at in positions:
             size, magic, queue_id, queue_offset, place, sys_flag, body_length = unpack(data, at)
             if place != base + at:
@@ -128,9 +130,14 @@ class Dispatcher:
                     continue
             try:
                 if queue_offset == queue.max:
-                    if queue_offset >= queue.room:
+                    if queue_offset < queue.room and queue_offset < queue.limit and queue.mapped is not None:
+                        # `ConsumeQueue.put`, without the call: this line is what catching up consists of.
+                        pack(queue.mapped, (queue_offset - queue.base) * UNIT_SIZE, place, size, tags)
+                        index = queue_offset
+                        queue.max = index + 1
+                    else:
                         queue.reserve(1)
-                    index = queue.put(place, size, tags)
+                        index = queue.put(place, size, tags)
                 else:
                     index = queue.put_at(queue_offset, place, size, tags)
             except StoreFull as error:

@@ -30,7 +30,7 @@ from pathlib import Path
 from whimbrel.errors import StoreError
 from whimbrel.store.codec import index_key_hash
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.pages import PAGE, address_of, allocate, release, sync_directory
+from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full, release, sync_directory
 
 __all__ = ["Index", "IndexFile", "index_sizes", "list_index_files"]
 
@@ -71,6 +71,7 @@ class IndexFile:
             self.mapped = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         finally:
             os.close(fd)
+        self.mapped.madvise(mmap.MADV_RANDOM)  # slots are far apart: reading ahead would be in vain
         fields = HEADER.unpack_from(self.mapped)
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = fields
         if self.count <= 0:
@@ -365,7 +366,8 @@ class Index:
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
         if last is not None and name <= last.path.name:
             name = f"{int(last.path.name) + 1:017d}"
-        made = IndexFile.create(self.directory, name, self.options, self.scratch, last)
+        with refusing_when_full("no room for an index file"):
+            made = IndexFile.create(self.directory, name, self.options, self.scratch, last)
         if last is not None:
             self.finished.append(last)
             last.writable = False

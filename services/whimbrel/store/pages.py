@@ -5,15 +5,28 @@
 disk, kills the process with SIGBUS when it is written: whatever is mapped for writing was allocated before.
 """
 
+import contextlib
 import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from whimbrel.errors import StoreFull
 
-__all__ = ["PAGE", "address_of", "allocate", "free_bytes", "populate", "release", "sync_directory", "zero"]
+__all__ = [
+    "FULL_ADVICE",
+    "PAGE",
+    "address_of",
+    "allocate",
+    "free_bytes",
+    "populate",
+    "refusing_when_full",
+    "release",
+    "sync_directory",
+    "zero",
+]
 
 PAGE = mmap.PAGESIZE
 MADV_DONTNEED = 4
@@ -23,6 +36,8 @@ MADV_POPULATE_WRITE = (
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 ZERO_CHUNK = bytes(1 << 20)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_ADVICE = "free some space on it, and writing goes on by itself"
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -50,12 +65,23 @@ def allocate(fd: int, start: int, length: int) -> None:
     Raises:
         StoreFull: the disk has no room.
     """
-    try:
+    with refusing_when_full(f"no room for {length} more bytes"):
         os.posix_fallocate(fd, start, length)
+
+
+@contextlib.contextmanager
+def refusing_when_full(what: str) -> Iterator[None]:
+    """Turn the kernel's word for a full disk into ours.
+
+    Raises:
+        StoreFull: the disk has no room; `what` says for what.
+    """
+    try:
+        yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StoreFull(f"no room on disk for {length} bytes: {error.strerror}") from error
-        raise
+        if error.errno not in FULL:
+            raise
+        raise StoreFull(f"the disk is full ({what}: {error.strerror}); {FULL_ADVICE}") from error
 
 
 def zero(fd: int, start: int, length: int) -> None:

@@ -7,6 +7,7 @@ far behind it released by the log's helper thread (`ahead.py`), so a 1 GiB file 
 memory.
 """
 
+import errno
 import mmap
 import os
 from pathlib import Path
@@ -52,10 +53,13 @@ class Segment:
             allocate(fd, 0, size)
             try:
                 draft.rename(path)
-            except OSError:  # the log's directory is a file system of its own
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # the log's directory is a file system of its own
+                    raise
+                there = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
                 os.close(fd)
+                fd = there
                 draft.unlink()
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
                 allocate(fd, 0, size)
             sync_directory(directory)
             return cls(path, start, size, fd)
@@ -67,8 +71,8 @@ class Segment:
 
     @classmethod
     def open(cls, directory: Path, start: int, size: int, position: int) -> "Segment":
-        """Map an existing file to go on writing at `position`; RocketMQ's files are sparse, so allocate the
-        rest.
+        """Map an existing file to go on writing at `position`; RocketMQ's files are sparse, so allocate
+        what is missing.
 
         Raises:
             StoreFull: the disk has no room for the rest of it.
@@ -77,8 +81,7 @@ class Segment:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             first = position // PAGE * PAGE
-            if first < size:
-                allocate(fd, first, size - first)
+            allocate(fd, 0, size)  # from 0: in a copied file, zeros inside of a record may be holes too
             segment = cls(path, start, size, fd)
         except BaseException:
             os.close(fd)

@@ -389,8 +389,8 @@ class MessageStore:
 
     @on_flushed.setter
     def on_flushed(self, callback: Callable[[int], None] | None) -> None:
-        assert self.writer is not None
-        self.writer.on_flushed = callback
+        if self.writer is not None:  # a slave's log is flushed by its replicator
+            self.writer.on_flushed = callback
 
     @property
     def on_arrival(self) -> Arrival | None:
