@@ -48,7 +48,7 @@ from whimbrel.broker.sending import Sender
 from whimbrel.broker.service import messaging_service
 from whimbrel.broker.session_service import SessionService
 from whimbrel.broker.topics import TopicTable
-from whimbrel.errors import NotRecovered, StoreError
+from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.rpc.handlers import Service
 from whimbrel.rpc.server import RunningServer, serve
@@ -67,6 +67,7 @@ SWEEP_S = 1.0  # of clients
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 HOLD_S = 5.0  # receives wait no longer for this: without a nameserver they are served from what is known here
 MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
+CANCEL_AGAIN_S = 0.5  # tasks end at once; one that has missed its cancellation gets another
 WILDCARDS = ("", "0.0.0.0", "::")  # compared with, not listened on
 
 Undo = Callable[[], Awaitable[None] | None]
@@ -198,7 +199,10 @@ class Broker:
                     self.consumer.import_offset(group, topic, queue_id, offset)
 
     def _export_offsets(self) -> None:
-        self.offset_file.save(self.consumer.committed_offsets(), _now_ms())
+        try:
+            self.offset_file.save(self.consumer.committed_offsets(), _now_ms())
+        except (OSError, StoreFull) as error:  # the lease journal has them as well
+            _log.warning("the consumer offsets can't be written: %s", error)
 
     def _make_services(self) -> list[Service]:
         options, master = self.options, self.master
@@ -480,7 +484,7 @@ class Broker:
             offsets = self.consumer.committed_offsets()
             try:
                 await asyncio.to_thread(self.offset_file.save, offsets, _now_ms())
-            except OSError as error:
+            except (OSError, StoreFull) as error:
                 _log.warning("the consumer offsets can't be written: %s", error)
 
     # Views
@@ -583,7 +587,9 @@ def _ending(task: asyncio.Task[None]) -> Undo:
     """Return what ends a task."""
 
     async def end() -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        # More than once: below a task there is code that takes a cancellation for the end of its call.
+        while not task.done():
+            task.cancel()
+            await asyncio.wait((task,), timeout=CANCEL_AGAIN_S)
 
     return end

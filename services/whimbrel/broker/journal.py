@@ -18,7 +18,7 @@ whole (a torn tail, or what an earlier generation left), and joins everything: e
 so reading too much does no harm. It then starts the older file over, so that nothing is ever appended
 behind a torn frame.
 
-Space is allocated when a file is started, so that receives and acknowledgements go on while the disk is
+Space for both is allocated at the start, so that receives and acknowledgements go on while the disk is
 full; when even that is used up, `append` raises StoreFull and nothing has changed.
 
 Bytes are handed to the kernel before `append` returns, hence survive a kill -9. A thread calls `fdatasync`
@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from whimbrel.errors import StoreError, StoreFull
+from whimbrel.store.pages import FULL_ADVICE
 
 __all__ = ["FILE_BYTES", "LeaseJournal"]
 
@@ -126,6 +127,7 @@ class LeaseJournal:
         if self._generation and len(self._files) == 2:
             os.fdatasync(self._files[self._active])  # the newest must last before the other is started over
         self._turn_over()
+        self._allocate()
 
     def append(self, entries: bytes) -> None:
         """Write entries; raises StoreFull, and then nothing was written."""
@@ -135,7 +137,7 @@ class LeaseJournal:
         elif self._settled and self._position + len(entries) + _FRAME.size > self._limit:
             self._turn_over()
         if not self._position:
-            raise StoreFull("the disk is full: the lease journal can't be written")
+            raise StoreFull(f"the disk is full (no room for the lease journal); {FULL_ADVICE}")
         frame = _FRAME.pack(len(entries), zlib.crc32(entries, self._generation & 0xFFFFFFFF)) + entries
         try:
             _write_all(self._files[self._active], frame, self._position)
@@ -143,7 +145,7 @@ class LeaseJournal:
             # A part of the frame may stand there now. Its checksum doesn't hold, and the next frame goes
             # over it.
             self._note_full(error)
-            raise StoreFull(f"the lease journal can't be written: {error.strerror}") from error
+            raise StoreFull(f"the lease journal can't be written: {error.strerror}; {FULL_ADVICE}") from error
         self._position += len(frame)
         self._full = False
         if not self._unflushed:
@@ -173,6 +175,14 @@ class LeaseJournal:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreError(f"the lease journal can't be opened: {error}") from error
             self._note_full(error)
+
+    def _allocate(self) -> None:
+        """Give both files their space: the next start needs the other one, perhaps on a full disk."""
+        try:
+            for fd in self._files:
+                os.posix_fallocate(fd, 0, self._file_bytes)
+        except OSError as error:
+            log.warning("no room for the second file of the lease journal: %s", error)
 
     def _turn_over(self) -> None:
         """Start the other file; on a full disk stay where we are."""

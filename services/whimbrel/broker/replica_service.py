@@ -311,7 +311,9 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
         )
         try:
             while True:
-                response: Any = await asyncio.wait_for(stream.read(), SILENCE_MAX_S)
+                # Not `wait_for`: in Python 3.11 it swallows a cancellation when the stream breaks just then.
+                async with asyncio.timeout(SILENCE_MAX_S):
+                    response: Any = await stream.read()
                 if response is grpc.aio.EOF:
                     return
                 yield Metadata(

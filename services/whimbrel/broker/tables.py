@@ -5,15 +5,19 @@ new version, so that a reader never sees half a change and a crash leaves the ol
 `on_change` is called after the swap: the registration tells the nameservers, the metadata watch tells slaves.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from whimbrel.errors import AlreadyExists, StoreError
+from whimbrel.errors import AlreadyExists, StoreError, StoreFull
 from whimbrel.model.topic import DataVersion
 from whimbrel.store import jsonconfig
 
 __all__ = ["Named", "VersionedTable"]
+
+
+_log = logging.getLogger(__name__)
 
 
 class Named(Protocol):
@@ -65,7 +69,10 @@ class VersionedTable(Generic[T]):
         self.rows = {**stored, **added}
         if added:
             self.version = self.version.after(self._clock())
-            self._save(self.rows, self.version)
+            try:
+                self._save(self.rows, self.version)
+            except StoreFull as error:  # reads must go on; the next change writes these rows as well
+                _log.warning("%s", error)
 
     def _take(self, content: Any) -> dict[str, T]:
         """Take version and further fields of a parsed file; return its rows."""

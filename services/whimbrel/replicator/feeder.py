@@ -77,7 +77,7 @@ class Feeder:
 
     def patience(self, now: float) -> float:
         """Return how long nothing needs to be done by itself."""
-        deadlines = [link.core.deadline for link in self.links.values()]
+        deadlines = [link.deadline for link in self.links.values()]
         return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
 
     def change_epoch(self) -> None:

@@ -1,7 +1,7 @@
 """The slave's side: takes the master's log into ours and reports how far it has come.
 
-One turn: a large `recv_into`, every frame in it appended, the `written` mark moved once, the broker rung,
-one report of the newest end. With `flush="sync"` a report tells what fdatasync has confirmed, and one sync
+One turn: large reads for as long as they bring much, the whole frames in each appended with one write, the
+`written` mark moved, the broker rung; and in the end one report of the newest end. With `flush="sync"` a report tells what fdatasync has confirmed, and one sync
 serves all frames that came in meanwhile.
 
     IDLE        no address known, or waiting before the next attempt
@@ -120,18 +120,18 @@ class Follower:
             self.retention_at = now
             log.run_retention(time.time_ns() // 1_000_000)
         try:
+            if self.sock is not None and self.moved():
+                raise ConnectionClosed("the master has another address now")
             if self.core is not None:
                 if self.pending is not None and now >= self.retry_at:
                     self.take(now)
                 self.say(now)
                 if self.pending is None:
                     self.core.check_silence(now)
-                if self.moved():
-                    raise ConnectionClosed("the master has another address now")
             elif self.sock is not None:
                 if now > self.connect_until:
                     raise ConnectionClosed(f"no connection within {CONNECT_S:.0f} s")
-            elif now >= self.retry_at:
+            elif now >= self.retry_at or self.moved():
                 self.connect(now)
         except PeerError as error:
             self.fail(error, now)
@@ -139,7 +139,7 @@ class Follower:
     def nothing_new(self) -> bool:
         """Whether the broker has nothing new to tell, and the disk neither."""
         if self.sock is None:
-            return self.options.master_ha != "" or self.page.master_ha == self.address
+            return not self.moved()
         return self.core is None or self.reportable() < 0
 
     def patience(self, now: float) -> float:
@@ -153,7 +153,7 @@ class Follower:
         return min(max(deadline - now, 0.001), WAKE_POLL_S)
 
     def moved(self) -> bool:
-        """Whether the broker names another master than the one we are connected to."""
+        """Whether the broker names another master than the one we know."""
         return not self.options.master_ha and self.page.master_ha not in ("", self.address)
 
     def connect(self, now: float) -> None:
@@ -227,21 +227,11 @@ class Follower:
         """
         limit = self.received + TURN_BYTES_MAX
         while self.pending is None and self.received < limit:
-            try:
-                more = self.read(now)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                raise ConnectionClosed(f"{error.strerror}") from error
-            if not more:
+            if not self.read(now):
                 return
 
     def read(self, now: float) -> bool:
-        """Read once, take what is whole, and return whether more is likely to be there.
-
-        Raises:
-            OSError: the socket is empty, or broken.
-        """
+        """Read once, take what is whole, and return whether more is likely to be there."""
         assert self.sock is not None
         assert self.core is not None
         if self.taken:
@@ -250,9 +240,16 @@ class Follower:
             self.filled, self.taken = rest, 0
         room = self.buffer[self.filled :]
         wanted = self.lacking or len(room)
-        count = self.sock.recv_into(room[:wanted])
+        try:
+            count = self.sock.recv_into(room[:wanted])
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise ConnectionClosed(f"{error.strerror}") from error
         if not count:
             raise ConnectionClosed(self.parting())
+        if not self.received:
+            self.trouble("")  # whatever there was: the master talks to us
         self.received += count
         self.filled += count
         self.core.heard_at = now
@@ -302,8 +299,7 @@ class Follower:
             if stalled and self.core is not None:
                 self.core.heard_at = now  # it was not listened to meanwhile
                 logger.info("the disk has room again: the log goes on at %d", before)
-            if self.page.trouble:
-                self.page.trouble, self.logged = "", ""
+                self.trouble("")
 
     def append_pending(self) -> None:
         """Append what the pending events say; can be called again after it was stopped by a full disk.
@@ -361,8 +357,14 @@ class Follower:
             self.stalled = True
             text = f"replication waits for disk space at {self.log.end}: {error}"
             logger.error("%s", text)
-            self.page.trouble = text
+            self.trouble(text)
         self.retry_at = now + FULL_RETRY_S
+
+    def trouble(self, text: str) -> None:
+        """Show people what keeps replication from working; "" when it works."""
+        if not text:
+            self.logged = ""
+        self.page.trouble = text
 
     def flushed(self, _: int) -> None:
         """More is on disk; called from the flush thread."""
@@ -410,9 +412,10 @@ class Follower:
         news = text != self.logged
         self.logged = text
         if wrong or (self.core is not None and not self.received):
-            self.page.trouble = text
+            self.trouble(text)
             self.backoff_s = BACKOFF_MAX_S  # it will not be better at once
-        self.disconnect(text, logging.ERROR if wrong else logging.WARNING if news else logging.DEBUG)
+        level = logging.ERROR if wrong else logging.WARNING
+        self.disconnect(text, level if news else logging.DEBUG)
         self.retry_at = now + self.backoff_s
         self.backoff_s = min(self.backoff_s * 2, BACKOFF_MAX_S)
 

@@ -53,6 +53,11 @@ class Link:
         self.sent_bytes = 0
         self.blocked = False
 
+    @property
+    def deadline(self) -> float:
+        """When to look again at the latest; a full socket takes no heartbeat."""
+        return self.core.heard_at + self.core.silence_s if self.blocked else self.core.deadline
+
     def receive(self, *, begin: int, end: int, now: float) -> bool:
         """Take what the slave has sent; return whether its acknowledged offset moved.
 

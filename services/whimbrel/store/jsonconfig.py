@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.errors import StoreError
+from whimbrel.store.pages import refusing_when_full
 
 __all__ = ["dumps", "load", "loads", "save"]
 
@@ -135,13 +136,27 @@ def load(path: Path) -> Any:
 
 
 def save(path: Path, text: str) -> None:
-    """Replace the file by `text`, so that a crash leaves either the old or the new one whole."""
+    """Replace the file by `text`, so that a crash leaves either the old or the new one whole.
+
+    Raises:
+        StoreFull: the disk has no room; the old file is as it was.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary.open("wb") as file:
-        file.write(text.encode("utf-8"))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with refusing_when_full(f"no room for {path.name}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(text.encode("utf-8"))
+                file.flush()
+                os.fsync(file.fileno())
+            replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # what is left of it takes room
+        raise
+
+
+def replace(temporary: Path, path: Path) -> None:
+    """Put a file that is on disk in the place of another, which stays as its `.bak`."""
     backup = path.with_name(path.name + ".bak")
     if path.exists():
         # A link and not a rename: the main name must exist at every moment.

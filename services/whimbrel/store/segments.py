@@ -108,3 +108,5 @@ class Segments:
         """Close every file."""
         while self.open_files:
             os.close(self.open_files.popitem()[1])
+
+    __del__ = close  # one that only looked into a store needs no owner

@@ -161,10 +161,10 @@ class WatermarkPage:
             raise StoreError(f"the page {path} can't be opened: {error}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # of two that start together, one may find the page old
-            if os.fstat(fd).st_size < PAGE_BYTES:
-                os.posix_fallocate(
-                    fd, 0, PAGE_BYTES
-                )  # else a full disk would kill us with SIGBUS at the first store
+            stat = os.fstat(fd)
+            if stat.st_size < PAGE_BYTES or not stat.st_blocks:
+                # Else a full disk would kill us with SIGBUS at the first store.
+                os.posix_fallocate(fd, 0, PAGE_BYTES)
             page = cls(mmap.mmap(fd, PAGE_BYTES))
             boot = boot_id()
             if HEADER.unpack_from(page.mapped) != (LAYOUT, boot):
