@@ -1,8 +1,8 @@
 """The slave's side: takes the master's log into ours and reports how far it has come.
 
 One turn: large reads for as long as they bring much, the whole frames in each appended with one write, the
-`written` mark moved, the broker rung; and in the end one report of the newest end. With `flush="sync"` a report tells what fdatasync has confirmed, and one sync
-serves all frames that came in meanwhile.
+`written` mark moved, the broker rung; and in the end one report of the newest end. With `flush="sync"` a
+report tells what fdatasync has confirmed, and one sync serves all frames that came in meanwhile.
 
     IDLE        no address known, or waiting before the next attempt
     CONNECTING  the socket is not connected yet, for up to 5 s
