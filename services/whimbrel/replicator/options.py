@@ -40,6 +40,13 @@ class ReplicatorOptions:
     flush: Literal["sync", "async"] = option(
         "async", help="slave: acknowledge what is on disk, or what is in memory"
     )
+    reserved_hours: float = option(72.0, minimum=0, help="slave: log files older than this are removed")
+    disk_used_ratio_max: float = option(
+        0.75, minimum=0, maximum=1, help="slave: above it old log files go at any hour"
+    )
+    disk_clean_ratio: float = option(
+        0.85, minimum=0, maximum=1, help="slave: above it log files go whatever their age"
+    )
     ready_file: str = option("", help="written when the process is ready")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = option(
         "INFO", help="least severe log lines to write"

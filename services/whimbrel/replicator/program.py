@@ -73,7 +73,14 @@ def follow(loop: Loop, options: ReplicatorOptions) -> None:
     try:
         # No pages are populated ahead: most of the log is written by system calls, which would find them in
         # the way, and for the rest a fault a page is cheaper than waking a thread.
-        store_options = StoreOptions(commitlog_file_size=size, flush=options.flush, prefault_bytes=0)
+        store_options = StoreOptions(
+            commitlog_file_size=size,
+            flush=options.flush,
+            prefault_bytes=0,
+            reserved_hours=options.reserved_hours,
+            disk_used_ratio_max=options.disk_used_ratio_max,
+            disk_clean_ratio=options.disk_clean_ratio,
+        )
     except ValueError as error:
         raise StoreError(str(error)) from error
     log = LogWriter.open(Path(options.store), store_options, clock=lambda: time.time_ns() // 1_000_000)

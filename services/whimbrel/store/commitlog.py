@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 MARK_BYTES = 64 * 1024 * 1024  # the mark moves after so much log ...
 MARK_INTERVAL_S = 5.0  # ... or so long, whichever is first: what recovery reads stays small
 SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every populated page once more
-RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file
+RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file, or looks at the disk
 PWRITE_BYTES_MIN = (
     8 * 1024
 )  # raw bytes from here on are written by a call: no page faults, no pages to populate
@@ -89,6 +89,7 @@ class LogWriter:
         self.full_reason = self.failed = ""
         self.retry_at = 0.0
         self.disk = DiskUse()
+        self.disk_retry_at = 0.0  # when a refusal by the fill level is looked at again
         self.state = LogState(0, 0, 0, (), False, "", False)
         self.was_clean = True
         self.cut = 0
@@ -125,6 +126,7 @@ class LogWriter:
         """Find the log's end, cut what is behind it, and start an epoch."""
         root, segments = self.root, self.segments
         self.page.recovering()
+        self.measure_disk()
         self.was_clean = not (root / "abort").exists()
         mark = LogMark.load(root)
         self.state = state = recover_log(
@@ -197,7 +199,9 @@ class LogWriter:
                 f"the disk is full (no {self.file_size} bytes left for the next log file); {FULL_ADVICE}"
             )
         with refusing_when_full("no room for the next log file"):
-            return Segment.create(self.segments.directory, start, self.file_size, self.root / "whimbrel")
+            segment = Segment.create(self.segments.directory, start, self.file_size, self.root / "whimbrel")
+        self.measure_disk()  # nothing of ours fills a disk faster than this
+        return segment
 
     def open_tail(self) -> None:
         """Map the file that holds the end, or make it; notes in `full_reason` when the disk has no room.
@@ -437,7 +441,9 @@ class LogWriter:
         Returns:
             How many were removed.
         """
-        self.disk = DiskUse.of(self.segments.directory)
+        self.measure_disk()
+        if self.full_reason and free_bytes(self.segments.directory) >= self.file_size:
+            self.full_reason = ""  # nobody may have tried to append meanwhile
         current = self.segments.start_of(max(self.end - 1, 0))
         candidates = [start for start in self.segments.starts if start < current][:FILES_REMOVED_MAX]
         doomed = expired_segments(self.segments.directory, candidates, now_ms, self.disk, self.options)
@@ -451,9 +457,15 @@ class LogWriter:
         logger.info("log %s: begins at %d after removing %d files", self.root, self.begin, len(doomed))
         return len(doomed)
 
+    def measure_disk(self) -> None:
+        """Look how full the disk is: at the start, with each new file, at each round of retention, and by
+        appends that are refused for it, now and then."""
+        self.disk = DiskUse.of(self.segments.directory)
+        self.disk_retry_at = time.monotonic() + RETRY_ALLOCATE_S
+
     @property
     def disk_refusal(self) -> str:
-        """Why the disk's fill level forbids writing; "" when it does not."""
+        """Why the disk's fill level forbids writing, as of the last measurement; "" when it does not."""
         if self.disk.ratio > self.options.disk_full_ratio:
             return (
                 f"the disk is {self.disk.ratio:.0%} full, the limit is {self.options.disk_full_ratio:.0%}; "

@@ -341,6 +341,8 @@ class MessageStore:
         log = self.writer
         if log is None:
             raise NotWritable("this broker is a slave")
+        if log.disk_refusal and time.monotonic() >= log.disk_retry_at:
+            log.measure_disk()
         if log.disk_refusal:
             raise StoreFull(log.disk_refusal)
         if self.lagging:

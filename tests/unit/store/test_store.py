@@ -279,6 +279,36 @@ def test_a_disk_above_its_limit_refuses_writes_until_it_drops(
     store.close()
 
 
+def test_the_level_of_the_disk_is_known_from_the_start_and_measured_again_by_refused_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.95)))
+    store = open_master(tmp_path / "s")
+    with pytest.raises(StoreFull, match="95% full"):
+        store.append(make_draft())
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
+    assert store.writer is not None
+    store.writer.disk_retry_at = 0.0
+    assert store.append(make_draft()).queue_offset == 0
+    store.close()
+
+
+def test_a_round_of_retention_sees_that_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(monkeypatch)
+    store = open_master(tmp_path / "s", dataclasses.replace(OPTIONS, index_enabled=False))
+    store.append(make_draft(size=40_000))
+    disk.full = True
+    with pytest.raises(StoreFull):
+        store.append(make_draft(size=40_000))
+    assert store.full_reason
+    disk.full = False
+    store.run_retention(NOW)
+    assert not store.full_reason
+    store.close()
+
+
 def aged(root: Path, count: int, mtime_ms: int) -> None:
     for path in sorted((root / "commitlog").iterdir())[:count]:
         os.utime(path, (mtime_ms / 1000, mtime_ms / 1000))
