@@ -324,8 +324,13 @@ class Cluster:
 
     def restart(self) -> None:
         """Start again whatever does not run, and wait until all are ready."""
-        launched = [process.launch() for process in self.processes if not process.running]
-        for process in launched:
+        self.restart_only(*(process for process in self.processes if not process.running))
+
+    def restart_only(self, *processes: Process) -> None:
+        """Start these at once, and wait until all are ready."""
+        for process in processes:
+            process.launch()
+        for process in processes:
             process.wait_ready()
 
     def stop(self) -> dict[str, int]:

@@ -4,8 +4,10 @@
 
 **Leading.** A master that has just started takes no writes and keeps receives waiting until it *leads*: a
 nameserver has told it who of its group is alive (`roles.py`), and every live slave has told what was
-acknowledged there meanwhile (bounded by `MERGE_WAIT_S`: a slave that does not come must not stop the group).
-Then what the lease state says about messages that the log lost is cut, and both are let go.
+acknowledged there meanwhile, and how far its log goes. Waiting for that is bounded, since a slave that does
+not come must not stop the group: by `MERGE_WAIT_S` for slaves that are configured but not there, by
+`LIVE_WAIT_S` for those that nameservers take for alive. Then what the lease state says about messages that
+the log lost is cut, and both are let go.
 """
 
 import asyncio
@@ -67,6 +69,11 @@ SWEEP_S = 1.0  # of clients
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 HOLD_S = 5.0  # receives wait no longer for this: without a nameserver they are served from what is known here
 MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
+LIVE_WAIT_S = (
+    10.0  # a hung slave is out of the nameservers' tables by then, and one cut off has renewed there
+)
+REFUSED_EARLY_S = 15.0  # after the start: a master that has written for longer is right, whoever knocks
+REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
 CANCEL_AGAIN_S = 0.5  # tasks end at once; one that has missed its cancellation gets another
 WILDCARDS = ("", "0.0.0.0", "::")  # compared with, not listened on
 
@@ -92,8 +99,9 @@ class Broker:
             expected_slaves=options.expected_slaves,
             nameservers=len(options.nameservers),
         )
-        self.leads = False
-        self.merge_deadline = 0.0
+        self.leads = self.stopping = False
+        self.started_at = self.loop.time()
+        self.settled_at = 0.0
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
         self.exchanged = False  # slave: the master's lease state has come in
         self._undo: list[Undo] = []
@@ -294,6 +302,7 @@ class Broker:
     def _rung(self) -> None:
         self.bell.drain()
         if self.master:
+        self.stopping = True
             self.sender.settle()
         else:
             self.follower.rung()
@@ -304,9 +313,10 @@ class Broker:
         if self.master:
             return
         self.follower = LogFollower(self.store, self.page, self.loop)
+            self._look_at_refusals()
         self.follower.start()
         self._undo.append(self.follower.stop)
-        metadata = MetadataSync(
+        self.metadata_sync = metadata = MetadataSync(
             self.topics,
             self.groups,
             self.delays,
@@ -332,13 +342,15 @@ class Broker:
 
     def _register(self) -> None:
         """Keep the nameservers informed; without any, a master leads by itself."""
-        self.merge_deadline = self.loop.time() + MERGE_WAIT_S
+        self.settled_at = self.loop.time()
         holding = self.loop.call_later(HOLD_S, self.receives.release)
         self._undo.append(holding.cancel)
         if not self.options.nameservers:
             self._consider_leading()
             return
         self.registration = Registration(
+        if done:
+            self.metadata_sync.hurry()
             self.options.nameservers,
             facts=self._facts,
             on_members=self._heard,
@@ -416,19 +428,32 @@ class Broker:
             return
         was_settled, was_behind = self.position.settled, self.position.ahead is not None
         group = {member.broker_id: member for known in self.members.values() for member in known}
-        self.position.heard(settled=settled, members=group.values(), log_end=self.store.written)
+        now = self.loop.time()
+        self.position.heard(settled=settled, members=group.values(), log_end=self.store.written, now=now)
         if self.position.settled and not was_settled:
-            self.merge_deadline = self.loop.time() + MERGE_WAIT_S
-            self.loop.call_later(MERGE_WAIT_S + 0.01, self._consider_leading)
-        if (self.position.ahead is not None) != was_behind:
-            self._tell_position()
-        self._consider_leading()
+            self.settled_at = now
+        self._position_may_have_changed(was_behind)
 
     def _reported(self, connection: object, slave: Member | None) -> None:
         """Take a slave's own word on how far its log goes."""
-        if self.position.reported(connection, slave, log_end=self.store.written):
+        was_behind = self.position.ahead is not None
+        self.position.reported(connection, slave, log_end=self.store.written, now=self.loop.time())
+        self._position_may_have_changed(was_behind)
+
+    def _look_at_refusals(self) -> None:
+        """Take what our replicator heard of slaves whose log goes on beyond ours."""
+        page, now = self.page, self.loop.time()
+        early = now - self.started_at < REFUSED_EARLY_S or self.position.ahead is not None
+        fresh = page.refused_count and time.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
+        if early and fresh and page.refused_offset > self.store.written:
+            was_behind = self.position.ahead is not None
+            self.position.refused(page.refused_peer, page.refused_offset, log_end=self.store.written, now=now)
+            self._position_may_have_changed(was_behind)
+
+    def _position_may_have_changed(self, was_behind: bool) -> None:
+        if (self.position.ahead is not None) != was_behind:
             self._tell_position()
-            self._consider_leading()
+        self._consider_leading()
 
     def _tell_position(self) -> None:
         _log.warning("%s", self.position.refusal or f"no slave is ahead of {self.options.name} any more")
@@ -443,12 +468,11 @@ class Broker:
 
     def _consider_leading(self) -> None:
         """Let writes and receives go once nothing stands against it."""
-        if not self.master:
+        if not self.master or self.stopping:
             return
         refusal = self.position.refusal
         if not self.leads and self.position.settled:
-            slaves = {member.broker_id for known in self.members.values() for member in known} - {0}
-            if self.lease_streams.merged >= len(slaves) or self.loop.time() >= self.merge_deadline:
+            if self._slaves_have_told():
                 self.leads = True
                 self.receives.release()
                 self.lease_streams.push()
@@ -473,10 +497,23 @@ class Broker:
         self.sessions.sweep()
         self.lease_streams.push()
         if self.master and self.registration is not None and self.page.ha_port != self._told_ha_port:
+    def _slaves_have_told(self) -> bool:
+        """Tell whether all slaves have said what they hold, or have had the time."""
+        alive = {member.broker_id for known in self.members.values() for member in known} - {0}
+        told, waited = self.lease_streams.merged, self.loop.time() - self.settled_at
+        if told < len(alive):
+            return waited >= LIVE_WAIT_S
+        return told >= self.options.expected_slaves or waited >= MERGE_WAIT_S
+
             self._told_ha_port = self.page.ha_port
             self.registration.changed()
 
     _told_ha_port = 0
+        if self.master:
+            was_behind = self.position.ahead is not None
+            self.position.look(log_end=self.store.written, now=self.loop.time())
+            self._look_at_refusals()
+            self._position_may_have_changed(was_behind)
 
     async def _export_forever(self) -> None:
         while True:

@@ -6,6 +6,7 @@ state by the maximum rule. When the master is gone, what was copied last stays.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -48,12 +49,21 @@ class MetadataSync:
         self._import_offsets = import_offsets
         self._topic_gone = topic_gone
         self.synced = False  # whether the master's metadata was applied since it was lost last
+        self._news = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Try again at once: a master that has just begun to lead refused the last attempt.
+
+        A topic that is not copied is one whose messages this slave holds and can't serve.
+        """
+        self._news.set()
 
     async def run(self) -> None:
         """Follow the master until cancelled."""
         trouble, pause = "", RETRY_S_MIN
         while True:
             address = self._address()
+            self._news.clear()
             try:
                 if address:
                     async for metadata in self._watch(address):
@@ -66,7 +76,9 @@ class MetadataSync:
                     _log.info("metadata can't be copied from %s: %s", address, error)
                 trouble = str(error)
             self.synced = False
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
             pause = min(pause * 2, RETRY_S_MAX)
 
     def apply(self, metadata: Metadata) -> None:

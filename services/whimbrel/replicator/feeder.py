@@ -206,12 +206,13 @@ class Feeder:
     def refuse(self, link: Link, error: OutOfRange) -> None:
         """Turn away a slave whose log is not a part of ours, and tell people why."""
         now = time.monotonic()
+        host = link.peer.rpartition(":")[0]
         if error.ahead:
+            self.page.refused_peer = host
             self.page.refused_offset = error.offset
             self.page.refused_at_ns = time.monotonic_ns()
             self.page.refused_count += 1
             self.loop.ring_broker()
-        host = link.peer.rpartition(":")[0]
         text = f"slave {host} refused: {error}"
         self.page.trouble, self.trouble_at = text, now
         repeated = text == self.logged and now - self.logged_at < REPEAT_S

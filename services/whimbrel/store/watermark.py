@@ -16,6 +16,7 @@ poll.
     1728  sleeping, dispatched, confirmed, pid, beat, -                                 the broker
     1792  address of the master's replicator, text of 320 bytes                         the broker
     2112  what keeps replication from working, text of 320 bytes                        the replicator
+    2432  host of the slave refused last, text of 64 bytes                              the replicator
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that died in between leaves an odd number; readers then take the text
@@ -58,6 +59,7 @@ LOG, REPLICA, BROKER = 64, 128, 1728
 ACKS, SENT, SENT_BYTES, CONNECTED_AT = 192, 320, 448, 576
 PEERS, PEER_BYTES = 704, 64
 MASTER_HA, TROUBLE, TEXT_BYTES = 1792, 2112, 320
+REFUSED_PEER = 2432
 TEXT_READS_MAX = 100  # a writer is done after microseconds: one that isn't has died
 
 
@@ -132,6 +134,7 @@ class WatermarkPage:
     refused_at_ns = Cell(
         REPLICA + 56
     )  # time.monotonic_ns() of it; a slave in that state comes back every few seconds
+    refused_peer = Text(REFUSED_PEER, PEER_BYTES)  # its host
     trouble = Text(TROUBLE, TEXT_BYTES)  # one sentence for people; "" when all is well
 
     broker_sleeping = SleepCell(BROKER)

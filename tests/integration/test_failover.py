@@ -1,0 +1,327 @@
+"""What is left when processes, logs and disks go away at bad moments: nothing acknowledged is lost.
+
+Sends go straight to the master over the client API, without an SDK's retries between, so that each
+acknowledgement is counted once. Which process dies when comes from a seed, which stands in the summary.
+
+    WHIMBREL_FAULT_SEED  repeat a run
+"""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from brokerapi import Api, message, queue
+from processes import Cluster, Process, until
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.store.verify import verify
+from whimbrel.store.view import LogView
+
+pytestmark = pytest.mark.process
+
+TOPIC = "load"
+SYNC: dict[str, object] = {"replication": "sync", "slave_timeout_ms": 1500}
+
+
+class Peer(Api):
+    """Calls to one broker, over a channel of its own that follows it through restarts."""
+
+    def __init__(self, process: Process) -> None:
+        options = [("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 50)]
+        super().__init__(grpc.insecure_channel(process.grpc, options=options))
+
+    def view(self) -> Any:
+        return self.administer("DescribeReplication")
+
+    def writable(self) -> bool:
+        try:
+            return bool(self.view().writable)
+        except grpc.RpcError:
+            return False
+
+    def ends(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Return each queue's range."""
+        queues = self.administer("DescribeTopic", name=topic).queues
+        return {one.queue_id: (one.min_offset, one.max_offset) for one in queues}
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """Pull all that the topic holds."""
+        found: list[bytes] = []
+        for queue_id, (offset, end) in self.ends(topic).items():
+            while offset < end:
+                frames = self(
+                    "PullMessage",
+                    group=v2.Resource(name="puller"),
+                    message_queue=queue(topic, queue_id),
+                    offset=offset,
+                    batch_size=32,
+                )
+                assert frames[0].status.code == v2.OK, frames[0].status
+                found += [frame.message.body for frame in frames if frame.HasField("message")]
+                assert frames[-1].next_offset > offset
+                offset = frames[-1].next_offset
+        return found
+
+
+class Load:
+    """Threads that send one message after the other to the master."""
+
+    def __init__(self, process: Process, *, threads: int = 4, size: int = 700) -> None:
+        self.acknowledged: list[bytes] = []
+        self.codes: dict[str, int] = {}
+        self.stopping = False
+        self.size = size
+        self.threads = [
+            threading.Thread(target=self.run, args=(Peer(process), b"%d." % index))
+            for index in range(threads)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, peer: Peer, prefix: bytes) -> None:
+        number = 0
+        while not self.stopping:
+            number += 1
+            body = (prefix + b"%d." % number).ljust(self.size, b"x")
+            try:
+                answer = peer("SendMessage", messages=[message(TOPIC, body)], timeout=4.0)
+                code = v2.Code.Name(answer.status.code)
+            except grpc.RpcError as error:
+                code = error.code().name
+            self.codes[code] = self.codes.get(code, 0) + 1
+            if code == "OK":
+                self.acknowledged.append(body)
+            else:
+                time.sleep(0.01)
+
+    def wait_for(self, more: int, what: str) -> None:
+        wanted = len(self.acknowledged) + more
+        until(lambda: len(self.acknowledged) >= wanted, timeout=30, what=f"{what} ({self.codes})")
+
+    def end(self) -> None:
+        self.stopping = True
+        for thread in self.threads:
+            thread.join()
+
+
+def log_bytes(store: Path) -> tuple[int, bytes]:
+    """Return where a log at rest begins, and its bytes."""
+    view = LogView.of(store)
+    data = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
+    return view.begin, data[: view.end - view.begin]
+
+
+def equal_logs(*brokers: Process) -> Callable[[], bool]:
+    peers = [Peer(broker) for broker in brokers]
+
+    def equal() -> bool:
+        try:
+            views = [peer.view() for peer in peers]
+        except grpc.RpcError:
+            return False
+        dispatched = all(view.dispatched_offset == view.log_end for view in views)
+        return dispatched and len({view.log_end for view in views}) == 1
+
+    return equal
+
+
+def dice_of(test: str) -> tuple[int, random.Random]:
+    seed = int(os.environ.get("WHIMBREL_FAULT_SEED") or random.SystemRandom().randrange(1 << 32))
+    return seed, random.Random(f"{seed} {test}")
+
+
+def kills_then_the_slave_alone(tmp_path: Path, rounds: int, measured: Callable[[str], None]) -> None:
+    seed, dice = dice_of("alone")
+    with Cluster(tmp_path, broker=SYNC) as cluster:
+        load = Load(cluster.master)
+        kills = 0
+        try:
+            load.wait_for(50, "the first messages")
+            for _ in range(rounds):
+                victims: list[list[Process]] = [[process] for process in cluster.processes]
+                victims.append(cluster.processes)
+                victims.append([cluster.master_replicator, *cluster.slave_replicators])
+                victims.append([cluster.master, *cluster.slaves])
+                dice.shuffle(victims)
+                for dying in victims:
+                    time.sleep(dice.random() * 0.3)
+                    for process in dying:
+                        process.signal(signal.SIGKILL)
+                    for process in dying:
+                        process.wait()
+                    kills += len(dying)
+                    cluster.restart()
+                    load.wait_for(30, f"messages after {len(dying)} kills at once")
+            cluster.kill()  # in the middle of the load
+        finally:
+            load.end()
+        missing = 0
+        away = cluster.master.store.with_suffix(".away")
+        cluster.master.store.rename(away)
+        for process in (cluster.nameserver, cluster.slaves[0], cluster.slave_replicators[0]):
+            process.launch()
+        slave = Peer(cluster.slaves[0].wait_ready())
+        until(lambda: slave.view().dispatched_offset == slave.view().log_end, what="the slave's queues")
+        held = slave.bodies(TOPIC)
+        missing = len(set(load.acknowledged) - set(held))
+        measured(
+            f"seed {seed}, {kills} kills, {len(load.acknowledged)} acknowledged, {len(held)} on the slave alone, "
+            f"{missing} missing, answers {load.codes}"
+        )
+        assert not missing
+        away.rename(cluster.master.store)
+        cluster.restart()
+        master = Peer(cluster.master)
+        until(master.writable, timeout=15, what="a writable master")
+        until(equal_logs(cluster.master, cluster.slaves[0]), what="equal logs")
+        assert not set(load.acknowledged) - set(master.bodies(TOPIC))
+        assert master.ends(TOPIC) == slave.ends(TOPIC)
+        cluster.kill()
+        assert log_bytes(cluster.master.store) == log_bytes(cluster.slaves[0].store)
+        for broker in (cluster.master, *cluster.slaves):
+            assert verify(broker.store) == []
+
+
+def test_slave_alone_holds_all_that_was_acknowledged(tmp_path: Path, measured: Callable[[str], None]) -> None:
+    kills_then_the_slave_alone(tmp_path, 1, measured)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_slave_alone_holds_all_that_was_acknowledged_after_many_kills(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    kills_then_the_slave_alone(tmp_path, 8, measured)
+
+
+# A master that lost a part of its log
+
+
+class Lost:
+    """A cluster whose master was set back to an earlier log; nothing of the master's side runs.
+
+    `early` stand in both logs, `late` on the slaves alone. Every send from then on must fail.
+    """
+
+    def __init__(self, cluster: Cluster, *, hang: bool = False) -> None:
+        self.cluster = cluster
+        master, self.slave = Peer(cluster.master), cluster.slaves[0]
+        until(master.writable, timeout=15, what="a writable master")
+        self.early = self.sent(master, 5)
+        until(equal_logs(cluster.master, *cluster.slaves), what="slaves that hold all")
+        cluster.master.stop()
+        snapshot = cluster.root / "snapshot"
+        shutil.copytree(cluster.master.store, snapshot, ignore=shutil.ignore_patterns("*.sock"))
+        self.common = Peer(self.slave).view().log_end
+        cluster.master.start()
+        until(master.writable, timeout=15, what="a writable master")
+        self.late = self.sent(master, 5)
+        self.end = master.view().log_end
+        until(lambda: Peer(self.slave).view().dispatched_offset == self.end, what="the slave holding all")
+        if hang:
+            self.slave.signal(signal.SIGSTOP)
+        for process in (cluster.master, cluster.master_replicator):
+            process.kill()
+        shutil.rmtree(cluster.master.store)
+        snapshot.rename(cluster.master.store)
+
+    @staticmethod
+    def sent(master: Peer, count: int) -> list[bytes]:
+        bodies = [os.urandom(50).hex().encode() for _ in range(count)]
+        for body in bodies:
+            assert master.send(TOPIC, body).status.code == v2.OK
+        return bodies
+
+    def never_writable(self, peer: Peer, seconds: float, *, words: str = "shorter log") -> None:
+        """Try to send for a while; then the master must say what is wrong."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with contextlib.suppress(grpc.RpcError):
+                answer = peer.send(TOPIC, b"this would take the place of another")
+                assert answer.status.code != v2.OK, f"after {seconds - end + time.monotonic():.1f} s"
+            time.sleep(0.02)
+        view = peer.view()
+        assert not view.writable
+        assert words in view.advice, view.advice
+
+    def untouched(self, *brokers: Process) -> None:
+        """Check that nothing has changed on the slave, and that it serves everything."""
+        slave = Peer(self.slave)
+        assert slave.view().log_end == self.end
+        assert sorted(slave.bodies(TOPIC)) == sorted(self.early + self.late)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, slaves=1) as running:
+        yield running
+
+
+@pytest.mark.parametrize("broker", ["dead", "hung"])
+def test_replicator_of_a_slave_without_a_broker_keeps_a_shorter_master_from_writing(
+    broker: str, cluster: Cluster
+) -> None:
+    lost = Lost(cluster, hang=broker == "hung")
+    if broker == "dead":
+        lost.slave.kill()
+    cluster.restart_only(cluster.master, cluster.master_replicator)
+    lost.never_writable(Peer(cluster.master), 5.0)
+    if broker == "dead":
+        lost.slave.start()
+    lost.slave.signal(signal.SIGCONT)
+    lost.never_writable(Peer(cluster.master), 1.0)
+    lost.untouched()
+
+
+def test_shorter_master_does_not_write_while_the_slave_ahead_restarts(cluster: Cluster) -> None:
+    lost = Lost(cluster)
+    cluster.restart_only(cluster.master, cluster.master_replicator)
+    master = Peer(cluster.master)
+    until(lambda: "shorter log" in master.view().advice, what="the advice")
+    lost.slave.kill()
+    cluster.slave_replicators[0].kill()
+    lost.never_writable(master, 2.0)
+    cluster.restart()
+    lost.never_writable(master, 2.0)
+    lost.untouched()
+
+
+@pytest.mark.parametrize("order", ["nameserver restarted", "master before the nameserver"])
+def test_shorter_master_does_not_write_whatever_starts_when(order: str, cluster: Cluster) -> None:
+    lost = Lost(cluster)
+    cluster.nameserver.kill()
+    if order == "nameserver restarted":
+        cluster.restart_only(cluster.nameserver, cluster.master, cluster.master_replicator)
+    else:
+        cluster.restart_only(cluster.master, cluster.master_replicator)
+        time.sleep(1.0)
+        cluster.restart_only(cluster.nameserver)
+    lost.never_writable(Peer(cluster.master), 4.0)
+    lost.untouched()
+
+
+def test_shorter_master_does_not_write_when_one_of_two_slaves_is_ahead(tmp_path: Path) -> None:
+    with Cluster(tmp_path, slaves=2) as cluster:
+        until(Peer(cluster.master).writable, timeout=15)
+        lost = Lost(cluster)
+        second, second_replicator = cluster.slaves[1], cluster.slave_replicators[1]
+        # The second slave comes back with what both logs hold, as if it had been away before the rest.
+        second.kill()
+        second_replicator.kill()
+        shutil.rmtree(second.store / "commitlog")
+        shutil.copytree(cluster.master.store / "commitlog", second.store / "commitlog")
+        cluster.restart()
+        master = Peer(cluster.master)
+        lost.never_writable(master, 3.0, words="slave 1 at")
+        assert Peer(second).view().log_end == master.view().log_end == lost.common
+        lost.untouched()
