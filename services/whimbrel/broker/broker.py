@@ -292,6 +292,7 @@ class Broker:
 
     async def _stop_serving(self) -> None:
         """Take no new calls, answer those that wait, and end the rest."""
+        self.stopping = True
         stopping = asyncio.ensure_future(self.server.stop())
         await asyncio.sleep(0)
         self.sender.close("the broker is stopping")
@@ -302,7 +303,7 @@ class Broker:
     def _rung(self) -> None:
         self.bell.drain()
         if self.master:
-        self.stopping = True
+            self._look_at_refusals()
             self.sender.settle()
         else:
             self.follower.rung()
@@ -313,7 +314,6 @@ class Broker:
         if self.master:
             return
         self.follower = LogFollower(self.store, self.page, self.loop)
-            self._look_at_refusals()
         self.follower.start()
         self._undo.append(self.follower.stop)
         self.metadata_sync = metadata = MetadataSync(
@@ -339,6 +339,8 @@ class Broker:
 
     def _note_exchange(self, done: bool) -> None:  # a callback's only argument
         self.exchanged = done
+        if done:
+            self.metadata_sync.hurry()
 
     def _register(self) -> None:
         """Keep the nameservers informed; without any, a master leads by itself."""
@@ -349,8 +351,6 @@ class Broker:
             self._consider_leading()
             return
         self.registration = Registration(
-        if done:
-            self.metadata_sync.hurry()
             self.options.nameservers,
             facts=self._facts,
             on_members=self._heard,
@@ -487,16 +487,6 @@ class Broker:
         if self.registration is not None:
             self.registration.changed()
 
-    # Housekeeping
-
-    def _beat(self) -> None:
-        self.page.broker_beat_ns = time.monotonic_ns()
-        self.receives.expire_held(time.monotonic(), BEAT_S)
-
-    def _sweep(self) -> None:
-        self.sessions.sweep()
-        self.lease_streams.push()
-        if self.master and self.registration is not None and self.page.ha_port != self._told_ha_port:
     def _slaves_have_told(self) -> bool:
         """Tell whether all slaves have said what they hold, or have had the time."""
         alive = {member.broker_id for known in self.members.values() for member in known} - {0}
@@ -505,15 +495,25 @@ class Broker:
             return waited >= LIVE_WAIT_S
         return told >= self.options.expected_slaves or waited >= MERGE_WAIT_S
 
-            self._told_ha_port = self.page.ha_port
-            self.registration.changed()
+    # Housekeeping
 
-    _told_ha_port = 0
+    def _beat(self) -> None:
+        self.page.broker_beat_ns = time.monotonic_ns()
         if self.master:
             was_behind = self.position.ahead is not None
             self.position.look(log_end=self.store.written, now=self.loop.time())
             self._look_at_refusals()
             self._position_may_have_changed(was_behind)
+        self.receives.expire_held(time.monotonic(), BEAT_S)
+
+    def _sweep(self) -> None:
+        self.sessions.sweep()
+        self.lease_streams.push()
+        if self.master and self.registration is not None and self.page.ha_port != self._told_ha_port:
+            self._told_ha_port = self.page.ha_port
+            self.registration.changed()
+
+    _told_ha_port = 0
 
     async def _export_forever(self) -> None:
         while True:
