@@ -23,7 +23,6 @@ import pytest
 from brokerapi import Api, message, queue
 from processes import Cluster, Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.verify import verify
 from whimbrel.store.view import LogView
 
@@ -175,7 +174,7 @@ def kills_then_the_slave_alone(tmp_path: Path, rounds: int, measured: Callable[[
         held = slave.bodies(TOPIC)
         missing = len(set(load.acknowledged) - set(held))
         measured(
-            f"seed {seed}, {kills} kills, {len(load.acknowledged)} acknowledged, {len(held)} on the slave alone, "
+            f"seed {seed}, {kills} kills, {len(load.acknowledged)} acknowledged, {len(held)} on the slave, "
             f"{missing} missing, answers {load.codes}"
         )
         assert not missing

@@ -1,9 +1,8 @@
 """What a role may do, and when a master may write.
 
     slave     serves reads, follows its master, never writes
-    master    unsettled --a nameserver accepted it, and knows the group--> settled --a slave is ahead--> behind
-                  ^                                                          |  ^---no slave is ahead------'
-                  '-------------------------- never: once heard, members stay known
+    master    unsettled --a nameserver accepted it, and knows the group--> settled <--> behind (a slave is ahead)
+              never back: once heard, members stay known
 
 A nameserver knows the group when it has run for one renewal period (`settled` in its answer), or when the
 slaves that were configured are registered. A slave whose log ends beyond ours means that we came back with a
