@@ -69,9 +69,7 @@ SWEEP_S = 1.0  # of clients
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 HOLD_S = 5.0  # receives wait no longer for this: without a nameserver they are served from what is known here
 MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
-LIVE_WAIT_S = (
-    10.0  # a hung slave is out of the nameservers' tables by then, and one cut off has renewed there
-)
+LIVE_WAIT_S = 10.0  # a hung slave is out of the nameservers' tables by then, one cut off has renewed there
 REFUSED_EARLY_S = 15.0  # after the start: a master that has written for longer is right, whoever knocks
 REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
 CANCEL_AGAIN_S = 0.5  # tasks end at once; one that has missed its cancellation gets another
@@ -172,6 +170,7 @@ class Broker:
             auto_create=options.auto_create_topics,
             clock=_now_ms,
         )
+        self.topics.adopt(self.store.topics_on_disk())
         self.groups = GroupTable(config, auto_create=options.auto_create_groups, clock=_now_ms)
         self.offset_file = OffsetFile(config)
         self.delays = DelayOffsets(config)
@@ -189,9 +188,18 @@ class Broker:
             follows=not self.master,
         )
         self.consumer.open()
-        self._undo.append(self._export_offsets)
-        self._import_offsets(self.offset_file.load())
+        self._import_offsets(self._stored_offsets())
+        self._undo.append(self._export_offsets)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumer.arrived
+
+    def _stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
+        try:
+            return self.offset_file.load()
+        except StoreError as error:
+            if not self.consumer.committed_offsets():
+                raise  # a store that RocketMQ has used: nothing else knows how far its groups are
+            _log.warning("going on with the offsets of the lease journal: %s", error)
+            return {}
 
     def _schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
         delay_ms = at_ms - _now_ms()

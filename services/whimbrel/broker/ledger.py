@@ -50,7 +50,10 @@ class Ledger:
             for chunk in self._journal.load():
                 self.table.join(chunk)
         except CorruptRecord as error:
-            raise StoreError(f"the lease journal is of another version, or damaged: {error}") from error
+            raise StoreError(
+                f"the lease journal (whimbrel/leases in the store) is of another version or damaged: {error};"
+                " move it away to go on from the offsets in config/consumerOffset.json"
+            ) from error
         self._journal.start(self.snapshot)
 
     def close(self) -> None:

@@ -28,13 +28,20 @@ Offsets = Mapping[tuple[str, str], Mapping[int, int]]  # (topic, group) → queu
 
 
 def decode_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
-    """Return the offsets of a parsed file; entries that make no sense are left out."""
+    """Return the offsets of a parsed file; entries that name no topic and group are left out.
+
+    Raises:
+        StoreError: it holds something else than offsets.
+    """
     table = content.get("offsetTable") if isinstance(content, dict) else None
     offsets: dict[tuple[str, str], dict[int, int]] = {}
     for name, queues in (table or {}).items():
         topic, separator, group = str(name).partition("@")
         if separator and isinstance(queues, dict):
-            offsets[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
+            try:
+                offsets[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
+            except (TypeError, ValueError) as error:
+                raise StoreError(f"the offsets of {name} are none: {error}") from error
     return offsets
 
 
@@ -48,11 +55,21 @@ class OffsetFile:
         self._written: Offsets | None = None
 
     def load(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return what the file holds; empty when there is none."""
-        content = jsonconfig.load(self._path)
-        if isinstance(content, dict):
+        """Return what the file holds; empty when there is none.
+
+        Raises:
+            StoreError: it is damaged, and so is its predecessor.
+        """
+        offsets, _ = jsonconfig.open_own(self._path, self._take)
+        return offsets or {}
+
+    def _take(self, content: Any) -> dict[tuple[str, str], dict[int, int]]:
+        offsets = decode_offsets(content)
+        try:
             self._version = DataVersion.from_bean(content.get("dataVersion") or {})
-        return decode_offsets(content)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise StoreError(f"it has no offsets: {error!r}") from error
+        return offsets
 
     def encode(self, offsets: Offsets, *, pretty: bool = True) -> str:
         """Return the file's text for these offsets."""
@@ -74,11 +91,18 @@ class DelayOffsets:
     """delayOffset.json; nothing here uses it yet, but it must survive us and reach the slaves."""
 
     def __init__(self, config: Path) -> None:
-        """Read the text as it is."""
+        """Read the text as it is; a damaged file is left alone, since we can do without."""
         self._path = config / "delayOffset.json"
         self.text = ""
-        if self._path.exists():
-            self.text = self._path.read_text(encoding="utf-8")
+        try:
+            text = self._path.read_text(encoding="utf-8")
+            jsonconfig.loads(text)
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError, StoreError) as error:
+            _log.warning("%s is damaged, and left as it is: %s", self._path, error)
+            return
+        self.text = text
 
     def replace(self, text: str) -> bool:
         """Take over the master's text; return whether it differed."""

@@ -53,6 +53,7 @@ class VersionedTable(Generic[T]):
         self.version = DataVersion(timestamp=0, counter=0)
         self.on_change: list[Callable[[], None]] = []
         self.rows: dict[str, T] = {}
+        self.whole = False  # whether the rows are the file's own, not those of its predecessor or none
         self._path = path
         self._table_key = table_key
         self._kind = kind
@@ -60,11 +61,13 @@ class VersionedTable(Generic[T]):
         self._rest: dict[str, Any] = {}  # top-level fields of newer versions, written back as they are
 
     def load(self, defaults: Iterable[T]) -> None:
-        """Read the file over the defaults, and write it when that changed something."""
-        content = jsonconfig.load(self._path)
-        stored: dict[str, T] = {}
-        if content is not None:
-            stored = self._take(content)
+        """Read the file over the defaults, and write it when that changed something.
+
+        Raises:
+            StoreError: the file is damaged, and so is its predecessor.
+        """
+        found, self.whole = jsonconfig.open_own(self._path, self._take)
+        stored = found or {}
         added = {row.name: row for row in defaults if row.name not in stored}
         self.rows = {**stored, **added}
         if added:

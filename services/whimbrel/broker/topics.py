@@ -4,11 +4,13 @@ A topic is created by a send only on a broker with `auto_create_topics`: that br
 inherit bit, and a new topic gets its permission without that bit and at most `AUTO_QUEUES` of its queues.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from whimbrel.broker.tables import VersionedTable
+from whimbrel.errors import StoreFull
 from whimbrel.model.names import TEMPLATE_TOPIC, is_system_topic
 from whimbrel.model.topic import MessageType, Permission, TopicConfig
 
@@ -17,6 +19,8 @@ __all__ = ["AUTO_QUEUES", "QUEUES_DEFAULT", "QUEUES_MAX", "TopicTable"]
 AUTO_QUEUES = 4  # RocketMQ's clients ask for as many when a send creates a topic
 QUEUES_DEFAULT = 8  # RocketMQ's default for topics made by an administrator
 QUEUES_MAX = 4096  # each queue costs a file and lease state for every group; RocketMQ sets no bound
+
+_log = logging.getLogger(__name__)
 
 
 class TopicTable(VersionedTable[TopicConfig]):
@@ -35,6 +39,23 @@ class TopicTable(VersionedTable[TopicConfig]):
             # A template left over from a run with the other setting would advertise what sends then refuse.
             wanted = template.permission & ~1 | (Permission.INHERIT if auto_create else 0)
             self.put(replace(template, permission=wanted))
+
+    def adopt(self, queues: Mapping[str, Collection[int]]) -> None:
+        """Make the topics that a lost or older file does not know, from their queues on disk.
+
+        Their messages are readable again; what else was set for them is not known any more.
+        """
+        if self.whole:
+            return
+        for name, numbers in sorted(queues.items()):
+            if name in self.rows:
+                continue
+            count = max(numbers) + 1
+            _log.warning("%s does not know topic %s, which has %d queues on disk", self._path, name, count)
+            try:
+                self.put(TopicConfig(name=name, read_queues=count, write_queues=count))
+            except StoreFull as error:  # the next start adopts it
+                _log.warning("%s", error)
 
     def is_system(self, name: str) -> bool:
         """Tell whether the topic is the broker's own.

@@ -18,20 +18,25 @@ The reader takes `{0:1}` and `{"0":1}`, trailing commas and raw control characte
 does.
 
 A file is saved as `NAME.tmp`, flushed, its predecessor kept as `NAME.bak`, and renamed. When the main file is
-missing, empty or does not parse, the `.bak` counts.
+missing, empty or does not parse, the `.bak` counts, and whoever owns the file sets the broken one aside as
+`NAME.damaged`, so that it does not become the next `.bak`. When neither can be read but one is there, the
+owner refuses to start: beginning anew would throw away what the file held.
 """
 
 import json
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from whimbrel.errors import StoreError
 from whimbrel.store.pages import refusing_when_full
 
-__all__ = ["dumps", "load", "loads", "save"]
+__all__ = ["dumps", "load", "loads", "open_own", "save"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -114,25 +119,81 @@ def _quoted(text: str) -> str:
 
 
 def load(path: Path) -> Any:
-    """Return the parsed file, or that of its `.bak` when it is missing or broken.
+    """Return the parsed file, or that of its `.bak` when it is missing or broken; nothing is changed.
 
     None when neither can be read.
     """
-    for candidate in (path, path.with_name(path.name + ".bak")):
+    for candidate in (path, backup_of(path)):
         try:
-            text = candidate.read_text(encoding="utf-8")
+            return read(candidate)
         except FileNotFoundError:
             continue
-        except (OSError, UnicodeDecodeError) as error:
-            _log.warning("%s can't be read: %s", candidate, error)
-            continue
-        if not text.strip():
-            continue
-        try:
-            return loads(text)
         except StoreError as error:
             _log.warning("%s: %s", candidate, error)
     return None
+
+
+def open_own(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, bool]:
+    """Return what the file means to its owner, and whether the file itself, and not its `.bak`, said it.
+
+    None when neither is there. A broken file whose `.bak` is good is set aside.
+
+    Args:
+        path: the file.
+        decode: turns the parsed file into what is returned; raises StoreError when it makes no sense.
+
+    Raises:
+        StoreError: one is there, and none can be read; says what to do.
+    """
+    faults = []
+    for candidate in (path, backup_of(path)):
+        try:
+            value = decode(read(candidate))
+        except FileNotFoundError:
+            continue
+        except StoreError as error:
+            faults.append(f"{candidate.name}: {error}")
+            continue
+        if candidate != path and faults:
+            aside = path.with_name(path.name + ".damaged")
+            path.replace(aside)
+            _log.error(
+                "%s is damaged and now called %s; going on with %s, which is one change older: %s",
+                path,
+                aside.name,
+                candidate.name,
+                faults[0],
+            )
+        return value, candidate == path
+    if faults:
+        raise StoreError(
+            f"{path} is damaged ({'; '.join(faults)}): put a good copy there, another broker of the group "
+            f"has one, or remove it and {path.name}.bak to go on without what it held"
+        )
+    return None, False
+
+
+def backup_of(path: Path) -> Path:
+    """Return the name of a file's predecessor."""
+    return path.with_name(path.name + ".bak")
+
+
+def read(path: Path) -> Any:
+    """Parse one file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        StoreError: it can't be read, is empty, or does not parse.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"it can't be read: {error}") from error
+    if not text.strip():
+        raise StoreError("it is empty")
+    return loads(text)
 
 
 def save(path: Path, text: str) -> None:
@@ -157,7 +218,7 @@ def save(path: Path, text: str) -> None:
 
 def replace(temporary: Path, path: Path) -> None:
     """Put a file that is on disk in the place of another, which stays as its `.bak`."""
-    backup = path.with_name(path.name + ".bak")
+    backup = backup_of(path)
     if path.exists():
         # A link and not a rename: the main name must exist at every moment.
         backup.unlink(missing_ok=True)

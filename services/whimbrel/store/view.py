@@ -16,7 +16,7 @@ from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery import LogState, recover_log
 from whimbrel.store.segments import Segments
 from whimbrel.store.walk import Walk
-from whimbrel.store.watermark import HEADER, LAYOUT, boot_id
+from whimbrel.store.watermark import HEADER, LAYOUT, PAGE_BYTES, boot_id
 
 __all__ = ["LogView", "open_index", "store_options"]
 
@@ -106,11 +106,11 @@ def written_mark(root: Path) -> int:
     """Return the end of the log that the page of marks tells, -1 for none; the page is not touched."""
     try:
         page = memoryview((root / "whimbrel" / "watermark").read_bytes())
-        if HEADER.unpack_from(page) != (LAYOUT, boot_id()):
+        if len(page) < PAGE_BYTES or HEADER.unpack_from(page) != (LAYOUT, boot_id()):
             return -1
     except (FileNotFoundError, StoreError):
         return -1
-    cells = page.cast("q")
+    cells = page[:PAGE_BYTES].cast("q")
     return cells[WRITTEN_CELL] if cells[EPOCH_CELL] else -1
 
 

@@ -8,7 +8,7 @@ from goldens import golden
 from whimbrel.broker.groups import BUILT_IN_GROUPS, GroupTable
 from whimbrel.broker.offsets import DelayOffsets, OffsetFile
 from whimbrel.broker.topics import TopicTable
-from whimbrel.errors import AlreadyExists
+from whimbrel.errors import AlreadyExists, StoreError
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.store import jsonconfig
 
@@ -135,3 +135,38 @@ def test_delay_offsets_are_passed_on_as_they_are(tmp_path: Path) -> None:
     assert offsets.replace(text) and not offsets.replace(text)
     assert not offsets.replace("{broken")
     assert DelayOffsets(tmp_path).text == text
+
+
+def test_topics_of_a_lost_file_are_made_from_their_queues(tmp_path: Path) -> None:
+    topics = _topics(tmp_path)
+    topics.adopt({"T": {0, 5}, "broker-a": {0}})
+    made = topics.get("T")
+    assert made is not None and (made.read_queues, made.write_queues, made.permission) == (6, 6, 6)
+    assert topics.get("broker-a") == _topics(tmp_path / "fresh").get("broker-a")
+
+
+def test_queues_of_a_deleted_topic_bring_nothing_back(tmp_path: Path) -> None:
+    _topics(tmp_path)
+    topics = _topics(tmp_path)
+    topics.adopt({"T": {0}})
+    assert topics.get("T") is None
+
+
+def test_damaged_offsets_are_not_taken_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    for text in (
+        '{"offsetTable":{"T@g":{0:25',
+        "",
+        '{"offsetTable":{"T@g":{"x":1}}}',
+        '{"dataVersion":{"counter":[]}}',
+    ):
+        path.write_text(text)
+        with pytest.raises(StoreError, match="is damaged"):
+            OffsetFile(tmp_path).load()
+
+
+def test_damaged_delay_offsets_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "delayOffset.json"
+    path.write_bytes(b"\xff{")
+    assert DelayOffsets(tmp_path).text == ""
+    assert path.read_bytes() == b"\xff{"

@@ -76,3 +76,39 @@ def test_backup_counts_when_the_main_file_is_missing_empty_or_broken(
 
 def test_nothing_to_load_is_none(tmp_path: Path) -> None:
     assert jsonconfig.load(tmp_path / "topics.json") is None
+
+
+def test_the_owner_sets_a_damaged_file_aside_and_keeps_its_backup(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    jsonconfig.save(path, '{"n":1}')
+    jsonconfig.save(path, '{"n":2}')
+    assert jsonconfig.open_own(path, dict) == ({"n": 2}, True)
+    path.write_text('{"n":')
+    assert jsonconfig.open_own(path, dict) == ({"n": 1}, False)
+    assert (tmp_path / "topics.json.damaged").read_text() == '{"n":'
+    jsonconfig.save(path, '{"n":3}')  # the good backup did not give way to the damaged file
+    path.write_text("")
+    assert jsonconfig.open_own(path, dict) == ({"n": 1}, False)
+
+
+def test_the_owner_does_not_begin_anew_over_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    assert jsonconfig.open_own(path, dict) == (None, False)
+    path.write_bytes(b"\xff")
+    with pytest.raises(StoreError, match=r"topics\.json is damaged .* put a good copy there"):
+        jsonconfig.open_own(path, dict)
+    assert path.read_bytes() == b"\xff"
+
+
+def test_what_parses_and_makes_no_sense_is_damaged_as_well(tmp_path: Path) -> None:
+    def decode(content: object) -> object:
+        if content == []:
+            raise StoreError("it holds no table")
+        return content
+
+    path = tmp_path / "topics.json"
+    jsonconfig.save(path, "[]")
+    with pytest.raises(StoreError, match="holds no table"):
+        jsonconfig.open_own(path, decode)
+    (tmp_path / "topics.json.bak").write_text('{"n":1}')
+    assert jsonconfig.open_own(path, decode) == ({"n": 1}, False)
