@@ -140,7 +140,7 @@ class Bench:
                 with cluster(self.args.work, broker=options) as made:
                     pids = f"{made.master.pid}"
                     target = f"{name},v2={made.master.grpc},pids={pids}"
-                    peers = self.args.peers if name == "whimbrel async" else "-"
+                    peers = (name == "whimbrel async" and self.args.peers) or "-"
                     self.baseline("send", out, "--only", peers, "--rounds", "1", "--extra", target)
             log("send round", number + 1, "done")
         for line in out.read_text().splitlines():

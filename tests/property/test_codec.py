@@ -14,6 +14,7 @@ from whimbrel.store.codec import (
     encode_record,
     format_properties,
     index_key_hash,
+    index_key_hashes,
     java_hash,
     keys_of,
     pack_host,
@@ -168,6 +169,22 @@ def test_properties_parse_with_or_without_a_final_separator(
 def test_one_property_is_found_as_the_parser_finds_it(parts: list[bytes]) -> None:
     raw = b"\x02".join(parts)
     assert property_of(raw, b"TAGS").decode() == parse_properties(raw).get("TAGS", "")
+
+
+KEYS = st.one_of(st.text("abcXYZ019#-\0", max_size=70), st.text(max_size=20))
+
+
+@given(st.lists(st.tuples(st.text("Tt-%", min_size=1, max_size=12), KEYS), max_size=80))
+def test_many_index_keys_hash_as_each_alone(pairs: list[tuple[str, str]]) -> None:
+    assert index_key_hashes(pairs) == [index_key_hash(topic, key) for topic, key in pairs]
+
+
+def test_the_hashes_of_many_index_keys_reach_both_ends_of_their_range() -> None:
+    pairs = [("T", f"{number:x}") for number in range(4096)]
+    hashes = index_key_hashes(pairs)
+    assert hashes == [index_key_hash(topic, key) for topic, key in pairs]
+    long = [("T", "~" * length) for length in range(63)]
+    assert index_key_hashes(long) == [index_key_hash(topic, key) for topic, key in long]
 
 
 def test_tags_codes_are_those_of_rocketmq() -> None:

@@ -9,6 +9,7 @@ from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import WhimbrelError
+from whimbrel.rpc.loop import run as run_loop
 from whimbrel.telemetry import setup_logging
 
 __all__ = ["main"]
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     setup_logging(options.log_level, options.log_format, process=f"broker {options.name}/{options.id}")
     _log.info("settings: %s", settings_line(options))
     try:
-        asyncio.run(_run(options))
+        run_loop(_run(options))
     except (WhimbrelError, OSError) as error:
         _log.error("%s", error)
         return 1

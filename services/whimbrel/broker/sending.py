@@ -12,7 +12,9 @@ their end, so the head is always the next to be answered; deadlines are equally 
 the next to be late.
 
 At the end of a loop tick in which something was appended, the store publishes its `written` mark once, a
-flush is asked for once, and the replicator is rung if it sleeps: that is the batch that costs nothing.
+flush is asked for once, and the replicator is rung if it sleeps: that is the batch that costs nothing. With
+asynchronous replication it is rung at most every `RING_APART_S`: at once when little is sent, and by larger
+pieces when much is.
 """
 
 import logging
@@ -31,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 # sends that wait; at 100 k a second that is 0.2 s, and each holds about 1 KiB besides its message
 PARKED_MAX = 20_000
+INDEX_WITHIN_S = 0.05  # the index takes messages by groups; a few that make none wait no longer
+RING_APART_S = 0.001  # asynchronous replication: how often a replicator is woken that sleeps again and again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,9 @@ class Log(Protocol):
 
     def end_tick(self) -> bool:
         """Publish the written mark; return whether to be called again soon."""
+
+    def index_rest(self) -> None:
+        """Index what the ticks left over."""
 
     def request_flush(self, end: int) -> None:
         """Have the log flushed up to `end`."""
@@ -131,6 +138,9 @@ class Sender:
         self._parked: deque[_Parked] = deque()
         self._tick_pending = False
         self._timer: Any = None
+        self._index_timer: Any = None
+        self._ring_timer: Any = None
+        self._rung_at = 0.0
 
     def check(self) -> None:
         """Raise NotWritable, NoReplica or Throttled when a send must be refused.
@@ -182,15 +192,41 @@ class Sender:
         self._tick_pending = self._store.end_tick()
         if self._tick_pending:
             self._loop.call_soon(self._end_tick)
+        elif self._index_timer is None:
+            self._index_timer = self._loop.call_later(INDEX_WITHIN_S, self._index_rest)
         page = self._page
-        if page.replica_sleeping:
-            self._ring()
         if not self.waits:
             page.confirmed = self._store.written
+            if page.replica_sleeping and self._ring_timer is None:
+                self._ring_apart()
             return
+        if page.replica_sleeping:
+            self._ring()
         if self._durability.sync_flush and self._parked:
             self._store.request_flush(self._parked[-1].end)
         self.settle()
+
+    def _index_rest(self) -> None:
+        self._index_timer = None
+        self._store.index_rest()
+
+    def _ring_apart(self) -> None:
+        """Ring now, or once `RING_APART_S` has passed since the last time.
+
+        A wake-up costs as much as all the rest of a send, and nobody waits for it.
+        """
+        now = self._loop.time()
+        if now - self._rung_at >= RING_APART_S:
+            self._rung_at = now
+            self._ring()
+        else:
+            self._ring_timer = self._loop.call_later(RING_APART_S, self._ring_late)
+
+    def _ring_late(self) -> None:
+        self._ring_timer = None
+        self._rung_at = self._loop.time()
+        if self._page.replica_sleeping:
+            self._ring()
 
     def settle(self) -> None:
         """Answer what can be answered now; to be called whenever one of the marks may have moved."""
@@ -247,8 +283,9 @@ class Sender:
     def close(self, reason: str) -> None:
         """Refuse what comes, and answer what waits: it is stored, and nobody will confirm it any more."""
         self.refusal = reason
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._index_timer, self._ring_timer):
+            if timer is not None:
+                timer.cancel()
         if self._tick_pending:
             self._store.end_tick()
         while self._parked:

@@ -41,6 +41,18 @@ class MessageType(StrEnum):
     PRIORITY = "PRIORITY"
 
 
+TYPES = {kind.value: kind for kind in MessageType}
+
+# The bits as plain numbers: an operation on an IntFlag makes an object, on the path of every send.
+READ, WRITE = Permission.READ.value, Permission.WRITE.value
+
+
+TYPES = {kind.value: kind for kind in MessageType}
+
+# The bits as plain numbers: an operation on an IntFlag makes an object, and every send would.
+READ, WRITE = Permission.READ.value, Permission.WRITE.value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataVersion:
     """Version of a table.
@@ -92,21 +104,21 @@ class TopicConfig:
     @property
     def message_type(self) -> MessageType:
         """What the topic takes; an unknown or missing type counts as NORMAL, as in RocketMQ."""
-        text = self.attributes.get(TYPE_ATTRIBUTE) or self.attributes.get("+" + TYPE_ATTRIBUTE) or "NORMAL"
-        try:
-            return MessageType(text)
-        except ValueError:
+        attributes = self.attributes
+        if not attributes:
             return MessageType.NORMAL
+        text = attributes.get(TYPE_ATTRIBUTE) or attributes.get("+" + TYPE_ATTRIBUTE)
+        return TYPES.get(text or "", MessageType.NORMAL)
 
     @property
     def readable(self) -> bool:
         """Whether some queue may be read."""
-        return bool(self.permission & Permission.READ) and self.read_queues > 0
+        return bool(self.permission & READ) and self.read_queues > 0
 
     @property
     def writable(self) -> bool:
         """Whether some queue may be written."""
-        return bool(self.permission & Permission.WRITE) and self.write_queues > 0
+        return bool(self.permission & WRITE) and self.write_queues > 0
 
     def with_type(self, message_type: MessageType) -> "TopicConfig":
         """Return the topic with another type."""

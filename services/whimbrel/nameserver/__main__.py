@@ -13,6 +13,7 @@ from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
 from whimbrel.nameserver.routes_service import RoutesService
+from whimbrel.rpc.loop import run as run_loop
 from whimbrel.rpc.server import serve
 from whimbrel.telemetry import setup_logging, write_ready_file
 
@@ -75,7 +76,7 @@ def main() -> int:
     """Run the process; return the exit code."""
     options = load_or_exit(NameserverOptions, sys.argv[1:], os.environ)
     setup_logging(options.log_level, options.log_format, process="nameserver")
-    return asyncio.run(run(options))
+    return run_loop(run(options))
 
 
 if __name__ == "__main__":

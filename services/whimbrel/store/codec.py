@@ -26,7 +26,7 @@ RocketMQ: CommitLog.MessageExtEncoder.encode, MessageDecoder.decode, ConsumeQueu
 import ipaddress
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, repeat
@@ -62,6 +62,7 @@ __all__ = [
     "encode_record",
     "format_properties",
     "index_key_hash",
+    "index_key_hashes",
     "java_hash",
     "keys_of",
     "offset_message_id",
@@ -484,8 +485,55 @@ def prefix_hash(topic: str) -> int:
 
 def index_key_hash(topic: str, key: str) -> int:
     """Return the hash under which the index files a key: the absolute value of the hash of `topic#key`."""
-    value = signed(unsigned_hash(key, prefix_hash(topic)))
-    return 0 if value == -0x80000000 else abs(value)
+    return positive(unsigned_hash(key, prefix_hash(topic)))
+
+
+def positive(value: int) -> int:
+    """Return the absolute value of an unsigned 32-bit number read as signed, 0 where Java's overflows."""
+    if value < 0x80000000:
+        return value
+    return 0x100000000 - value & 0x7FFFFFFF
+
+
+# Many hashes at once: the texts stand side by side in one large integer, each in a lane of LANE_BYTES with
+# zeros in front, which do not change a hash. Each step makes of two neighbouring digits one of twice the
+# width: high * 31**n + low, for all lanes with one multiplication. Up to 64 bits nothing overflows; from
+# there on digits are cut to 32 bits first, which is all that a hash keeps. 0.4 us a key instead of 1.3.
+LANE_BYTES = 64
+LANES = 32
+LANES_WORTH_IT = 8  # fewer are faster one by one
+
+
+def digits_mask(digit_bits: int, kept_bits: int) -> int:
+    """Return ones in the low `kept_bits` of every second digit of all lanes."""
+    pattern = ((1 << kept_bits) - 1).to_bytes(digit_bits // 4, "big")
+    return int.from_bytes(pattern * (LANE_BYTES * LANES // len(pattern)), "big")
+
+
+# (shift to the higher digit, mask, factor)
+LANE_STEPS = tuple(
+    (bits, digits_mask(bits, min(bits, 32)), pow(31, bits // 8, 2**32)) for bits in (8, 16, 32, 64, 128, 256)
+)
+LANE_RESULTS = struct.Struct(">" + f"{LANE_BYTES - 4}xI" * LANES)
+
+
+def index_key_hashes(pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Return `index_key_hash` of each (topic, key)."""
+    if len(pairs) < LANES_WORTH_IT:
+        return [index_key_hash(topic, key) for topic, key in pairs]
+    hashes: list[int] = []
+    for first in range(0, len(pairs), LANES):
+        some = pairs[first : first + LANES]
+        lanes = "".join([f"{topic}#{key}".rjust(LANE_BYTES, "\0") for topic, key in some])
+        if len(lanes) != LANE_BYTES * len(some) or not lanes.isascii():
+            hashes += [index_key_hash(topic, key) for topic, key in some]
+            continue
+        digits = int.from_bytes(lanes.encode(), "big")
+        for shift, mask, factor in LANE_STEPS:
+            digits = (digits >> shift & mask) * factor + (digits & mask)
+        found = LANE_RESULTS.unpack(digits.to_bytes(LANE_BYTES * LANES, "big"))
+        hashes += [positive(value) for value in found[LANES - len(some) :]]
+    return hashes
 
 
 @lru_cache(maxsize=4096)

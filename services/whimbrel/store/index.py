@@ -9,10 +9,12 @@
 Entry 0 is never used, so the count starts at 1 and a file is full when it reaches `entries`. Files are named
 by their time of creation. Times and offsets in the header are those of the first and the last entry's record.
 
-The index may lag behind the log: records below `Index.position` are in it. What is behind the last crash's
-mark, or beyond a cut of the log, is taken out again entry by entry, newest first: each entry names the one
-before it in its slot, so a slot can be put back exactly. Only after a power failure, when the pages of a
-file may be of different ages, is the unfinished file dropped and built again.
+The index may lag behind the log: records below `Index.position` are in it. Entries are put in by groups of
+at most `GROUP_MAX`, and the header counts them when the whole group is in. What is behind the last crash's
+mark, or beyond a cut of the log, is taken out again entry by entry, newest first, the entries of a group that
+was never counted among them: each names the one before it in its slot, so a slot can be put back exactly.
+Only after a power failure, when the pages of a file may be of different ages, is the unfinished file dropped
+and built again.
 
 A search can meet other keys of the same hash: whoever searches compares the keys of the records found.
 
@@ -24,15 +26,15 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from whimbrel.errors import StoreError
-from whimbrel.store.codec import index_key_hash
+from whimbrel.store.codec import index_key_hash, index_key_hashes
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full, release, sync_directory
 
-__all__ = ["Index", "IndexFile", "index_sizes", "list_index_files"]
+__all__ = ["Index", "IndexFile", "Keyed", "index_sizes", "list_index_files"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,10 @@ I32 = struct.Struct(">i")
 ENTRIES_AT = HEADER.size
 ALLOCATE_BYTES = 1 << 20  # blocks for entries taken at a time
 RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
+GROUP_MAX = 256  # entries put in before the header counts them
 SECONDS_MAX = 0x7FFFFFFF
+
+Keyed = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
 
 
 def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
@@ -114,13 +119,13 @@ class IndexFile:
         """Whether no more entry fits."""
         return bool(self.count >= self.entries)
 
-    def reserve(self) -> None:
-        """See to it that the header, the slots and the next entry have blocks.
+    def reserve(self, entries: int = 1) -> None:
+        """See to it that the header, the slots and the next entries have blocks.
 
         Raises:
             StoreFull: the disk has no room.
         """
-        need = self.entries_at + 20 * (self.count + 1)
+        need = self.entries_at + 20 * (self.count + entries)
         if need <= self.allocated:
             return
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -140,24 +145,29 @@ class IndexFile:
                 release(self.address + first, position - first)
                 self.released = position
 
-    def put(self, key_hash: int, physical_offset: int, store_time_ms: int) -> None:
-        """Add an entry; the file must not be full and `reserve` was called."""
-        mapped, count = self.mapped, self.count
-        slot_at = HEADER.size + 4 * (key_hash % self.slots)
-        (before,) = I32.unpack_from(mapped, slot_at)
-        if before <= 0 or before >= count:
-            before = 0
-        seconds = 0
-        if self.begin_ms > 0:
-            seconds = min(max((store_time_ms - self.begin_ms) // 1000, 0), SECONDS_MAX)
-        ENTRY.pack_into(mapped, self.entries_at + 20 * count, key_hash, physical_offset, seconds, before)
-        I32.pack_into(mapped, slot_at, count)
-        if count <= 1:
-            self.begin_ms, self.begin_offset = store_time_ms, physical_offset
-        if not before:
-            self.slots_used += 1
-        self.count = count + 1
-        self.end_ms, self.end_offset = store_time_ms, physical_offset
+    def put(self, group: Sequence[tuple[int, int, int]]) -> None:
+        """Add entries (key hash, physical offset, store time in ms); `reserve` was called for all of them."""
+        mapped, slots, number = self.mapped, self.slots, self.count
+        begin_ms, slots_used = self.begin_ms, self.slots_used
+        at = self.entries_at + 20 * number
+        for key_hash, physical_offset, store_time_ms in group:
+            slot_at = HEADER.size + 4 * (key_hash % slots)
+            (before,) = I32.unpack_from(mapped, slot_at)
+            if not 0 < before < number:
+                before = 0
+                slots_used += 1
+            seconds = (store_time_ms - begin_ms) // 1000 if begin_ms > 0 else 0
+            if not 0 <= seconds <= SECONDS_MAX:
+                seconds = 0 if seconds < 0 else SECONDS_MAX
+            ENTRY.pack_into(mapped, at, key_hash, physical_offset, seconds, before)
+            I32.pack_into(mapped, slot_at, number)
+            if number == 1:  # its own time counts from the end of the file before
+                self.begin_ms, self.begin_offset = store_time_ms, physical_offset
+                begin_ms = store_time_ms
+            number += 1
+            at += 20
+        _, self.end_offset, self.end_ms = group[-1]
+        self.count, self.slots_used = number, slots_used
         self.write_header()
 
     def write_header(self) -> None:
@@ -193,7 +203,7 @@ class IndexFile:
     def cut(self, below: int) -> bool:
         """Take out the entries of records at or beyond a physical offset; return whether any is left."""
         mapped = self.mapped
-        number = min(self.count, self.entries - 1)
+        number = min(self.count + GROUP_MAX - 1, self.entries - 1)
         changed = False
         while number > 0:
             key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
@@ -246,7 +256,7 @@ class IndexFile:
         for slot in range(self.slots):
             at = HEADER.size + 4 * slot
             (number,) = I32.unpack_from(mapped, at)
-            if number and (number < 0 or number > count):
+            if number and (number < 0 or number >= count + GROUP_MAX):
                 yield at, "a slot that names no entry"
 
     def close(self) -> None:
@@ -346,19 +356,25 @@ class Index:
         while self.files and not self.files[-1].cut(below):
             self.drop_last()
 
-    def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_time_ms: int) -> None:
-        """Add a record's keys.
+    def put(self, records: Sequence[Keyed]) -> None:
+        """Add the keys of records, in the order of the log.
 
         Raises:
             StoreFull: the disk has no room; some of the keys may be in.
         """
-        last = self.files[-1] if self.files else None
-        for key in keys:
+        hashes = index_key_hashes([(topic, key) for topic, keys, _, _ in records for key in keys])
+        places = [(offset, time_ms) for _, keys, offset, time_ms in records for _ in keys]
+        entries = [(key_hash, *place) for key_hash, place in zip(hashes, places, strict=True)]
+        done = 0
+        while done < len(entries):
+            last = self.files[-1] if self.files else None
             if last is None or last.full:
                 last = self.turn(last)
-            last.reserve()
-            last.put(index_key_hash(topic, key), physical_offset, store_time_ms)
-        self.dirty = True
+            group = entries[done : done + min(GROUP_MAX, last.entries - last.count)]
+            last.reserve(len(group))
+            last.put(group)
+            self.dirty = True
+            done += len(group)
 
     def turn(self, last: IndexFile | None) -> IndexFile:
         """Begin a new file."""

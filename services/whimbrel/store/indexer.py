@@ -1,7 +1,8 @@
 """Feeds the index: from a queue in memory while it keeps up, from the log itself when it does not.
 
-Indexing a message costs more than appending it, so an append only queues its keys, and the index is built a
-bounded step at a time at the end of a tick. When the queue in memory is full, when the disk has no room for
+Indexing a message costs as much as appending it, so an append only queues its keys, and the index is built at
+the ends of ticks: by groups, since hashes are cheap only in numbers, and a bounded number of them. Fewer than
+a group wait for `step(..., rest=True)`. When the queue in memory is full, when the disk has no room for
 an index file, after a recovery, and always on a slave, the queue is dropped and the log is walked from
 `Index.position` instead.
 """
@@ -11,6 +12,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from whimbrel.errors import StoreFull
 from whimbrel.store.codec import (
@@ -20,7 +22,7 @@ from whimbrel.store.codec import (
     TRANSACTION_ROLLBACK,
     keys_of,
 )
-from whimbrel.store.index import Index
+from whimbrel.store.index import Index, Keyed
 from whimbrel.store.walk import Chunk, Walk
 
 __all__ = ["PENDING_MAX", "STEP_BYTES", "STEP_RECORDS", "Indexer"]
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PENDING_MAX = 65536  # records whose keys wait in memory: some 20 MiB at worst, seconds of sending
 STEP_RECORDS = 128  # indexed in one tick: under a millisecond
+GROUP_RECORDS = 64  # mostly two keys each
 STEP_BYTES = 128 * 1024  # of log walked in one tick
 RETRY_S = 1.0  # on a full disk
 
@@ -38,8 +41,6 @@ STORE_TIMES = {bits: struct.Struct(f">{68 if bits & 0x10 else 56}xq") for bits i
 MAGIC = struct.Struct(">4xI")
 SIZE = struct.Struct(">i")
 U16 = struct.Struct(">H")
-
-Pending = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time
 
 
 class Indexer:
@@ -53,7 +54,7 @@ class Indexer:
         self.index = index
         self.read = read
         self.file_size = file_size
-        self.pending: deque[Pending] = deque()
+        self.pending: deque[Keyed] = deque()
         self.behind = True
         self.retry_at = 0.0
 
@@ -70,8 +71,14 @@ class Indexer:
         self.pending.clear()
         self.behind = True
 
-    def step(self, end: int, *, records: int = STEP_RECORDS, step_bytes: int = STEP_BYTES) -> bool:
-        """Index a bounded part of what lies below `end`; return whether something is left to do now."""
+    def step(
+        self, end: int, *, records: int = STEP_RECORDS, step_bytes: int = STEP_BYTES, rest: bool = True
+    ) -> bool:
+        """Index a bounded part of what lies below `end`; return whether something is left to do now.
+
+        Args:
+            rest: also what is queued in memory and makes no group yet.
+        """
         if self.index.position >= end and not self.pending:
             self.behind = False
             return False
@@ -81,7 +88,7 @@ class Indexer:
             if self.behind:
                 self.walk_log(end, step_bytes)
             else:
-                self.drain(end, records)
+                self.drain(end, records, 1 if rest else GROUP_RECORDS)
         except StoreFull as error:
             self.fall_behind()
             if not self.retry_at:
@@ -89,17 +96,20 @@ class Indexer:
             self.retry_at = time.monotonic() + RETRY_S
             return False
         self.retry_at = 0.0
-        return self.index.position < end
+        if self.behind:
+            return self.index.position < end
+        return len(self.pending) >= (1 if rest else GROUP_RECORDS)
 
-    def drain(self, end: int, records: int) -> None:
-        """Index from the queue in memory."""
+    def drain(self, end: int, records: int, at_least: int) -> None:
+        """Index from the queue in memory, while it holds `at_least` so many."""
         pending, index = self.pending, self.index
-        while pending and records:
-            topic, keys, physical_offset, store_time_ms = pending[0]
-            index.position = physical_offset
-            index.put(topic, keys, physical_offset, store_time_ms)
-            pending.popleft()
-            records -= 1
+        while len(pending) >= at_least and records > 0:
+            some = list(islice(pending, GROUP_RECORDS))
+            index.position = some[0][2]
+            index.put(some)
+            for _ in some:
+                pending.popleft()
+            records -= len(some)
         index.position = pending[0][2] if pending else end
 
     def walk_log(self, end: int, step_bytes: int) -> None:
@@ -124,6 +134,7 @@ class Indexer:
         """Index the records of a chunk; one that is in already, at least partly, is taken out first."""
         base, data, positions = chunk
         index = self.index
+        records: list[Keyed] = []
         for at in positions:
             sys_flag = FLAGS.unpack_from(data, at)[0]
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
@@ -132,11 +143,13 @@ class Indexer:
             keys = keys_of(properties)
             if not keys:
                 continue
-            if index.end_offset >= base + at:
-                index.cut(base + at)
-            index.position = base + at
             (store_time_ms,) = STORE_TIMES[sys_flag & 0x30].unpack_from(data, at)
-            index.put(topic, keys, base + at, store_time_ms)
+            records.append((topic, keys, base + at, store_time_ms))
+        if records:
+            index.position = records[0][2]
+            if index.end_offset >= index.position:
+                index.cut(index.position)
+            index.put(records)
 
 
 def tail_of(data: bytes, at: int, bits: int) -> tuple[str, bytes]:

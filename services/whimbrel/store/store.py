@@ -370,14 +370,20 @@ class MessageStore:
         """Publish what was appended, index a bounded part of it, move the mark now and then.
 
         Returns:
-            Whether the index has more to do: call again soon then, even if nothing is appended.
+            Whether the index has more to do: call again soon then, even if nothing is appended. What makes no
+            group yet does not count: `index_rest` is for that.
         """
         if self.writer is not None:
             self.writer.publish()
         self.page.dispatched = self.dispatched
-        more = self.options.index_enabled and self.indexer.step(self.dispatched)
+        more = self.options.index_enabled and self.indexer.step(self.dispatched, rest=False)
         self.advance_mark()
         return more
+
+    def index_rest(self) -> None:
+        """Index what the last ticks left over; to be called some time after each."""
+        if self.options.index_enabled:
+            self.indexer.step(self.dispatched)
 
     def request_flush(self, end: int) -> None:
         """Ask for a flush up to a log offset; `on_flushed` tells when it is done (master)."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from whimbrel.broker.sending import PARKED_MAX, Durability, Sender
+from whimbrel.broker.sending import INDEX_WITHIN_S, PARKED_MAX, RING_APART_S, Durability, Sender
 from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
 
 
@@ -21,6 +21,7 @@ class FakeLog:
         self.published = 0
         self.flush_wanted = 0
         self.index_left = 0
+        self.rests = 0
 
     def append(self, draft: Any) -> Place:
         self.written += 100
@@ -33,6 +34,9 @@ class FakeLog:
         self.published = self.written
         self.index_left = max(self.index_left - 1, 0)
         return self.index_left > 0
+
+    def index_rest(self) -> None:
+        self.rests += 1
 
     def request_flush(self, end: int) -> None:
         self.flush_wanted = end
@@ -115,6 +119,50 @@ def test_asynchronous_sends_publish_and_ring_once_a_tick() -> None:
     assert rig.log.published == 0
     rig.loop.tick()
     assert (rig.log.published, rig.rings, rig.page.confirmed) == (500, 1, 500)
+
+
+def test_asynchronous_rings_are_some_time_apart_and_the_last_send_is_rung_too() -> None:
+    rig = Rig()
+    for _ in range(5):
+        rig.send()
+        rig.loop.tick()
+    assert rig.rings == 1
+    rig.loop.tick(RING_APART_S)
+    assert rig.rings == 2
+    rig.loop.tick(1.0)
+    assert rig.rings == 2
+    rig.send()
+    rig.loop.tick()
+    assert rig.rings == 3
+
+
+def test_replicator_that_was_awake_after_all_is_not_rung_late() -> None:
+    rig = Rig()
+    for _ in range(2):
+        rig.send()
+        rig.loop.tick()
+    rig.page.replica_sleeping = 0
+    rig.loop.tick(RING_APART_S)
+    assert rig.rings == 1
+
+
+def test_every_tick_of_synchronous_sends_is_rung_at_once() -> None:
+    rig = Rig(acks=1)
+    rig.page.acks = [0]
+    for expected in (1, 2, 3):
+        rig.send()
+        rig.loop.tick()
+        assert rig.rings == expected
+
+
+def test_what_the_ticks_left_of_the_index_is_done_in_time() -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.send()
+        rig.loop.tick()
+    assert rig.log.rests == 0
+    rig.loop.tick(INDEX_WITHIN_S)
+    assert rig.log.rests == 1
 
 
 def test_awake_replicator_is_not_rung() -> None:

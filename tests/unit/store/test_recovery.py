@@ -10,6 +10,7 @@ import pytest
 from storekit import FILE, OPTIONS, make_draft, open_master
 from whimbrel.errors import StoreError
 from whimbrel.store.codec import decode_record
+from whimbrel.store.index import IndexFile
 from whimbrel.store.inspect import recover, verify
 from whimbrel.store.marks import CUTS_MAX, LogMark, QueueMark
 from whimbrel.store.segments import Segments
@@ -150,6 +151,32 @@ def test_a_queue_that_went_missing_is_noticed_and_written_anew(tmp_path: Path) -
     assert [store.queue_range("topic", queue_id) for queue_id in (0, 1)] == [(0, 150), (0, 150)]
     store.close()
     assert verify(tmp_path / "s") == []
+
+
+def test_kill_within_a_group_of_index_entries_loses_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries and slots of a group are there and its header is not: as if it had never been put in."""
+    roots = [tmp_path / "whole", tmp_path / "killed"]
+    for root in roots:
+        store = open_master(root)
+        places = [store.append(make_draft(number % 4)) for number in range(20)]
+        store.index_rest()
+        if root.name == "killed":
+            monkeypatch.setattr(IndexFile, "write_header", lambda file: None)
+        places += [store.append(make_draft(number % 4)) for number in range(20)]
+        store.index_rest()
+        store.close(clean=False)
+        monkeypatch.undo()
+    for root in roots:
+        store = open_master(root)
+        newest = [place.physical_offset for place in reversed(places)]
+        for key in range(4):
+            assert store.find_by_key("topic", f"key-{key}") == newest[3 - key :: 4]
+        store.close()
+        assert verify(root) == []
+    whole, killed = (next((root / "index").iterdir()).read_bytes() for root in roots)
+    assert whole == killed
 
 
 def test_power_failure_cuts_queues_to_their_mark_and_fills_them_again(tmp_path: Path) -> None:

@@ -255,6 +255,7 @@ def test_the_index_waits_for_room_and_catches_up(tmp_path: Path, monkeypatch: py
     store.append(make_draft(0))
     disk.full = True
     store.end_tick()
+    store.index_rest()
     assert store.indexer.behind
     disk.full = False
     store.indexer.retry_at = 0.0
