@@ -9,7 +9,7 @@ import pytest
 
 from masterlog import MasterLog, log_files, same_log
 from processes import Process, until
-from whimbrel.ha.frames import REPORT
+from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.store.watermark import SLAVES_MAX, WatermarkPage
 from whimbrel.wakeup import Doorbell
 
@@ -170,6 +170,44 @@ def test_a_slave_whose_log_is_longer_is_refused_and_keeps_its_bytes(tmp_path: Pa
             assert shorter.page.live_acks() == []
             until(lambda: "without a word" in slave.log_tail(), what="the slave saying so")
     assert log_bytes(tmp_path / "slave") == before
+
+
+def test_a_slave_and_a_master_that_went_different_ways_do_not_go_on(tmp_path: Path) -> None:
+    with MasterLog(tmp_path / "master", file_size=FILE) as master:
+        master.append(50)
+        with feeder(tmp_path, master.root) as ours, follower(tmp_path, tmp_path / "slave", ours.ha) as slave:
+            caught_up(master, slave.store)
+            slave.stop()
+    before = log_bytes(tmp_path / "slave")
+    # Records of equal sizes, so that even the borders between them are the same.
+    with MasterLog(tmp_path / "other", file_size=FILE, seed=2) as other:
+        other.append(60)
+        with feeder(tmp_path, other.root) as ours, follower(tmp_path, tmp_path / "slave", ours.ha) as slave:
+            until(lambda: "differs from ours at byte" in slave.log_tail(), what="the slave saying so")
+            assert slave.running and ours.running
+    assert log_bytes(tmp_path / "slave") == before
+
+
+def test_a_record_that_had_half_arrived_is_taken_again_after_a_kill(tmp_path: Path) -> None:
+    with MasterLog(tmp_path / "master", file_size=FILE) as master:
+        master.append(20)
+        half = master.end + 3000
+        master.append(20, body_bytes=6000)
+        data = log_bytes(master.root)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(10)
+            host, port = listener.getsockname()
+            with follower(tmp_path, tmp_path / "slave", f"{host}:{port}") as slave:
+                connection, _ = listener.accept()
+                assert connection.recv(REPORT.size) == REPORT.pack(0)
+                connection.sendall(FRAME_HEADER.pack(0, half) + data[:half])
+                assert connection.recv(REPORT.size) == REPORT.pack(half)
+                slave.kill()
+                connection.close()
+        assert log_bytes(tmp_path / "slave")[:half] == data[:half]
+        with feeder(tmp_path, master.root) as ours, follower(tmp_path, tmp_path / "slave", ours.ha) as slave:
+            caught_up(master, slave.store)
+            assert f"asking for the log from {half - 3000}" in slave.log_tail()
 
 
 def test_stray_bytes_on_the_port_confirm_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What a role may do, and when a master may write.
 
     slave     serves reads, follows its master, never writes
-    master    unsettled --a nameserver accepted it, and knows the group--> settled <--> behind (a slave is ahead)
+    master    unsettled --a nameserver accepted it, and knows the group--> settled <--> behind a slave
               never back: once heard, members stay known
 
 A nameserver knows the group when it has run for one renewal period (`settled` in its answer), or when the

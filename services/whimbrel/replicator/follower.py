@@ -9,6 +9,12 @@ report tells what fdatasync has confirmed, and one sync serves all frames that c
     STREAMING   the first report is out
     STALLED     the disk has no room: nothing is read, reports are repeated; tried again every half second
 
+**The two logs are compared before ours goes on.** Nothing in the protocol tells a master that lost its tail and
+has written something else since from the one we knew. So a connection asks for the log from up to
+`OVERLAP_BYTES` before our end, which any master takes for where our log ends, and what comes must equal what
+we have. A master that falls silent within that piece has a shorter log: it is told our real end, so that it
+knows, and refuses us.
+
 The log is opened, and with that recovered and locked, by whoever makes the follower. Any end of a
 connection leads back to IDLE; the wait doubles from 0.1 s to 2 s, and starts anew once frames have come in.
 """
@@ -23,7 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
-from whimbrel.ha.frames import FRAME_HEADER, whole_frames
+from whimbrel.ha.frames import FRAME_HEADER, REPORT, whole_frames
 from whimbrel.ha.protocol import Append, FrameReceived, SlaveEvent, SlaveProtocol
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
@@ -43,6 +49,8 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
 FULL_RETRY_S = 0.5
 NOTHING = memoryview(b"")
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
+OVERLAP_BYTES = 64 * 1024  # of our log's end that a master must show to have as well
+OVERLAP_S = 0.3  # its silence that means that it has no more; masters send at once what they have
 
 
 class Follower:
@@ -88,6 +96,8 @@ class Follower:
         self.staged = False
         self.out = b""  # the rest of a report that the socket did not take whole
         self.grown = -1
+        self.known_end = -1  # our log's end, while the master's has not been compared up to there
+        self.silent_at = 0.0  # when a master that is still being compared is taken to have no more
         self.retention_at = float("-inf")
         self.logged = ""
         self.page.ha_port = 0
@@ -125,6 +135,8 @@ class Follower:
             if self.core is not None:
                 if self.pending is not None and now >= self.retry_at:
                     self.take(now)
+                if self.known_end >= 0 and now >= self.silent_at:
+                    self.tell_real_end()
                 self.say(now)
                 if self.pending is None:
                     self.core.check_silence(now)
@@ -146,6 +158,8 @@ class Follower:
         """Return how long nothing needs to be done by itself."""
         if self.core is not None:
             deadline = self.retry_at if self.pending is not None else self.core.deadline
+            if self.known_end >= 0:
+                deadline = min(deadline, self.silent_at)
         elif self.sock is not None:
             deadline = self.connect_until
         else:
@@ -194,8 +208,11 @@ class Follower:
             if self.options.flush == "sync":
                 self.log.flush()  # the first report acknowledges all that we have
             end = self.log.end
+            # Within one file: the master may have removed the one before. Never 0, which means an empty log.
+            start = end - min(OVERLAP_BYTES, end % self.log.file_size, max(end - 1, 0))
+            self.known_end, self.silent_at = (end if start < end else -1), now + OVERLAP_S
             self.core = SlaveProtocol(
-                end=end,
+                end=start,
                 file_size=self.log.file_size,
                 now=now,
                 heartbeat_s=self.options.heartbeat_ms / 1000,
@@ -204,7 +221,7 @@ class Follower:
             self.received, self.grown = 0, -1
             logger.info("connected to master %s, asking for the log from %d on", self.peer, end)
             self.page.connected = 1
-            self.out = self.core.report(end, now)
+            self.out = self.core.report(start, now)
             self.say(now)
         except PeerError as error:
             self.fail(error, now)
@@ -248,8 +265,9 @@ class Follower:
             raise ConnectionClosed(f"{error.strerror}") from error
         if not count:
             raise ConnectionClosed(self.parting())
-        if not self.received:
+        if not self.received and self.known_end < 0:
             self.trouble("")  # whatever there was: the master talks to us
+        self.silent_at = now + OVERLAP_S
         self.received += count
         self.filled += count
         self.core.heard_at = now
@@ -265,7 +283,7 @@ class Follower:
 
     def parting(self) -> str:
         """Return what it may mean that the master has closed the connection."""
-        if self.received:
+        if self.received and self.known_end < 0:
             return "closed by the master"
         return (
             f"closed by the master without a word: our log [{self.log.begin}, {self.log.end}) is probably "
@@ -319,6 +337,11 @@ class Follower:
             if isinstance(event, FrameReceived):
                 self.gathered_end = event.end
             else:
+                if self.known_end >= 0:
+                    event = self.event = self.compared(event)
+                    if not event.data:
+                        self.event = None
+                        continue
                 if event.offset % self.log.file_size == 0:
                     self.append_gathered()
                 if event.data:
@@ -326,6 +349,33 @@ class Follower:
                 else:
                     self.log.append_raw(event.offset, event.data)
             self.event = None
+
+    def compared(self, event: Append) -> Append:
+        """Compare bytes that we have already; return what follows them.
+
+        Raises:
+            RemoteProtocolError: the master has others there.
+        """
+        count = min(len(event.data), self.known_end - event.offset)
+        theirs, ours = event.data[:count], self.log.read(event.offset, count)
+        if theirs != ours:
+            at = event.offset + next(at for at in range(count) if theirs[at] != ours[at])
+            raise RemoteProtocolError(
+                f"the master's log differs from ours at byte {at}, before our end {self.known_end}: one side came"
+                " back with a shorter log and went on; keep the store that is right, and start the other side"
+                " with a copy of it or with an empty store"
+            )
+        if event.offset + count == self.known_end:
+            self.known_end = -1
+            self.trouble("")
+        return Append(event.offset + count, event.data[count:])
+
+    def tell_real_end(self) -> None:
+        """Tell a master that has no more where our log ends: it looks whether its own is shorter."""
+        logger.info("master %s has nothing beyond %s, ours ends at %d", self.peer, self.core and self.core.end,
+                    self.known_end)  # fmt: skip
+        self.out += REPORT.pack(self.known_end)
+        self.silent_at = float("inf")
 
     def gather(self, event: Append) -> None:
         """Put a body behind those gathered so far; a single one is only pointed at."""
@@ -376,7 +426,7 @@ class Follower:
         core = self.core
         assert core is not None
         if self.options.flush == "sync":
-            flushed = self.log.flushed
+            flushed = min(self.log.flushed, core.end or 0)
             return flushed if flushed > core.reported else -1
         return self.grown if self.grown > core.reported else -1
 
@@ -411,7 +461,7 @@ class Follower:
         text = f"master {self.address}: {error}"
         news = text != self.logged
         self.logged = text
-        if wrong or (self.core is not None and not self.received):
+        if wrong or (self.core is not None and (not self.received or self.known_end >= 0)):
             self.trouble(text)
             self.backoff_s = BACKOFF_MAX_S  # it will not be better at once
         level = logging.ERROR if wrong else logging.WARNING
@@ -427,6 +477,7 @@ class Follower:
                 self.sock.close()
         self.sock = self.core = self.pending = self.event = None
         self.out = b""
+        self.known_end = -1
         self.gathered, self.gathered_end, self.staged, self.stalled = NOTHING, -1, False, False
         self.filled = self.taken = self.lacking = 0
         self.page.connected = 0

@@ -9,7 +9,7 @@ import pytest
 
 from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.replicator.follower import RECEIVE_BYTES, Follower
+from whimbrel.replicator.follower import OVERLAP_BYTES, RECEIVE_BYTES, Follower
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.store.commitlog import LogWriter
@@ -206,3 +206,66 @@ def test_a_heartbeat_starts_an_empty_log_at_the_masters_last_file(stage: Stage) 
     stage.send(frame(3 * FILE, b"abc"))
     stage.reported(3 * FILE + 3)
     assert stage.log.begin == 3 * FILE
+
+
+def reconnect(stage: Stage) -> None:
+    """Break the connection and let the follower come back."""
+    stage.master.close()
+    stage.turns(lambda: stage.follower.core is None)
+    stage.reports.clear()
+    stage.connect()
+
+
+@pytest.mark.parametrize("size", [100, 32 * 1024, 1 << 20])
+def test_a_master_shows_the_end_of_our_log_before_it_goes_on(stage: Stage, size: int) -> None:
+    data = random.Random(1).randbytes(200_000)
+    stage.connect()
+    stage.send(framed(data[:150_001], 1 << 20))
+    stage.reported(150_001)
+    reconnect(stage)
+    start = 150_001 - OVERLAP_BYTES
+    assert stage.reports == [start]
+    stage.send(framed(data[start:], size, start))
+    stage.reported(len(data))
+    assert stage.log.read(0, len(data)) == data
+    assert stage.follower.page.trouble == ""
+
+
+def test_a_short_log_is_not_asked_for_as_if_it_were_empty(stage: Stage) -> None:
+    stage.connect()
+    stage.send(frame(0, b"x" * 1000))
+    stage.reported(1000)
+    reconnect(stage)
+    assert stage.reports == [1]
+
+
+@pytest.mark.parametrize("other", [0, 70_000, 99_999])
+def test_a_master_with_another_log_is_refused_and_ours_stays(stage: Stage, other: int) -> None:
+    ours = random.Random(1).randbytes(100_000)
+    stage.connect()
+    stage.send(framed(ours, 1 << 20))
+    stage.reported(len(ours))
+    reconnect(stage)
+    start = len(ours) - OVERLAP_BYTES
+    theirs = ours[:other] + random.Random(2).randbytes(150_000 - other)
+    first = next(at for at in range(max(start, other), len(ours)) if ours[at] != theirs[at])
+    stage.send(framed(theirs[start:], 32 * 1024, start))
+    stage.turns(lambda: stage.follower.core is None)
+    assert f"differs from ours at byte {first}" in stage.follower.page.trouble
+    assert stage.log.end == len(ours) and stage.log.read(0, len(ours)) == ours
+    assert all(offset <= len(ours) for offset in stage.reports)
+
+
+def test_a_master_that_has_less_is_told_our_real_end(stage: Stage) -> None:
+    ours = random.Random(1).randbytes(100_000)
+    stage.connect()
+    stage.send(framed(ours, 1 << 20))
+    stage.reported(len(ours))
+    reconnect(stage)
+    start = len(ours) - OVERLAP_BYTES
+    stage.send(frame(start, ours[start:90_000]))
+    stage.reported(len(ours))
+    stage.master.close()
+    stage.turns(lambda: stage.follower.core is None)
+    assert "without a word" in stage.follower.page.trouble
+    assert stage.log.end == len(ours)
