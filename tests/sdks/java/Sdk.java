@@ -1,0 +1,149 @@
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.PushConsumer;
+import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+
+/** The Java SDK behind the words and lines of tests/sdks/README.md. */
+public class Sdk {
+    static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    static final CountDownLatch ENDED = new CountDownLatch(1);
+
+    static synchronized void say(Object... words) {
+        StringBuilder line = new StringBuilder();
+        for (Object word : words) {
+            line.append(line.length() > 0 ? "\t" : "").append(String.valueOf(word).replaceAll("[\n\t]", " "));
+        }
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    /** Tells of an error with its causes: the server's own words are in the last one. */
+    static String told(Throwable error) {
+        StringBuilder text = new StringBuilder(error.toString());
+        for (Throwable cause = error.getCause(); cause != null; cause = cause.getCause()) {
+            text.append(" <- ").append(cause);
+        }
+        return text.toString();
+    }
+
+    static String got(MessageView message) {
+        ByteBuffer body = message.getBody();
+        byte[] bytes = new byte[body.remaining()];
+        body.get(bytes);
+        String text = new String(bytes, StandardCharsets.UTF_8);
+        say("got", text, message.getMessageId(), message.getDeliveryAttempt(), message.getTag().orElse(""),
+            String.join(",", new TreeSet<>(message.getKeys())), message.getProperties().getOrDefault("own", ""));
+        return text;
+    }
+
+    static void produce(ClientConfiguration configuration, String topic, String prefix, int count, int pause)
+        throws Exception {
+        try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+            .setTopics(topic).build()) {
+            say("ready");
+            for (int n = 0; count > 0 ? n < count : ENDED.getCount() > 0; n++) {
+                String body = prefix + "-" + n;
+                Message message = PROVIDER.newMessageBuilder().setTopic(topic)
+                    .setBody(body.getBytes(StandardCharsets.UTF_8)).setTag(n % 2 == 0 ? "a" : "b")
+                    .setKeys("key-" + n, prefix).addProperty("own", "value-" + n).build();
+                long started = System.nanoTime();
+                try {
+                    Object id = producer.send(message).getMessageId();
+                    say("sent", body, id, (System.nanoTime() - started) / 1_000_000);
+                } catch (Throwable error) {
+                    say("failed", body, told(error));
+                }
+                ENDED.await(pause, TimeUnit.MILLISECONDS);
+            }
+        }
+    }
+
+    static void simple(ClientConfiguration configuration, String topic, String group, String expression)
+        throws Exception {
+        Set<String> put = new HashSet<>();
+        try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration)
+            .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(5))
+            .setSubscriptionExpressions(Collections.singletonMap(topic, new FilterExpression(expression))).build()) {
+            say("ready");
+            while (ENDED.getCount() > 0) {
+                try {
+                    for (MessageView message : consumer.receive(32, Duration.ofSeconds(15))) {
+                        String body = got(message);
+                        if (body.startsWith("later") && put.add(body)) {
+                            consumer.changeInvisibleDuration(message, Duration.ofSeconds(10));
+                            say("later", body);
+                        } else {
+                            consumer.ack(message);
+                            say("acked", body);
+                        }
+                    }
+                } catch (Throwable error) {
+                    say("error", told(error));
+                    ENDED.await(200, TimeUnit.MILLISECONDS);
+                }
+            }
+        }
+    }
+
+    static void push(ClientConfiguration configuration, String topic, String group, String expression)
+        throws Exception {
+        Set<String> failed = ConcurrentHashMap.newKeySet();
+        try (PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration)
+            .setConsumerGroup(group).setConsumptionThreadCount(4)
+            .setSubscriptionExpressions(Collections.singletonMap(topic, new FilterExpression(expression)))
+            .setMessageListener(message -> {
+                String body = got(message);
+                return body.startsWith("fail") && failed.add(body) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+            }).build()) {
+            say("ready");
+            ENDED.await();
+        }
+    }
+
+    public static void main(String[] words) throws Exception {
+        Thread reader = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) { }
+            } catch (java.io.IOException error) {
+                say("error", error);
+            }
+            ENDED.countDown();
+        });
+        reader.setDaemon(true);
+        reader.start();
+        ClientConfiguration configuration =
+            ClientConfiguration.newBuilder().setEndpoints(words[1]).enableSsl(false).build();
+        try {
+            switch (words[0]) {
+                case "produce":
+                    produce(configuration, words[2], words[3], Integer.parseInt(words[4]), Integer.parseInt(words[5]));
+                    break;
+                case "simple":
+                    simple(configuration, words[2], words[3], words[4]);
+                    break;
+                default:
+                    push(configuration, words[2], words[3], words[4]);
+            }
+        } catch (Throwable error) {
+            say("error", told(error));
+            System.exit(1);
+        }
+        say("done");
+        System.exit(0);
+    }
+}
