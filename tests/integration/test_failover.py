@@ -23,6 +23,7 @@ import pytest
 from brokerapi import Api, message, queue
 from processes import Cluster, Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.verify import verify
 from whimbrel.store.view import LogView
 
@@ -52,6 +53,9 @@ class Peer(Api):
         """Return each queue's range."""
         queues = self.administer("DescribeTopic", name=topic).queues
         return {one.queue_id: (one.min_offset, one.max_offset) for one in queues}
+
+    def topics(self) -> set[str]:
+        return {topic.name for topic in self.administer("ListTopics").topics}
 
     def bodies(self, topic: str) -> list[bytes]:
         """Pull all that the topic holds."""
@@ -324,3 +328,118 @@ def test_shorter_master_does_not_write_when_one_of_two_slaves_is_ahead(tmp_path:
         lost.never_writable(master, 3.0, words="slave 1 at")
         assert Peer(second).view().log_end == master.view().log_end == lost.common
         lost.untouched()
+
+
+# Topics, twins, hangs, stops
+
+
+def test_recreated_topic_has_the_same_queues_on_both_sides(cluster: Cluster) -> None:
+    master, slave = Peer(cluster.master), Peer(cluster.slaves[0])
+    until(master.writable, timeout=15, what="a writable master")
+    kept: dict[str, list[bytes]] = {}
+    for topic, away in (("quick", False), ("away", True)):
+        master.administer("CreateTopic", topic=admin.Topic(name=topic, read_queues=1, write_queues=1))
+        for number in range(5):
+            assert master.send(topic, b"old %d" % number).status.code == v2.OK
+        until(equal_logs(cluster.master, cluster.slaves[0]), what="a slave that holds all")
+        if away:
+            cluster.slaves[0].kill()
+        master.administer("DeleteTopic", name=topic)
+        master.administer("CreateTopic", topic=admin.Topic(name=topic, read_queues=1, write_queues=1))
+        kept[topic] = [b"new %d" % number for number in range(8)]
+        for body in kept[topic]:
+            assert master.send(topic, body).status.code == v2.OK
+        if away:
+            cluster.restart()
+            slave = Peer(cluster.slaves[0])
+        until(equal_logs(cluster.master, cluster.slaves[0]), what="equal logs")
+        assert master.bodies(topic) == kept[topic]
+    for topic, bodies in kept.items():
+        until(lambda topic=topic: topic in slave.topics(), what="the topic on the slave")  # type: ignore[misc]
+        until(lambda topic=topic: slave.ends(topic) == master.ends(topic), what=topic)  # type: ignore[misc]
+        assert slave.bodies(topic) == bodies
+    # A start that builds all queues anew finds the same.
+    cluster.master.stop()
+    shutil.rmtree(cluster.master.store / "consumequeue")
+    (cluster.master.store / "whimbrel" / "queue-mark").unlink()
+    cluster.master.start()
+    for topic, bodies in kept.items():
+        assert master.bodies(topic) == bodies
+
+
+def test_of_two_masters_of_one_name_one_writes_and_the_other_says_why(cluster: Cluster) -> None:
+    master = Peer(cluster.master)
+    until(master.writable, timeout=15, what="a writable master")
+    assert master.send(TOPIC, b"0").status.code == v2.OK
+    until(equal_logs(cluster.master, cluster.slaves[0]), what="a slave that holds all")
+    with Process(
+        cluster.root, "broker", "twin", **cluster.broker_settings, role="master", id=0,
+        store=cluster.root / "store-twin", nameservers=[cluster.endpoint],
+    ) as twin:  # fmt: skip
+        other = Peer(twin)
+        until(lambda: not (master.writable() and other.writable()), timeout=10, what="one writer")
+        time.sleep(3.0)
+        assert [master.writable(), other.writable()].count(True) <= 1
+        # Who came last holds the place; its log is shorter than the slave's, so that it writes neither.
+        assert f"another broker at {twin.grpc}" in master.view().advice
+        assert "shorter log" in other.view().advice
+        assert master.send(TOPIC, b"x").status.code != v2.OK
+    until(master.writable, timeout=15, what="a writable master")
+
+
+def test_stop_answers_parked_sends_and_ends_soon(tmp_path: Path) -> None:
+    with Cluster(tmp_path, broker={"replication": "sync", "slave_timeout_ms": 30_000}) as cluster:
+        master = Peer(cluster.master)
+        until(lambda: master.send(TOPIC, b"0").status.code == v2.OK, timeout=15, what="a send that holds")
+        cluster.slave_replicators[0].signal(signal.SIGSTOP)
+        sends = [
+            master.start("SendMessage", messages=[message(TOPIC, b"parked")], timeout=30) for _ in range(50)
+        ]
+        polls = [
+            threading.Thread(
+                target=master.receive, args=("nothing", "g"), kwargs={"poll_s": 20, "timeout": 30}
+            )
+            for _ in range(20)
+        ]
+        master.administer("CreateTopic", topic=admin.Topic(name="nothing"))
+        for poll in polls:
+            poll.start()
+        time.sleep(0.5)
+        began = time.monotonic()
+        assert cluster.master.stop() == 0
+        assert time.monotonic() - began < 5.0
+        for send in sends:
+            assert send.result().status.code == v2.SLAVE_PERSISTENCE_TIMEOUT
+        for poll in polls:
+            poll.join(5.0)
+            assert not poll.is_alive()
+
+
+@pytest.mark.slow
+def test_hung_master_leaves_the_route_and_wakes_up_as_the_only_writer(cluster: Cluster) -> None:
+    master, slave = Peer(cluster.master), Peer(cluster.slaves[0])
+    until(master.writable, timeout=15, what="a writable master")
+    assert master.send(TOPIC, b"before").status.code == v2.OK
+    nameserver = Peer(cluster.nameserver)
+    port = int(cluster.master.grpc.rpartition(":")[2])
+
+    def routed() -> set[tuple[int, int]]:
+        """Return (port, permission) of the topic's queues."""
+        queues = nameserver.route(TOPIC).message_queues
+        return {(one.broker.endpoints.addresses[0].port, one.permission) for one in queues}
+
+    assert routed() == {(port, v2.READ_WRITE)}
+    until(equal_logs(cluster.master, cluster.slaves[0]), what="a slave that holds all")
+    cluster.master.signal(signal.SIGSTOP)
+    until(lambda: port not in {one for one, _ in routed()}, timeout=10, what="the route without it")
+    assert {permission for _, permission in routed()} == {v2.READ}
+    got = slave.receive(TOPIC, "g", poll_s=2)
+    assert got.bodies == [b"before"] and slave.ack(TOPIC, "g", *got.handles).status.code == v2.OK
+    assert slave.send(TOPIC, b"no").status.code != v2.OK
+    time.sleep(3.0)
+    cluster.master.signal(signal.SIGCONT)
+    until(lambda: routed() == {(port, v2.READ_WRITE)}, timeout=5, what="the master in the route")
+    assert master.send(TOPIC, b"after").status.code == v2.OK
+    assert slave.send(TOPIC, b"no").status.code != v2.OK
+    assert master.receive(TOPIC, "g", poll_s=2).bodies == [b"after"]
+    until(equal_logs(cluster.master, cluster.slaves[0]), what="equal logs")

@@ -101,6 +101,7 @@ class Broker:
         self.started_at = self.loop.time()
         self.settled_at = 0.0
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
+        self.twins: dict[str, str] = {}  # by nameserver: who holds our place instead of us
         self.exchanged = False  # slave: the master's lease state has come in
         self._undo: list[Undo] = []
         self.registration: Registration | None = None
@@ -246,8 +247,9 @@ class Broker:
         )
         self.sessions = SessionService(self.clients, self.groups, self.consumer, clock=time.monotonic)
         self.metadata = MetadataSource(
-            self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets
-        )
+            self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets,
+            self.store.queues.floors,
+        )  # fmt: skip
         self.watches = MetadataWatches(
             options.name,
             self.metadata,
@@ -272,7 +274,14 @@ class Broker:
             wall_ms=lambda at: _now_ms() - int((time.monotonic() - at) * 1000),
         )
         messaging = messaging_service(
-            routes=RouteService(self.topics, self.groups, name=options.name, master=master),
+            routes=RouteService(
+                self.topics,
+                self.groups,
+                Assignments(self._ask_nameserver),
+                name=options.name,
+                master=master,
+                ports=lambda: frozenset((self.server.port, options.advertise_port)),
+            ),
             sends=self.sends,
             receives=self.receives,
             sessions=self.sessions,
@@ -331,7 +340,7 @@ class Broker:
             address=lambda: self.address.grpc,
             watch=lambda address: watch_metadata(address, self._hello()),
             import_offsets=lambda offsets: None if self.exchanged else self._import_offsets(offsets),
-            topic_gone=self.store.delete_topic,
+            raise_floors=self.store.raise_floors,
         )
         leases = LeaseSync(
             address=lambda: self.address.grpc,
@@ -363,6 +372,7 @@ class Broker:
             facts=self._facts,
             on_members=self._heard,
             on_lost=self._lost,
+            on_displaced=self._displaced,
         )
         self.topics.on_change.append(self.registration.changed)
         self.registration.start()
@@ -423,6 +433,10 @@ class Broker:
             writable=not self.sender.refusal and self.store.writable,
         )
 
+    async def _ask_nameserver(self, question: Outbound[T], metadata: Metadata) -> T | None:
+        """Put a client's question to a nameserver that holds our registration."""
+        return None if self.registration is None else await self.registration.ask(question, metadata)
+
     def _heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
         known = self.members.get(nameserver, ())
@@ -470,8 +484,19 @@ class Broker:
         """Tell whether slaves may take tables and lease states from here."""
         return self.leads and self.position.authoritative
 
+    def _displaced(self, nameserver: str, address: str) -> None:
+        """Hear whether another broker holds our place: two masters would write two logs."""
+        before = self.position.displaced
+        self.twins[nameserver] = address
+        self.position.displaced = next(filter(None, self.twins.values()), "")
+        if self.position.displaced != before:
+            twin = f"another broker at {address} has registered with our name and id"
+            _log.warning("%s", twin if address else "no other broker holds our name and id any more")
+            self._consider_leading()
+
     def _lost(self, nameserver: str) -> None:
         """Forget what a nameserver said that is gone."""
+        self.twins.pop(nameserver, None)
         self.members.pop(nameserver, None)
 
     def _consider_leading(self) -> None:

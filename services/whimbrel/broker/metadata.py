@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.offsets import DelayOffsets, OffsetFile, Offsets
 from whimbrel.broker.topics import TopicTable
+from whimbrel.store.floors import QueueFloors
 
 __all__ = ["ROUND_S", "Metadata", "MetadataSource"]
 
@@ -25,6 +26,7 @@ class Metadata:
     groups: str | None = None
     offsets: str | None = None
     delay_offsets: str | None = None
+    queue_floors: str | None = None  # not RocketMQ's: where deleted queues ended
 
     def since(self, told: "Metadata") -> "Metadata":
         """Return what differs from what was told before."""
@@ -33,6 +35,7 @@ class Metadata:
             groups=self.groups if self.groups != told.groups else None,
             offsets=self.offsets if self.offsets != told.offsets else None,
             delay_offsets=self.delay_offsets if self.delay_offsets != told.delay_offsets else None,
+            queue_floors=self.queue_floors if self.queue_floors != told.queue_floors else None,
         )
 
     def over(self, older: "Metadata") -> "Metadata":
@@ -42,6 +45,7 @@ class Metadata:
             groups=older.groups if self.groups is None else self.groups,
             offsets=older.offsets if self.offsets is None else self.offsets,
             delay_offsets=older.delay_offsets if self.delay_offsets is None else self.delay_offsets,
+            queue_floors=older.queue_floors if self.queue_floors is None else self.queue_floors,
         )
 
 
@@ -55,8 +59,10 @@ class MetadataSource:
         delays: DelayOffsets,
         file: OffsetFile,
         offsets: Callable[[], Offsets],
+        floors: QueueFloors | None = None,
     ) -> None:
         """Take the tables; `offsets` returns the groups' committed offsets."""
+        self._floors = floors
         self._topics, self._groups, self._delays = topics, groups, delays
         self._file, self._offsets = file, offsets
 
@@ -64,10 +70,16 @@ class MetadataSource:
         """Have `told` called when topics or groups change."""
         self._topics.on_change.append(told)
         self._groups.on_change.append(told)
+        if self._floors is not None:
+            self._floors.on_change.append(told)
 
     def tables(self) -> Metadata:
-        """Return topics and groups."""
-        return Metadata(topics=self._topics.encode(pretty=False), groups=self._groups.encode(pretty=False))
+        """Return topics and groups, and where deleted queues ended."""
+        return Metadata(
+            topics=self._topics.encode(pretty=False),
+            groups=self._groups.encode(pretty=False),
+            queue_floors=self._floors.text if self._floors is not None else None,
+        )
 
     def everything(self) -> Metadata:
         """Return all texts."""

@@ -40,14 +40,14 @@ class MetadataSync:
         address: Callable[[], str],
         watch: Watch,
         import_offsets: ImportOffsets,
-        topic_gone: Callable[[str], None],
+        raise_floors: Callable[[str], None],
     ) -> None:
-        """Take the tables to fill; `topic_gone` is told which topics the master has deleted."""
+        """Take the tables to fill; `raise_floors` is told where the queues of deleted topics ended."""
         self._topics, self._groups, self._delays = topics, groups, delays
         self._address = address
         self._watch = watch
         self._import_offsets = import_offsets
-        self._topic_gone = topic_gone
+        self._raise_floors = raise_floors
         self.synced = False  # whether the master's metadata was applied since it was lost last
         self._news = asyncio.Event()
 
@@ -84,10 +84,9 @@ class MetadataSync:
     def apply(self, metadata: Metadata) -> None:
         """Take over what changed."""
         if metadata.topics is not None:
-            before = set(self._topics.rows)
             self._topics.replace_all(metadata.topics)
-            for topic in before - set(self._topics.rows):
-                self._topic_gone(topic)
+        if metadata.queue_floors is not None:
+            self._raise_floors(metadata.queue_floors)
         if metadata.groups is not None:
             self._groups.replace_all(metadata.groups)
         if metadata.offsets is not None:

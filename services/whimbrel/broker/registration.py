@@ -14,13 +14,15 @@ Nameservers share nothing, so each has a task and a state of its own; a dead one
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
+from whimbrel.errors import WhimbrelError
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.model.route import Endpoint
+from whimbrel.rpc.calls import Metadata, Outbound, perform
 from whimbrel.rpc.channel import open_aio_channel
 from whimbrel.rpc.session import open_session, read_answer, session_request
 
@@ -32,6 +34,9 @@ PAUSE_S_MAX = (
 )
 RENEW_S_DEFAULT = 2.0  # until the first answer says
 LEASE_S_DEFAULT = 8.0
+ASK_TIMEOUT_S = 1.0  # clients give up after 3 s
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +49,8 @@ class Registration:
         facts: gives the broker's state at the moment; called before every request, so it must be cheap.
         on_members: told of every answer: nameserver, the other members of the group, whether it is settled.
         on_lost: told when an accepted registration is gone, with the nameserver.
+        on_displaced: told before `on_members`: nameserver, and the address of another broker that holds our
+            name and id, or an empty one.
     """
 
     def __init__(
@@ -53,8 +60,11 @@ class Registration:
         facts: Callable[[], BrokerFacts],
         on_members: Callable[[str, tuple[Member, ...], bool], None],
         on_lost: Callable[[str], None],
+        on_displaced: Callable[[str, str], None] = lambda nameserver, address: None,
     ) -> None:
-        self.links = [Link(nameserver, facts, on_members, on_lost) for nameserver in nameservers]
+        self.links = [
+            Link(nameserver, facts, on_members, on_lost, on_displaced) for nameserver in nameservers
+        ]
         self.tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -70,6 +80,16 @@ class Registration:
     def accepted(self) -> dict[str, bool]:
         """Which nameservers hold our registration now."""
         return {link.nameserver: link.accepted for link in self.links}
+
+    async def ask(self, question: Outbound[T], metadata: Metadata) -> T | None:
+        """Ask the nameservers that hold our registration, one after the other; None when none answers."""
+        for link in self.links:
+            if link.channel is not None and link.accepted:
+                try:
+                    return await perform(link.channel, question, metadata, ASK_TIMEOUT_S)
+                except WhimbrelError as error:
+                    log.debug("nameserver %s: %s", link.nameserver, error)
+        return None
 
     async def stop(self) -> None:
         """Leave all nameservers; they remove the broker when its stream ends."""
@@ -87,13 +107,16 @@ class Link:
         facts: Callable[[], BrokerFacts],
         on_members: Callable[[str, tuple[Member, ...], bool], None],
         on_lost: Callable[[str], None],
+        on_displaced: Callable[[str, str], None],
     ) -> None:
+        self.on_displaced = on_displaced
         self.nameserver = nameserver
         self.host = Endpoint.parse(nameserver).host
         self.facts = facts
         self.on_members = on_members
         self.on_lost = on_lost
         self.accepted = False
+        self.channel: grpc.aio.Channel | None = None  # the session's
         self.complained = False  # one warning for each time it goes, not one for each attempt
         self.news = asyncio.Event()
         self.renew_s = RENEW_S_DEFAULT
@@ -119,6 +142,7 @@ class Link:
         # A channel for each session: a new one looks the name up again, an old one may wait 30 s with that.
         async with open_aio_channel(self.nameserver) as channel:
             call = open_session(channel, self.requests())
+            self.channel = channel
             try:
                 while True:
                     async with asyncio.timeout(self.lease_s):
@@ -134,6 +158,7 @@ class Link:
                 log.exception("nameserver %s: the session failed", self.nameserver)
                 return "internal error"
             finally:
+                self.channel = None
                 call.cancel()
 
     def heard(self, response: Any) -> None:
@@ -144,6 +169,7 @@ class Link:
         if not self.accepted:
             self.accepted, self.complained = True, False
             log.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
+        self.on_displaced(self.nameserver, answer.displaced_by)
         self.on_members(self.nameserver, answer.members, answer.settled)
 
     async def requests(self) -> AsyncIterator[Any]:

@@ -115,6 +115,7 @@ class _Watch:
             groups_json=news.groups,
             offsets_json=news.offsets,
             delay_offsets_json=news.delay_offsets,
+            queue_floors_json=news.queue_floors,
         )
         self._told = news.over(self._told)
         if not self._outbox.send(response):
@@ -322,6 +323,9 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     offsets=response.offsets_json if response.HasField("offsets_json") else None,
                     delay_offsets=response.delay_offsets_json
                     if response.HasField("delay_offsets_json")
+                    else None,
+                    queue_floors=response.queue_floors_json
+                    if response.HasField("queue_floors_json")
                     else None,
                 )
         except grpc.aio.AioRpcError as error:

@@ -45,6 +45,7 @@ class Position:
         self._expected = expected_slaves
         self.settled = role == "master" and nameservers == 0
         self.ahead: Member | None = None
+        self.displaced = ""  # address of another broker that registered later with our name and id
         self.log_end = 0  # ours, when `ahead` was found
         self._held_until = 0.0  # `ahead` counts so long, heard of or not
         self._members: tuple[Member, ...] = ()  # as nameservers know them
@@ -111,15 +112,20 @@ class Position:
     def authoritative(self) -> bool:
         """Whether slaves may take metadata and leases from this broker.
 
-        A master that is not behind one of them.
+        A master that is not behind one of them, and the only one.
         """
-        return self.role == "master" and self.settled and self.ahead is None
+        return self.role == "master" and self.settled and self.ahead is None and not self.displaced
 
     @property
     def refusal(self) -> str:
         """Why writes are refused, and what to do, in one sentence; empty when they are not."""
         if self.role == "slave":
             return f"this is a slave of {self._name} and takes no writes: send to the master"
+        if self.displaced:
+            return (
+                f"another broker at {self.displaced} is registered as the master of {self._name}, and two of"
+                " them would write two logs: stop one of the two"
+            )
         if self.ahead is not None:
             slave = f"slave {self.ahead.broker_id}" if self.ahead.broker_id else "a slave's replicator"
             return (

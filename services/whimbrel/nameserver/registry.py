@@ -258,6 +258,12 @@ class Registry:
         group = self.groups.get(name)
         return [] if group is None else [self.live[group.holders[id_]] for id_ in sorted(group.holders)]
 
+    def holder(self, broker: Broker) -> Live | None:
+        """Return who holds a broker's name and id now."""
+        group = self.groups.get(broker.name)
+        session = None if group is None else group.holders.get(broker.id)
+        return None if session is None else self.live[session]
+
     def members(self, session: Session) -> list[Live]:
         """Return the other members of a session's group, by broker id."""
         live = self.live[session]

@@ -111,6 +111,10 @@ class RegistryService:
         response = registry_pb.SessionResponse(settled=self.registry.settled(self.now()))
         response.lease.seconds, response.lease.nanos = split(self.registry.lease_s)
         response.renew_interval.seconds, response.renew_interval.nanos = split(self.registry.renew_s)
+        holder = self.registry.holder(live.broker)
+        if holder is not None and holder is not live:
+            host, port = dial_address(holder.broker.address, access, own)
+            response.displaced_by = joined(host, port)
         for member in self.registry.members(session):
             host, port = dial_address(member.broker.address, access, own)
             response.members.add(

@@ -9,8 +9,8 @@ report tells what fdatasync has confirmed, and one sync serves all frames that c
     STREAMING   the first report is out
     STALLED     the disk has no room: nothing is read, reports are repeated; tried again every half second
 
-**The two logs are compared before ours goes on.** Nothing in the protocol tells a master that lost its tail and
-has written something else since from the one we knew. So a connection asks for the log from up to
+**The two logs are compared before ours goes on.** Nothing in the protocol tells a master that lost its tail
+and has written something else since from the one we knew. So a connection asks for the log from up to
 `OVERLAP_BYTES` before our end, which any master takes for where our log ends, and what comes must equal what
 we have. A master that falls silent within that piece has a shorter log: it is told our real end, so that it
 knows, and refuses us.
@@ -361,9 +361,9 @@ class Follower:
         if theirs != ours:
             at = event.offset + next(at for at in range(count) if theirs[at] != ours[at])
             raise RemoteProtocolError(
-                f"the master's log differs from ours at byte {at}, before our end {self.known_end}: one side came"
-                " back with a shorter log and went on; keep the store that is right, and start the other side"
-                " with a copy of it or with an empty store"
+                f"the master's log differs from ours at byte {at}, before our end {self.known_end}:"
+                " one side came back with a shorter log and went on; keep the store that is right, and start the"
+                " other side with a copy of it or with an empty store"
             )
         if event.offset + count == self.known_end:
             self.known_end = -1
@@ -372,8 +372,13 @@ class Follower:
 
     def tell_real_end(self) -> None:
         """Tell a master that has no more where our log ends: it looks whether its own is shorter."""
-        logger.info("master %s has nothing beyond %s, ours ends at %d", self.peer, self.core and self.core.end,
-                    self.known_end)  # fmt: skip
+        assert self.core is not None
+        logger.info(
+            "master %s has nothing beyond %d, our log ends at %d",
+            self.peer,
+            self.core.end or 0,
+            self.known_end,
+        )
         self.out += REPORT.pack(self.known_end)
         self.silent_at = float("inf")
 

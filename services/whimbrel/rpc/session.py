@@ -18,12 +18,17 @@ ROLES = {"master": registry.BROKER_ROLE_MASTER, "slave": registry.BROKER_ROLE_SL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAnswer:
-    """A nameserver's answer to a registration or renewal, or its news of the group."""
+    """A nameserver's answer to a registration or renewal, or its news of the group.
+
+    Attributes:
+        displaced_by: address of another live broker that took this one's name and id; else empty.
+    """
 
     lease_s: float
     renew_s: float
     members: tuple[Member, ...]
     settled: bool
+    displaced_by: str = ""
 
 
 def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Registration:
@@ -85,6 +90,7 @@ def read_answer(response: registry.SessionResponse) -> SessionAnswer:
             for member in response.members
         ),
         settled=response.settled,
+        displaced_by=response.displaced_by,
     )
 
 

@@ -50,6 +50,7 @@ class ConsumeQueue:
     Attributes:
         min, max: entries [min, max) are there and their records are in the log; `max` is the next entry's
         number. room: entries below have blocks on disk, and a mapping.
+        floor: entries below are of a deleted topic of the same name.
         base, limit: entries [base, limit) are in the mapped file.
         mapped: the last file, None until it is written the first time.
         dirty: whether anything was written since `take_dirty`.
@@ -62,6 +63,7 @@ class ConsumeQueue:
         "directory",
         "dirty",
         "file_size",
+        "floor",
         "following",
         "left",
         "limit",
@@ -80,7 +82,7 @@ class ConsumeQueue:
         self.directory, self.topic, self.queue_id, self.scratch = directory, topic, queue_id, scratch
         self.file_size = file_size
         self.starts: list[int] = []
-        self.min = self.max = 0
+        self.min = self.max = self.floor = 0
         self.base = self.limit = self.room = 0
         self.mapped: mmap.mmap | None = None
         self.address = self.released = 0
@@ -149,6 +151,11 @@ class ConsumeQueue:
             self.reserve(1)
             self.put(0, FILLER_SIZE, 0)
         self.min = index
+
+    def begin_at_floor(self, floor: int) -> None:
+        """Let an empty queue begin where it ended when its topic was deleted."""
+        if floor and not self.starts:
+            self.begin_at(floor)
 
     def reserve(self, count: int) -> None:
         """See to it that the next `count` entries have room.
@@ -318,6 +325,7 @@ class ConsumeQueue:
         """Move `min` to the first entry whose record the log still has."""
         low = max(self.min, self.starts[0] // UNIT_SIZE) if self.starts else self.max
         high = self.max
+        low = min(max(low, self.floor), high)
         first = self.units(low, 1)
         if first and first[0][0] >= log_begin and not is_filler(first[0]):
             high = low  # nothing has gone since the last time, as nearly always

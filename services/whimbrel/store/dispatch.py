@@ -128,6 +128,8 @@ class Dispatcher:
                 except CorruptRecord as error:
                     logger.error("at %d: %s: it gets no entry", place, error)
                     continue
+                except StoreFull as error:
+                    raise StoreFull(str(error), place) from error
             try:
                 if queue_offset == queue.max:
                     if queue_offset < queue.room and queue_offset < queue.limit and queue.mapped is not None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.floors import QueueFloors
 
 __all__ = ["ConsumeQueues"]
 
@@ -25,6 +26,7 @@ class ConsumeQueues:
         self.directory = root / "consumequeue"
         self.scratch = root / "whimbrel"
         self.file_size = file_size
+        self.floors = QueueFloors(root)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
@@ -45,17 +47,25 @@ class ConsumeQueues:
         return self.by_key.get((topic, queue_id))
 
     def need(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, making one when it is not there; its file comes with the first entry."""
+        """Return a queue, making one when it is not there; its file comes with the first entry.
+
+        One that was deleted goes on where it ended.
+
+        Raises:
+            StoreFull: there is no room for the file that this takes.
+        """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             queue = self.queue_class(
                 self.directory / topic / str(queue_id), topic, queue_id, self.file_size, self.scratch
             )
+            queue.begin_at_floor(self.floors.get(topic, queue_id))
             self.add(queue)
         return queue
 
     def add(self, queue: ConsumeQueue) -> None:
         """Put a queue into the table."""
+        queue.floor = self.floors.get(queue.topic, queue.queue_id)
         self.by_key[(queue.topic, queue.queue_id)] = queue
         self.by_field.setdefault(field_of(queue.topic), {})[queue.queue_id] = queue
 
@@ -63,6 +73,7 @@ class ConsumeQueues:
         """Keep only the entries of records below a physical offset."""
         for queue in self:
             queue.cut(below, scrub=scrub)
+            queue.begin_at_floor(queue.floor)
 
     def totals(self) -> tuple[int, int]:
         """Return how many queues have entries, and the sum of their ends."""
@@ -88,6 +99,33 @@ class ConsumeQueues:
                 files.update(more_files)
                 directories.update(more_directories)
         return files, directories
+
+    def retire_topic(self, topic: str) -> None:
+        """Delete all queues of a topic, and remember where they ended.
+
+        Raises:
+            StoreFull: that can't be written; nothing was deleted.
+        """
+        ends = {queue.queue_id: queue.max for queue in self if queue.topic == topic and queue.max}
+        if ends:
+            self.floors.merge({topic: ends})
+        self.remove_topic(topic)
+
+    def raise_floors(self, text: str) -> None:
+        """Take over where deleted queues ended on the master: what is below goes, or is not shown any more.
+
+        Raises:
+            StoreError: the text is none.
+            StoreFull: it can't be written; nothing has changed.
+        """
+        if not self.floors.merge(self.floors.decode(text)):
+            return
+        for queue in self:
+            queue.floor = self.floors.get(queue.topic, queue.queue_id)
+        for topic in self.floors.by_topic:
+            queues = [queue for queue in self if queue.topic == topic]
+            if queues and all(queue.max <= queue.floor for queue in queues):
+                self.remove_topic(topic)
 
     def remove_topic(self, topic: str) -> None:
         """Delete all queues of a topic."""

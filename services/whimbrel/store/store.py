@@ -603,14 +603,21 @@ class MessageStore:
         """Return the queues there are, by topic."""
         found: dict[str, set[int]] = {}
         for queue in self.queues:
-            if queue.max:
+            if queue.max > queue.floor:
                 found.setdefault(queue.topic, set()).add(queue.queue_id)
         return found
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic; its records stay in the log until that is removed."""
         self.marker.wait()
-        self.queues.remove_topic(topic)
+        self.queues.retire_topic(topic)
+        self.save_mark()
+
+    def raise_floors(self, text: str) -> None:
+        """Slave: take over where the master's deleted queues ended, see `floors.py`."""
+        self.marker.wait()
+        self.queues.raise_floors(text)
+        self.queues.follow_log(self.min_offset, drop=False)
         self.save_mark()
 
     def run_retention(self, now_ms: int) -> int:

@@ -48,7 +48,7 @@ class Slave:
     def __init__(self, config: Path) -> None:
         self.tables = Tables(config)
         self.imported: list[Any] = []
-        self.gone: list[str] = []
+        self.floors: list[str] = []
         self.sync = MetadataSync(
             self.tables.topics,
             self.tables.groups,
@@ -56,7 +56,7 @@ class Slave:
             address=lambda: "",
             watch=lambda address: pytest.fail("not called"),
             import_offsets=self.imported.append,
-            topic_gone=self.gone.append,
+            raise_floors=self.floors.append,
         )
 
 
@@ -80,7 +80,7 @@ def test_slave_ends_with_the_masters_tables(tmp_path: Path) -> None:
     assert slave.tables.topics.rows == master.topics.rows
     assert slave.tables.groups.rows == master.groups.rows
     assert slave.tables.delays.text == master.delays.text
-    assert slave.imported == [{("t", "g"): {0: 5}}] and slave.gone == ["deleted"]
+    assert slave.imported == [{("t", "g"): {0: 5}}]
 
 
 def test_text_that_is_missing_changes_nothing(tmp_path: Path) -> None:

@@ -101,16 +101,18 @@ class Member(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("lease", "renew_interval", "members", "settled")
+    __slots__ = ("lease", "renew_interval", "members", "settled", "displaced_by")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RENEW_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    DISPLACED_BY_FIELD_NUMBER: _ClassVar[int]
     lease: _duration_pb2.Duration
     renew_interval: _duration_pb2.Duration
     members: _containers.RepeatedCompositeFieldContainer[Member]
     settled: bool
-    def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ...) -> None: ...
+    displaced_by: str
+    def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ..., displaced_by: _Optional[str] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ("access_host",)
