@@ -6,6 +6,7 @@ jars from Maven Central into `RMQ_KIT_BUILD` (by default ~/.cache/rocketmq-kit).
 
 import functools
 import json
+import os
 import shutil
 import socket
 import struct
@@ -22,7 +23,9 @@ from goldens import KIT
 __all__ = ["Remoting", "Server", "broker", "free_port", "kit", "name_server", "need_kit"]
 
 KIT_TIMEOUT_S = 180.0  # includes the first look-up of the jars
-SEND_MESSAGE, RUNTIME_INFO = 10, 28
+SEND_MESSAGE, PULL_MESSAGE, RUNTIME_INFO = 10, 11, 28
+PULL_NOT_FOUND = 19
+WITH_SUBSCRIPTION = 4  # a pull's system flag
 
 
 def need_kit() -> None:
@@ -38,10 +41,13 @@ def resolved(version: str) -> str:
     return kit("resolve", version)
 
 
-def kit(script: str, *arguments: object) -> str:
+def kit(script: str, *arguments: object, java_options: str = "") -> str:
     """Run a script of the kit and return its output."""
     command = [str(KIT / "bin" / script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=KIT_TIMEOUT_S, check=False)
+    environment = os.environ | ({"JAVA_OPT_EXTRA": java_options} if java_options else {})
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=KIT_TIMEOUT_S, check=False
+    )
     assert done.returncode == 0, f"{script} {arguments}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -154,14 +160,14 @@ class Remoting:
         size = struct.unpack_from(">i", answer)[0] & 0xFFFFFF
         return json.loads(answer[4 : 4 + size]), answer[4 + size :]
 
-    def send(self, topic: str, body: bytes, properties: str = "") -> None:
-        """Send a message to queue 0."""
+    def send(self, topic: str, body: bytes, properties: str = "", queue_id: int = 0) -> int:
+        """Send a message, and return its queue offset."""
         fields = {
             "producerGroup": "interop",
             "topic": topic,
             "defaultTopic": "TBW102",
             "defaultTopicQueueNums": "4",
-            "queueId": "0",
+            "queueId": str(queue_id),
             "sysFlag": "0",
             "bornTimestamp": str(time.time_ns() // 1_000_000),
             "flag": "0",
@@ -172,6 +178,26 @@ class Remoting:
         }
         header, _ = self.call(SEND_MESSAGE, fields, body)
         assert header["code"] == 0, header
+        return int(header["extFields"]["queueOffset"])
+
+    def pull(self, group: str, topic: str, queue_id: int, offset: int) -> bytes:
+        """Return up to 32 records of a queue as they stand in the log, none at its end."""
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": str(WITH_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        header, body = self.call(PULL_MESSAGE, fields)
+        assert header["code"] in (0, PULL_NOT_FOUND), header
+        return body if header["code"] == 0 else b""
 
     def log_end(self) -> int:
         """Return the end of the broker's commitlog, -1 when it can't tell yet."""
