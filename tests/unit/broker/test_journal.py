@@ -88,6 +88,27 @@ def test_torn_tail_costs_only_the_last_frame(tmp_path: Path, cut: int, zeroed: b
     assert reopened(book) == {b"first;", b"second;", b"fourth;"}
 
 
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_damage_in_the_middle_costs_what_follows_it_in_that_file(tmp_path: Path, share: float) -> None:
+    book = Book(tmp_path)
+    entries = [b"entry-%d;" % number for number in range(80)]
+    for entry in entries:
+        book.add(entry)
+    book.journal.close()
+    path = max((tmp_path / "whimbrel" / "leases").iterdir(), key=lambda path: path.read_bytes().rfind(b";"))
+    data = bytearray(path.read_bytes())
+    at = 32 + int((data.rindex(b";") - 32) * share)
+    data[at : at + 5] = b"\xff" * 5
+    path.write_bytes(data)
+    book.open()
+    there = list(book.state)
+    assert there == entries[: len(there)]
+    assert abs(len(there) - 80 * share) < 2
+    book.add(b"later;")
+    book.journal.close()
+    assert reopened(book) == {*there, b"later;"}
+
+
 def test_frames_of_an_earlier_generation_are_not_read(book: Book) -> None:
     for number in range(100):
         book.add(b"old-%d;" % number)
