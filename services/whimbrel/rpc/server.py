@@ -139,27 +139,32 @@ async def settled(deferred: Deferred[Any]) -> Any:
     return deferred.result
 
 
+async def answered(path: str, method: UnaryMethod | ServerStreamMethod, raw: bytes, context: Context) -> Any:
+    """Run a handler to its answer, or to the body or the status that its error becomes."""
+    call = make_call(path, context)
+    try:
+        response = method.handle(call, method.request.FromString(raw))
+        if isinstance(response, Deferred):
+            response = await settled(response)
+    except DecodeError as error:
+        await abort(context, call, BadRequest(f"the request does not decode: {error}"))
+    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        known = known_error(call, error)
+        if method.fail is None:
+            await abort(context, call, known)
+        else:
+            call.trailers.append((REASON_KEY, known.reason))
+            response = method.fail(call, known)
+    if call.trailers:
+        context.set_trailing_metadata(tuple(call.trailers))
+    return response
+
+
 def unary(path: str, method: UnaryMethod) -> "Adapter":
     """Adapt a method with one response."""
-    handle, fail, parse = method.handle, method.fail, method.request.FromString
 
     async def answer(raw: bytes, context: Context) -> bytes:
-        call = make_call(path, context)
-        try:
-            response = handle(call, parse(raw))
-            if isinstance(response, Deferred):
-                response = await settled(response)
-        except DecodeError as error:
-            await abort(context, call, BadRequest(f"the request does not decode: {error}"))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
-            known = known_error(call, error)
-            if fail is None:
-                await abort(context, call, known)
-            else:
-                call.trailers.append((REASON_KEY, known.reason))
-                response = fail(call, known)
-        if call.trailers:
-            context.set_trailing_metadata(tuple(call.trailers))
+        response = await answered(path, method, raw, context)
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     return grpc.unary_unary_rpc_method_handler(answer)
@@ -167,26 +172,9 @@ def unary(path: str, method: UnaryMethod) -> "Adapter":
 
 def server_stream(path: str, method: ServerStreamMethod) -> "Adapter":
     """Adapt a method whose responses are all known when it answers."""
-    handle, fail, parse = method.handle, method.fail, method.request.FromString
 
     async def answer(raw: bytes, context: Context) -> None:
-        call = make_call(path, context)
-        try:
-            responses = handle(call, parse(raw))
-            if isinstance(responses, Deferred):
-                responses = await settled(responses)
-        except DecodeError as error:
-            await abort(context, call, BadRequest(f"the request does not decode: {error}"))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
-            known = known_error(call, error)
-            if fail is None:
-                await abort(context, call, known)
-            else:
-                call.trailers.append((REASON_KEY, known.reason))
-                responses = fail(call, known)
-        if call.trailers:
-            context.set_trailing_metadata(tuple(call.trailers))
-        for response in responses:
+        for response in await answered(path, method, raw, context):
             await context.write(response.SerializeToString())
 
     return grpc.unary_stream_rpc_method_handler(answer)
