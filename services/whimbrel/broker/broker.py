@@ -274,14 +274,7 @@ class Broker:
             wall_ms=lambda at: _now_ms() - int((time.monotonic() - at) * 1000),
         )
         messaging = messaging_service(
-            routes=RouteService(
-                self.topics,
-                self.groups,
-                Assignments(self._ask_nameserver),
-                name=options.name,
-                master=master,
-                ports=lambda: frozenset((self.server.port, options.advertise_port)),
-            ),
+            routes=RouteService(self.topics, self.groups, name=options.name, master=master),
             sends=self.sends,
             receives=self.receives,
             sessions=self.sessions,
@@ -432,10 +425,6 @@ class Broker:
             log_end=self.store.written,
             writable=not self.sender.refusal and self.store.writable,
         )
-
-    async def _ask_nameserver(self, question: Outbound[T], metadata: Metadata) -> T | None:
-        """Put a client's question to a nameserver that holds our registration."""
-        return None if self.registration is None else await self.registration.ask(question, metadata)
 
     def _heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
