@@ -362,8 +362,8 @@ class Follower:
             at = event.offset + next(at for at in range(count) if theirs[at] != ours[at])
             raise RemoteProtocolError(
                 f"the master's log differs from ours at byte {at}, before our end {self.known_end}:"
-                " one side came back with a shorter log and went on; keep the store that is right, and start the"
-                " other side with a copy of it or with an empty store"
+                " one side came back with a shorter log and went on; keep the store that is right, and start"
+                " the other side with a copy of it or with an empty store"
             )
         if event.offset + count == self.known_end:
             self.known_end = -1
