@@ -147,10 +147,12 @@ def damages(path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     """Give ways to damage a file, each with its name."""
     data = path.read_bytes()
     chance = random.Random(f"seed {path.name}")
-    at = chance.randrange(len(data) // 4, len(data) // 2)
+    used = len(data.rstrip(b"\0"))  # journals have their room allocated
+    at = chance.randrange(used // 4, used // 2)
     contents = {
-        "cut at 1/4": data[: len(data) // 4],
-        "cut at 1/2": data[: len(data) // 2],
+        "cut at 1/4": data[: used // 4],
+        "cut at 1/2": data[: used // 2],
+        "torn": data[: used - 1].ljust(len(data), b"\0"),
         "without its last byte": data[:-1],
         "empty": b"",
         "zeros": bytes(len(data)),
