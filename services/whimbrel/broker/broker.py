@@ -20,8 +20,10 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from whimbrel.broker.admin_service import AdminService, ReplicationView, SlaveView
+from whimbrel.broker.assignment_service import Assignments
 from whimbrel.broker.clients import Clients
 from whimbrel.broker.consuming import Consumer
 from whimbrel.broker.following import LogFollower, MasterAddress
@@ -52,6 +54,7 @@ from whimbrel.broker.session_service import SessionService
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.rpc.calls import Metadata, Outbound
 from whimbrel.rpc.handlers import Service
 from whimbrel.rpc.server import RunningServer, serve
 from whimbrel.store.codec import pack_host
@@ -274,7 +277,14 @@ class Broker:
             wall_ms=lambda at: _now_ms() - int((time.monotonic() - at) * 1000),
         )
         messaging = messaging_service(
-            routes=RouteService(self.topics, self.groups, name=options.name, master=master),
+            routes=RouteService(
+                self.topics,
+                self.groups,
+                Assignments(self._ask_nameserver),
+                name=options.name,
+                master=master,
+                ports=lambda: frozenset((self.server.port, options.advertise_port)),
+            ),
             sends=self.sends,
             receives=self.receives,
             sessions=self.sessions,
@@ -425,6 +435,10 @@ class Broker:
             log_end=self.store.written,
             writable=not self.sender.refusal and self.store.writable,
         )
+
+    async def _ask_nameserver(self, question: Outbound[Any], metadata: Metadata) -> Any:
+        """Put a client's question to a nameserver that holds our registration."""
+        return None if self.registration is None else await self.registration.ask(question, metadata)
 
     def _heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""

@@ -14,13 +14,15 @@ Nameservers share nothing, so each has a task and a state of its own; a dead one
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
+from whimbrel.errors import WhimbrelError
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.model.route import Endpoint
+from whimbrel.rpc.calls import Metadata, Outbound, perform
 from whimbrel.rpc.channel import open_aio_channel
 from whimbrel.rpc.session import open_session, read_answer, session_request
 
@@ -32,6 +34,9 @@ PAUSE_S_MAX = (
 )
 RENEW_S_DEFAULT = 2.0  # until the first answer says
 LEASE_S_DEFAULT = 8.0
+ASK_TIMEOUT_S = 1.0  # clients give up after 3 s
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +81,16 @@ class Registration:
         """Which nameservers hold our registration now."""
         return {link.nameserver: link.accepted for link in self.links}
 
+    async def ask(self, question: Outbound[T], metadata: Metadata) -> T | None:
+        """Ask the nameservers that hold our registration, one after the other; None when none answers."""
+        for link in self.links:
+            if link.channel is not None and link.accepted:
+                try:
+                    return await perform(link.channel, question, metadata, ASK_TIMEOUT_S)
+                except WhimbrelError as error:
+                    log.debug("nameserver %s: %s", link.nameserver, error)
+        return None
+
     async def stop(self) -> None:
         """Leave all nameservers; they remove the broker when its stream ends."""
         for task in self.tasks:
@@ -101,6 +116,7 @@ class Link:
         self.on_members = on_members
         self.on_lost = on_lost
         self.accepted = False
+        self.channel: grpc.aio.Channel | None = None  # the session's
         self.complained = False  # one warning for each time it goes, not one for each attempt
         self.news = asyncio.Event()
         self.renew_s = RENEW_S_DEFAULT
@@ -126,6 +142,7 @@ class Link:
         # A channel for each session: a new one looks the name up again, an old one may wait 30 s with that.
         async with open_aio_channel(self.nameserver) as channel:
             call = open_session(channel, self.requests())
+            self.channel = channel
             try:
                 while True:
                     async with asyncio.timeout(self.lease_s):
@@ -141,6 +158,7 @@ class Link:
                 log.exception("nameserver %s: the session failed", self.nameserver)
                 return "internal error"
             finally:
+                self.channel = None
                 call.cancel()
 
     def heard(self, response: Any) -> None:

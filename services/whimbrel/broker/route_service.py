@@ -1,12 +1,17 @@
-"""QueryRoute and QueryAssignment for this broker alone: SDKs that were given its address ask for both.
+"""QueryRoute and QueryAssignment, asked of a broker.
 
-The nameserver answers for the whole cluster; a broker knows only itself, and gives back the address that it
-was asked under, since that one works for the caller. A slave shows itself without the write permission, under
-broker id 0: SDKs look at no other.
+QueryRoute is for clients that were given a broker's address instead of a nameserver's: a broker knows only
+itself, and gives back the address that it was asked under, since that one works for the caller. A slave shows
+itself without the write permission, under broker id 0: SDKs look at no other. QueryAssignment is what most
+SDKs' push consumers ask brokers for, whatever address they were given: it goes on to a nameserver
+(broker/assignment_service.py), and is answered here only for clients that were given this broker's address
+while no nameserver answers.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+from whimbrel.broker.assignment_service import Assignments
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.reply_service import OK, namespace_of
 from whimbrel.broker.topics import TopicTable
@@ -33,9 +38,20 @@ _ACCEPTED: dict[MessageType, tuple[v2.MessageType, ...]] = {
 class RouteService:
     """Answers where this broker's queues are."""
 
-    def __init__(self, topics: TopicTable, groups: GroupTable, *, name: str, master: bool) -> None:
-        """Take the tables."""
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        assignments: Assignments,
+        *,
+        name: str,
+        master: bool,
+        ports: Callable[[], frozenset[int]],
+    ) -> None:
+        """Take the tables, and the ports under which this broker is known."""
         self._topics, self._groups = topics, groups
+        self._assignments = assignments
+        self._ports = ports
         self._name = name
         self._master = master
 
@@ -80,10 +96,19 @@ class RouteService:
         return response
 
     def query_assignment(self, call: Call, request: messaging.QueryAssignmentRequest) -> Any:
-        """Assign the broker as a whole, or, to an ordered group, each of its queues."""
-        topic = self._topic(request.topic.name)
+        """Assign each broker that has the topic, as a nameserver knows them."""
+        check_topic(request.topic.name)
         check_group(request.group.name)
         _check_endpoints(request.endpoints)
+        return self._assignments.answer(call, request, lambda: self._alone(call, request))
+
+    def _alone(
+        self, call: Call, request: messaging.QueryAssignmentRequest
+    ) -> messaging.QueryAssignmentResponse | None:
+        """Assign this broker as a whole, or each of its queues to an ordered group; None: not its to say."""
+        if self._ports().isdisjoint(address.port for address in request.endpoints.addresses):
+            return None  # the endpoints are a nameserver's
+        topic = self._topic(request.topic.name)
         if not topic.readable:
             raise Forbidden(f"topic {topic.name} has no readable queue here")
         group = self._groups.get(request.group.name)

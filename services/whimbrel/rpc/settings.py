@@ -2,9 +2,9 @@
 
 The answer starts as a copy of what the client sent; the server decides these:
 
-    producer    at most 3 attempts, exponential backoff (the only kind SDKs take there), body limit, type
-    check consumer    the group's attempts and order, backoff, 32 messages a receive, polls of 20 s both
-    metrics off: an SDK with metrics on exports them to us every minute
+    producer  at most 3 attempts, exponential backoff (the only kind SDKs take there), body limit, type check
+    consumer  the group's attempts and order, backoff, 32 messages a receive, polls of 20 s
+    both      metrics off: an SDK with metrics on exports them to us every minute
 
 A consumer's backoff depends on the SDK: Node reads exponential only (a customized one makes it retry at
 once), Python customized only, in whole seconds. The other SDKs read both.
