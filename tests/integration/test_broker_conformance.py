@@ -448,8 +448,9 @@ def test_parked_poll_is_woken_by_a_send(api: Api, topic: str) -> None:
         assert time.monotonic() - started < 1
 
 
-def test_assignment_is_stable_and_names_the_whole_broker(channel: grpc.Channel) -> None:
-    endpoints = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="127.0.0.1", port=1)])
+def test_assignment_is_stable_and_names_the_whole_broker(channel: grpc.Channel, broker: Process) -> None:
+    port = int(broker.grpc.rpartition(":")[2])
+    endpoints = v2.Endpoints(scheme=v2.IPv4, addresses=[v2.Address(host="127.0.0.1", port=port)])
     group = v2.Resource(name="group")
     answers = [
         Api(channel, f"c@{n % 2}")(
