@@ -350,7 +350,8 @@ class Consumer:
         state = self._table.state(group, topic, queue_id)
         if state.epoch or (state.started and offset <= state.committed):
             return False
-        self.ledger.commit([(state, 0, offset, None)])
+        # On a full disk the file still has it, and the next start takes it over again.
+        self.ledger.commit_anyway([(state, 0, offset, None)])
         return True
 
     def committed_offsets(self) -> dict[tuple[str, str], dict[int, int]]:

@@ -147,10 +147,15 @@ class LogWriter:
         self.mark.check = state.verified_from
         self.borders = [self.mark.check, state.end]
         self.mark.add_cut(state.end)
-        self.mark.save(root)
+        try:
+            self.mark.save(root)
+            write_checkpoint(root)
+            (root / "abort").touch()
+        except OSError as error:  # a few bytes each, but without them the log can't be opened for writing
+            raise StoreError(
+                f"the marks of the store {root} can't be written: {error}; see to it, then start again"
+            ) from error
         self.cut = self.mark.cut
-        write_checkpoint(root)
-        (root / "abort").touch()
         if state.begin < state.end:
             self.open_tail()
         epoch = self.page.recovered(
