@@ -20,6 +20,7 @@ from processes import Cluster, Process, environment, until
 from smalldisk import SmallDisk
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.store.jsonconfig import load
 from whimbrel.store.pages import FULL_ADVICE
 from whimbrel.store.verify import verify
 from whimbrel.store.watermark import WatermarkPage
@@ -271,6 +272,7 @@ def test_store_of_rocketmq_on_a_full_disk_kills_nobody(
 ) -> None:
     """Whatever room there is, a broker serves the store or ends with one clear sentence, and by no signal."""
     store = golden(name, disk.path / "store")
+    offsets = group_offsets(store)
     settings: dict[str, object] = {**NEVER, **sizes(name), "nameservers": ""}
     process = Process(tmp_path, "broker", "broker", store=store, **settings)
     served: list[int] = []
@@ -292,7 +294,14 @@ def test_store_of_rocketmq_on_a_full_disk_kills_nobody(
         process.kill()
     assert verify(store) == []
     assert served
+    assert group_offsets(store) == offsets
     measured(f"{name} is served with so many bytes free: {served}")
+
+
+def group_offsets(store: Path) -> dict[str, dict[int, int]]:
+    """Return how far the groups are, as RocketMQ's file has it."""
+    content = load(store / "config" / "consumerOffset.json") or {"offsetTable": {}}
+    return {name: queues for name, queues in content["offsetTable"].items() if queues}
 
 
 def look(process: Process, *, empty: bool) -> None:
