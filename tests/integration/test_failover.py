@@ -270,7 +270,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.mark.parametrize("broker", ["dead", "hung"])
+@pytest.mark.parametrize("broker", ["dead", pytest.param("hung", marks=pytest.mark.slow)])
 def test_replicator_of_a_slave_without_a_broker_keeps_a_shorter_master_from_writing(
     broker: str, cluster: Cluster
 ) -> None:
@@ -299,7 +299,10 @@ def test_shorter_master_does_not_write_while_the_slave_ahead_restarts(cluster: C
     lost.untouched()
 
 
-@pytest.mark.parametrize("order", ["nameserver restarted", "master before the nameserver"])
+@pytest.mark.parametrize(
+    "order",
+    ["nameserver restarted", pytest.param("master before the nameserver", marks=pytest.mark.slow)],
+)
 def test_shorter_master_does_not_write_whatever_starts_when(order: str, cluster: Cluster) -> None:
     lost = Lost(cluster)
     cluster.nameserver.kill()
@@ -313,6 +316,7 @@ def test_shorter_master_does_not_write_whatever_starts_when(order: str, cluster:
     lost.untouched()
 
 
+@pytest.mark.slow
 def test_shorter_master_does_not_write_when_one_of_two_slaves_is_ahead(tmp_path: Path) -> None:
     with Cluster(tmp_path, slaves=2) as cluster:
         until(Peer(cluster.master).writable, timeout=15)

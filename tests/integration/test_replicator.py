@@ -1,8 +1,10 @@
 """Replicators as real processes, over a master's log that the test writes: equal bytes whatever is killed."""
 
 import random
+import signal
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from masterlog import MasterLog, log_files, same_log
 from processes import Process, until
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
+from whimbrel.store.view import LogView
 from whimbrel.store.watermark import SLAVES_MAX, WatermarkPage
 from whimbrel.wakeup import Doorbell
 
@@ -186,6 +189,59 @@ def test_a_slave_and_a_master_that_went_different_ways_do_not_go_on(tmp_path: Pa
             until(lambda: "differs from ours at byte" in slave.log_tail(), what="the slave saying so")
             assert slave.running and ours.running
     assert log_bytes(tmp_path / "slave") == before
+
+
+def test_a_slave_that_retention_has_left_behind_is_told_so_and_an_empty_one_begins_where_the_log_does(
+    tmp_path: Path,
+) -> None:
+    with MasterLog(tmp_path / "master", file_size=FILE) as master, feeder(tmp_path, master.root) as ours:
+        master.append(200)
+        with follower(tmp_path, tmp_path / "slave", ours.ha) as slave:
+            caught_up(master, slave.store)
+            slave.stop()
+        before, end = log_bytes(tmp_path / "slave"), master.end
+        master.append(700)
+        master.log.options = replace(master.log.options, disk_clean_ratio=0.0, disk_used_ratio_max=0.0)
+        assert master.log.run_retention(0) > 2
+        assert master.log.begin > end
+        with follower(tmp_path, tmp_path / "slave", ours.ha) as slave:
+            until(lambda: "must start with an empty store" in master.page.trouble, what="a refusal")
+            until(lambda: "without a word" in slave.log_tail(), what="the slave saying so")
+            assert master.page.live_acks() == [] and master.page.refused_count == 0
+        assert log_bytes(tmp_path / "slave") == before
+        with follower(tmp_path, tmp_path / "empty", ours.ha) as slave:
+            caught_up(master, slave.store)
+            assert min(log_files(slave.store)) == master.log.begin
+
+
+def test_retention_does_not_hurt_a_slave_that_stands_still(tmp_path: Path) -> None:
+    with MasterLog(tmp_path / "master", file_size=FILE) as master, feeder(tmp_path, master.root) as ours:
+        master.append(50)
+        with follower(tmp_path, tmp_path / "slave", ours.ha) as slave:
+            caught_up(master, slave.store)
+            slave.signal(signal.SIGSTOP)
+            for _ in range(100):  # more than the sockets hold
+                master.append(10, body_bytes=6000)
+            master.log.options = replace(master.log.options, disk_clean_ratio=0.0)
+            while master.log.run_retention(0):
+                pass
+            slave.signal(signal.SIGCONT)
+            page = WatermarkPage.open(slave.store)
+            until(
+                lambda: page.written == master.end or "behind" in master.page.trouble
+                or "must start" in master.page.trouble,
+                what="an end of it",
+            )  # fmt: skip
+            reached = page.written
+            page.close()
+        ours.kill()
+    theirs = log_files(tmp_path / "slave")
+    kept = log_files(tmp_path / "master")
+    for start, path in theirs.items():
+        if start in kept:
+            size = max(min(FILE, reached - start), 0)
+            assert path.read_bytes()[:size] == kept[start].read_bytes()[:size]
+    assert LogView.of(tmp_path / "slave").end <= reached
 
 
 def test_a_record_that_had_half_arrived_is_taken_again_after_a_kill(tmp_path: Path) -> None:

@@ -27,12 +27,15 @@ from typing import Any, Protocol
 from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
 from whimbrel.wakeup import WAKE_POLL_S
 
-__all__ = ["PARKED_MAX", "Durability", "Sender"]
+__all__ = ["PARKED_BYTES_MAX", "PARKED_MAX", "Durability", "Sender"]
 
 _log = logging.getLogger(__name__)
 
 # sends that wait; at 100 k a second that is 0.2 s, and each holds about 1 KiB besides its message
 PARKED_MAX = 20_000
+# Bytes of log that they take: the transport keeps the request of each until it is answered, and with 4 MiB
+# bodies 20,000 would be 80 GB. A disk or a slave takes a part of a second for this.
+PARKED_BYTES_MAX = 64 << 20
 INDEX_WITHIN_S = 0.05  # the index takes messages by groups; a few that make none wait no longer
 RING_APART_S = 0.001  # asynchronous replication: how often a replicator is woken that sleeps again and again
 
@@ -151,6 +154,8 @@ class Sender:
             raise NotWritable(self.refusal)
         if self.waits and len(self._parked) >= PARKED_MAX:
             raise Throttled(f"{PARKED_MAX} sends wait for the disk or for slaves already")
+        if self._parked and self._store.written - self._parked[0].end > PARKED_BYTES_MAX:
+            raise Throttled(f"sends of {PARKED_BYTES_MAX} bytes wait for the disk or for slaves already")
         needed = self._durability.acks
         if needed:
             found = self._near_slaves()

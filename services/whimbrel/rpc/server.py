@@ -34,7 +34,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from whimbrel.errors import BadRequest, Refused, WhimbrelError
+from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
 from whimbrel.rpc.handlers import (
     BidiMethod,
     Call,
@@ -65,6 +65,10 @@ OUTBOX_MESSAGES_MAX = 1024
 OUTBOX_BYTES_MAX = (
     16 * 1024 * 1024
 )  # so that a thousand hung peers can't eat the machine; one message may be larger
+
+# Answers of several messages that one connection may leave unread; each may have 4 MiB, and the transport
+# holds them a second time. Who does not read gets no more until it does; others are not concerned.
+UNREAD_BYTES_MAX = 32 * 1024 * 1024
 
 STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
 
@@ -139,10 +143,17 @@ async def settled(deferred: Deferred[Any]) -> Any:
     return deferred.result
 
 
-async def answered(path: str, method: UnaryMethod | ServerStreamMethod, raw: bytes, context: Context) -> Any:
-    """Run a handler to its answer, or to the body or the status that its error becomes."""
+async def answered(
+    path: str, method: UnaryMethod | ServerStreamMethod, raw: bytes, context: Context, *, full: bool = False
+) -> Any:
+    """Run a handler to its answer, or to the body or the status that its error becomes.
+
+    `full` refuses the call: its peer leaves too much unread.
+    """
     call = make_call(path, context)
     try:
+        if full:
+            raise Throttled(f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client")
         response = method.handle(call, method.request.FromString(raw))
         if isinstance(response, Deferred):
             response = await settled(response)
@@ -170,12 +181,29 @@ def unary(path: str, method: UnaryMethod) -> "Adapter":
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def server_stream(path: str, method: ServerStreamMethod) -> "Adapter":
-    """Adapt a method whose responses are all known when it answers."""
+def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int]) -> "Adapter":
+    """Adapt a method whose responses are all known when it answers.
+
+    `unread` counts the bytes that wait for each peer.
+    """
 
     async def answer(raw: bytes, context: Context) -> None:
-        for response in await answered(path, method, raw, context):
-            await context.write(response.SerializeToString())
+        peer = context.peer()
+        full = unread.get(peer, 0) > UNREAD_BYTES_MAX
+        responses = await answered(path, method, raw, context, full=full)
+        frames = [response.SerializeToString() for response in responses]
+        del responses
+        size = sum(map(len, frames))
+        unread[peer] = unread.get(peer, 0) + size
+        try:
+            for frame in frames:
+                await context.write(frame)
+        except grpc.aio.InternalError:
+            return  # the peer went while a message was being written
+        finally:
+            unread[peer] -= size
+            if not unread[peer]:
+                del unread[peer]
 
     return grpc.unary_stream_rpc_method_handler(answer)
 
@@ -240,6 +268,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.outboxes: set[StreamOutbox] = set()
+        self.unread: dict[str, int] = {}  # bytes of answers, by peer
         self.readers: set[asyncio.Task[None]] = set()
 
     def close(self, error: Exception) -> None:
@@ -344,7 +373,7 @@ def adapt(path: str, method: UnaryMethod | ServerStreamMethod | BidiMethod, stre
     if isinstance(method, UnaryMethod):
         return unary(path, method)
     if isinstance(method, ServerStreamMethod):
-        return server_stream(path, method)
+        return server_stream(path, method, streams.unread)
     return bidi(path, method, streams)
 
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from whimbrel.broker.sending import INDEX_WITHIN_S, PARKED_MAX, RING_APART_S, Durability, Sender
+from whimbrel.broker.sending import (
+    INDEX_WITHIN_S,
+    PARKED_BYTES_MAX,
+    PARKED_MAX,
+    RING_APART_S,
+    Durability,
+    Sender,
+)
 from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
 
 
@@ -276,6 +283,19 @@ def test_sends_beyond_the_bound_are_throttled() -> None:
     with pytest.raises(Throttled):
         rig.send()
     assert rig.log.written == written
+
+
+def test_bytes_that_wait_are_bounded_as_well() -> None:
+    rig = Rig(acks=1)
+    rig.page.acks = [0]
+    rig.send()
+    rig.log.written += PARKED_BYTES_MAX
+    rig.send()
+    with pytest.raises(Throttled):
+        rig.send()
+    rig.page.acks = [rig.log.written]
+    rig.sender.settle()
+    rig.send()
 
 
 def test_closing_answers_what_waits_and_refuses_the_rest() -> None:
