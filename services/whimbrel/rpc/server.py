@@ -201,9 +201,9 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int])
         except grpc.aio.InternalError:
             return  # the peer went while a message was being written
         finally:
-            unread[peer] -= size
-            if not unread[peer]:
-                del unread[peer]
+            left = unread.pop(peer, 0) - size
+            if left > 0:
+                unread[peer] = left
 
     return grpc.unary_stream_rpc_method_handler(answer)
 
