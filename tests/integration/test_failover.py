@@ -432,7 +432,7 @@ def test_hung_master_leaves_the_route_and_wakes_up_as_the_only_writer(cluster: C
         queues = nameserver.route(TOPIC).message_queues
         return {(one.broker.endpoints.addresses[0].port, one.permission) for one in queues}
 
-    assert routed() == {(port, v2.READ_WRITE)}
+    until(lambda: routed() == {(port, v2.READ_WRITE)}, timeout=5, what="the topic in the route")
     until(equal_logs(cluster.master, cluster.slaves[0]), what="a slave that holds all")
     cluster.master.signal(signal.SIGSTOP)
     until(lambda: port not in {one for one, _ in routed()}, timeout=10, what="the route without it")
