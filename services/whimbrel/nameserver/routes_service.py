@@ -30,6 +30,9 @@ from whimbrel.rpc.settings import settings_answer, settings_for
 __all__ = ["RoutesService"]
 
 SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
+# Ids below zero stand for all queues of a broker; the master has the one that RocketMQ gives. Each slave has
+# its own: Node's push consumer tells queues apart by topic, broker name and this id, and would go on polling a
+# dead master's address.
 ANY_QUEUE = -1
 
 
@@ -102,7 +105,7 @@ class RoutesService:
             response.assignments.add().message_queue.CopyFrom(
                 v2.MessageQueue(
                     topic=resource,
-                    id=ANY_QUEUE,
+                    id=ANY_QUEUE - entry.broker.id,
                     permission=permission_of(read=True, write=writable),
                     broker=self.broker(entry, request.endpoints),
                     accept_message_types=ACCEPTED.get(queues.message_type, ACCEPTED["NORMAL"]),
