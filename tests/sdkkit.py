@@ -24,6 +24,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from processes import environment, until
+from whimbrel.client import Message
+from whimbrel.client.sync import Producer
+from whimbrel.errors import WhimbrelError
 
 __all__ = ["LANGUAGES", "DevCluster", "Line", "Missing", "Program", "prepare"]
 
@@ -33,6 +36,7 @@ INSTALL_TIMEOUT_S = 900  # one step of it; Rust's compiles 200 crates
 START = "from whimbrel.cli.main import run; run()"
 
 POLL_S = 0.02
+numbers = itertools.count()
 
 Line = tuple[str, ...]
 
@@ -275,6 +279,19 @@ class DevCluster:
     def wait_restarted(self, role: str, pid: int) -> None:
         """Wait until a process with another process id has taken the place of a killed one."""
         until(lambda: self.pid(role) not in (0, pid), timeout=30, what=f"a new {role}")
+
+    def wait_settled(self) -> None:
+        """Wait until a topic that is new can be sent to: some SDKs do not try twice when they start."""
+        until(self.takes_messages, timeout=30, what="the cluster")
+
+    def takes_messages(self) -> bool:
+        """Tell whether it takes a message for a topic that it does not know yet."""
+        with Producer(self.endpoint) as producer:
+            try:
+                producer.send(Message(topic=f"settled-{next(numbers)}", body=b"x"))
+            except WhimbrelError:
+                return False
+        return True
 
     def __enter__(self) -> Self:
         return self

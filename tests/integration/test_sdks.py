@@ -179,6 +179,7 @@ class Clients:
     """A producer that goes on sending, and consumers of what it sends; as the programs see it."""
 
     def __init__(self, language: str, cluster: DevCluster, topic: str) -> None:
+        cluster.wait_settled()  # after the fault of the case before
         endpoint = cluster.endpoint
         self.producer = Program(language, "produce", endpoint, topic, "m", 0, PAUSE_MS)
         self.consumers = [(Program(language, "simple", endpoint, topic, f"{topic}-simple", "*"), "acked")]
