@@ -30,9 +30,9 @@ from whimbrel.rpc.settings import settings_answer, settings_for
 __all__ = ["RoutesService"]
 
 SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
-# Ids below zero stand for all queues of a broker; the master has the one that RocketMQ gives, slaves have their
-# own: Node's push consumer tells queues apart by topic, broker name and this id, and would go on polling a dead
-# master's address.
+# Ids below zero stand for all queues of a broker; the master has the one that RocketMQ gives, each slave its
+# own: Node's push consumer tells queues apart by topic, broker name and this id, and would go on polling the
+# address of a dead master.
 ANY_QUEUE = -1
 
 
