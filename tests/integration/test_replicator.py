@@ -12,6 +12,7 @@ import pytest
 from masterlog import MasterLog, log_files, same_log
 from processes import Process, until
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
+from whimbrel.replicator.follower import COMPARE_BYTES
 from whimbrel.store.view import LogView
 from whimbrel.store.watermark import SLAVES_MAX, WatermarkPage
 from whimbrel.wakeup import Doorbell
@@ -185,7 +186,10 @@ def test_a_slave_and_a_master_that_went_different_ways_do_not_go_on(tmp_path: Pa
     # Records of equal sizes, so that even the borders between them are the same.
     with MasterLog(tmp_path / "other", file_size=FILE, seed=2) as other:
         other.append(60)
-        with feeder(tmp_path, other.root) as ours, follower(tmp_path, tmp_path / "slave", ours.ha) as slave:
+        with (
+            feeder(tmp_path, other.root) as ours,
+            follower(tmp_path, tmp_path / "slave", ours.ha, compare_bytes=COMPARE_BYTES) as slave,
+        ):
             until(lambda: "differs from ours at byte" in slave.log_tail(), what="the slave saying so")
             assert slave.running and ours.running
     assert log_bytes(tmp_path / "slave") == before

@@ -11,9 +11,10 @@ report tells what fdatasync has confirmed, and one sync serves all frames that c
 
 **The two logs are compared before ours goes on.** Nothing in the protocol tells a master that lost its tail
 and has written something else since from the one we knew. So a connection asks for the log from up to
-`OVERLAP_BYTES` before our end, which any master takes for where our log ends, and what comes must equal what
+`COMPARE_BYTES` before our end, which any master takes for where our log ends, and what comes must equal what
 we have. A master that falls silent within that piece has a shorter log: it is told our real end, so that it
-knows, and refuses us.
+knows, and refuses us. A master that is named by `master_ha`, one of RocketMQ's perhaps, hears what a slave of
+RocketMQ's would say, unless the setting `compare_bytes` asks for more.
 
 The log is opened, and with that recovered and locked, by whoever makes the follower. Any end of a
 connection leads back to IDLE; the wait doubles from 0.1 s to 2 s, and starts anew once frames have come in.
@@ -49,8 +50,8 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 2.0
 FULL_RETRY_S = 0.5
 NOTHING = memoryview(b"")
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
-OVERLAP_BYTES = 64 * 1024  # of our log's end that a master must show to have as well
-OVERLAP_S = 0.3  # its silence that means that it has no more; masters send at once what they have
+COMPARE_BYTES = 64 * 1024  # of our log's end that a master must show to have as well
+SILENT_S = 0.3  # its silence that means that it has no more; masters send at once what they have
 
 
 class Follower:
@@ -96,6 +97,9 @@ class Follower:
         self.staged = False
         self.out = b""  # the rest of a report that the socket did not take whole
         self.grown = -1
+        self.compare_bytes = options.compare_bytes
+        if options.compare_bytes < 0:
+            self.compare_bytes = 0 if options.master_ha else COMPARE_BYTES
         self.known_end = -1  # our log's end, while the master's has not been compared up to there
         self.silent_at = 0.0  # when a master that is still being compared is taken to have no more
         self.retention_at = float("-inf")
@@ -209,8 +213,8 @@ class Follower:
                 self.log.flush()  # the first report acknowledges all that we have
             end = self.log.end
             # Within one file: the master may have removed the one before. Never 0, which means an empty log.
-            start = end - min(OVERLAP_BYTES, end % self.log.file_size, max(end - 1, 0))
-            self.known_end, self.silent_at = (end if start < end else -1), now + OVERLAP_S
+            start = end - min(self.compare_bytes, end % self.log.file_size, max(end - 1, 0))
+            self.known_end, self.silent_at = (end if start < end else -1), now + SILENT_S
             self.core = SlaveProtocol(
                 end=start,
                 file_size=self.log.file_size,
@@ -267,7 +271,7 @@ class Follower:
             raise ConnectionClosed(self.parting())
         if not self.received and self.known_end < 0:
             self.trouble("")  # whatever there was: the master talks to us
-        self.silent_at = now + OVERLAP_S
+        self.silent_at = now + SILENT_S
         self.received += count
         self.filled += count
         self.core.heard_at = now

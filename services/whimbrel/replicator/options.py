@@ -37,6 +37,12 @@ class ReplicatorOptions:
     commitlog_file_size: int = option(
         0, minimum=0, help="slave with an empty store: size of the master's log files, 0 = 1 GiB"
     )
+    compare_bytes: int = option(
+        -1,
+        minimum=-1,
+        help="slave: what the master must show of our log's end before we go on; 0 = nothing, as RocketMQ;"
+        " -1 = 64 KiB of a master that the broker knows, nothing of one given by master_ha",
+    )
     flush: Literal["sync", "async"] = option(
         "async", help="slave: acknowledge what is on disk, or what is in memory"
     )

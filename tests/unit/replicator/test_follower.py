@@ -9,7 +9,7 @@ import pytest
 
 from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.replicator.follower import OVERLAP_BYTES, RECEIVE_BYTES, Follower
+from whimbrel.replicator.follower import COMPARE_BYTES, RECEIVE_BYTES, Follower
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.store.commitlog import LogWriter
@@ -22,7 +22,7 @@ TURNS_MAX = 2000
 class Stage:
     """The follower, its log, and the master's end of the connection."""
 
-    def __init__(self, root: Path, *, flush: str = "async") -> None:
+    def __init__(self, root: Path, *, flush: str = "async", compare_bytes: int = COMPARE_BYTES) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(10)
         port = self.listener.getsockname()[1]
@@ -31,6 +31,7 @@ class Stage:
             store=str(root),
             master_ha=f"127.0.0.1:{port}",
             flush=flush,  # type: ignore[arg-type]
+            compare_bytes=compare_bytes,
         )
         self.loop = Loop(root)
         store = StoreOptions(commitlog_file_size=FILE, flush=options.flush, flush_interval_ms=3_600_000)
@@ -223,7 +224,7 @@ def test_a_master_shows_the_end_of_our_log_before_it_goes_on(stage: Stage, size:
     stage.send(framed(data[:150_001], 1 << 20))
     stage.reported(150_001)
     reconnect(stage)
-    start = 150_001 - OVERLAP_BYTES
+    start = 150_001 - COMPARE_BYTES
     assert stage.reports == [start]
     stage.send(framed(data[start:], size, start))
     stage.reported(len(data))
@@ -239,6 +240,18 @@ def test_a_short_log_is_not_asked_for_as_if_it_were_empty(stage: Stage) -> None:
     assert stage.reports == [1]
 
 
+def test_a_master_given_by_its_address_hears_what_a_slave_of_rocketmq_would_say(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, compare_bytes=-1)
+    stage.connect()
+    stage.send(frame(0, b"x" * 1000))
+    stage.reported(1000)
+    reconnect(stage)
+    assert stage.reports == [1000]
+    stage.send(frame(1000, b"y"))
+    stage.reported(1001)
+    stage.close()
+
+
 @pytest.mark.parametrize("other", [0, 70_000, 99_999])
 def test_a_master_with_another_log_is_refused_and_ours_stays(stage: Stage, other: int) -> None:
     ours = random.Random(1).randbytes(100_000)
@@ -246,7 +259,7 @@ def test_a_master_with_another_log_is_refused_and_ours_stays(stage: Stage, other
     stage.send(framed(ours, 1 << 20))
     stage.reported(len(ours))
     reconnect(stage)
-    start = len(ours) - OVERLAP_BYTES
+    start = len(ours) - COMPARE_BYTES
     theirs = ours[:other] + random.Random(2).randbytes(150_000 - other)
     first = next(at for at in range(max(start, other), len(ours)) if ours[at] != theirs[at])
     stage.send(framed(theirs[start:], 32 * 1024, start))
@@ -262,7 +275,7 @@ def test_a_master_that_has_less_is_told_our_real_end(stage: Stage) -> None:
     stage.send(framed(ours, 1 << 20))
     stage.reported(len(ours))
     reconnect(stage)
-    start = len(ours) - OVERLAP_BYTES
+    start = len(ours) - COMPARE_BYTES
     stage.send(frame(start, ours[start:90_000]))
     stage.reported(len(ours))
     stage.master.close()
