@@ -22,7 +22,6 @@ from whimbrel.broker.filters import TagFilter, compile_filter
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.holds import POLLS_MAX, poll_time_ms
 from whimbrel.broker.pulling import Pulled, PullWish
-from whimbrel.broker.reply_service import OK, common_status, namespace_of, status_of
 from whimbrel.broker.taking import Delivered, Wish
 from whimbrel.broker.topics import AUTO_QUEUES, TopicTable
 from whimbrel.errors import (
@@ -46,6 +45,7 @@ from whimbrel.model.names import (
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.answers import OK, common_status, namespace_of, status_of
 from whimbrel.rpc.handlers import Call, Deferred
 
 __all__ = ["SUGGESTION_TRAILER", "ReadSplitting", "ReceiveService"]

@@ -13,26 +13,16 @@ from typing import Any
 
 from whimbrel.broker.assignment_service import Assignments
 from whimbrel.broker.groups import GroupTable
-from whimbrel.broker.reply_service import OK, namespace_of
 from whimbrel.broker.topics import TopicTable
-from whimbrel.errors import Forbidden, IllegalAccessPoint, TopicNotFound
+from whimbrel.errors import Forbidden, TopicNotFound
 from whimbrel.model.names import check_group, check_topic
-from whimbrel.model.topic import MessageType, Permission, TopicConfig
+from whimbrel.model.topic import Permission, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.answers import ACCEPTED, OK, check_endpoints, namespace_of, permission_of
 from whimbrel.rpc.handlers import Call
 
 __all__ = ["RouteService"]
-
-_ACCEPTED: dict[MessageType, tuple[v2.MessageType, ...]] = {
-    MessageType.NORMAL: (v2.NORMAL,),
-    MessageType.FIFO: (v2.FIFO,),
-    MessageType.DELAY: (v2.DELAY,),
-    MessageType.TRANSACTION: (v2.TRANSACTION,),
-    MessageType.MIXED: (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
-    MessageType.LITE: (v2.LITE,),
-    MessageType.PRIORITY: (v2.PRIORITY,),
-}
 
 
 class RouteService:
@@ -77,19 +67,19 @@ class RouteService:
             id=queue_id,
             permission=permission,
             broker=v2.Broker(name=self._name, id=0, endpoints=endpoints),
-            accept_message_types=_ACCEPTED[topic.message_type],
+            accept_message_types=ACCEPTED[topic.message_type],
         )
 
     def query_route(self, call: Call, request: messaging.QueryRouteRequest) -> Any:
         """List the queues of a topic on this broker."""
         topic = self._topic(request.topic.name)
-        _check_endpoints(request.endpoints)
+        check_endpoints(request.endpoints)
         resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
         response = messaging.QueryRouteResponse(status=OK)
         readable = topic.read_queues if topic.permission & Permission.READ else 0
         writable = topic.write_queues if topic.permission & Permission.WRITE and self._master else 0
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
-            permission = _permission(read=queue_id < readable, write=queue_id < writable)
+            permission = permission_of(read=queue_id < readable, write=queue_id < writable)
             response.message_queues.append(
                 self._queue(topic, queue_id, permission, resource, request.endpoints)
             )
@@ -99,7 +89,7 @@ class RouteService:
         """Assign each broker that has the topic, as a nameserver knows them."""
         check_topic(request.topic.name)
         check_group(request.group.name)
-        _check_endpoints(request.endpoints)
+        check_endpoints(request.endpoints)
         return self._assignments.answer(call, request, lambda: self._alone(call, request))
 
     def _alone(
@@ -113,26 +103,10 @@ class RouteService:
             raise Forbidden(f"topic {topic.name} has no readable queue here")
         group = self._groups.get(request.group.name)
         queue_ids = range(topic.read_queues) if group is not None and group.fifo else (-1,)
-        permission = _permission(read=True, write=topic.writable and self._master)
+        permission = permission_of(read=True, write=topic.writable and self._master)
         resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
         response = messaging.QueryAssignmentResponse(status=OK)
         for queue_id in queue_ids:
             queue = self._queue(topic, queue_id, permission, resource, request.endpoints)
             response.assignments.add(message_queue=queue)
         return response
-
-
-def _permission(*, read: bool, write: bool) -> v2.Permission:
-    if read:
-        return v2.READ_WRITE if write else v2.READ
-    return v2.WRITE if write else v2.NONE
-
-
-def _check_endpoints(endpoints: v2.Endpoints) -> None:
-    if not endpoints.addresses or endpoints.scheme == v2.ADDRESS_SCHEME_UNSPECIFIED:
-        raise IllegalAccessPoint("the request names no access point")
-    if endpoints.scheme == v2.DOMAIN_NAME and len(endpoints.addresses) != 1:
-        raise IllegalAccessPoint("an access point of the scheme DOMAIN_NAME has exactly one address")
-    for address in endpoints.addresses:
-        if not address.host or not 0 < address.port < 65536:
-            raise IllegalAccessPoint(f"{address.host}:{address.port} can't be dialled")

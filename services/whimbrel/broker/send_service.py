@@ -17,7 +17,6 @@ from hashlib import md5, sha1
 from typing import Any
 from zlib import crc32
 
-from whimbrel.broker.reply_service import OK, status_of
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import (
@@ -50,6 +49,7 @@ from whimbrel.model.names import (
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.answers import OK, status_of
 from whimbrel.rpc.handlers import Call, Deferred
 from whimbrel.store.codec import RecordDraft, pack_host, tags_code
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from whimbrel.broker.clients import Clients
 from whimbrel.broker.receive_service import ReceiveService
-from whimbrel.broker.reply_service import client_id, status_of
 from whimbrel.broker.route_service import RouteService
 from whimbrel.broker.send_service import SendService
 from whimbrel.broker.session_service import SessionService
 from whimbrel.errors import NotSupported
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.answers import check_client_id, failing_with, status_of
 from whimbrel.rpc.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
 
 __all__ = ["SERVICE", "messaging_service"]
@@ -37,7 +37,7 @@ def messaging_service(
 
     def known(handle: Handle) -> Handle:
         def checked(call: Call, request: Any) -> Any:
-            clients.seen(client_id(call.metadata), call.metadata, clock())
+            clients.seen(check_client_id(call), call.metadata, clock())
             return handle(call, request)
 
         return checked
@@ -48,7 +48,7 @@ def messaging_service(
             name,
             getattr(messaging, f"{name}Request"),
             known(handle),
-            lambda call, error: response(status=status_of(error)),
+            failing_with(response),
         )
 
     return Service(

@@ -19,12 +19,12 @@ from whimbrel.broker.clients import Client, Clients
 from whimbrel.broker.consuming import Consumer
 from whimbrel.broker.filters import compile_filter
 from whimbrel.broker.groups import GroupTable
-from whimbrel.broker.reply_service import OK, client_id, status_of
 from whimbrel.errors import ClientIdRequired
 from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.answers import OK, check_client_id, status_of
 from whimbrel.rpc.handlers import Call, Outbox
 from whimbrel.rpc.settings import group_of, settings_answer, settings_for
 
@@ -55,7 +55,7 @@ class SessionService:
         if group:
             check_group(group)
         self._clients.seen(
-            client_id(call.metadata),
+            check_client_id(call),
             call.metadata,
             self._clock(),
             client_type=request.client_type,
@@ -65,7 +65,7 @@ class SessionService:
 
     def terminate(self, call: Call, request: messaging.NotifyClientTerminationRequest) -> Any:
         """Forget a client that stops, and give back what it holds; an unknown one is fine too."""
-        name = client_id(call.metadata)
+        name = check_client_id(call)
         self._clients.left(name)
         self._consumer.release_client(name, request.group.name or None)
         return messaging.NotifyClientTerminationResponse(status=OK)
@@ -73,7 +73,7 @@ class SessionService:
     def open_telemetry(self, call: Call, outbox: Outbox) -> "_Stream":
         """Take a new Telemetry stream."""
         try:
-            client = self._clients.seen(client_id(call.metadata), call.metadata, self._clock())
+            client = self._clients.seen(check_client_id(call), call.metadata, self._clock())
         except ClientIdRequired as error:
             outbox.send(messaging.TelemetryCommand(status=status_of(error)))
             outbox.close()

@@ -3,7 +3,7 @@
 Business errors never become gRPC statuses there: they travel as `Status{code, message}` inside an OK call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from whimbrel.errors import ClientIdRequired, IllegalAccessPoint, WhimbrelError
@@ -15,6 +15,7 @@ __all__ = [
     "OK",
     "check_client_id",
     "check_endpoints",
+    "common_status",
     "failing_with",
     "namespace_of",
     "permission_of",
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 OK = v2.Status(code=v2.OK, message="OK")
+MULTIPLE = v2.Status(code=v2.MULTIPLE_RESULTS, message="the entries differ")
 
 # What SDKs may send to a topic of each type. An empty list would make them refuse every send.
 ACCEPTED: dict[str, tuple[Any, ...]] = {
@@ -35,19 +37,21 @@ ACCEPTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-def status_of(error: WhimbrelError) -> v2.Status:
-    """Return the error as a status body."""
-    return v2.Status(code=error.code, message=str(error))  # type: ignore[arg-type]
+def status_of(error: Exception) -> v2.Status:
+    """Return the error as a status body; the transport hands over none but `WhimbrelError`s."""
+    code: Any = getattr(error, "code", WhimbrelError.code)  # the stub wants the enum's class
+    return v2.Status(code=code, message=str(error))
+
+
+def common_status(statuses: Sequence[v2.Status]) -> v2.Status:
+    """Return the status that stands over entries: theirs when all agree, else MULTIPLE_RESULTS."""
+    first = statuses[0]
+    return first if all(status.code == first.code for status in statuses) else MULTIPLE
 
 
 def failing_with(response: type[Any]) -> Callable[[Call, Exception], Any]:
     """Return the `fail` function of a method: a response that holds nothing but the status."""
-
-    def fail(call: Call, error: Exception) -> Any:
-        known = error if isinstance(error, WhimbrelError) else WhimbrelError(str(error))
-        return response(status=status_of(known))
-
-    return fail
+    return lambda call, error: response(status=status_of(error))
 
 
 def check_client_id(call: Call) -> str:
