@@ -97,7 +97,8 @@ class Load:
             number += 1
             body = (prefix + b"%d." % number).ljust(self.size, b"x")
             try:
-                answer = peer("SendMessage", messages=[message(TOPIC, body)], timeout=4.0)
+                sent = message(TOPIC, body, message_id=os.urandom(17).hex().upper())
+                answer = peer("SendMessage", messages=[sent], timeout=4.0)
                 code = v2.Code.Name(answer.status.code)
             except grpc.RpcError as error:
                 code = error.code().name
