@@ -286,6 +286,8 @@ def test_an_interrupted_command_ends_with_130(cluster: Cluster) -> None:
         env=environment() | {"WHIMBREL_ENDPOINT": cluster.endpoint},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # Shells start what runs in the background with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with sync.Admin(cluster.endpoint) as admin:
 
