@@ -2,12 +2,8 @@
 
     store -> tables -> consumer -> services -> transport -> registration -> housekeeping -> ready file
 
-**Leading.** A master that has just started takes no writes and keeps receives waiting until it *leads*: a
-nameserver has told it who of its group is alive (`roles.py`), and every live slave has told what was
-acknowledged there meanwhile, and how far its log goes. Waiting for that is bounded, since a slave that does
-not come must not stop the group: by `MERGE_WAIT_S` for slaves that are configured but not there, by
-`LIVE_WAIT_S` for those that nameservers take for alive. Then what the lease state says about messages that
-the log lost is cut, and both are let go.
+A master that has just started takes no writes and keeps receives waiting until it leads (`leading.py`). Then
+what the lease state says about messages that the log lost is cut, and both are let go.
 """
 
 import asyncio
@@ -29,6 +25,7 @@ from whimbrel.broker.consuming import Consumer
 from whimbrel.broker.following import LogFollower, MasterAddress
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.journal import LeaseJournal
+from whimbrel.broker.leading import Leading
 from whimbrel.broker.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.metasync import LeaseSync, MetadataSync
 from whimbrel.broker.offsets import EXPORT_INTERVAL_S, DelayOffsets, OffsetFile
@@ -71,9 +68,6 @@ BEAT_S = 0.5  # of the page; the replicator takes a broker for dead after 3 s
 SWEEP_S = 1.0  # of clients
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 HOLD_S = 5.0  # receives wait no longer for this: without a nameserver they are served from what is known here
-MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
-LIVE_WAIT_S = 10.0  # a hung slave is out of the nameservers' tables by then, one cut off has renewed there
-REFUSED_EARLY_S = 15.0  # after the start: a master that has written for longer is right, whoever knocks
 REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
 CANCEL_AGAIN_S = 0.5  # tasks end at once; one that has missed its cancellation gets another
 WILDCARDS = ("", "0.0.0.0", "::")  # compared with, not listened on
@@ -94,17 +88,21 @@ class Broker:
         self.master = options.role == "master"
         self.root = Path(options.store)
         self.loop = asyncio.get_running_loop()
-        self.position = Position(
+        position = Position(
             options.role,
             name=options.name,
             expected_slaves=options.expected_slaves,
             nameservers=len(options.nameservers),
         )
-        self.leads = self.stopping = False
-        self.started_at = self.loop.time()
-        self.settled_at = 0.0
-        self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
-        self.twins: dict[str, str] = {}  # by nameserver: who holds our place instead of us
+        self.leading = Leading(
+            position,
+            name=options.name,
+            expected_slaves=options.expected_slaves,
+            log_end=lambda: self.store.written,
+            merged=lambda: self.lease_streams.merged,
+            on_change=self._lead,
+        )
+        self.group: dict[str, frozenset[int]] = {}  # slave: the ids of its group, by nameserver
         self.exchanged = False  # slave: the master's lease state has come in
         self._undo: list[Undo] = []
         self.registration: Registration | None = None
@@ -233,7 +231,7 @@ class Broker:
             self.loop,
             ring=lambda: self.bell.ring("replicator"),
         )
-        self.sender.refusal = self.position.refusal or "the broker is starting"
+        self.sender.refusal = self.leading.refusal
         if master and options.flush == "sync":
             self.store.on_flushed = lambda _: self._from_thread(self.sender.settle)
         self.sends = SendService(
@@ -256,16 +254,19 @@ class Broker:
         self.watches = MetadataWatches(
             options.name,
             self.metadata,
-            authoritative=lambda log_end: self._authoritative() and log_end <= self.store.written,
+            authoritative=lambda log_end: self.leading.authoritative and log_end <= self.store.written,
         )
         self.lease_streams = LeaseStreams(
             options.name,
             self.consumer.ledger,
-            settled=lambda: master and self.position.settled,
-            authoritative=self._authoritative,
+            settled=lambda: master and self.leading.position.settled,
+            authoritative=lambda: self.leading.authoritative,
         )
-        self.lease_streams.on_merged = self._consider_leading
-        self.lease_streams.on_report = self._reported
+        if master:
+            self.lease_streams.on_merged = lambda: self.leading.look(self.loop.time())
+            self.lease_streams.on_report = lambda connection, slave: self.leading.reported(
+                connection, slave, now=self.loop.time()
+            )
         admin = AdminService(
             self.topics,
             self.groups,
@@ -312,7 +313,7 @@ class Broker:
 
     async def _stop_serving(self) -> None:
         """Take no new calls, answer those that wait, and end the rest."""
-        self.stopping = True
+        self.leading.stop()
         stopping = asyncio.ensure_future(self.server.stop())
         await asyncio.sleep(0)
         self.sender.close("the broker is stopping")
@@ -364,18 +365,18 @@ class Broker:
 
     def _register(self) -> None:
         """Keep the nameservers informed; without any, a master leads by itself."""
-        self.settled_at = self.loop.time()
         holding = self.loop.call_later(HOLD_S, self.receives.release)
         self._undo.append(holding.cancel)
+        if self.master:
+            self.leading.begin(self.loop.time())
         if not self.options.nameservers:
-            self._consider_leading()
             return
         self.registration = Registration(
             self.options.nameservers,
             facts=self._facts,
             on_members=self._heard,
             on_lost=self._lost,
-            on_displaced=self._displaced,
+            on_displaced=self.leading.displaced,
         )
         self.topics.on_change.append(self.registration.changed)
         self.registration.start()
@@ -442,78 +443,35 @@ class Broker:
 
     def _heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
-        known = self.members.get(nameserver, ())
-        self.members[nameserver] = members
-        if not self.master:
-            self.address.heard(members)
-            if {member.broker_id for member in members} != {member.broker_id for member in known}:
-                # A master that comes back asks at once how far its slaves are: not as of the last renewal.
-                assert self.registration is not None
-                self.registration.changed()
+        if self.master:
+            self.leading.heard(nameserver, members, settled=settled, now=self.loop.time())
             return
-        was_settled, was_behind = self.position.settled, self.position.ahead is not None
-        group = {member.broker_id: member for known in self.members.values() for member in known}
-        now = self.loop.time()
-        self.position.heard(settled=settled, members=group.values(), log_end=self.store.written, now=now)
-        if self.position.settled and not was_settled:
-            self.settled_at = now
-        self._position_may_have_changed(was_behind)
-
-    def _reported(self, connection: object, slave: Member | None) -> None:
-        """Take a slave's own word on how far its log goes."""
-        was_behind = self.position.ahead is not None
-        self.position.reported(connection, slave, log_end=self.store.written, now=self.loop.time())
-        self._position_may_have_changed(was_behind)
-
-    def _look_at_refusals(self) -> None:
-        """Take what our replicator heard of slaves whose log goes on beyond ours."""
-        page, now = self.page, self.loop.time()
-        early = now - self.started_at < REFUSED_EARLY_S or self.position.ahead is not None
-        fresh = page.refused_count and time.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
-        if early and fresh and page.refused_offset > self.store.written:
-            was_behind = self.position.ahead is not None
-            self.position.refused(page.refused_peer, page.refused_offset, log_end=self.store.written, now=now)
-            self._position_may_have_changed(was_behind)
-
-    def _position_may_have_changed(self, was_behind: bool) -> None:
-        if (self.position.ahead is not None) != was_behind:
-            self._tell_position()
-        self._consider_leading()
-
-    def _tell_position(self) -> None:
-        _log.warning("%s", self.position.refusal or f"no slave is ahead of {self.options.name} any more")
-
-    def _authoritative(self) -> bool:
-        """Tell whether slaves may take tables and lease states from here."""
-        return self.leads and self.position.authoritative
-
-    def _displaced(self, nameserver: str, address: str) -> None:
-        """Hear whether another broker holds our place: two masters would write two logs."""
-        before = self.position.displaced
-        self.twins[nameserver] = address
-        self.position.displaced = next(filter(None, self.twins.values()), "")
-        if self.position.displaced != before:
-            twin = f"another broker at {address} has registered with our name and id"
-            _log.warning("%s", twin if address else "no other broker holds our name and id any more")
-            self._consider_leading()
+        self.address.heard(members)
+        ids = frozenset(member.broker_id for member in members)
+        if ids != self.group.get(nameserver, frozenset()):
+            # A master that comes back asks at once how far its slaves are: not as of the last renewal.
+            assert self.registration is not None
+            self.registration.changed()
+        self.group[nameserver] = ids
 
     def _lost(self, nameserver: str) -> None:
         """Forget what a nameserver said that is gone."""
-        self.twins.pop(nameserver, None)
-        self.members.pop(nameserver, None)
+        self.leading.lost(nameserver)
+        self.group.pop(nameserver, None)
 
-    def _consider_leading(self) -> None:
-        """Let writes and receives go once nothing stands against it."""
-        if not self.master or self.stopping:
-            return
-        refusal = self.position.refusal
-        if not self.leads and self.position.settled:
-            if self._slaves_have_told():
-                self.leads = True
-                self.receives.release()
-                self.lease_streams.push()
-        if not self.leads:
-            refusal = refusal or "the slaves have not told yet what was acknowledged there"
+    def _look_at_refusals(self) -> None:
+        """Take what our replicator heard of slaves whose log goes on beyond ours."""
+        page = self.page
+        fresh = page.refused_count and time.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
+        if fresh and page.refused_offset > self.store.written:
+            self.leading.refused(page.refused_peer, page.refused_offset, now=self.loop.time())
+
+    def _lead(self) -> None:
+        """Do what leading, or no longer being allowed to write, asks for."""
+        if self.leading.leads:
+            self.receives.release()
+            self.lease_streams.push()
+        refusal = self.leading.refusal
         if refusal == self.sender.refusal:
             return
         if not refusal:
@@ -523,23 +481,13 @@ class Broker:
         if self.registration is not None:
             self.registration.changed()
 
-    def _slaves_have_told(self) -> bool:
-        """Tell whether all slaves have said what they hold, or have had the time."""
-        alive = {member.broker_id for known in self.members.values() for member in known} - {0}
-        told, waited = self.lease_streams.merged, self.loop.time() - self.settled_at
-        if told < len(alive):
-            return waited >= LIVE_WAIT_S
-        return told >= self.options.expected_slaves or waited >= MERGE_WAIT_S
-
     # Housekeeping
 
     def _beat(self) -> None:
         self.page.broker_beat_ns = time.monotonic_ns()
         if self.master:
-            was_behind = self.position.ahead is not None
-            self.position.look(log_end=self.store.written, now=self.loop.time())
+            self.leading.look(self.loop.time())
             self._look_at_refusals()
-            self._position_may_have_changed(was_behind)
         self.receives.expire_held(time.monotonic(), BEAT_S)
 
     def _sweep(self) -> None:
