@@ -22,12 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["READY_TIMEOUT_S", "Cluster", "Process", "StartFailed", "program", "until"]
+__all__ = ["COMMAND", "READY_TIMEOUT_S", "Cluster", "Process", "StartFailed", "dev", "program", "until"]
 
 READY_TIMEOUT_S = 30.0  # a machine with all cores taken by other tests; a quiet one needs about one second
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.01
 
+COMMAND = "from whimbrel.cli.main import run; run()"  # `python -c` it: the installed program may be another
 SERVICES = Path(__file__).resolve().parent.parent / "services"
 
 alive: set["Process"] = set()
@@ -50,6 +51,11 @@ def environment() -> dict[str, str]:
     """Return the environment of a child: ours, the package on its path, and no settings from outside."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHIMBREL_")}
     return kept | {"PYTHONPATH": str(SERVICES), "PYTHONUNBUFFERED": "1"}
+
+
+def dev(directory: Path, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start `whimbrel dev` on free ports."""
+    return program(["-c", COMMAND, "dev", "--dir", directory, "--port", "0", *arguments], log)
 
 
 def program(arguments: Sequence[str | Path], log: Path | int) -> subprocess.Popen[bytes]:

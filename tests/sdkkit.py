@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from processes import environment, until
+from processes import dev, until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError
@@ -33,7 +33,6 @@ __all__ = ["LANGUAGES", "DevCluster", "Line", "Missing", "Program", "prepare"]
 LANGUAGES = ("python", "nodejs", "java", "go", "rust")
 SOURCES = Path(__file__).resolve().parent / "sdks"
 INSTALL_TIMEOUT_S = 900  # one step of it; Rust's compiles 200 crates
-START = "from whimbrel.cli.main import run; run()"
 
 POLL_S = 0.02
 numbers = itertools.count()
@@ -239,14 +238,7 @@ class DevCluster:
         self.directory = directory
         directory.parent.mkdir(parents=True, exist_ok=True)
         self.log = directory.with_name(f"{directory.name}.out")
-        with self.log.open("wb") as output:
-            self.child = subprocess.Popen(
-                [sys.executable, "-c", START, "dev", "--dir", str(directory), "--port", "0", *arguments],
-                stdout=output,
-                stderr=output,
-                env=environment(),
-                start_new_session=True,
-            )
+        self.child = dev(directory, self.log, *arguments)
         file = directory / "cluster.json"
         until(lambda: file.exists() or self.child.poll() is not None, timeout=60, what="cluster.json")
         assert self.child.poll() is None, self.log.read_text()

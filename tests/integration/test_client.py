@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from processes import SERVICES, Cluster, environment, until
+from processes import COMMAND, SERVICES, Cluster, environment, until
 from whimbrel.client import (
     Consumer,
     ConsumerOptions,
@@ -40,7 +40,6 @@ from whimbrel.errors import (
 pytestmark = pytest.mark.process
 
 PATIENT = RetryPolicy(attempts_max=60, initial_s=0.1, max_s=0.5)
-COMMAND = "from whimbrel.cli.main import run; run()"
 
 
 @pytest.fixture(scope="module")

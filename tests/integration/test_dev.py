@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from processes import environment, until
+from processes import COMMAND, environment, until
+from processes import dev as start_dev
 
 pytestmark = pytest.mark.process
 
 RESIDENT_MB_MAX = 80
 ROLES = ["nameserver", "master", "master-replicator", "slave", "slave-replicator"]
-START = "from whimbrel.cli.main import run; run()"
 
 
 class Dev:
@@ -28,14 +28,7 @@ class Dev:
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
         self.log = directory.with_name(f"{directory.name}.out")
-        with self.log.open("ab") as output:
-            self.child = subprocess.Popen(
-                [sys.executable, "-c", START, "dev", "--dir", str(directory), "--port", "0", *arguments],
-                stdout=output,
-                stderr=output,
-                env=environment(),
-                start_new_session=True,
-            )
+        self.child = start_dev(directory, self.log, *arguments)
 
     def output(self) -> str:
         return self.log.read_text()
@@ -143,7 +136,7 @@ def test_a_second_one_in_the_same_directory_says_so_in_one_sentence(tmp_path: Pa
     with dev(tmp_path / "dev") as running:
         running.cluster()
         second = subprocess.run(
-            [sys.executable, "-c", START, "dev", "--dir", str(tmp_path / "dev"), "--port", "0"],
+            [sys.executable, "-c", COMMAND, "dev", "--dir", str(tmp_path / "dev"), "--port", "0"],
             env=environment(),
             capture_output=True,
             text=True,

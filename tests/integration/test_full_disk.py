@@ -16,7 +16,7 @@ import pytest
 from brokerapi import Api, queue
 from goldens import golden, rows, sizes
 from masterlog import same_log
-from processes import Cluster, Process, environment, until
+from processes import COMMAND, Cluster, Process, environment, until
 from smalldisk import SmallDisk
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -29,7 +29,6 @@ pytestmark = pytest.mark.process
 
 MIB = 1 << 20
 BODY_BYTES = 8000
-COMMAND = "from whimbrel.cli.main import run; run()"
 TOPIC, GROUP = "full", "full-group"
 NEVER: dict[str, object] = {"disk_used_ratio_max": 1, "disk_clean_ratio": 1, "disk_full_ratio": 1}
 KEEPING: dict[str, object] = {"disk_used_ratio_max": 1, "disk_clean_ratio": 1}
