@@ -26,7 +26,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from whimbrel.errors import StoreError
@@ -195,6 +195,21 @@ class IndexFile:
             if before >= number or stored_ms < begin_ms:
                 return
             number = before
+
+    def reachable(self) -> Iterator[tuple[int, int]]:
+        """Give (key hash, physical offset) of all entries that `find` can come to, in the log's order."""
+        mapped, slots, count = self.mapped, self.slots, self.count
+        visited, there = bytearray(count), bytearray(count)
+        for slot, (number,) in enumerate(I32.iter_unpack(mapped[HEADER.size : self.entries_at])):
+            while 0 < number < count and not visited[number]:
+                key_hash, _, _, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+                visited[number], there[number] = 1, key_hash % slots == slot
+                if before >= number:
+                    break
+                number = before
+        for number in range(1, count):
+            if there[number]:
+                yield ENTRY.unpack_from(mapped, self.entries_at + 20 * number)[:2]
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether any entry can lie in a span of times."""

@@ -20,8 +20,10 @@ from whimbrel.errors import (
     StoreFull,
 )
 from whimbrel.store import commitlog
-from whimbrel.store.codec import BLANK, BLANK_MAGIC, decode_record, record_size
+from whimbrel.store.codec import BLANK, BLANK_MAGIC, decode_record, index_key_hash, record_size
+from whimbrel.store.index import IndexFile
 from whimbrel.store.retention import DiskUse
+from whimbrel.store.verify import verify
 
 
 def test_offsets_follow_each_other_across_files(tmp_path: Path) -> None:
@@ -384,3 +386,29 @@ def test_many_queues_take_little_disk(tmp_path: Path) -> None:
     assert blocks <= 50 * 70 * 1024
     assert {path.stat().st_size for path in files if path.is_file()} == {6_000_000}
     store.close()
+
+
+def test_verifying_searches_for_no_key_that_is_where_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search takes as long as its key has records: one for each record would never end in a large store."""
+    store = open_master(tmp_path / "s")
+    for number in range(500):
+        store.append(make_draft(number % 2))
+    store.close()
+    monkeypatch.delattr(IndexFile, "find")
+    assert verify(tmp_path / "s") == []
+
+
+def test_a_key_that_its_slot_does_not_lead_to_is_missing(tmp_path: Path) -> None:
+    store = open_master(tmp_path / "s")
+    for number in range(20):
+        store.append(make_draft(number))
+    store.close()
+    (path,) = (tmp_path / "s" / "index").iterdir()
+    data = bytearray(path.read_bytes())
+    slot = index_key_hash("topic", "key-7") % OPTIONS.index_slots
+    data[40 + 4 * slot : 44 + 4 * slot] = bytes(4)
+    path.write_bytes(data)
+    (damage,) = verify(tmp_path / "s")
+    assert "a key of a record is missing" in damage.what
