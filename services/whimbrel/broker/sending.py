@@ -218,7 +218,7 @@ class Sender:
     def _ring_apart(self) -> None:
         """Ring now, or once `RING_APART_S` has passed since the last time.
 
-        A wake-up costs as much as all the rest of a send, and nobody waits for it.
+        A wake-up costs more than the append itself, and nobody waits for it.
         """
         now = self._loop.time()
         if now - self._rung_at >= RING_APART_S:

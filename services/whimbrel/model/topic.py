@@ -13,7 +13,16 @@ from dataclasses import dataclass, field, replace
 from enum import IntFlag, StrEnum
 from typing import Any
 
-__all__ = ["DataVersion", "GroupConfig", "MessageType", "Permission", "TopicConfig"]
+__all__ = [
+    "INHERIT",
+    "READ",
+    "WRITE",
+    "DataVersion",
+    "GroupConfig",
+    "MessageType",
+    "Permission",
+    "TopicConfig",
+]
 
 # The name that 5.3.3 keeps in topics.json; its tools write it with a plus sign when they set it.
 TYPE_ATTRIBUTE = "message.type"
@@ -43,14 +52,8 @@ class MessageType(StrEnum):
 
 TYPES = {kind.value: kind for kind in MessageType}
 
-# The bits as plain numbers: an operation on an IntFlag makes an object, on the path of every send.
-READ, WRITE = Permission.READ.value, Permission.WRITE.value
-
-
-TYPES = {kind.value: kind for kind in MessageType}
-
 # The bits as plain numbers: an operation on an IntFlag makes an object, and every send would.
-READ, WRITE = Permission.READ.value, Permission.WRITE.value
+INHERIT, READ, WRITE = Permission.INHERIT.value, Permission.READ.value, Permission.WRITE.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,18 +34,14 @@ that "no such topic" would be a guess.
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from whimbrel.errors import BadRequest, NotReady, TopicNotFound
+from whimbrel.model.names import TEMPLATE_TOPIC
+from whimbrel.model.topic import INHERIT, WRITE
 from whimbrel.nameserver.addresses import BrokerAddress
 
 __all__ = ["AUTO_QUEUES", "Broker", "Registry", "Route", "RouteEntry", "TopicQueues", "Update"]
 
-READ: Final = 4
-WRITE: Final = 2
-INHERIT: Final = 1
-
-TEMPLATE_TOPIC = "TBW102"
 AUTO_QUEUES = 4  # RocketMQ's clients ask for so many at most (defaultTopicQueueNums)
 MASTER_ID = 0
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from whimbrel.errors import Forbidden
 from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.topic import READ, WRITE
 from whimbrel.nameserver.addresses import access_host, dial_address, scheme_of
-from whimbrel.nameserver.registry import READ, WRITE, Registry, RouteEntry
+from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.answers import (

@@ -333,10 +333,8 @@ class Index:
         complete = indexed if last >= index_end else 0  # else a file went missing since
         if complete <= last:  # the last record's keys may be in only partly: take it out and put it in again
             complete = max(last, 0)
-            self.cut(complete)
-        if end < complete:
-            complete = end
-            self.cut(complete)
+        complete = min(complete, end)
+        self.cut(complete)  # always: slots may lead to entries of a group that was never counted
         self.position = max(log_begin, complete)
 
     @property

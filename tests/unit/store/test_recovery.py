@@ -153,8 +153,9 @@ def test_a_queue_that_went_missing_is_noticed_and_written_anew(tmp_path: Path) -
     assert verify(tmp_path / "s") == []
 
 
+@pytest.mark.parametrize("marked", [False, True])
 def test_kill_within_a_group_of_index_entries_loses_no_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, marked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entries and slots of a group are there and its header is not: as if it had never been put in."""
     roots = [tmp_path / "whole", tmp_path / "killed"]
@@ -162,6 +163,8 @@ def test_kill_within_a_group_of_index_entries_loses_no_key(
         store = open_master(root)
         places = [store.append(make_draft(number % 4)) for number in range(20)]
         store.index_rest()
+        if marked:
+            store.save_mark()
         if root.name == "killed":
             monkeypatch.setattr(IndexFile, "write_header", lambda file: None)
         places += [store.append(make_draft(number % 4)) for number in range(20)]
