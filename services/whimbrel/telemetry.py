@@ -1,8 +1,27 @@
-"""What a process tells of itself: log lines as text or JSON, and the file that says it is ready.
+"""What a process tells of itself: its spans' names, its log lines, and the file that says it is ready.
 
-Log lines go to the standard error. A JSON line is one object: time, level, logger, process, message, and
-`error` with the traceback when there is one. Durations, offsets and names stand in the message; there is no
-second language of fields.
+**One message, one story.** `TREE` is drawn here and nowhere else; `whimbrel trace` prints a message's story
+in this form and the tests compare with it. The root is the span in which the message was created, and the
+context of that span travels in the message's properties, so every process that meets the record finds it
+there; nothing is added to the HA stream. Spans of the broker and of replicators exist for sampled records
+only. Below the root stand the stages of replication, in the order of `STAGES`; what a consumer does, and the
+frames in which the log goes out, are traces of their own that link to the root:
+
+    create {topic}           in place of `send`: made by the broker for a message without a context that it
+                             samples; by our client for each message of a batch, whose `send` links to them
+    whimbrel.store.append    checked and written to the master's log: topic, queue, offsets, size
+    whimbrel.store.flush     from there until it is on the master's disk
+    whimbrel.ha.transfer     its bytes are handed to a slave's connection; `whimbrel.attempt` counts those
+    whimbrel.ha.append       received and written to the slave's log
+    whimbrel.ha.acknowledge  from the transfer until the slave's report covers it
+    whimbrel.store.dispatch  the slave's consume queue has it: it can be received there
+
+Attribute names of `messaging.*` are OpenTelemetry's semantic conventions for messaging (marked Development,
+version 1.37); all others begin with `whimbrel.`.
+
+**Log lines** go to the standard error. A JSON line is one object: time, level, logger, process, message,
+`error` with the traceback when there is one, and `trace_id` and `span_id` where the line is about a traced
+message. Durations, offsets and names stand in the message; there is no second language of fields.
 """
 
 import json
@@ -14,7 +33,94 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["setup_logging", "write_ready_file"]
+__all__ = [
+    "ACK",
+    "ACKNOWLEDGE",
+    "APPEND",
+    "BROKER_SERVICE",
+    "CLIENT_SERVICE",
+    "CREATE",
+    "DISPATCH",
+    "FLUSH",
+    "FRAME",
+    "PROCESS",
+    "RECEIVE",
+    "REPLICATOR_SERVICE",
+    "SEND",
+    "SLAVE_APPEND",
+    "STAGES",
+    "TRANSFER",
+    "TREE",
+    "Attribute",
+    "check_trace_target",
+    "setup_logging",
+    "write_ready_file",
+]
+
+TREE = """\
+send {topic}                 producer  client
+├─ whimbrel.store.append     internal  master broker
+├─ whimbrel.store.flush      internal  master broker
+├─ whimbrel.ha.transfer      internal  master replicator
+├─ whimbrel.ha.append        internal  slave replicator
+├─ whimbrel.ha.acknowledge   internal  master replicator
+└─ whimbrel.store.dispatch   internal  slave broker
+linked: whimbrel.ha.frame    internal  master replicator
+linked: receive {topic}      client    client
+linked: process {topic}      consumer  client
+linked: ack {topic}          client    client
+"""
+
+BROKER_SERVICE, REPLICATOR_SERVICE = "whimbrel-broker", "whimbrel-replicator"  # `service.name`
+CLIENT_SERVICE = "whimbrel-cli"  # of our command; programs with the client library name themselves
+# Operations of clients: a span is named after one and the topic.
+SEND, CREATE, RECEIVE, PROCESS, ACK = "send", "create", "receive", "process", "ack"
+# Stages of replication.
+APPEND, FLUSH, DISPATCH = "whimbrel.store.append", "whimbrel.store.flush", "whimbrel.store.dispatch"
+TRANSFER, SLAVE_APPEND, ACKNOWLEDGE = "whimbrel.ha.transfer", "whimbrel.ha.append", "whimbrel.ha.acknowledge"
+FRAME = "whimbrel.ha.frame"
+STAGES = (APPEND, FLUSH, TRANSFER, SLAVE_APPEND, ACKNOWLEDGE, DISPATCH)
+
+
+class Attribute:
+    """Names of attributes."""
+
+    SYSTEM = "messaging.system"  # always "rocketmq"
+    OPERATION = "messaging.operation.name"
+    OPERATION_TYPE = "messaging.operation.type"
+    TOPIC = "messaging.destination.name"
+    QUEUE = "messaging.destination.partition.id"
+    GROUP = "messaging.consumer.group.name"
+    MESSAGE_ID = "messaging.message.id"
+    BODY_SIZE = "messaging.message.body.size"
+    BATCH_COUNT = "messaging.batch.message_count"
+    TAG = "messaging.rocketmq.message.tag"
+    KEYS = "messaging.rocketmq.message.keys"
+    NAMESPACE = "messaging.rocketmq.namespace"
+    ERROR = "error.type"  # the `reason` of our errors
+    BROKER = "whimbrel.broker.name"
+    BROKER_ID = "whimbrel.broker.id"
+    ROLE = "whimbrel.role"  # of a process: master or slave
+    OFFSET = "whimbrel.physical_offset"
+    RECORD_SIZE = "whimbrel.record.size"
+    QUEUE_OFFSET = "whimbrel.queue.offset"
+    SLAVE = "whimbrel.slave.address"
+    ATTEMPT = "whimbrel.attempt"
+    FRAME_OFFSET = "whimbrel.frame.offset"
+    FRAME_SIZE = "whimbrel.frame.size"
+    FRAME_RECORDS = "whimbrel.frame.traced_records"
+    ACKNOWLEDGED = "whimbrel.acknowledged_offset"
+
+
+def check_trace_target(text: str) -> None:
+    """Check where spans are to go.
+
+    Raises:
+        ValueError: it is neither empty nor one of the two forms.
+    """
+    scheme, _, rest = text.partition(":")
+    if text and not (rest and (scheme == "file" or (scheme == "http" and rest.startswith("//")))):
+        raise ValueError(f"trace_to: {text!r} is neither file:PATH nor http://HOST:PORT of a collector")
 
 
 def setup_logging(level: str, style: str, *, process: str, stream: TextIO | None = None) -> None:
@@ -34,6 +140,20 @@ def timestamp(seconds: float) -> str:
     return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
 
 
+def trace_ids(record: logging.LogRecord) -> dict[str, str]:
+    """Return what a line says of its trace: its own `extra`, else the current span, else nothing."""
+    given = getattr(record, "trace_id", None)
+    if given:
+        return {"trace_id": given, "span_id": getattr(record, "span_id", "")}
+    loaded = sys.modules.get("opentelemetry.trace")  # not loaded: there can't be a span
+    if loaded is None:
+        return {}
+    context = loaded.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
 class TextFormatter(logging.Formatter):
     """One line a record for people: time, level, process, message, logger."""
 
@@ -45,7 +165,9 @@ class TextFormatter(logging.Formatter):
         """Return the line, and the traceback on further ones."""
         logger = record.name.removeprefix("whimbrel.")
         start = f"{timestamp(record.created)} {record.levelname:<7} {self.process}"
-        text = f"{start} {record.getMessage()} [{logger}]"
+        ids = trace_ids(record)
+        trace = f" trace {ids['trace_id']}" if ids else ""
+        text = f"{start} {record.getMessage()}{trace} [{logger}]"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
@@ -64,6 +186,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "process": self.process,
             "message": record.getMessage(),
+            **trace_ids(record),
         }
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)

@@ -1,6 +1,7 @@
 """One broker process: a list of set-up steps, and its reverse.
 
-    store -> tables -> consumer -> services -> transport -> registration -> housekeeping -> ready file
+    store -> tables -> consumer -> traces -> services -> transport -> registration -> housekeeping
+    -> ready file
 
 A master that has just started takes no writes and keeps receives waiting until it leads (`leading.py`). Then
 what the lease state says about messages that the log lost is cut, and both are let go.
@@ -16,7 +17,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whimbrel.broker.admin_service import AdminService, ReplicationView, SlaveView
 from whimbrel.broker.assignment_service import Assignments
@@ -59,6 +60,9 @@ from whimbrel.store.store import MessageStore
 from whimbrel.store.watermark import SLAVES_MAX
 from whimbrel.telemetry import write_ready_file
 from whimbrel.wakeup import WAKE_POLL_S, Doorbell
+
+if TYPE_CHECKING:
+    from whimbrel.broker.record_traces import BrokerTraces
 
 __all__ = ["Broker"]
 
@@ -113,6 +117,7 @@ class Broker:
             await self._open_store()
             self._open_tables()
             self._open_consumer()
+            self._open_traces()
             services = self._make_services()
             await self._serve(services)
             self._follow()
@@ -148,6 +153,7 @@ class Broker:
         self._undo.append(self.store.close)
         self.page = self.store.page
         self.page.broker_pid = os.getpid()
+        self.page.broker_name, self.page.broker_id = self.options.name, self.options.id
         self.page.broker_beat_ns = time.monotonic_ns()
         self.page.broker_sleeping = 0
 
@@ -194,6 +200,14 @@ class Broker:
         self._undo.append(self._export_offsets)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumer.arrived
 
+    def _open_traces(self) -> None:
+        self.traces: BrokerTraces | None = None
+        if self.options.trace_to:
+            from whimbrel.broker import record_traces  # OpenTelemetry: 100 ms and 10 MB
+
+            self.traces = record_traces.BrokerTraces(self.options, self.store)
+            self._undo.append(self.traces.close)
+
     def _stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
         try:
             return self.offset_file.load()
@@ -238,6 +252,8 @@ class Broker:
             self.topics, self.sender, cluster=options.cluster, store_host=self._store_host(options.port),
             clock=_now_ms,
         )  # fmt: skip
+        if self.traces is not None and master:
+            self.sends.traces = self.traces.of_sends(self._from_thread)
         self.receives = ReceiveService(
             self.topics,
             self.groups,
@@ -334,7 +350,9 @@ class Broker:
         self.address = MasterAddress(self.page)
         if self.master:
             return
-        self.follower = LogFollower(self.store, self.page, self.loop)
+        self.follower = LogFollower(
+            self.store if self.traces is None else self.traces.of_dispatch(), self.page, self.loop
+        )
         self.follower.start()
         self._undo.append(self.follower.stop)
         self.metadata_sync = metadata = MetadataSync(

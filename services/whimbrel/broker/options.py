@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from whimbrel.broker.sending import Durability
 from whimbrel.config import option
 from whimbrel.store.options import StoreOptions
+from whimbrel.telemetry import check_trace_target
 
 __all__ = ["BrokerOptions"]
 
@@ -50,6 +51,10 @@ class BrokerOptions:
     disk_used_ratio_max: float = option(0.75, help="above it old files go at any hour", minimum=0, maximum=1)
     disk_clean_ratio: float = option(0.85, help="above it files go whatever their age", minimum=0, maximum=1)
     disk_full_ratio: float = option(0.90, help="above it writes are refused", minimum=0, maximum=1)
+    trace_to: str = option("", help="spans go to file:PATH or to a collector, http://HOST:PORT; empty: none")
+    trace_ratio: float = option(
+        0.0, help="share of messages without a trace context that the broker traces", minimum=0, maximum=1
+    )
     ready_file: str = option("", help="written once the broker serves")
     log_level: str = option("INFO", help="level of the logging module")
     log_format: Literal["text", "json"] = option("text", help="how log lines look")
@@ -64,6 +69,9 @@ class BrokerOptions:
             )
         if not self.name or not self.cluster:
             raise ValueError("name and cluster must not be empty")
+        check_trace_target(self.trace_to)
+        if self.trace_ratio and not self.trace_to:
+            raise ValueError("trace_ratio: say with trace_to where the spans are to go")
         _ = self.store_options
 
     @property

@@ -7,6 +7,9 @@ reads them on a plain message, and they would cost 70 bytes a record. A body lab
 bit. A property with an empty value is not returned to consumers, as in RocketMQ, whose text form can't hold
 it.
 
+With tracing on, a message without a context may be given one (`record_traces.py`): the one difference from
+RocketMQ's bytes.
+
 One request goes to one queue, by turns; the header `whimbrel-queue-id` of our own client names one. On this
 path every microsecond counts: one pass over the message, no intermediate objects.
 """
@@ -14,7 +17,7 @@ path every microsecond counts: one pass over the message, no intermediate object
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import md5, sha1
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from whimbrel.broker.sending import Sender
@@ -51,7 +54,10 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.answers import OK, status_of
 from whimbrel.rpc.handlers import Call, Deferred
-from whimbrel.store.codec import RecordDraft, pack_host, tags_code
+from whimbrel.store.codec import PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
+
+if TYPE_CHECKING:
+    from whimbrel.broker.record_traces import RecordTraces
 
 __all__ = ["COMPRESSED", "QUEUE_HEADER", "SendService"]
 
@@ -82,6 +88,7 @@ class SendService:
         self.store_host = store_host
         self._clock = clock
         self._turn = 0
+        self.traces: RecordTraces | None = None  # None: tracing is off
 
     def send(self, call: Call, request: Any) -> Any:
         """Check, append, and answer at once or when it is durable."""
@@ -94,6 +101,8 @@ class SendService:
             check_topic(name)
             if self._topics.is_system(name):
                 raise IllegalTopic(f"{name} is a system topic")
+        traces = self.traces
+        began_ns = 0 if traces is None else traces.begin()
         born_host = _born_host(call.peer)
         now_ms = self._clock()
         drafts = [self._draft(message, name, born_host, now_ms) for message in messages]
@@ -104,10 +113,20 @@ class SendService:
                 _check_digest(message)
             draft.queue_id = queue_id
         appended = self._sender.append(drafts)
+        created = [] if traces is None else traces.appended(drafts, appended, began_ns)
         if not self._sender.waits:
+            if created and traces is not None:
+                traces.answered(created)
             return _response(drafts, appended, OK)
         deferred: Deferred[Any] = Deferred()
-        self._sender.park(appended[-1].end, lambda error: _complete(deferred, drafts, appended, error))
+
+        def answer(error: WhimbrelError | None) -> None:
+            if created and traces is not None:
+                traces.answered(created, error)
+            status = OK if error is None else status_of(error)
+            deferred.complete(_response(drafts, appended, status))
+
+        self._sender.park(appended[-1].end, answer)
         return deferred
 
     def _accept(self, kinds: set[MessageType], name: str, topic: TopicConfig | None) -> TopicConfig:
@@ -173,6 +192,8 @@ class SendService:
         if trace:
             fine = fine and trace.isprintable()
             text += f"TRACE_CONTEXT\x01{trace}\x02"
+        elif self.traces is not None:
+            text = self._traced(text, topic, user)
         if (
             not fine
             or not message_id.isprintable()
@@ -197,6 +218,13 @@ class SendService:
             tags_code=code,
             keys=(message_id, *keys),
         )
+
+    def _traced(self, text: str, topic: str, user: Any) -> str:
+        """Return a property text with a context, if this broker traces the message and it fits."""
+        assert self.traces is not None
+        context = self.traces.wanted(topic, user)
+        longer = f"{text}TRACE_CONTEXT\x01{context}\x02" if context else text
+        return longer if len(longer.encode()) <= PROPERTIES_BYTES_MAX else text
 
 
 _NEVER_MIXED = (MessageType.LITE, MessageType.PRIORITY)
@@ -297,13 +325,3 @@ def _response(drafts: Sequence[RecordDraft], appended: Sequence[Any], status: An
     for draft, place in zip(drafts, appended, strict=True):
         add(status=status, message_id=draft.keys[0], offset=place.queue_offset)
     return response
-
-
-def _complete(
-    deferred: Deferred[Any],
-    drafts: Sequence[RecordDraft],
-    appended: Sequence[Any],
-    error: WhimbrelError | None,
-) -> None:
-    status = OK if error is None else status_of(error)
-    deferred.complete(_response(drafts, appended, status))

@@ -13,6 +13,7 @@ import selectors
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whimbrel.errors import IllegalOffset, PeerError, StoreError
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
@@ -23,6 +24,9 @@ from whimbrel.replicator.sockets import listen, named, tune
 from whimbrel.store.commitlog import LogReader
 from whimbrel.store.watermark import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
+
+if TYPE_CHECKING:
+    from whimbrel.replicator.tracing import FeederTraces
 
 __all__ = ["Feeder"]
 
@@ -52,6 +56,11 @@ class Feeder:
         self.acks_moved = False
         self.trouble_at = self.logged_at = float("-inf")
         self.logged = ""
+        self.traces: FeederTraces | None = None
+        if options.trace_to:
+            from whimbrel.replicator import tracing  # OpenTelemetry: 100 ms and 10 MB
+
+            self.traces = tracing.FeederTraces(options, self.page)
         self.page.clear_slaves()
         self.page.connected = 0
         self.page.trouble = ""
@@ -68,6 +77,8 @@ class Feeder:
             if self.acks_moved:
                 self.acks_moved = False
                 self.loop.ring_broker()
+            if self.traces is not None:
+                self.traces.end_turn(self.end)
             self.loop.turn(0 if busy else self.patience(now), self.nothing_new)
         self.close()
 
@@ -94,6 +105,8 @@ class Feeder:
         if epoch:
             self.log = LogReader.open(self.root, page=self.page)
             logger.info("feeding the log [%d, %d), epoch %d", self.page.begin, self.page.written, epoch)
+            if self.traces is not None:
+                self.traces.recovered(self.log.read, self.page.written, self.log.file_size)
         self.loop.watch(self.listener, selectors.EVENT_READ if epoch else 0, self.accept)
 
     def accept(self, _: int) -> None:
@@ -133,6 +146,8 @@ class Feeder:
         link = self.links[slot] = Link(sock, peer, slot, core)
         self.page.set_slave(slot, peer, time.time_ns() // 1_000_000)
         self.loop.watch(sock, selectors.EVENT_READ, lambda mask: self.ready(link, mask))
+        if self.traces is not None:
+            self.traces.connected(link)
         logger.info("slave %s connected, slot %d", peer, slot)
 
     def ready(self, link: Link, mask: int) -> None:
@@ -154,6 +169,8 @@ class Feeder:
         else:
             self.page.set_ack(link.slot, link.core.acknowledged)
             self.acks_moved = True
+            if self.traces is not None:
+                self.traces.acknowledged(link, link.core.acknowledged)
             if first:
                 core = link.core
                 logger.info(
@@ -227,6 +244,8 @@ class Feeder:
         self.loop.watch(link.sock, 0, self.accept)
         with contextlib.suppress(OSError):
             link.sock.close()
+        if self.traces is not None:
+            self.traces.gone(link)
         acknowledged = link.core.acknowledged
         self.page.set_slave(slot, "", 0)
         self.acks_moved = True  # one fewer is news for the broker too
@@ -243,3 +262,5 @@ class Feeder:
         if self.log is not None:
             self.log.close()
             self.log = None
+        if self.traces is not None:
+            self.traces.close()

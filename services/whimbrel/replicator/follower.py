@@ -28,6 +28,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT, whole_frames
@@ -37,6 +38,9 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.sockets import named, parse_address, resolve, tune
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.wakeup import WAKE_POLL_S
+
+if TYPE_CHECKING:
+    from whimbrel.replicator.tracing import FollowerTraces
 
 __all__ = ["Follower"]
 
@@ -104,6 +108,11 @@ class Follower:
         self.silent_at = 0.0  # when a master that is still being compared is taken to have no more
         self.retention_at = float("-inf")
         self.logged = ""
+        self.traces: FollowerTraces | None = None
+        if options.trace_to:
+            from whimbrel.replicator import tracing  # OpenTelemetry: 100 ms and 10 MB
+
+            self.traces = tracing.FollowerTraces(options, self.page, log.read, log.end, log.file_size)
         self.page.ha_port = 0
         self.page.clear_slaves()
         self.page.connected = 0
@@ -123,6 +132,8 @@ class Follower:
                 self.loop.turn(self.patience(now), self.nothing_new)
         finally:
             self.disconnect("the replicator stops", logging.INFO)
+            if self.traces is not None:
+                self.traces.close()
 
     def step(self, now: float) -> None:
         """Do what time asks for."""
@@ -298,6 +309,7 @@ class Follower:
         """Append what was received, as far as the disk has room, and show it to the broker."""
         log = self.log
         before, stalled = log.end, self.stalled
+        began_ns = 0 if self.traces is None else time.time_ns()
         try:
             self.append_pending()
             self.pending = None
@@ -316,6 +328,8 @@ class Follower:
                 self.loop.ring_broker()
                 if self.options.flush == "sync":
                     log.request_flush(log.end)
+                if self.traces is not None:
+                    self.traces.appended(log.end, began_ns)
         if self.pending is None and log.end != before:
             self.backoff_s = BACKOFF_MIN_S
             if stalled and self.core is not None:

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import time
+from collections.abc import Callable
 from enum import Enum
 
 from whimbrel.errors import ConnectionClosed, StoreError
@@ -30,6 +32,8 @@ class Link:
         slot: which of the page's slots shows it.
         sent_bytes: bodies and headers so far.
         blocked: the socket took no more; to be asked again once it is writable.
+        on_frame: called with offset, size and the time of its begin (ns since the epoch) when a frame that
+            is no heartbeat has been handed to the socket; None while nobody traces.
     """
 
     __slots__ = (
@@ -38,7 +42,9 @@ class Link:
         "body_left",
         "by_file",
         "core",
+        "frame",
         "head",
+        "on_frame",
         "peer",
         "sent_bytes",
         "slot",
@@ -52,6 +58,8 @@ class Link:
         self.by_file = False
         self.sent_bytes = 0
         self.blocked = False
+        self.on_frame: Callable[[int, int, int], None] | None = None
+        self.frame = (0, 0, 0)  # what `on_frame` is called with
 
     @property
     def deadline(self) -> float:
@@ -92,6 +100,8 @@ class Link:
                     return Sending.IDLE
                 self.head, self.body_at, self.body_left = frame.header, frame.offset, frame.size
                 self.by_file = frame.size >= SENDFILE_BYTES_MIN
+                if self.on_frame is not None:
+                    self.frame = (frame.offset, frame.size, time.time_ns())
             try:
                 self.send_some(log)
             except BlockingIOError:
@@ -99,6 +109,8 @@ class Link:
                 return Sending.BLOCKED
             except OSError as error:
                 raise ConnectionClosed(f"{error.strerror}") from error
+            if self.on_frame is not None and self.frame[1] and not self.head and not self.body_left:
+                self.on_frame(*self.frame)
         return Sending.BUSY
 
     def send_some(self, log: LogReader) -> None:

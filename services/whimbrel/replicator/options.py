@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from whimbrel.config import option
 from whimbrel.ha.frames import FRAME_BYTES_MAX
+from whimbrel.telemetry import check_trace_target
 
 __all__ = ["ReplicatorOptions"]
 
@@ -53,6 +54,7 @@ class ReplicatorOptions:
     disk_clean_ratio: float = option(
         0.85, minimum=0, maximum=1, help="slave: above it log files go whatever their age"
     )
+    trace_to: str = option("", help="spans go to file:PATH or to a collector, http://HOST:PORT; empty: none")
     ready_file: str = option("", help="written when the process is ready")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = option(
         "INFO", help="least severe log lines to write"
@@ -63,5 +65,6 @@ class ReplicatorOptions:
         """Check what no single setting can tell."""
         if not self.store:
             raise ValueError("store: the store directory must be given")
+        check_trace_target(self.trace_to)
         if self.housekeeping_ms <= self.heartbeat_ms:
             raise ValueError("housekeeping_ms must be longer than heartbeat_ms, or idle connections close")

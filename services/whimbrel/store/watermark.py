@@ -13,10 +13,11 @@ poll.
      448  16 counts of bytes sent                                                       the replicator
      576  16 times of connecting, epoch ms                                              the replicator
      704  16 peers, text of 64 bytes each                                               the replicator
-    1728  sleeping, dispatched, confirmed, pid, beat, -                                 the broker
+    1728  sleeping, dispatched, confirmed, pid, beat, broker id                         the broker
     1792  address of the master's replicator, text of 320 bytes                         the broker
     2112  what keeps replication from working, text of 320 bytes                        the replicator
     2432  host of the slave refused last, text of 64 bytes                              the replicator
+    2816  broker name, text of 136 bytes                                                the broker
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that died in between leaves an odd number; readers then take the text
@@ -60,6 +61,7 @@ ACKS, SENT, SENT_BYTES, CONNECTED_AT = 192, 320, 448, 576
 PEERS, PEER_BYTES = 704, 64
 MASTER_HA, TROUBLE, TEXT_BYTES = 1792, 2112, 320
 REFUSED_PEER = 2432
+BROKER_NAME, NAME_BYTES = 2816, 136
 TEXT_READS_MAX = 100  # a writer is done after microseconds: one that isn't has died
 
 
@@ -142,6 +144,8 @@ class WatermarkPage:
     confirmed = Cell(BROKER + 16)  # the log up to here is as durable as the broker was asked to make it
     broker_pid = Cell(BROKER + 24)
     broker_beat_ns = Cell(BROKER + 32)
+    broker_id = Cell(BROKER + 40)
+    broker_name = Text(BROKER_NAME, NAME_BYTES)
     master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
 
     def __init__(self, mapped: mmap.mmap) -> None:

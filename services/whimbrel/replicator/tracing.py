@@ -1,0 +1,200 @@
+"""Spans of the replicators. Neither protocol nor log hold anything for them but the messages' own properties.
+
+A master's replicator looks, once a turn and after it has sent, through what the log has grown by:
+
+    log ──► ContextScanner ──► `recent`, the RECENT_MAX newest sampled records
+    frame of a link sent ──► a transfer span for each record that ends in it, and one for the frame itself,
+                             which links to at most FRAME_LINKS_MAX of them
+    report of a link     ──► an acknowledgement span for each record transferred over it and covered now
+
+A record that goes out to a host again, after a connection to it ended, counts a further attempt. (Several
+slaves on one host look like one here: nothing in the protocol tells who a slave is.)
+
+A slave's replicator looks through what it has appended.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from whimbrel.model.trace import TracedRecord
+from whimbrel.replicator.link import Link
+from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.store.traced import ContextScanner
+from whimbrel.store.watermark import WatermarkPage
+from whimbrel.telemetry import ACKNOWLEDGE, FRAME, REPLICATOR_SERVICE, SLAVE_APPEND, TRANSFER, Attribute
+from whimbrel.tracing import identity, open_tracer
+
+__all__ = ["FeederTraces", "FollowerTraces"]
+
+RECENT_MAX = 4096  # sampled records that a slave which lags, or comes back, is still traced for; about 3 MB
+FRAMES_MAX = 1024  # frames of one turn that are traced; a turn sends 8 MiB a slave, 32 KiB frames or larger
+FRAME_LINKS_MAX = 32
+SENT_MAX = 64  # connections remembered of one record; attempts beyond are not counted
+
+Read = Callable[[int, int], bytes]
+
+
+class Traces:
+    """What both ends share: the tracer, and which broker this is beside."""
+
+    def __init__(self, options: ReplicatorOptions, page: WatermarkPage) -> None:
+        self.page = page
+        self.tracer = open_tracer(options.trace_to, REPLICATOR_SERVICE, {Attribute.ROLE: options.role})
+        self.close = self.tracer.close
+
+    @property
+    def broker(self) -> dict[str, str | int]:
+        """The attributes that name the broker, as it has written them into the page."""
+        return identity(self.page.broker_name, self.page.broker_id)
+
+
+@dataclass(slots=True)
+class Recent:
+    """A sampled record, and over which connections it went out: (host, connection number)."""
+
+    record: TracedRecord
+    sent: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=SENT_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame that has been handed to a socket."""
+
+    link: Link
+    offset: int
+    size: int
+    began_ns: int
+    ended_ns: int
+
+
+@dataclass(slots=True)
+class Unacknowledged:
+    """A record that went out over a connection whose report does not cover it yet."""
+
+    record: TracedRecord
+    sent_ns: int
+    attempt: int
+
+
+class Connection:
+    """What is remembered of one link."""
+
+    def __init__(self, number: int, peer: str) -> None:
+        self.number = number
+        self.host = peer.rpartition(":")[0]
+        self.peer = peer
+        self.waiting: deque[Unacknowledged] = deque(maxlen=RECENT_MAX)
+
+
+class FeederTraces(Traces):
+    """The master's side."""
+
+    def __init__(self, options: ReplicatorOptions, page: WatermarkPage) -> None:
+        super().__init__(options, page)
+        self.scanner: ContextScanner | None = None
+        self.recent: deque[Recent] = deque(maxlen=RECENT_MAX)
+        self.frames: list[Frame] = []
+        self.connections: dict[Link, Connection] = {}
+        self.numbers = 0
+
+    def recovered(self, read: Read, end: int, file_size: int) -> None:
+        """Begin with the log's end: it was recovered, and may have been cut."""
+        self.scanner = ContextScanner(read, end, file_size)
+        self.recent.clear()
+
+    def connected(self, link: Link) -> None:
+        """Follow a new connection."""
+        self.numbers += 1
+        self.connections[link] = Connection(self.numbers, link.peer)
+        link.on_frame = lambda offset, size, began_ns: self.sent(link, offset, size, began_ns)
+
+    def gone(self, link: Link) -> None:
+        """Forget a connection."""
+        self.connections.pop(link, None)
+
+    def sent(self, link: Link, offset: int, size: int, began_ns: int) -> None:
+        """Note a frame that has been sent; spans follow at the end of the turn."""
+        if len(self.frames) < FRAMES_MAX:
+            self.frames.append(Frame(link, offset, size, began_ns, time.time_ns()))
+
+    def end_turn(self, end: int) -> None:
+        """Look through what is new in the log, then tell of the frames that held any of it."""
+        if self.scanner is not None and end != self.scanner.position:
+            self.recent.extend(Recent(record) for record in self.scanner.advance(end))
+        if self.frames:
+            frames, self.frames = self.frames, []
+            if self.recent:
+                for frame in frames:
+                    self.tell(frame)
+
+    def tell(self, frame: Frame) -> None:
+        """Record the spans of one frame."""
+        connection = self.connections.get(frame.link)
+        end = frame.offset + frame.size
+        inside: list[Recent] = []
+        for each in reversed(self.recent):  # in the log's order: the newest frames hold the newest records
+            if each.record.end <= frame.offset:
+                break
+            if each.record.end <= end:
+                inside.append(each)
+        if connection is None or not inside:
+            return
+        inside.reverse()
+        about: dict[str, str | int] = {
+            **self.broker,
+            Attribute.SLAVE: connection.peer,
+            Attribute.FRAME_OFFSET: frame.offset,
+            Attribute.FRAME_SIZE: frame.size,
+        }
+        open_numbers = {each.number for each in self.connections.values()}
+        for each in inside:
+            attempt = 1 + sum(
+                host == connection.host and number not in open_numbers for host, number in each.sent
+            )
+            each.sent.append((connection.host, connection.number))
+            self.tracer.stage(
+                TRANSFER, each.record, frame.began_ns, frame.ended_ns, {**about, Attribute.ATTEMPT: attempt}
+            )
+            connection.waiting.append(Unacknowledged(each.record, frame.ended_ns, attempt))
+        self.tracer.record(
+            FRAME,
+            None,
+            frame.began_ns,
+            frame.ended_ns,
+            {**about, Attribute.FRAME_RECORDS: len(inside)},
+            links=[each.record.context for each in inside[:FRAME_LINKS_MAX]],
+        )
+
+    def acknowledged(self, link: Link, offset: int) -> None:
+        """Record what a report covers."""
+        connection = self.connections.get(link)
+        if connection is None:
+            return
+        now_ns = time.time_ns()
+        while connection.waiting and connection.waiting[0].record.end <= offset:
+            one = connection.waiting.popleft()
+            about: dict[str, str | int] = {
+                **self.broker,
+                Attribute.SLAVE: connection.peer,
+                Attribute.ATTEMPT: one.attempt,
+                Attribute.ACKNOWLEDGED: offset,
+            }
+            self.tracer.stage(ACKNOWLEDGE, one.record, one.sent_ns, now_ns, about)
+
+
+class FollowerTraces(Traces):
+    """The slave's side."""
+
+    def __init__(
+        self, options: ReplicatorOptions, page: WatermarkPage, read: Read, end: int, file_size: int
+    ) -> None:
+        super().__init__(options, page)
+        self.scanner = ContextScanner(read, end, file_size)
+
+    def appended(self, end: int, began_ns: int) -> None:
+        """Record the sampled records that are whole in the log now."""
+        now_ns = time.time_ns()
+        for record in self.scanner.advance(end):
+            self.tracer.stage(SLAVE_APPEND, record, began_ns, now_ns, self.broker)
