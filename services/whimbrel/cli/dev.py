@@ -28,6 +28,7 @@ EXAMPLES = examples(
     "whimbrel dev                                  a nameserver on 127.0.0.1:8081, a master and a slave",
     "whimbrel dev --slaves 2 --replication sync    answer a send when a slave has it",
     "whimbrel dev --flush sync                     answer a send when it is on the master's disk",
+    "whimbrel dev --trace 1                        trace every message: whimbrel trace MESSAGE_ID",
     "whimbrel dev --port 0 --dir ./cluster         any free ports; see ./cluster/cluster.json",
     "touch DIR/run/master.hold                     keep the master down when it dies (kill it, and look)",
 )
@@ -54,6 +55,12 @@ def dev(
     flush: Annotated[Mode, typer.Option(help="sync: answer a send when it is on the disk.")] = Mode.ASYNC,
     replication: Annotated[Mode, typer.Option(help="sync: answer a send when a slave has it.")] = Mode.ASYNC,
     slaves: Annotated[int, typer.Option(min=0, max=9, help="How many slaves.")] = 1,
+    trace: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, metavar="RATIO", help="Share of messages to trace; see `whimbrel trace MESSAGE_ID`."
+        ),
+    ] = 0.0,
 ) -> None:
     """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each."""
     from whimbrel.cli.endpoint import default_dev_dir
@@ -65,6 +72,7 @@ def dev(
         flush=flush.value,
         replication=replication.value,
         slaves=slaves,
+        trace_ratio=trace,
     )
     try:
         with viewing(options.directory) as view:

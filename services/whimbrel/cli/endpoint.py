@@ -5,9 +5,10 @@ dev`.
 is told from a live one by the nameserver's process id.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from whimbrel.errors import ClientError
+from whimbrel.telemetry import CLIENT_SERVICE, check_trace_target
 
 __all__ = [
     "ENDPOINT_VARIABLE",
@@ -23,9 +25,11 @@ __all__ = [
     "default_dev_dir",
     "resolve_endpoint",
     "running_cluster",
+    "traced",
 ]
 
 ENDPOINT_VARIABLE = "WHIMBREL_ENDPOINT"
+TRACE_VARIABLE = "WHIMBREL_CLIENT_TRACE_TO"
 DEV_DIR_VARIABLE = "WHIMBREL_DEV_DIR"
 CLUSTER_FILE = "cluster.json"
 
@@ -47,6 +51,12 @@ class RunningCluster:
     directory: Path
     endpoint: str
     processes: tuple[Mapping[str, Any], ...]
+    trace_ratio: float
+
+    @property
+    def traces(self) -> Path:
+        """Where its processes write their spans."""
+        return self.directory / "traces"
 
 
 def default_dev_dir() -> Path:
@@ -64,7 +74,9 @@ def running_cluster(directory: Path | None = None) -> RunningCluster | None:
     directory = directory or default_dev_dir()
     try:
         content = json.loads((directory / CLUSTER_FILE).read_text())
-        cluster = RunningCluster(directory, content["endpoint"], tuple(content["processes"]))
+        cluster = RunningCluster(
+            directory, content["endpoint"], tuple(content["processes"]), float(content["trace_ratio"])
+        )
         nameservers = [int(item["pid"]) for item in cluster.processes if item["role"] == "nameserver"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -87,6 +99,30 @@ def resolve_endpoint(given: str) -> str:
             f" or name one with --endpoint HOST:PORT or {ENDPOINT_VARIABLE}"
         )
     return cluster.endpoint
+
+
+@contextlib.contextmanager
+def traced(endpoint: str) -> Iterator[None]:
+    """Trace what a command does while the block runs, where that was asked for.
+
+    It was by WHIMBREL_CLIENT_TRACE_TO, or by the running `whimbrel dev` when the command talks to that.
+    """
+    target, ratio = os.environ.get(TRACE_VARIABLE, ""), 1.0
+    if not target and not endpoint and not os.environ.get(ENDPOINT_VARIABLE):
+        cluster = running_cluster()
+        if cluster is not None and cluster.trace_ratio:
+            target, ratio = f"file:{cluster.traces / 'cli.jsonl'}", cluster.trace_ratio
+    if not target:
+        yield
+        return
+    try:
+        check_trace_target(target)
+    except ValueError as error:
+        raise ClientError(str(error).replace("trace_to", TRACE_VARIABLE)) from error
+    from whimbrel.tracing import tracing_to
+
+    with tracing_to(target, CLIENT_SERVICE, ratio=ratio):
+        yield
 
 
 def _alive(pid: int) -> bool:

@@ -105,6 +105,7 @@ def command_line() -> Any:
             "pull": Command("whimbrel.cli.messages", "pull", "Read a queue from an offset on."),
             "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
             "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),
+            "trace": Command("whimbrel.cli.trace", "trace", "Show the way of one message, with its timings."),
             "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),
             **{
                 name: Command("whimbrel.cli.processes", name, text + " Takes the process's own flags.")

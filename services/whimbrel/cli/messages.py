@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
 from whimbrel.cli.group import parse_target
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, body_fields, emit, note, shorten, time_text
@@ -77,7 +77,7 @@ def send(
         message_group=message_group,
     )
     receipts: list[SendReceipt] = []
-    with sync.Producer(resolve_endpoint(endpoint), topics=[topic]) as producer:
+    with traced(endpoint), sync.Producer(resolve_endpoint(endpoint), topics=[topic]) as producer:
         turn = _Turn(queue)
         started = time.monotonic()
         while len(receipts) < count:
@@ -112,7 +112,7 @@ def receive(
     """Receive messages as a member of a consumer group, and acknowledge them once they are printed."""
     from whimbrel.client import sync
 
-    with sync.Consumer(resolve_endpoint(endpoint), group, {topic: tag}) as consumer:
+    with traced(endpoint), sync.Consumer(resolve_endpoint(endpoint), group, {topic: tag}) as consumer:
         messages: list[ReceivedMessage] = []
         left = wait
         while len(messages) < count:
@@ -152,7 +152,7 @@ def pull(
     from whimbrel.client import sync
 
     target = parse_target(offset)
-    with sync.PullConsumer(resolve_endpoint(endpoint), group or TOOLS_GROUP) as reader:
+    with traced(endpoint), sync.PullConsumer(resolve_endpoint(endpoint), group or TOOLS_GROUP) as reader:
         found = _queue(reader.queues(topic), topic, queue, broker)
         position = target if isinstance(target, int) else reader.offset(found, target)
         messages: list[ReceivedMessage] = []

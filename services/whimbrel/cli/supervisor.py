@@ -25,7 +25,10 @@ what a cluster does without its master.
 each
 restart:
 
-    {"endpoint": "host:port", "processes": [{"name", "role", "pid", "grpc", "ha", "store"}]}
+    {"endpoint": "host:port", "trace_ratio": 0.0,
+     "processes": [{"name", "role", "pid", "grpc", "ha", "store"}]}
+
+With a `trace_ratio` above 0 every broker and replicator writes its spans to `DIR/traces/NAME.jsonl`.
 """
 
 import contextlib
@@ -73,6 +76,7 @@ LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is put aside at the next start,
 LOG_LINE = re.compile(r"\S+Z [A-Z]+ +(.*?)(?: \[[\w.]+\])?")  # as `telemetry.py` writes them
 PR_SET_PDEATHSIG = 1
 PORTS_PER_BROKER = 10
+TRACES = "traces"  # folder below DIR
 
 Role = Literal["nameserver", "master", "slave", "master-replicator", "slave-replicator"]
 State = Literal["starting", "ready", "waiting", "ended"]
@@ -95,6 +99,7 @@ class DevOptions:
         replication: `sync`: a send is answered when a slave has it.
         slaves: how many; with none, synchronous replication would refuse every send.
         host: what every port is bound to.
+        trace_ratio: share of messages that are traced; 0 for none.
     """
 
     directory: Path
@@ -103,6 +108,7 @@ class DevOptions:
     replication: Literal["sync", "async"] = "async"
     slaves: int = 1
     host: str = "127.0.0.1"
+    trace_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +191,12 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
         replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store)}
         if not index:
             replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}
+        if options.trace_ratio:
+            traces = options.directory / TRACES
+            broker |= {"trace_to": f"file:{traces / name}.jsonl"}
+            replicator |= {"trace_to": f"file:{traces / name}-replicator.jsonl"}
+            if not index:
+                broker |= {"trace_ratio": str(options.trace_ratio)}
         role: Role = "slave" if index else "master"
         beside: Role = "slave-replicator" if index else "master-replicator"
         plans.append(ChildPlan(name=name, role=role, program="broker", settings=broker, store=store))
@@ -556,6 +568,7 @@ class Supervisor:
         """Replace cluster.json."""
         content = {
             "endpoint": self.children[0].address,
+            "trace_ratio": self.options.trace_ratio,
             "processes": [child.described() for child in self.children],
         }
         fresh = self.cluster_file.with_suffix(".json.tmp")

@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import RetryPolicy, backoff_s, decide
 from whimbrel.client.session import Client, Session
+from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import BadRequest, InvalidReceiptHandle, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.model.message import ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
@@ -86,6 +87,7 @@ class Consumer(Client):
         )
         if not self.subscriptions:
             raise BadRequest("a consumer needs at least one topic")
+        self.spans = ClientSpans(self.options, group=group)
         self._type = "simple"
         self._turn = 0
         self._assigned: dict[str, tuple[float, tuple[Queue, ...]]] = {}
@@ -159,9 +161,11 @@ class Consumer(Client):
             InvalidReceiptHandle: the lease has ended, and the message was or will be delivered again.
             WhimbrelError: the broker could not be asked.
         """
-        results = await self._at_broker(message, calls.ack_messages([message], self.group, self._namespace))
-        if results[0] is not None:
-            raise results[0]
+        with self.spans.settling([message]):
+            call = calls.ack_messages([message], self.group, self._namespace)
+            results = await self._at_broker(message, call)
+            if results[0] is not None:
+                raise results[0]
 
     async def ack_all(self, messages: Sequence[ReceivedMessage]) -> list[WhimbrelError | None]:
         """Acknowledge with one call a broker and topic; return None or the error for each, in order."""
@@ -172,9 +176,10 @@ class Consumer(Client):
         for indexes in batches.values():
             batch = [messages[index] for index in indexes]
             try:
-                results = await self._at_broker(
-                    batch[0], calls.ack_messages(batch, self.group, self._namespace)
-                )
+                with self.spans.settling(batch):
+                    results = await self._at_broker(
+                        batch[0], calls.ack_messages(batch, self.group, self._namespace)
+                    )
             except WhimbrelError as error:
                 results = [error] * len(batch)
             for index, result in zip(indexes, results, strict=True):
@@ -191,7 +196,9 @@ class Consumer(Client):
             WhimbrelError: the broker could not be asked.
         """
         call = calls.change_invisible(message, self.group, invisible_s, self._namespace)
-        return dataclasses.replace(message, receipt_handle=await self._at_broker(message, call))
+        with self.spans.settling([message], acknowledge=False):
+            handle = await self._at_broker(message, call)
+        return dataclasses.replace(message, receipt_handle=handle)
 
     async def run(self, handler: Handler) -> None:
         """Consume until cancelled: call the handler for each message, acknowledge on return, hide on an
@@ -257,7 +264,10 @@ class Consumer(Client):
             attempt_id=attempt_id,
             namespace=self._namespace,
         )
-        return await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
+        began_ns = time.time_ns()
+        messages = await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
+        self.spans.received(queue.topic, messages, began_ns)
+        return messages
 
     async def _at_broker(self, message: ReceivedMessage, call: Outbound[calls.T]) -> calls.T:
         """Ask the broker that the message came from, or who stands in for it when it is gone."""
@@ -431,12 +441,13 @@ class Subscription:
     async def _handle(self, message: ReceivedMessage) -> None:
         async with self._slots:
             try:
-                if self._plain:
-                    outcome = await asyncio.to_thread(self._handler, message)
-                else:
-                    outcome = self._handler(message)
-                if inspect.isawaitable(outcome):
-                    await outcome
+                with self._consumer.spans.processing(message):
+                    if self._plain:
+                        outcome = await asyncio.to_thread(self._handler, message)
+                    else:
+                        outcome = self._handler(message)
+                    if inspect.isawaitable(outcome):
+                        await outcome
             except Exception as error:  # noqa: BLE001  whatever the handler raises means: deliver again
                 log.warning("the handler failed on message %s: %r", message.message_id, error)
                 hide_s: float | None = self._nack(message)

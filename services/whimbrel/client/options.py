@@ -1,6 +1,7 @@
 """What can be set on clients, next to the reason for each default. Durations are seconds."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from whimbrel.client.retry import RetryPolicy
 
@@ -19,6 +20,8 @@ class ClientOptions:
         client_id: how brokers tell clients apart; left empty, one is made from host, process and a random
         part.
         retry: when and how often failed calls are repeated.
+        tracer_provider: OpenTelemetry's, for the spans of this client; None takes the program's, if it has
+        set one.
     """
 
     request_timeout_s: float = 3.0
@@ -27,6 +30,7 @@ class ClientOptions:
     namespace: str = ""
     client_id: str = ""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    tracer_provider: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from whimbrel.client.ids import MessageIds
 from whimbrel.client.options import ProducerOptions
 from whimbrel.client.retry import decide
 from whimbrel.client.session import Client, Session
+from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import MessageCorrupted, MessageEmpty, NotWritable, Throttled, WhimbrelError
 from whimbrel.model.message import Message, SendReceipt
 from whimbrel.model.route import Queue
@@ -52,6 +53,7 @@ class Producer(Client):
         self.oneway_failed = 0  # one-way sends that were given up
         self._topics = dict.fromkeys(topics)
         self._ids = MessageIds()
+        self._spans = ClientSpans(self.options)
         self._turn = 0
         self._oneway: set[asyncio.Task[None]] = set()
 
@@ -101,6 +103,17 @@ class Producer(Client):
             for message in messages
         ]
         self._topics.setdefault(topic)
+        with self._spans.sending(batch) as carried:
+            return await self._send_until(topic, carried, queue, selector)
+
+    async def _send_until(
+        self,
+        topic: str,
+        batch: Sequence[Message],
+        queue: Queue | None,
+        selector: QueueSelector | None,
+    ) -> list[SendReceipt]:
+        """Try until it is sent, or the policy says to give up."""
         failed: set[str] = set()
         attempt = 0
         while True:

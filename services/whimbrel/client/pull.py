@@ -7,12 +7,14 @@ or the other can't be asked; then it goes back to the master.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 
 from whimbrel.client.consumer import POLL_MARGIN_S
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import decide
 from whimbrel.client.session import Client, Session
+from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import Unavailable, WhimbrelError
 from whimbrel.model.message import PullResult, ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
@@ -42,6 +44,7 @@ class PullConsumer(Client):
         self.options = options or ConsumerOptions()
         super().__init__(endpoint, self.options)
         self.group = group
+        self._spans = ClientSpans(self.options, group=group)
         self._topics: dict[str, None] = {}
         self._suggested: dict[tuple[str, str, int], int] = {}  # broker ids other than the route's, by queue
 
@@ -87,6 +90,7 @@ class PullConsumer(Client):
             wait_s=wait_s,
             namespace=self.options.namespace,
         )
+        began_ns = time.time_ns()
         try:
             result = await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
         except WhimbrelError as error:
@@ -95,6 +99,7 @@ class PullConsumer(Client):
             log.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
             self._suggested.pop(_key(queue), None)
             result = await self.session.call(queue.endpoints[0], call, wait_s + POLL_MARGIN_S)
+        self._spans.received(queue.topic, result.messages, began_ns)
         if follow:
             if result.suggested_broker_id != queue.broker_id:
                 self._suggested[_key(queue)] = result.suggested_broker_id

@@ -37,6 +37,7 @@ class Message:
         message_group: messages of one group keep their order, on a FIFO topic.
         deliver_at: not to be delivered before this time, on a DELAY topic.
         message_id: left empty, the producer makes one; a resend of the same message keeps it.
+        trace_context: W3C text of the span in which it was created; None leaves it to the producer.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class Message:
     message_group: str | None = None
     deliver_at: float | None = None
     message_id: str = ""
+    trace_context: str | None = None
 
     @property
     def type(self) -> MessageType:

@@ -221,6 +221,8 @@ def message_to_send(
         system.tag = message.tag
     if message.message_group is not None:
         system.message_group = message.message_group
+    if message.trace_context is not None:
+        system.trace_context = message.trace_context
     if message.deliver_at is not None:
         system.delivery_timestamp.CopyFrom(timestamp(message.deliver_at))
     return v2.Message(

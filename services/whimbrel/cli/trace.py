@@ -1,0 +1,162 @@
+"""`whimbrel trace`: what happened to one message, on every process that met it.
+
+Spans are read from files of OTLP's JSON lines, as our processes (`trace_to = file:PATH`) and the file
+exporter of an OpenTelemetry Collector write them, or from a viewer that answers Jaeger's query API, version 3.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whimbrel.cli.endpoint import running_cluster
+from whimbrel.cli.lazy import examples
+from whimbrel.cli.output import Format, OutputOption, emit, note, plain
+from whimbrel.errors import ClientError
+
+if TYPE_CHECKING:
+    from whimbrel.cli.story import Span, Story
+
+__all__ = ["EXAMPLES", "trace"]
+
+EXAMPLES = examples(
+    "whimbrel dev --trace 1                         trace every message",
+    "whimbrel trace 0102FC000000011F860B13710ACA6571FE",
+    "whimbrel trace ID --from spans.jsonl --from ./traces",
+    "whimbrel trace ID --from http://127.0.0.1:16686      a Jaeger's query port",
+)
+LOOK_S = 0.2  # between two looks of --wait
+SOURCE_VARIABLE = "WHIMBREL_CLIENT_TRACE_FROM"
+
+
+def trace(
+    message_id: Annotated[
+        str, typer.Argument(metavar="MESSAGE_ID", help="As `send` and `receive` print it.")
+    ],
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="PATH|URL",
+            envvar=SOURCE_VARIABLE,
+            help="File or folder of OTLP JSON lines, or a Jaeger's address; may be repeated."
+            " Default: those of the running `whimbrel dev`.",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for stages that are still on their way.")
+    ] = 2.0,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show the way of one message: sent, appended, flushed, replicated, acknowledged, received."""
+    from whimbrel.cli import story as stories
+
+    readers = [reader(source) for source in sources or [default_source()]]
+    deadline = time.monotonic() + wait
+    while True:
+        spans = [span for read in readers for span in read()]
+        found = stories.story_of(message_id, spans)
+        if (found is not None and not found.missing) or time.monotonic() >= deadline:
+            break
+        time.sleep(LOOK_S)
+    if found is None:
+        raise ClientError(
+            f"none of {len(spans)} spans is about message {message_id}: was it sampled (the broker's"
+            " --trace-ratio, or a sampled context from the client), and is its file among those read?"
+        )
+    if output is Format.JSON:
+        emit([plain(span) for span in found.spans], output, columns=(), rows=())
+        return
+    sys.stdout.write(stories.lines(found))
+    hint(found)
+
+
+def hint(found: "Story") -> None:
+    """Say what is not there, and why that may be."""
+    if found.root is None:
+        note("the span in which it was created is not here: its client reports to somewhere else, if at all")
+    if found.missing:
+        note(f"no span yet of: {', '.join(found.missing)}")
+
+
+def default_source() -> str:
+    """Return where the running `whimbrel dev` has its spans.
+
+    Raises:
+        ClientError: none runs, or it does not trace.
+    """
+    cluster = running_cluster()
+    if cluster is None:
+        raise ClientError(
+            f"where are the spans? Name a file, a folder or a Jaeger with --from or {SOURCE_VARIABLE},"
+            " or start `whimbrel dev --trace 1`"
+        )
+    if not cluster.trace_ratio:
+        raise ClientError("the running `whimbrel dev` does not trace; start it with --trace 1")
+    return str(cluster.traces)
+
+
+def reader(source: str) -> "Callable[[], Sequence[Span]]":
+    """Return what reads the spans of a source; each call reads what is new as well."""
+    if source.startswith(("http://", "https://")):
+        from whimbrel.cli.jaeger import JaegerReader
+
+        return JaegerReader(source)
+    return FileReader(Path(source))
+
+
+class FileReader:
+    """Reads a file, or all `*.jsonl` and put-aside `*.jsonl.1` of a folder, going on where it stopped."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise ClientError(f"{path}: no such file or folder")
+        self.path = path
+        self.positions: dict[Path, int] = {}
+        self.spans: list[Span] = []
+
+    def __call__(self) -> "Sequence[Span]":
+        """Return all spans that are there now."""
+        for path in self.files():
+            self.spans += self.new_in(path)
+        return self.spans
+
+    def files(self) -> Iterator[Path]:
+        """Give the files."""
+        if not self.path.is_dir():
+            yield self.path
+            return
+        yield from sorted((*self.path.glob("*.jsonl.1"), *self.path.glob("*.jsonl")))
+
+    def new_in(self, path: Path) -> "Iterator[Span]":
+        """Give the spans of the lines that were not read yet; half a line is left for the next time."""
+        from whimbrel.cli.story import spans_of
+
+        with path.open("rb") as file:
+            file.seek(self.positions.get(path, 0))
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self.positions[path] = self.positions.get(path, 0) + len(line)
+                if line.strip():
+                    yield from spans_of(parsed(line, path))
+
+
+def parsed(line: bytes, path: Path) -> dict[str, Any]:
+    """Return a line as what it should be.
+
+    Raises:
+        ClientError: it is something else.
+    """
+    try:
+        value = json.loads(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or "resourceSpans" not in value:
+        raise ClientError(f"{path} does not hold OTLP traces as JSON lines: {line[:60]!r}")
+    return value
