@@ -58,17 +58,17 @@ __all__ = [
 ]
 
 TREE = """\
-send {topic}                 producer  client
-├─ whimbrel.store.append     internal  master broker
-├─ whimbrel.store.flush      internal  master broker
-├─ whimbrel.ha.transfer      internal  master replicator
-├─ whimbrel.ha.append        internal  slave replicator
-├─ whimbrel.ha.acknowledge   internal  master replicator
-└─ whimbrel.store.dispatch   internal  slave broker
-linked: whimbrel.ha.frame    internal  master replicator
-linked: receive {topic}      client    client
-linked: process {topic}      consumer  client
-linked: ack {topic}          client    client
+send {topic}                producer  client
+├─ whimbrel.store.append    internal  master broker
+├─ whimbrel.store.flush     internal  master broker
+├─ whimbrel.ha.transfer     internal  master replicator
+├─ whimbrel.ha.append       internal  slave replicator
+├─ whimbrel.ha.acknowledge  internal  master replicator
+└─ whimbrel.store.dispatch  internal  slave broker
+linked: whimbrel.ha.frame   internal  master replicator
+linked: receive {topic}     client    client
+linked: process {topic}     consumer  client
+linked: ack {topic}         client    client
 """
 
 BROKER_SERVICE, REPLICATOR_SERVICE = "whimbrel-broker", "whimbrel-replicator"  # `service.name`

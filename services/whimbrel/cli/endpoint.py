@@ -75,7 +75,10 @@ def running_cluster(directory: Path | None = None) -> RunningCluster | None:
     try:
         content = json.loads((directory / CLUSTER_FILE).read_text())
         cluster = RunningCluster(
-            directory, content["endpoint"], tuple(content["processes"]), float(content["trace_ratio"])
+            directory,
+            content["endpoint"],
+            tuple(content["processes"]),
+            float(content.get("trace_ratio", 0)),  # an older version's file lacks it
         )
         nameservers = [int(item["pid"]) for item in cluster.processes if item["role"] == "nameserver"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
 """`whimbrel trace`: what happened to one message, on every process that met it.
 
 Spans are read from files of OTLP's JSON lines, as our processes (`trace_to = file:PATH`) and the file
-exporter of an OpenTelemetry Collector write them, or from a viewer that answers Jaeger's query API, version 3.
+exporter of an OpenTelemetry Collector write them, or from a viewer with version 3 of Jaeger's query API.
 """
 
 import json

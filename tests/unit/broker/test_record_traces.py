@@ -1,0 +1,260 @@
+"""What a broker stores and records of messages when it traces, and that it does neither when it does not."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spanrig import Spans, memory_tracer
+from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
+from whimbrel.broker.send_service import SendService
+from whimbrel.broker.sending import Durability, Sender
+from whimbrel.broker.topics import TopicTable
+from whimbrel.cli.story import Span
+from whimbrel.errors import MessageEmpty, NotWritable, ReplicaTimeout
+from whimbrel.model.topic import TopicConfig
+from whimbrel.model.trace import parse_context
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.handlers import Call
+from whimbrel.store.codec import pack_host
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.store import MessageStore
+from whimbrel.telemetry import APPEND, DISPATCH, FLUSH, Attribute
+
+NOW = 1_800_000_000_000
+CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+UNSAMPLED = CONTEXT[:-1] + "0"
+TRACE, PARENT = CONTEXT.split("-")[1:3]
+
+
+class Ticks:
+    """An event loop that runs what it is given when it is told to."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[[], None]] = []
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> "Ticks":
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+class Rig:
+    """A master's send path over a real store."""
+
+    def __init__(self, root: Path, *, ratio: float | None, acks: int = 0) -> None:
+        options = StoreOptions(commitlog_file_size=1 << 20, index_slots=100, index_entries=400)
+        self.store = MessageStore.open_master(root, options, clock=lambda: NOW)
+        self.topics = TopicTable(
+            root / "config", cluster="C", broker_name="broker-a", auto_create=False, clock=lambda: NOW
+        )
+        self.topics.add(TopicConfig(name="orders", read_queues=1, write_queues=1))
+        self.sender = Sender(self.store, self.store.page, Durability(acks=acks), Ticks(), ring=lambda: None)
+        self.sender.refusal = ""
+        self.service = SendService(
+            self.topics, self.sender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=lambda: NOW
+        )
+        self.flushed = 0
+        self.spans: Spans = list
+        if ratio is not None:
+            tracer, self.spans = memory_tracer()
+            self.service.traces = RecordTraces(
+                tracer, name="broker-a", ratio=ratio, flushed=lambda: self.flushed
+            )
+
+    def send(self, *messages: Any) -> Any:
+        return self.service.send(
+            Call("m", "10.0.0.9:5", {}, None), messaging.SendMessageRequest(messages=messages)
+        )
+
+    def stored(self) -> list[dict[str, str]]:
+        """Return the properties of all records."""
+        from whimbrel.store.codec import decode_record
+
+        data, at, found = self.store.read_log(0, self.store.written), 0, []
+        while at < len(data):
+            record = decode_record(data, at)
+            found.append(record.properties)
+            at += record.size
+        return found
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans() if span.name == name]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(ratio: float | None = 0.0, acks: int = 0) -> Rig:
+        made.append(Rig(tmp_path / str(len(made)), ratio=ratio, acks=acks))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.store.close()
+
+
+def message(context: str = "", body: bytes = b"x", **user: str) -> Any:
+    built = v2.Message(body=body, user_properties=user)
+    built.topic.name = "orders"
+    built.system_properties.message_id = "01" * 17
+    if context:
+        built.system_properties.trace_context = context
+    return built
+
+
+def test_a_sampled_context_is_stored_as_sent_and_has_an_append_span_below_it(rig: Any) -> None:
+    one = rig()
+    one.send(message(CONTEXT))
+    assert one.stored()[0]["TRACE_CONTEXT"] == CONTEXT
+    (span,) = one.named(APPEND)
+    assert (span.trace_id, span.parent_id) == (TRACE, PARENT)
+    assert span.attributes[Attribute.OFFSET] == 0
+    assert span.attributes[Attribute.RECORD_SIZE] == one.store.written
+    assert span.attributes[Attribute.BROKER] == "broker-a"
+    assert (span.attributes[Attribute.TOPIC], span.attributes[Attribute.QUEUE]) == ("orders", "0")
+
+
+@pytest.mark.parametrize("text", [UNSAMPLED, "spam", CONTEXT.upper()])
+def test_a_context_that_says_no_or_nothing_is_stored_as_sent_and_leaves_no_span(rig: Any, text: str) -> None:
+    one = rig(ratio=1.0)
+    one.send(message(text))
+    assert one.stored()[0]["TRACE_CONTEXT"] == text
+    assert one.spans() == []
+
+
+def test_the_user_property_counts_and_nothing_is_added_beside_it(rig: Any) -> None:
+    one = rig(ratio=1.0)
+    one.send(message(traceparent=CONTEXT))
+    assert "TRACE_CONTEXT" not in one.stored()[0]
+    assert [(span.trace_id, span.parent_id) for span in one.spans()] == [(TRACE, PARENT)]
+
+
+def test_a_message_without_a_context_is_sampled_by_the_ratio(rig: Any) -> None:
+    none, all_of_them = rig(ratio=0.0), rig(ratio=1.0)
+    for one in (none, all_of_them):
+        one.send(message())
+    assert "TRACE_CONTEXT" not in none.stored()[0]
+    assert none.spans() == []
+    added = parse_context(all_of_them.stored()[0]["TRACE_CONTEXT"])
+    (created,) = all_of_them.named("create orders")
+    (append,) = all_of_them.named(APPEND)
+    assert added is not None and added.sampled
+    assert created.span_id == f"{added.span_id:016x}" == append.parent_id
+    assert created.parent_id == ""
+    assert created.kind == "producer"
+    assert created.attributes[Attribute.MESSAGE_ID] == "01" * 17
+
+
+def test_with_tracing_off_the_record_is_what_rocketmq_would_store(rig: Any) -> None:
+    off, unsampled = rig(ratio=None), rig(ratio=0.0)
+    for one in (off, unsampled):
+        one.send(message(), message(CONTEXT), message(traceparent=CONTEXT))
+    assert off.store.read_log(0, 1 << 16) == unsampled.store.read_log(0, 1 << 16)
+    assert [properties.get("TRACE_CONTEXT") for properties in off.stored()] == [None, CONTEXT, None]
+
+
+def test_nothing_is_added_where_the_properties_would_pass_their_limit(rig: Any) -> None:
+    text = len("TRACE_CONTEXT") + 2 + len(CONTEXT)
+    plain = rig(ratio=None)
+    plain.send(message())
+    own = len("".join(f"{key}\x01{value}\x02" for key, value in plain.stored()[0].items()).encode())
+    room = 32767 - own - text - len("__BORNHOST") - 2
+    fits, too_long = message(), message()
+    fits.system_properties.born_host = "h" * room  # counts for the record, not for the limit of users
+    too_long.system_properties.born_host = "h" * (room + 1)
+    one = rig(ratio=1.0)
+    one.send(fits)
+    one.send(too_long)
+    assert ["TRACE_CONTEXT" in properties for properties in one.stored()] == [True, False]
+    assert len(one.named("create orders")) == 1
+
+
+def test_each_message_of_a_batch_has_its_own_context(rig: Any) -> None:
+    other = CONTEXT.replace("4bf9", "4bfa")
+    one = rig(ratio=1.0)
+    one.send(message(CONTEXT), message(), message(other), message(UNSAMPLED))
+    contexts = [properties["TRACE_CONTEXT"] for properties in one.stored()]
+    assert (contexts[0], contexts[2], contexts[3]) == (CONTEXT, other, UNSAMPLED)
+    assert [f"00-{span.trace_id}-{span.parent_id}-01" for span in one.named(APPEND)] == contexts[:3]
+    assert len(one.named("create orders")) == 1
+
+
+def test_a_refused_message_leaves_no_span(rig: Any) -> None:
+    one = rig(ratio=1.0)
+    with pytest.raises(MessageEmpty):
+        one.send(message(), message(body=b""))
+    one.sender.refusal = "no"
+    with pytest.raises(NotWritable):
+        one.send(message())
+    one.sender.refusal = ""
+    one.send(message())
+    assert len(one.named("create orders")) == len(one.named(APPEND)) == 1
+
+
+def test_the_creation_ends_with_the_answer_and_tells_its_error(rig: Any) -> None:
+    one = rig(ratio=1.0, acks=1)
+    one.store.page.replica_beat_ns = 0
+    one.store.page.set_slave(0, "slave:1", 1)
+    one.store.page.set_ack(0, 0)
+    deferred = one.send(message())
+    assert one.named("create orders") == []
+    one.sender.close("it stops")
+    (created,) = one.named("create orders")
+    assert deferred.done
+    assert created.failed
+    assert created.attributes[Attribute.ERROR] == ReplicaTimeout.reason
+
+
+def test_flush_spans_wait_for_the_mark_and_are_bounded(rig: Any) -> None:
+    one = rig()
+    traces = one.service.traces
+    one.send(message(CONTEXT))
+    first = one.store.written
+    one.send(message(CONTEXT))
+    assert traces.waits
+    traces.flushed()
+    assert one.named(FLUSH) == []
+    one.flushed = first
+    traces.flushed()
+    (flush,) = one.named(FLUSH)
+    (append, _) = one.named(APPEND)
+    assert (flush.start_ns, flush.attributes[Attribute.OFFSET]) == (append.end_ns, 0)
+    for _ in range(UNFLUSHED_MAX):
+        traces._unflushed.append(traces._unflushed[0])
+    waiting = len(traces._unflushed)
+    one.send(message(CONTEXT))
+    assert len(traces._unflushed) == waiting
+
+
+def test_a_slave_tells_of_the_records_that_it_has_dispatched(rig: Any) -> None:
+    one = rig()
+
+    class Slave:
+        """A store that dispatches two records a step."""
+
+        read_log, file_size, dispatched = one.store.read_log, one.store.file_size, 0
+
+        def dispatch_ready(self, budget_bytes: int) -> bool:
+            self.dispatched = one.store.written
+            return True
+
+    tracer, spans = memory_tracer()
+    slave = Slave()
+    traces = DispatchTraces(tracer, slave, name="broker-a", broker_id=1)  # type: ignore[arg-type]
+    one.send(message(CONTEXT), message(UNSAMPLED))
+    assert traces.dispatch_ready(1)
+    assert traces.dispatch_ready(1)
+    (span,) = spans()
+    assert (span.name, span.trace_id, span.parent_id) == (DISPATCH, TRACE, PARENT)
+    assert span.attributes[Attribute.BROKER_ID] == 1
