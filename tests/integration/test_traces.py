@@ -1,0 +1,259 @@
+"""Traces across real processes: the whole tree of spans of a message, as `telemetry.TREE` draws it.
+
+Spans of all processes come to an OTLP receiver of the test; those of the client stay in its memory. The story
+that docs/tracing.md shows is written by `test_docs_show_a_story_as_it_is_told` when
+WHIMBREL_TEST_WRITE_DOCS=1.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import Cluster, environment, program, until
+from spanrig import Receiver, memory_provider
+from whimbrel.cli.story import Span, Story, lines, story_of, structure
+from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ProducerOptions
+from whimbrel.model.message import ReceivedMessage
+from whimbrel.telemetry import FRAME, STAGES, TREE, Attribute
+
+pytestmark = pytest.mark.process
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tracing.md"
+TOLD_S = 20.0  # spans leave within a second; a machine with all cores taken needs longer
+
+
+class Traced:
+    """A cluster whose spans come here, beside those of a client."""
+
+    def __init__(self, cluster: Cluster, receiver: Receiver) -> None:
+        self.cluster, self.receiver = cluster, receiver
+        self.provider, self.own = memory_provider()
+
+    def spans(self) -> list[Span]:
+        return [*self.own(), *self.receiver.spans()]
+
+    def story(self, message_id: str, complete: Callable[[Story], bool]) -> Story:
+        """Return the story of a message once it is complete."""
+
+        def told() -> Story | None:
+            found = story_of(message_id, self.spans())
+            return found if found is not None and complete(found) else None
+
+        try:
+            story: Story = until(told, timeout=TOLD_S, what="the whole story")
+        except AssertionError:
+            found = story_of(message_id, self.spans())
+            print(lines(found) if found else f"nothing of {len(self.spans())} spans is about {message_id}")
+            raise
+        return story
+
+    async def send(self, *messages: Message) -> list[str]:
+        """Send a message, or a batch; return the ids."""
+        options = ProducerOptions(tracer_provider=self.provider)
+        async with Producer(self.cluster.endpoint, options=options) as producer:
+            return [receipt.message_id for receipt in await producer.send_batch(messages)]
+
+    async def consume(self, count: int, topic: str = "orders") -> None:
+        """Have a handler called for so many messages, and acknowledge them."""
+        enough, seen = asyncio.Event(), []
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(message)
+            if len(seen) == count:
+                enough.set()
+
+        options = ConsumerOptions(tracer_provider=self.provider)
+        async with Consumer(self.cluster.endpoint, "readers", [topic], options=options) as consumer:
+            consuming = asyncio.create_task(consumer.run(handle))
+            async with asyncio.timeout(30):
+                await enough.wait()
+            consuming.cancel()
+            await asyncio.gather(consuming, return_exceptions=True)
+
+
+@contextmanager
+def traced_cluster(root: Path, *, ratio: float = 0.0, slaves: int = 1, **broker: object) -> Iterator[Traced]:
+    with Receiver() as receiver:
+        settings: dict[str, object] = {"trace_to": receiver.target}
+        master_only = {"trace_ratio": ratio} if ratio else {}
+        with Cluster(
+            root, slaves=slaves, broker={**settings, **master_only, **broker}, replicator=settings
+        ) as cluster:
+            cluster.wait_usable()
+            yield Traced(cluster, receiver)
+
+
+def names(story: Story) -> Counter[str]:
+    return Counter(span.name for span in story.spans)
+
+
+def whole(linked: int) -> Callable[[Story], bool]:
+    """Return what tells a story with all stages and so many linked spans."""
+    return lambda story: story.root is not None and not story.missing and len(story.linked) >= linked
+
+
+def check_times(story: Story) -> None:
+    """Whatever a span's cause is must have begun before it; all clocks here are one."""
+    begins = {span.name: span.start_ns for span in story.stages}
+    order = (STAGES[0], STAGES[2], STAGES[3])
+    assert [begins[name] for name in order] == sorted(begins[name] for name in order)
+    assert all(span.end_ns >= span.start_ns for span in story.spans)
+
+
+@pytest.mark.parametrize("replication", ["sync", "async"])
+async def test_the_story_of_a_message_is_the_tree(tmp_path: Path, replication: str) -> None:
+    with traced_cluster(tmp_path, replication=replication) as traced:
+        (message_id,) = await traced.send(Message(topic="orders", body=b"hello"))
+        await traced.consume(1)
+        story = traced.story(message_id, whole(linked=4))
+        assert rows(structure(story)) == rows(TREE.format(topic="orders"))
+        check_times(story)
+        assert story.root is not None
+        for span in story.stages:
+            assert span.attributes[Attribute.BROKER] == "broker-a"
+            assert span.attributes[Attribute.OFFSET] == 0
+            assert (span.trace_id, span.parent_id) == (story.trace_id, story.root.span_id)
+            assert span.attributes.get(Attribute.ATTEMPT, 1) == 1
+        assert len({span.trace_id for span in story.linked} | {story.trace_id}) == 5  # traces of their own
+        if replication == "sync":  # the answer waited for the slave
+            assert story.root.end_ns >= next(s.end_ns for s in story.stages if s.name == STAGES[3])
+
+
+def rows(drawn: str) -> list[list[str]]:
+    """Return a drawing without its alignment, which depends on the topic's name."""
+    return [line.split() for line in drawn.splitlines()]
+
+
+async def test_a_batch_has_a_story_for_each_message(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path) as traced:
+        ids = await traced.send(*(Message(topic="orders", body=b"%d" % at) for at in range(3)))
+        stories = [traced.story(message_id, whole(linked=2)) for message_id in ids]
+        for story in stories:
+            assert story.root is not None
+            assert story.root.name == "create orders"
+            # The batch goes out in one frame, and was sent with one call: both link to all three.
+            assert names(story) == Counter(["create orders", *STAGES, FRAME, "send orders"])
+        assert len({story.trace_id for story in stories}) == 3
+        assert len({span.span_id for story in stories for span in story.linked}) == 2
+        offsets = [story.stages[0].attributes[Attribute.OFFSET] for story in stories]
+        assert offsets == sorted(set(offsets))
+
+
+async def test_a_slave_that_comes_back_is_sent_the_message_again_as_a_further_attempt(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path) as traced:
+        await traced.send(Message(topic="orders", body=b"first"))
+        slave = traced.cluster.slave_replicators[0]
+        slave.signal(signal.SIGSTOP)  # its kernel takes the frame, it does not
+        (message_id,) = await traced.send(Message(topic="orders", body=b"second"))
+        transfers = "whimbrel.ha.transfer"
+        traced.story(message_id, lambda story: names(story)[transfers] == 1)
+        slave.kill()
+        slave.start()
+        story = traced.story(
+            message_id, lambda story: whole(linked=2)(story) and names(story)[transfers] == 2
+        )
+        attempts = {
+            name: [span.attributes[Attribute.ATTEMPT] for span in story.stages if span.name == name]
+            for name in (transfers, "whimbrel.ha.acknowledge")
+        }
+        assert attempts == {transfers: [1, 2], "whimbrel.ha.acknowledge": [2]}
+        assert names(story)["whimbrel.ha.append"] == names(story)["whimbrel.store.dispatch"] == 1
+        assert len({span.span_id for span in story.spans}) == len(story.spans)
+
+
+async def test_two_slaves_have_a_branch_each(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path, slaves=2) as traced:
+        (message_id,) = await traced.send(Message(topic="orders", body=b"x"))
+        story = traced.story(
+            message_id,
+            lambda story: not story.missing and all(names(story)[name] == 2 for name in STAGES[2:]),
+        )
+        assert names(story)[STAGES[0]] == names(story)[STAGES[1]] == 1
+        slaves = {span.attributes[Attribute.SLAVE] for span in story.stages if span.name == STAGES[2]}
+        brokers = {span.attributes[Attribute.BROKER_ID] for span in story.stages if span.name == STAGES[5]}
+        assert (len(slaves), brokers) == (2, {1, 2})
+
+
+def test_the_brokers_own_samples_follow_messages_of_an_sdk_that_sends_no_context(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path, ratio=1.0) as traced:
+        sent = tmp_path / "sent"
+        sender = Path(__file__).parents[1] / "sdk_sender.py"
+        process = program([sender, traced.cluster.endpoint, "orders", sent, "1", "100"], tmp_path / "sdk.log")
+        try:
+            until(lambda: sent.exists() and sent.read_text().count("\n") >= 3, timeout=30, what="three sends")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(20)
+        for message_id in sent.read_text().split()[:3]:
+            story = traced.story(message_id, whole(linked=1))
+            assert story.root is not None
+            assert (story.root.name, story.root.process) == ("create orders", "master broker")
+            assert names(story) == Counter(["create orders", *STAGES, FRAME])
+
+
+async def test_an_unsampled_context_leaves_no_span_anywhere(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path, ratio=1.0) as traced:
+        context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
+        await traced.send(Message(topic="orders", body=b"x", trace_context=context))
+        (message_id,) = await traced.send(Message(topic="orders", body=b"y"))
+        traced.story(message_id, whole(linked=1))
+        assert "4bf92f3577b34da6a3ce929d0e0e4736" not in {span.trace_id for span in traced.spans()}
+
+
+def test_dev_traces_and_the_command_tells_the_story(tmp_path: Path) -> None:
+    from processes import COMMAND, dev
+
+    process = dev(tmp_path / "dev", tmp_path / "log", "--trace", "1")
+
+    def command(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, *arguments],
+            env=environment() | {"WHIMBREL_DEV_DIR": str(tmp_path / "dev")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    try:
+        until(lambda: (tmp_path / "dev" / "cluster.json").exists(), timeout=30, what="the cluster")
+        message_id = re.findall(r"01[0-9A-F]{32}", command("send", "orders", "hello"))[0]
+        command("receive", "orders", "--group", "readers")
+        told = command("trace", message_id, "--wait", "20")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+    found = [line for line in told.splitlines() if " ms " in line or line.endswith(" ms")]
+    expected = [line for line in TREE.format(topic="orders").splitlines() if "process" not in line]
+    assert [line.split("  ")[0] for line in found] == [line.split("  ")[0] for line in expected]
+
+
+async def test_docs_show_a_story_as_it_is_told(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path, replication="sync") as traced:
+        for _ in range(20):  # the first messages of a broker pay for caches that are cold
+            (message_id,) = await traced.send(Message(topic="orders", body=b"hello"))
+        await traced.consume(20)
+        told = lines(traced.story(message_id, whole(linked=4)))
+    begin, end = "<!-- story: generated -->\n```\n", "```\n<!-- end -->"
+    text = DOCS.read_text(encoding="utf-8")
+    before, shown, after = (text.partition(begin)[0], *text.partition(begin)[2].partition(end)[::2])
+    if os.environ.get("WHIMBREL_TEST_WRITE_DOCS"):
+        DOCS.write_text(before + begin + told + end + after, encoding="utf-8")
+        return
+    assert first_words(shown) == first_words(told)
+
+
+def first_words(told: str) -> list[Any]:
+    """Return names and processes of a story as people see it."""
+    return [re.split(r" {2,}", line)[:2] for line in told.splitlines()[2:]]
