@@ -2,12 +2,12 @@
 FROM python:3.11-slim-bookworm AS build
 
 # Only to read the lock file: what it says is what pip installs, checked by its hashes.
-RUN pip install --no-cache-dir --disable-pip-version-check uv==0.13.9
+RUN pip install --quiet --root-user-action=ignore --no-cache-dir --disable-pip-version-check uv==0.13.9
 WORKDIR /build
 COPY pyproject.toml uv.lock ./
 RUN uv export --quiet --frozen --no-dev --no-emit-project --output-file requirements.txt \
  && python -m venv --without-pip /opt/whimbrel \
- && pip --python /opt/whimbrel/bin/python install --no-cache-dir --disable-pip-version-check \
+ && pip --python /opt/whimbrel/bin/python install --quiet --no-cache-dir --disable-pip-version-check \
         --require-hashes --no-deps --requirement requirements.txt
 # The package itself needs no build: it goes beside its dependencies, compiled, for nothing is written later.
 COPY services/whimbrel /build/whimbrel

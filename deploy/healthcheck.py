@@ -13,7 +13,6 @@ A beat is CLOCK_MONOTONIC's, which all containers of a machine share.
 """
 
 import json
-import os
 import socket
 import struct
 import sys
@@ -84,7 +83,7 @@ def check_grpc(address: str) -> None:
 
 def check_beat(store: str) -> None:
     """Look at the time of the replicator's last turn."""
-    with open(os.path.join(store, "whimbrel", "watermark"), "rb") as page:  # noqa: PTH123 - pathlib is slow
+    with open(f"{store}/whimbrel/watermark", "rb") as page:  # noqa: PTH123 - importing pathlib takes 10 ms
         page.seek(BEAT_AT)
         (beat,) = struct.unpack("=q", page.read(8))
     age_ns = time.monotonic_ns() - beat
