@@ -56,7 +56,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel tests examples bench/run.py deploy/cluster.py deploy/healthcheck.py
+	$(BIN)/mypy services/whimbrel tests examples bench/run.py deploy/stack.py deploy/healthcheck.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
@@ -82,13 +82,13 @@ faults: setup ## kill processes under load, again and again (WHIMBREL_FAULT_SEED
 	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py
 
 up: setup ## build and start the cluster of compose.yaml, and say what it took
-	@$(PY) deploy/cluster.py up
+	@$(PY) deploy/stack.py up
 
 down: setup ## stop it; its stores stay (OPTIONS=-v removes them)
-	@$(PY) deploy/cluster.py down $(OPTIONS)
+	@$(PY) deploy/stack.py down $(OPTIONS)
 
 logs: setup ## follow its logs
-	@$(PY) deploy/cluster.py logs -f
+	@$(PY) deploy/stack.py logs -f
 
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)
