@@ -8,7 +8,7 @@ SHELL := /bin/bash
 UV_VERSION := 0.13.9
 BIN := .venv/bin
 PY := $(BIN)/python
-CODE := services tests examples bench protos/generate.py
+CODE := services tests examples bench deploy protos/generate.py
 
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -28,7 +28,7 @@ define sync
 	@touch $@
 endef
 
-.PHONY: help setup fmt fmt-check lint types layers proto proto-check check test test-all interop faults run bench wheel clean
+.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-all interop faults run bench wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,7 +56,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel tests examples bench/run.py
+	$(BIN)/mypy services/whimbrel tests examples bench/run.py deploy/stack.py deploy/healthcheck.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
@@ -80,6 +80,15 @@ interop: setup ## only the tests against real RocketMQ
 
 faults: setup ## kill processes under load, again and again (WHIMBREL_FAULT_SEED, WHIMBREL_FAULT_ROUNDS)
 	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py
+
+up: setup ## build and start the cluster of compose.yaml, and say what it took
+	@$(PY) deploy/stack.py up
+
+down: setup ## stop it; its stores stay (OPTIONS=-v removes them)
+	@$(PY) deploy/stack.py down $(OPTIONS)
+
+logs: setup ## follow its logs
+	@$(PY) deploy/stack.py logs -f
 
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)

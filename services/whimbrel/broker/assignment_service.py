@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.answers import CLIENT_PEER
 from whimbrel.rpc.calls import MESSAGING, Metadata, Outbound
 from whimbrel.rpc.handlers import Call, Deferred
 
@@ -67,6 +68,7 @@ class Assignments:
         deferred: Deferred[Response],
     ) -> None:
         headers = [(name, call.metadata[name]) for name in FORWARDED if call.metadata.get(name)]
+        headers.append((CLIENT_PEER, call.peer))
         payload = request.SerializeToString(deterministic=True)
         question = payload + call.metadata.get(NAMESPACE, "").encode()
         try:

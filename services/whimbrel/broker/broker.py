@@ -51,7 +51,7 @@ from whimbrel.broker.service import messaging_service
 from whimbrel.broker.session_service import SessionService
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
-from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.model.registration import BrokerFacts, Member, replicator_host
 from whimbrel.rpc.calls import Metadata, Outbound
 from whimbrel.rpc.handlers import Service
 from whimbrel.rpc.server import RunningServer, serve
@@ -437,7 +437,6 @@ class Broker:
         """Return what nameservers are told; called before each renewal."""
         options = self.options
         shown = options.advertise_host or ("" if options.host in WILDCARDS else options.host)
-        ha_port = self.page.ha_port if self.master else 0
         return BrokerFacts(
             cluster=options.cluster,
             broker_name=options.name,
@@ -448,7 +447,7 @@ class Broker:
             topics=self.topics.rows.values(),
             advertised_host=shown,
             advertised_explicitly=bool(options.advertise_host),
-            ha_address=_joined(options.advertise_host or options.host, ha_port) if ha_port else "",
+            ha_address=self._own_ha_address() if self.master else "",
             host_name=socket.gethostname(),
             log_begin=self.store.min_offset,
             log_end=self.store.written,
@@ -511,11 +510,14 @@ class Broker:
     def _sweep(self) -> None:
         self.sessions.sweep()
         self.lease_streams.push()
-        if self.master and self.registration is not None and self.page.ha_port != self._told_ha_port:
-            self._told_ha_port = self.page.ha_port
+        if not self.master or self.registration is None:
+            return
+        address = self._own_ha_address()
+        if address != self._told_ha_address:
+            self._told_ha_address = address
             self.registration.changed()
 
-    _told_ha_port = 0
+    _told_ha_address = ""
 
     async def _export_forever(self) -> None:
         while True:
@@ -565,7 +567,7 @@ class Broker:
             confirmed=page.confirmed if self.master else 0,
             dispatched=self.store.dispatched,
             replicator_alive=alive,
-            ha_address=self._ha_address(),
+            ha_address=self._own_ha_address() if self.master else page.master_ha,
             slaves=slaves if self.master else (),
             connected=bool(page.connected) and alive and not self.master,
             writable=not self.sender.refusal and self.store.writable,
@@ -574,14 +576,14 @@ class Broker:
             flush=options.flush.upper(),
         )
 
-    def _ha_address(self) -> str:
-        if not self.master:
-            return self.page.master_ha
-        return (
-            _joined(self.options.advertise_host or self.options.host, self.page.ha_port)
-            if self.page.ha_port
-            else ""
-        )
+    def _own_ha_address(self) -> str:
+        """Return where slaves dial the replicator beside us; empty while none listens."""
+        page, options = self.page, self.options
+        if not page.ha_port:
+            return ""
+        ours = options.advertise_host or options.host
+        host = replicator_host(page.ha_host, own_name=socket.gethostname(), ours=ours)
+        return f"[{host}]:{page.ha_port}" if ":" in host else f"{host}:{page.ha_port}"
 
     def _advice(self, *, alive: bool) -> str:
         if self.master and self.sender.refusal:
@@ -591,10 +593,6 @@ class Broker:
         if not alive:
             return "the replicator beside this broker does not run: start it"
         return self.page.trouble
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _only_broker(root: Path) -> Undo:

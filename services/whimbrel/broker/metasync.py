@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.metadata import Metadata
 from whimbrel.broker.offsets import DelayOffsets, decode_offsets
+from whimbrel.broker.patience import RETRY_S_MAX, keep_trying
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import WhimbrelError
 from whimbrel.store import jsonconfig
@@ -20,9 +21,6 @@ from whimbrel.store import jsonconfig
 __all__ = ["LeaseSync", "MetadataSync"]
 
 _log = logging.getLogger(__name__)
-
-RETRY_S_MIN = 0.1  # between two attempts to reach the master, doubling ...
-RETRY_S_MAX = 1.0  # ... up to this: a master that comes back waits for what its slaves have to tell
 
 Watch = Callable[[str], AsyncIterator[Metadata]]
 ImportOffsets = Callable[[dict[tuple[str, str], dict[int, int]]], None]
@@ -50,6 +48,7 @@ class MetadataSync:
         self._raise_floors = raise_floors
         self.synced = False  # whether the master's metadata was applied since it was lost last
         self._news = asyncio.Event()
+        self._trouble = ""  # the last one: each is logged once
 
     def hurry(self) -> None:
         """Try again at once: a master that has just begun to lead refused the last attempt.
@@ -60,26 +59,30 @@ class MetadataSync:
 
     async def run(self) -> None:
         """Follow the master until cancelled."""
-        trouble, pause = "", RETRY_S_MIN
-        while True:
-            address = self._address()
-            self._news.clear()
-            try:
-                if address:
-                    async for metadata in self._watch(address):
-                        self.apply(metadata)
-                        if not self.synced:
-                            _log.info("metadata is copied from the master at %s", address)
-                        self.synced, trouble, pause = True, "", RETRY_S_MIN
-            except WhimbrelError as error:
-                if str(error) != trouble:
-                    _log.info("metadata can't be copied from %s: %s", address, error)
-                trouble = str(error)
-            self.synced = False
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
-            pause = min(pause * 2, RETRY_S_MAX)
+        await keep_trying(self._follow, self._pause)
+
+    async def _follow(self) -> bool:
+        """Watch the master until that ends; return whether its metadata came in."""
+        address, got = self._address(), False
+        self._news.clear()
+        try:
+            if address:
+                async for metadata in self._watch(address):
+                    self.apply(metadata)
+                    if not self.synced:
+                        _log.info("metadata is copied from the master at %s", address)
+                    self.synced, self._trouble, got = True, "", True
+        except WhimbrelError as error:
+            if str(error) != self._trouble:
+                _log.info("metadata can't be copied from %s: %s", address, error)
+            self._trouble = str(error)
+        self.synced = False
+        return got
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
 
     def apply(self, metadata: Metadata) -> None:
         """Take over what changed."""
@@ -102,19 +105,20 @@ class LeaseSync:
         """`exchange` runs one stream to an address until it ends."""
         self._address = address
         self._exchange = exchange
+        self._trouble = ""
 
     async def run(self) -> None:
         """Keep the stream until cancelled."""
-        trouble, pause = "", RETRY_S_MIN
-        while True:
-            address, started = self._address(), asyncio.get_running_loop().time()
-            try:
-                if address:
-                    await self._exchange(address)
-            except WhimbrelError as error:
-                if str(error) != trouble:
-                    _log.info("no lease stream to %s: %s", address, error)
-                trouble = str(error)
-            lasted = asyncio.get_running_loop().time() - started
-            pause = RETRY_S_MIN if lasted > RETRY_S_MAX else min(pause * 2, RETRY_S_MAX)
-            await asyncio.sleep(pause)
+        await keep_trying(self._stream)
+
+    async def _stream(self) -> bool:
+        """Run one stream; return whether it lasted."""
+        address, started = self._address(), asyncio.get_running_loop().time()
+        try:
+            if address:
+                await self._exchange(address)
+        except WhimbrelError as error:
+            if str(error) != self._trouble:
+                _log.info("no lease stream to %s: %s", address, error)
+            self._trouble = str(error)
+        return asyncio.get_running_loop().time() - started > RETRY_S_MAX

@@ -2,7 +2,7 @@
 
     waiting ──connected, first answer──► accepted ──stream broken, or no answer within a lease──► waiting
        ▲                                                                                             │
-       └──────────────────────── pause of 0.1 s, doubling up to 1 s ◄────────────────────────────────┘
+       └───────────────────────────── a pause (`patience.py`) ◄──────────────────────────────────────┘
 
 A session renews every `renew_interval` that the nameserver asks for, and at once when `changed` says so. All
 of it runs on the serving loop on purpose: a broker whose loop hangs does not renew, and is taken out of the
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from whimbrel.broker.patience import keep_trying
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.model.route import Endpoint
@@ -28,10 +29,6 @@ from whimbrel.rpc.session import open_session, read_answer, session_request
 
 __all__ = ["BrokerFacts", "Member", "Registration"]
 
-PAUSE_S_MIN = 0.1
-PAUSE_S_MAX = (
-    1.0  # a nameserver that comes back answers "not ready" until brokers had one renewal period (2 s)
-)
 RENEW_S_DEFAULT = 2.0  # until the first answer says
 LEASE_S_DEFAULT = 8.0
 ASK_TIMEOUT_S = 1.0  # clients give up after 3 s
@@ -69,7 +66,7 @@ class Registration:
 
     def start(self) -> None:
         """Begin to register; returns at once."""
-        self.tasks = [asyncio.create_task(link.run()) for link in self.links]
+        self.tasks = [asyncio.create_task(keep_trying(link.hold)) for link in self.links]
 
     def changed(self) -> None:
         """Tell the nameservers at once: something in the facts is new."""
@@ -122,20 +119,16 @@ class Link:
         self.renew_s = RENEW_S_DEFAULT
         self.lease_s = LEASE_S_DEFAULT
 
-    async def run(self) -> None:
-        """Hold sessions, one after the other, until cancelled."""
-        pause = PAUSE_S_MIN
-        while True:
-            reason = await self.session()
-            if self.accepted:
-                pause = PAUSE_S_MIN
-                self.accepted = False
-                self.on_lost(self.nameserver)
-            if not self.complained:
-                self.complained = True
-                log.warning("nameserver %s: not registered (%s); trying on", self.nameserver, reason)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, PAUSE_S_MAX)
+    async def hold(self) -> bool:
+        """Hold one session; return whether the nameserver had accepted it."""
+        reason = await self.session()
+        accepted, self.accepted = self.accepted, False
+        if accepted:
+            self.on_lost(self.nameserver)
+        if not self.complained:
+            self.complained = True
+            log.warning("nameserver %s: not registered (%s); trying on", self.nameserver, reason)
+        return accepted
 
     async def session(self) -> str:
         """Register and renew until the stream breaks; return why it did."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from whimbrel.model.topic import DataVersion, TopicConfig
 
-__all__ = ["BrokerFacts", "BrokerRole", "Member"]
+__all__ = ["BrokerFacts", "BrokerRole", "Member", "replicator_host"]
 
 BrokerRole = Literal["master", "slave"]
 
@@ -57,3 +57,18 @@ class Member:
     ha_address: str
     log_begin: int
     log_end: int
+
+
+def replicator_host(said: str, *, own_name: str, ours: str) -> str:
+    """Return the host under which slaves reach a master's replicator.
+
+    It may run in another container, and says itself how it is called. One that has our machine's name is our
+    neighbour and is reached where we are: that name may mean nothing to other machines, and nameservers fill
+    a wildcard in.
+
+    Args:
+        said: by the replicator; empty when it says nothing.
+        own_name: the broker's host name.
+        ours: the host at which the broker itself is reached, or a wildcard.
+    """
+    return ours if said in ("", own_name) else said

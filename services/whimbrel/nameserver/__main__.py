@@ -12,13 +12,15 @@ from whimbrel.nameserver.interfaces import own_addresses
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
+from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
 from whimbrel.rpc.loop import run as run_loop
 from whimbrel.rpc.server import serve
 from whimbrel.telemetry import setup_logging, write_ready_file
 
-# Interfaces come and go (a laptop's network, a VPN); reading the kernel's tables takes 50 µs.
-INTERFACES_S = 10.0
+# Interfaces come and go (a container that is connected to its network again, a VPN); reading the kernel's
+# tables takes 50 µs.
+INTERFACES_S = 1.0
 
 log = logging.getLogger("whimbrel.nameserver")
 
@@ -47,8 +49,9 @@ async def run(options: NameserverOptions) -> int:
     log.info("settings: %s", settings_line(options))
     own = Interfaces()
     registry = Registry(lease_s=options.lease_s, renew_s=options.renew_s, started=time.monotonic())
-    brokers = RegistryService(registry, own=own, now=time.monotonic, wall=time.time)
-    routes = RoutesService(registry, own=own, now=time.monotonic)
+    resolver = Resolver()
+    brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
+    routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
     try:
         server = await serve([routes.service, brokers.service], host=options.host, port=options.port)
     except OSError as error:

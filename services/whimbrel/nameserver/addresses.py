@@ -2,36 +2,52 @@
 
 A broker does not know under which name it is reached from outside, and hand-set addresses are RocketMQ's most
 common trouble. But the client has reached the nameserver, and brokers stand where the nameserver stands: on
-the same machine, in the same network of containers, or on a machine that the nameserver sees. From the access
-point that the client used follows what it can dial. First rule that fits:
+the same machine, in the same network of containers, or on a machine that the nameserver sees. So it depends
+on whether the client stands there too:
 
-    1  the operator set the broker's host by hand       that host
-    2  loopback (localhost, 127.*, ::1)                 the same text: a laptop, or published ports
-    3  a name under which brokers dial the nameserver   the broker's own host name: inside compose
-    4  an address of the nameserver's own interfaces    the same, for a broker of this machine; else the
-                                                        address from which the broker came
-    5  anything else                                    the same text: a machine that publishes our ports
+    access point                           came from                  the client
+    loopback (localhost, 127.*, ::1)       the nameserver's machine   is direct
+    loopback                               anywhere else              came through a published port
+    means one of our own interfaces        anywhere                   is direct
+    means the address of a broker          anywhere                   is direct: the broker asks for it
+    none                                   anywhere                   is direct
+    anything else                          anywhere                   came through a published port
 
-The port is always the broker's, never the nameserver's.
+A direct client is answered in kind, the other one with the only host that it is known to reach. First line
+that fits:
+
+    the operator set the broker's host     that host
+    published port                         the client's own text: ports are published as they are
+    direct, broker on our machine          the client's own text
+    direct, loopback or an address         the address from which the broker's session comes
+    direct, a name, or nothing             the broker's own host name: the service's, inside compose
+
+The port is always the broker's, never the nameserver's. What a name means is looked up by the caller
+(`resolver.py`) and handed in; a name without a meaning is none of ours.
 """
 
 import ipaddress
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
+    "Access",
     "BrokerAddress",
+    "Meanings",
     "Scheme",
-    "access_host",
+    "access_of",
     "dial_address",
     "host_of",
     "is_loopback",
     "joined",
     "scheme_of",
+    "unclear_names",
 ]
 
 Scheme = Literal["IPv4", "IPv6", "DOMAIN_NAME"]
+# Names, to the addresses that they mean, as `str(ip_address)` writes them.
+Meanings = Mapping[str, Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,39 +107,82 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def access_host(hosts: Iterable[str], own: Collection[str]) -> str:
-    """Return the host of a client's access point that stands for this nameserver.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a client came.
 
-    An access point may list several nameservers: an address of our own is ours, then loopback, else the
-    first.
+    Attributes:
+        host: of its access point, as text; empty when it did not say.
+        direct: it stands where the nameserver and the brokers see each other.
     """
-    listed = [host.strip("[]") for host in hosts]
-    for host in listed:
-        if (address := address_of(host)) is not None and str(address) in own and not address.is_loopback:
-            return host
-    for host in listed:
-        if is_loopback(host):
-            return host
-    return listed[0] if listed else ""
+
+    host: str
+    direct: bool
 
 
-def dial_address(broker: BrokerAddress, access: str, own: Collection[str]) -> tuple[str, int]:
-    """Return host and port under which a client that used `access` dials the broker.
+def unclear_names(hosts: Iterable[str]) -> list[str]:
+    """Return the hosts of access points whose meaning `access_of` must be told."""
+    return [host for host in hosts if host and address_of(host) is None and not is_loopback(host)]
+
+
+def access_of(
+    hosts: Iterable[str],
+    *,
+    peer: str,
+    own: Collection[str],
+    meanings: Meanings,
+    brokers: Collection[str] = (),
+) -> Access:
+    """Return how a client came.
+
+    An access point may list several nameservers: a host that is ours stands for us, then loopback, else the
+    first.
 
     Args:
-        access: host of the client's access point, as text; empty when it did not say.
+        hosts: of the client's access point.
+        peer: address from which the client came.
         own: addresses of the nameserver's interfaces, as `str(ip_address)` writes them.
+        meanings: of `unclear_names(hosts)`, as far as they are known here.
+        brokers: addresses from which brokers' sessions come. Some SDKs ask brokers what they mean to ask the
+            nameserver, and name that broker as their access point.
     """
-    access = access.strip("[]")
-    named = broker.advertised_host or broker.host_name or broker.peer_host
+    listed = [host.strip("[]") for host in hosts if host]
+    if not listed:
+        return Access("", direct=True)
+    for ours in (own, brokers):
+        for host in listed:
+            if not is_loopback(host) and means(host, ours, meanings):
+                return Access(host, direct=True)
+    for host in listed:
+        if is_loopback(host):
+            return Access(host, direct=is_loopback(peer) or peer in own)
+    return Access(listed[0], direct=False)
+
+
+def means(host: str, addresses: Collection[str], meanings: Meanings) -> bool:
+    """Tell whether a host is one of these addresses.
+
+    A name that means loopback is this machine's own, as Debian's /etc/hosts has it, unless it is asked for
+    brokers, which are elsewhere.
+    """
+    address = address_of(host)
+    if address is not None:
+        return str(address) in addresses
+    found = meanings.get(host, ())
+    return any(each in addresses for each in found) or (
+        any(map(is_loopback, found)) and any(map(is_loopback, addresses))
+    )
+
+
+def dial_address(broker: BrokerAddress, access: Access, own: Collection[str]) -> tuple[str, int]:
+    """Return host and port under which a client that came so dials the broker."""
     if broker.advertised_explicitly and broker.advertised_host:
         return broker.advertised_host, broker.port
-    if is_loopback(access):
-        return access, broker.port
-    address = address_of(access)
-    if not access or (address is None and access.lower() == broker.nameserver_host.lower()):
-        return named, broker.port
-    if address is not None and str(address) in own:
-        here = is_loopback(broker.peer_host) or broker.peer_host in own
-        return (access if here or not broker.peer_host else broker.peer_host), broker.port
-    return access, broker.port
+    if not access.direct:
+        return access.host, broker.port
+    here = is_loopback(broker.peer_host) or broker.peer_host in own
+    if access.host and (here or not broker.peer_host):
+        return access.host, broker.port
+    if access.host and (address_of(access.host) is not None or is_loopback(access.host)):
+        return broker.peer_host, broker.port
+    return broker.advertised_host or broker.host_name or broker.peer_host, broker.port

@@ -280,6 +280,10 @@ class Registry:
             for name in sorted(self.clusters[cluster]):
                 yield from self.holders(name)
 
+    def peers(self) -> frozenset[str]:
+        """Return the addresses from which brokers' sessions come."""
+        return frozenset(live.broker.address.peer_host for live in self.live.values())
+
     def route(self, topic: str, now: float) -> Route:
         """Return where a topic's queues are; for an unknown topic, where a send may create it.
 

@@ -10,16 +10,19 @@ from collections.abc import Callable, Collection, Iterable
 
 from whimbrel.errors import BadRequest, Refused
 from whimbrel.nameserver.addresses import (
+    Access,
     BrokerAddress,
-    access_host,
+    Meanings,
+    access_of,
     dial_address,
     host_of,
     is_loopback,
     joined,
 )
 from whimbrel.nameserver.registry import Broker, Registry, Session, TopicQueues, Update
+from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
-from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
+from whimbrel.rpc.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
 
 __all__ = ["RegistryService"]
 
@@ -38,6 +41,7 @@ class RegistryService:
     Args:
         registry: the tables.
         own: gives the addresses of this machine's interfaces.
+        resolver: knows what the names mean under which brokers and tools dial us.
         now: gives the registry's time, seconds of a monotonic clock.
         wall: gives seconds since the epoch.
     """
@@ -47,11 +51,13 @@ class RegistryService:
         registry: Registry,
         *,
         own: Callable[[], Collection[str]],
+        resolver: Resolver,
         now: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self.registry = registry
         self.own = own
+        self.resolver = resolver
         self.now = now
         self.wall = wall
         self.streams: dict[Session, BrokerStream] = {}
@@ -89,7 +95,7 @@ class RegistryService:
         """Tell all sessions that this nameserver is settled now: masters wait for that before they write."""
         for session, stream in self.streams.items():
             if session in self.registry.live:
-                stream.outbox.send(self.response(session))
+                self.answer(stream)
 
     def remove(self, stream: "BrokerStream") -> None:
         """Forget a session and tell its group."""
@@ -102,12 +108,22 @@ class RegistryService:
         """Send a group's membership to its sessions."""
         for session in self.registry.sessions_of(name):
             if session != leave_out:
-                self.streams[session].outbox.send(self.response(session))
+                self.answer(self.streams[session])
 
-    def response(self, session: Session) -> registry_pb.SessionResponse:
-        """Return what a session is answered."""
+    def answer(self, stream: "BrokerStream") -> None:
+        """Send a session how things stand, once it is known what the name means under which it dials us."""
+        host = self.registry.live[stream].broker.address.nameserver_host
+
+        def then(meanings: Meanings) -> None:
+            if stream in self.registry.live:
+                access = access_of([host], peer=stream.peer_host, own=self.own(), meanings=meanings)
+                stream.outbox.send(self.response(stream, access))
+
+        self.resolver.when_known([host], then)
+
+    def response(self, session: Session, access: Access) -> registry_pb.SessionResponse:
+        """Return what a session that came so is answered."""
         own, live = self.own(), self.registry.live[session]
-        access = live.broker.address.nameserver_host
         response = registry_pb.SessionResponse(settled=self.registry.settled(self.now()))
         response.lease.seconds, response.lease.nanos = split(self.registry.lease_s)
         response.renew_interval.seconds, response.renew_interval.nanos = split(self.registry.renew_s)
@@ -128,12 +144,22 @@ class RegistryService:
 
     def describe_cluster(
         self, call: Call, request: registry_pb.DescribeClusterRequest
-    ) -> registry_pb.DescribeClusterResponse:
+    ) -> Deferred[registry_pb.DescribeClusterResponse]:
         """List the live brokers for a tool that reached this nameserver under `access_host`."""
+        peer = host_of(call.peer)
+        host = request.access_host or (peer if is_loopback(peer) else "")
+        deferred: Deferred[registry_pb.DescribeClusterResponse] = Deferred()
+
+        def then(meanings: Meanings) -> None:
+            access = access_of([host], peer=peer, own=self.own(), meanings=meanings)
+            deferred.complete(self.cluster(access))
+
+        self.resolver.when_known([host], then)
+        return deferred
+
+    def cluster(self, access: Access) -> registry_pb.DescribeClusterResponse:
+        """Return the live brokers for a tool that came so."""
         own, now, wall = self.own(), self.now(), self.wall()
-        access = access_host([request.access_host], own) if request.access_host else ""
-        if not access and is_loopback(host_of(call.peer)):
-            access = host_of(call.peer)
         response = registry_pb.DescribeClusterResponse(settled=self.registry.settled(now))
         for live in self.registry.brokers():
             broker = live.broker
@@ -181,7 +207,7 @@ class BrokerStream:
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
                 live.broker.address.port, len(live.topics), live.log_begin, live.log_end,
             )  # fmt: skip
-        self.outbox.send(service.response(self))
+        service.answer(self)
         if changed:
             service.tell(live.broker.name, leave_out=self)
 

@@ -7,17 +7,19 @@ has been heard before.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
-from whimbrel.errors import Forbidden
+from whimbrel.errors import Forbidden, WhimbrelError
 from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
-from whimbrel.nameserver.addresses import access_host, dial_address, scheme_of
+from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_address, host_of, scheme_of
 from whimbrel.nameserver.registry import Registry, RouteEntry
+from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.answers import (
     ACCEPTED,
+    CLIENT_PEER,
     OK,
     check_client_id,
     check_endpoints,
@@ -25,7 +27,7 @@ from whimbrel.rpc.answers import (
     namespace_of,
     permission_of,
 )
-from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
+from whimbrel.rpc.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
 from whimbrel.rpc.settings import settings_answer, settings_for
 
 __all__ = ["RoutesService"]
@@ -36,6 +38,8 @@ SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
 # address of a dead master.
 ANY_QUEUE = -1
 
+R = TypeVar("R")
+
 
 class RoutesService:
     """`apache.rocketmq.v2.MessagingService` as far as a nameserver serves it; `service` is what to serve.
@@ -43,14 +47,21 @@ class RoutesService:
     Args:
         registry: the tables.
         own: gives the addresses of this machine's interfaces.
+        resolver: knows what names in access points mean.
         now: gives the registry's time.
     """
 
     def __init__(
-        self, registry: Registry, *, own: Callable[[], Collection[str]], now: Callable[[], float]
+        self,
+        registry: Registry,
+        *,
+        own: Callable[[], Collection[str]],
+        resolver: Resolver,
+        now: Callable[[], float],
     ) -> None:
         self.registry = registry
         self.own = own
+        self.resolver = resolver
         self.now = now
         self.service = Service(
             "apache.rocketmq.v2.MessagingService",
@@ -69,15 +80,23 @@ class RoutesService:
         request, response = getattr(messaging, f"{name}Request"), getattr(messaging, f"{name}Response")
         return UnaryMethod(name, request, handle, failing_with(response))
 
-    def query_route(self, call: Call, request: messaging.QueryRouteRequest) -> messaging.QueryRouteResponse:
+    def query_route(
+        self, call: Call, request: messaging.QueryRouteRequest
+    ) -> Deferred[messaging.QueryRouteResponse]:
         """Return a topic's queues on all brokers."""
         check_client_id(call)
         check_topic(request.topic.name)
         check_endpoints(request.endpoints)
+        return self.answered(call, request.endpoints, lambda access: self.routes(call, request, access))
+
+    def routes(
+        self, call: Call, request: messaging.QueryRouteRequest, access: Access
+    ) -> messaging.QueryRouteResponse:
+        """Return a topic's queues on all brokers, for a client that came so."""
         response = messaging.QueryRouteResponse(status=OK)
         resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
         for entry in self.registry.route(request.topic.name, self.now()):
-            broker = self.broker(entry, request.endpoints)
+            broker = self.broker(entry, access)
             for queue_id, permission in enumerate(queue_permissions(entry)):
                 response.message_queues.add(
                     topic=resource,
@@ -90,12 +109,18 @@ class RoutesService:
 
     def query_assignment(
         self, call: Call, request: messaging.QueryAssignmentRequest
-    ) -> messaging.QueryAssignmentResponse:
+    ) -> Deferred[messaging.QueryAssignmentResponse]:
         """Assign every readable broker as a whole: which group is ordered, only the brokers know."""
         check_client_id(call)
         check_topic(request.topic.name)
         check_group(request.group.name)
         check_endpoints(request.endpoints)
+        return self.answered(call, request.endpoints, lambda access: self.assignments(call, request, access))
+
+    def assignments(
+        self, call: Call, request: messaging.QueryAssignmentRequest, access: Access
+    ) -> messaging.QueryAssignmentResponse:
+        """Return the assignments for a client that came so."""
         response = messaging.QueryAssignmentResponse(status=OK)
         resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
         for entry in self.registry.route(request.topic.name, self.now()):
@@ -108,7 +133,7 @@ class RoutesService:
                     topic=resource,
                     id=ANY_QUEUE - entry.broker.id,
                     permission=permission_of(read=True, write=writable),
-                    broker=self.broker(entry, request.endpoints),
+                    broker=self.broker(entry, access),
                     accept_message_types=ACCEPTED.get(queues.message_type, ACCEPTED["NORMAL"]),
                 )
             )
@@ -116,11 +141,26 @@ class RoutesService:
             raise Forbidden(f"topic {request.topic.name} has no readable queue")
         return response
 
-    def broker(self, entry: RouteEntry, endpoints: v2.Endpoints) -> v2.Broker:
-        """Return the broker for a client with this access point; SDKs look at id 0 only."""
-        own = self.own()
-        access = access_host((address.host for address in endpoints.addresses), own)
-        host, port = dial_address(entry.broker.address, access, own)
+    def answered(self, call: Call, endpoints: v2.Endpoints, answer: Callable[[Access], R]) -> Deferred[R]:
+        """Answer once it is known how the client came; that is at once, unless a name must be looked up."""
+        hosts = [address.host for address in endpoints.addresses]
+        peer = host_of(call.metadata.get(CLIENT_PEER) or call.peer)
+        deferred: Deferred[R] = Deferred()
+
+        def then(meanings: Meanings) -> None:
+            brokers = self.registry.peers()
+            access = access_of(hosts, peer=peer, own=self.own(), meanings=meanings, brokers=brokers)
+            try:
+                deferred.complete(answer(access))
+            except WhimbrelError as error:
+                deferred.fail(error)
+
+        self.resolver.when_known(hosts, then)
+        return deferred
+
+    def broker(self, entry: RouteEntry, access: Access) -> v2.Broker:
+        """Return the broker for a client that came so; SDKs look at id 0 only."""
+        host, port = dial_address(entry.broker.address, access, self.own())
         dialled = v2.Endpoints(scheme=SCHEMES[scheme_of(host)], addresses=[v2.Address(host=host, port=port)])
         return v2.Broker(name=entry.broker.name, id=0, endpoints=dialled)
 

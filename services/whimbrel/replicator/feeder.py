@@ -20,7 +20,7 @@ from whimbrel.ha.protocol import MasterProtocol, OutOfRange
 from whimbrel.replicator.link import Link, Sending
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.replicator.sockets import listen, named, tune
+from whimbrel.replicator.sockets import advertised_host, listen, named, tune
 from whimbrel.store.commitlog import LogReader
 from whimbrel.store.watermark import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
@@ -64,6 +64,7 @@ class Feeder:
         self.page.clear_slaves()
         self.page.connected = 0
         self.page.trouble = ""
+        self.page.ha_host = advertised_host(options.advertise_host, options.host)
         self.page.ha_port = self.port
 
     def run(self) -> None:

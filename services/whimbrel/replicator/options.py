@@ -20,6 +20,9 @@ class ReplicatorOptions:
     store: str = option("", help="store directory, shared with the broker")
     host: str = option("127.0.0.1", help="master: address to listen on")
     port: int = option(10912, minimum=0, maximum=65535, help="master: port for slaves, 0 = any free one")
+    advertise_host: str = option(
+        "", help="master: host that slaves are told; empty: host, or this machine's name for a wildcard"
+    )
     master_ha: str = option(
         "", help="slave: host:port of the master's replicator; empty = the broker knows it"
     )

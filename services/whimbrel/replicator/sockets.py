@@ -5,11 +5,13 @@ import socket
 
 from whimbrel.errors import StoreError
 
-__all__ = ["listen", "named", "parse_address", "resolve", "tune"]
+__all__ = ["advertised_host", "listen", "named", "parse_address", "resolve", "tune"]
 
 LISTEN_BACKLOG = 64
 # Loopback and LAN streams run at half speed or less under bbr, which paces them; cubic is in every kernel.
 CONGESTION_CONTROL = b"cubic"
+
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # compared with, not listened on
 
 SockAddress = tuple[str, int] | tuple[str, int, int, int]
 
@@ -34,6 +36,11 @@ def resolve(host: str, port: int) -> list[tuple[int, SockAddress]]:
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(int(family), address) for family, _, _, _, address in found]  # type: ignore[misc]
+
+
+def advertised_host(wanted: str, listening: str) -> str:
+    """Return the host under which slaves dial a listener: what an operator wants, or what it says itself."""
+    return wanted or (socket.gethostname() if listening in WILDCARDS else listening)
 
 
 def named(address: SockAddress) -> str:

@@ -12,6 +12,7 @@ from whimbrel.rpc.handlers import Call
 
 __all__ = [
     "ACCEPTED",
+    "CLIENT_PEER",
     "OK",
     "check_client_id",
     "check_endpoints",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 OK = v2.Status(code=v2.OK, message="OK")
+# Header of a question that a broker passes on to a nameserver: where the client stands who asked it.
+CLIENT_PEER = "x-whimbrel-client-peer"
 MULTIPLE = v2.Status(code=v2.MULTIPLE_RESULTS, message="the entries differ")
 
 # What SDKs may send to a topic of each type. An empty list would make them refuse every send.

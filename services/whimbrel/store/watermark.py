@@ -17,6 +17,7 @@ poll.
     1792  address of the master's replicator, text of 320 bytes                         the broker
     2112  what keeps replication from working, text of 320 bytes                        the replicator
     2432  host of the slave refused last, text of 64 bytes                              the replicator
+    2496  host under which the master's replicator is dialled, text of 320 bytes        the replicator
     2816  broker name, text of 136 bytes                                                the broker
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
@@ -61,6 +62,7 @@ ACKS, SENT, SENT_BYTES, CONNECTED_AT = 192, 320, 448, 576
 PEERS, PEER_BYTES = 704, 64
 MASTER_HA, TROUBLE, TEXT_BYTES = 1792, 2112, 320
 REFUSED_PEER = 2432
+HA_HOST = 2496
 BROKER_NAME, NAME_BYTES = 2816, 136
 TEXT_READS_MAX = 100  # a writer is done after microseconds: one that isn't has died
 
@@ -125,6 +127,7 @@ class WatermarkPage:
     epoch_count = Cell(LOG + 56)  # the highest epoch so far; only `recovered` changes it
 
     ha_port = Cell(REPLICA)  # bound port of a master's replicator, else 0
+    ha_host = Text(HA_HOST, TEXT_BYTES)  # set before the port; "": a replicator that does not say
     replica_pid = Cell(REPLICA + 8)
     replica_beat_ns = Cell(REPLICA + 16)
     replica_sleeping = SleepCell(REPLICA + 24)

@@ -88,7 +88,11 @@ async def test_the_nameservers_answer_is_passed_on_and_never_the_endpoints_of_th
 async def test_the_client_and_its_namespace_are_passed_on_too(rig: Rig) -> None:
     rig.answer = response(BROKER_PORT)
     await rig.query({"x-mq-namespace": "ns1", "x-mq-language": "HTTP"})
-    assert rig.asked[0][1] == {"x-mq-client-id": "c", "x-mq-namespace": "ns1"}
+    assert rig.asked[0][1] == {
+        "x-mq-client-id": "c",
+        "x-mq-namespace": "ns1",
+        "x-whimbrel-client-peer": "p",
+    }
 
 
 @pytest.mark.parametrize(

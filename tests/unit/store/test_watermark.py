@@ -22,9 +22,11 @@ def test_both_processes_see_the_same_cells(tmp_path: Path) -> None:
     ours, theirs = WatermarkPage.open(tmp_path), WatermarkPage.open(tmp_path)
     ours.written, ours.ha_port, ours.dispatched = 1 << 40, 10912, -1
     ours.replica_sleeping = 1
+    ours.ha_host = "replicator-master"
     assert (theirs.written, theirs.ha_port, theirs.dispatched) == (1 << 40, 10912, -1)
     assert theirs.replica_sleeping == 1
     assert theirs.broker_sleeping == 0
+    assert theirs.ha_host == "replicator-master"
 
 
 def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+# One image for all services. Kept to what every builder knows: no BuildKit syntax (docs/containers.md).
+FROM python:3.11-slim-bookworm AS build
+
+# Only to read the lock file: what it says is what pip installs, checked by its hashes.
+RUN pip install --quiet --root-user-action=ignore --no-cache-dir --disable-pip-version-check uv==0.13.9
+WORKDIR /build
+COPY pyproject.toml uv.lock ./
+RUN uv export --quiet --frozen --no-dev --no-emit-project --output-file requirements.txt \
+ && python -m venv --without-pip /opt/whimbrel \
+ && pip --python /opt/whimbrel/bin/python install --quiet --no-cache-dir --disable-pip-version-check \
+        --require-hashes --no-deps --requirement requirements.txt
+# The package itself needs no build: it goes beside its dependencies, compiled, for nothing is written later.
+COPY services/whimbrel /build/whimbrel
+RUN mv whimbrel "$(/opt/whimbrel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+ && printf '%s\n' '#!/opt/whimbrel/bin/python' 'from whimbrel.cli.main import run' 'run()' \
+        > /opt/whimbrel/bin/whimbrel \
+ && chmod 755 /opt/whimbrel/bin/whimbrel \
+ && /opt/whimbrel/bin/python -m compileall -q /opt/whimbrel/lib
+
+
+FROM python:3.11-slim-bookworm
+
+# A new volume takes the owner of the folder that it covers.
+RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin whimbrel \
+ && mkdir /store && chown whimbrel: /store
+COPY --from=build /opt/whimbrel /opt/whimbrel
+COPY deploy/healthcheck.py /opt/whimbrel/healthcheck.py
+ENV PATH=/opt/whimbrel/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER whimbrel
+CMD ["whimbrel", "--help"]

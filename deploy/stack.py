@@ -1,0 +1,256 @@
+"""The cluster of compose.yaml as a value, for `make up`, `make down`, `make logs`, CI and tests.
+
+    python deploy/stack.py up [COMPOSE OPTION ...]     build, start, wait, and tell what it took
+    python deploy/stack.py down [-v]                   stop; -v removes the stores as well
+    python deploy/stack.py logs [-f] [SERVICE ...]
+    python deploy/stack.py base                        only see to it that the base image is there
+    python deploy/stack.py build                       base and image
+
+`up` is `docker compose up` with three things around it: the base image is made here where it can't be pulled,
+the health of all containers is waited for (docker-compose 1.29.2 has no --wait), and what was measured is
+printed. COMPOSE_PROJECT_NAME names another project than `whimbrel`.
+"""
+
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+
+__all__ = ["SERVICES", "Failed", "Stack", "engine", "ensure_base"]
+
+ROOT = Path(__file__).resolve().parent.parent
+BASE_IMAGE = "python:3.11-slim-bookworm"
+HEALTHY_S = 60.0  # a machine with all cores taken by other work; a quiet one needs about three seconds
+PULL_S = 600.0
+ENGINE_S = 60.0  # no answer of the engine takes so long, but for stopping and building
+POLL_S = 0.05
+SERVICES = ("nameserver", "broker-master", "replicator-master", "broker-slave", "replicator-slave")
+
+
+class Failed(Exception):
+    """What could not be done, for people."""
+
+
+def compose() -> list[str]:
+    """Return the compose command of this machine, version 2 where there is one.
+
+    Raises:
+        Failed: there is none.
+    """
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]):
+            asked = subprocess.run([*command, "version"], capture_output=True, check=False)
+            if asked.returncode == 0:
+                return command
+    raise Failed("neither `docker compose` nor `docker-compose` is installed")
+
+
+def engine() -> Any:
+    """Return a client of the engine.
+
+    Raises:
+        Failed: none answers.
+    """
+    try:
+        client = docker.from_env(timeout=ENGINE_S)
+        client.ping()
+    except (docker.errors.DockerException, OSError) as error:
+        raise Failed(f"no Docker engine answers: {error}") from error
+    return client
+
+
+def ensure_base(client: Any) -> None:
+    """See to it that the base image is there: pulled, or where that can't be done made here.
+
+    Raises:
+        Failed: neither worked.
+    """
+    try:
+        client.images.get(BASE_IMAGE)
+    except docker.errors.ImageNotFound:
+        pass
+    else:
+        return
+    pulled = subprocess.run(
+        ["docker", "pull", BASE_IMAGE], capture_output=True, text=True, check=False, timeout=PULL_S
+    )
+    if pulled.returncode == 0:
+        return
+    reason = (pulled.stderr.strip().splitlines() or ["no reason given"])[-1]
+    print(f"{BASE_IMAGE} can't be pulled: {reason}", flush=True)
+    script = ROOT / "deploy" / "base-image.sh"
+    if os.geteuid() or not shutil.which("debootstrap"):
+        raise Failed(f"a stand-in can be made by root, with debootstrap installed: {script}")
+    saved = [path] if (path := os.environ.get("BASE_IMAGE_CACHE")) else []
+    if subprocess.run([str(script), *saved], check=False).returncode:
+        raise Failed("the stand-in can't be made")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One compose project.
+
+    Attributes:
+        client: of the engine.
+        project: under which compose knows the containers.
+        environment: the variables of compose.yaml, over those of this process.
+        files: compose files, the later ones over the earlier ones.
+    """
+
+    client: Any
+    project: str
+    environment: Mapping[str, str]
+    files: tuple[Path, ...] = (ROOT / "compose.yaml",)
+
+    def compose(self, *words: str, quiet: bool = False) -> str:
+        """Run a compose command; return what it wrote when it is to be quiet.
+
+        Raises:
+            Failed: it failed; when it is not quiet it has said why.
+        """
+        named = [word for file in self.files for word in ("-f", str(file))]
+        command = [*compose(), "-p", self.project, "--project-directory", str(ROOT), *named, *words]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE if quiet else None,
+            stderr=subprocess.STDOUT if quiet else None,
+        )
+        if done.returncode:
+            raise Failed(f"`{' '.join(command)}` ended with code {done.returncode}\n{done.stdout or ''}")
+        return done.stdout or ""
+
+    def container(self, service: str) -> Any:
+        """Return the container of a service; by label, because its name depends on compose's version.
+
+        Raises:
+            Failed: there is none.
+        """
+        labels = [f"com.docker.compose.project={self.project}", f"com.docker.compose.service={service}"]
+        found = self.client.containers.list(all=True, filters={"label": labels})
+        if not found:
+            raise Failed(f"{service}: there is no container")
+        return found[0]
+
+    def wait_healthy(
+        self, services: Sequence[str] = SERVICES, timeout_s: float = HEALTHY_S
+    ) -> dict[str, float]:
+        """Wait until services are healthy; return the seconds that each took from its start.
+
+        Raises:
+            Failed: one was not in time.
+        """
+        deadline, healthy = time.monotonic() + timeout_s, dict[str, float]()
+        while len(healthy) < len(services):
+            for service in services:
+                if service in healthy:
+                    continue
+                state = self.container(service).attrs["State"]
+                health = state.get("Health", {"Status": "not checked", "Log": []})
+                if state["Running"] and health["Status"] == "healthy":
+                    passed = [seconds(probe["End"]) for probe in health["Log"] if not probe["ExitCode"]]
+                    healthy[service] = max(min(passed, default=0.0) - seconds(state["StartedAt"]), 0.0)
+                elif time.monotonic() > deadline:
+                    said = [probe["Output"].strip() for probe in health["Log"]][-1:]
+                    raise Failed(f"{service} is {state['Status']}, {health['Status']}: {said}; see its log")
+            time.sleep(POLL_S)
+        return healthy
+
+    def wait_usable(self) -> None:
+        """Wait until both brokers are registered and the master takes messages.
+
+        Raises:
+            Failed: it does not.
+        """
+        endpoint = f"nameserver:{self.port('NAMESERVER_PORT', 8081)}"
+        command = ["python", "-m", "whimbrel.cli.usable", endpoint, "2", str(HEALTHY_S)]
+        done = self.container("nameserver").exec_run(command)
+        if done.exit_code:
+            raise Failed(f"the cluster takes no messages: {done.output.decode().strip()}")
+
+    def port(self, name: str, default: int) -> int:
+        """Return a port of compose.yaml."""
+        return int(self.environment.get(name) or os.environ.get(name) or default)
+
+
+def seconds(text: str) -> float:
+    """Return an engine's time as seconds since the epoch; it may have nanoseconds, and a zone."""
+    whole, _, rest = text.replace("Z", "+00:00").partition(".")
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    return datetime.datetime.fromisoformat(f"{whole}.{rest[:digits][:6]:0<6}{rest[digits:]}").timestamp()
+
+
+def memory(container: Any) -> tuple[int, int]:
+    """Return bytes of anonymous memory, and of files in memory, under either version of cgroups."""
+    found = container.stats(stream=False, one_shot=True)["memory_stats"].get("stats", {})
+    anonymous = found.get("total_rss", found.get("anon", 0))
+    return anonymous, found.get("total_cache", found.get("file", 0))
+
+
+def up(stack: Stack, options: Sequence[str]) -> None:
+    """Start everything and print what it took."""
+    ensure_base(stack.client)
+    stack.compose("build")
+    begun = time.monotonic()
+    stack.compose("up", "-d", *options)
+    healthy = stack.wait_healthy()
+    all_s = time.monotonic() - begun
+    stack.wait_usable()
+    usable_s = time.monotonic() - begun
+    print(f"\n{'container':18}{'healthy after':>14}{'anonymous':>12}{'page cache':>12}")
+    for service in SERVICES:
+        anonymous, cached = (count / 1e6 for count in memory(stack.container(service)))
+        print(f"{service:18}{healthy[service]:>12.1f} s{anonymous:>9.1f} MB{cached:>9.1f} MB")
+    port = stack.port("NAMESERVER_PORT", 8081)
+    name = stack.container("nameserver").name
+    print(
+        f"All healthy after {all_s:.1f} s, messages taken after {usable_s:.1f} s at the latest.\n"
+        "The page cache holds files that the kernel can drop, the log's above all.\n\n"
+        f"Clients on this machine connect to 127.0.0.1:{port}, those in containers of the network"
+        f" {stack.project}_default\nto nameserver:{port}. The first message:\n\n"
+        f"    .venv/bin/whimbrel send greetings 'hello' --endpoint 127.0.0.1:{port}\n"
+        f"    .venv/bin/whimbrel receive greetings --group readers --endpoint 127.0.0.1:{port}\n"
+        f"    docker exec {name} whimbrel cluster --endpoint nameserver:{port}\n\n"
+        "make logs follows the logs, make down stops it all."
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the first argument says; return the exit code."""
+    what, *options = arguments or ["help"]
+    project = os.environ.get("COMPOSE_PROJECT_NAME") or "whimbrel"
+    try:
+        if what not in ("up", "base", "build", "down", "logs"):
+            print((__doc__ or "").partition("\n\n")[2])
+            return 2
+        stack = Stack(client=engine(), project=project, environment={})
+        if what == "up":
+            up(stack, options)
+        elif what == "base":
+            ensure_base(stack.client)
+        else:
+            if what == "build":
+                ensure_base(stack.client)
+            stack.compose(what, *options)
+    except Failed as error:
+        print(f"{Path(__file__).name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

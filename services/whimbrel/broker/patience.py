@@ -1,0 +1,41 @@
+"""Trying again until a peer is there, for as long as the broker runs: services start in any order.
+
+    step ──got through──► pause of RETRY_S_MIN, then anew
+      ▲ └──did not──► pause, doubling from RETRY_S_MIN up to RETRY_S_MAX ─┐
+      └───────────────────────────────────────────────────────────────────┘
+
+How long to wait is tenacity's; when a step got through, the step says.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from operator import not_
+
+from tenacity import AsyncRetrying, retry_if_result, wait_exponential
+
+__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "keep_trying"]
+
+RETRY_S_MIN = 0.1
+# A nameserver that comes back answers "not ready" until brokers had one renewal period, 2 s; and a master
+# that comes back waits for what its slaves have to tell.
+RETRY_S_MAX = 1.0
+
+Step = Callable[[], Awaitable[bool]]
+Pause = Callable[[float], Awaitable[None]]
+
+
+async def keep_trying(step: Step, pause: Pause = asyncio.sleep) -> None:
+    """Run a step again and again until cancelled.
+
+    Args:
+        step: returns, once it is over, whether it had got through. What it raises ends the trying.
+        pause: waits so many seconds, or less when there is a reason.
+    """
+    attempts = AsyncRetrying(
+        retry=retry_if_result(not_),
+        wait=wait_exponential(multiplier=RETRY_S_MIN, max=RETRY_S_MAX),
+        sleep=pause,
+    )
+    while True:
+        await attempts(step)
+        await pause(RETRY_S_MIN)
