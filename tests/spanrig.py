@@ -45,8 +45,9 @@ def memory_provider(service: str = "shop") -> tuple[TracerProvider, Spans]:
 
 def memory_tracer() -> tuple[Tracer, Spans]:
     """Return a tracer of a broker or replicator, and what gives the finished spans."""
-    provider, spans = memory_provider("whimbrel-broker")
-    return Tracer(provider), spans
+    exporter = InMemorySpanExporter()
+    tracer = Tracer(SimpleSpanProcessor(exporter), Resource({"service.name": "whimbrel-broker"}))
+    return tracer, lambda: list(spans_of(otlp_object(exporter.get_finished_spans())))
 
 
 class Receiver(otlp_grpc.TraceServiceServicer):

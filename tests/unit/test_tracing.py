@@ -4,11 +4,13 @@ import json
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from whimbrel import tracing
@@ -21,20 +23,13 @@ PARENT = TraceContext(5, 6, sampled=True)
 
 
 def test_a_file_holds_otlp_as_the_official_encoder_makes_it(tmp_path: Path) -> None:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-
-    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = Tracer(provider)
+    exporter = InMemorySpanExporter()
+    tracer = Tracer(SimpleSpanProcessor(exporter), Resource({"service.name": "whimbrel-broker"}))
     tracer.record("stage", PARENT, 10, 20, {"a": "text", "b": 7})
     tracer.record("frame", None, 10, 20, {}, links=[PARENT, TraceContext(8, 9, sampled=True)])
-    span = tracer.begin("create", "producer", {})
-    span.set_attribute("list", ["x", "y"])
-    span.set_attribute("ratio", 0.5)
-    span.set_attribute("yes", True)
-    span.set_status(tracer.error_status("it failed"))
-    span.end()
+    tracer.record("create", None, 10, 20, {}, own=PARENT, kind="producer", error="it failed")
+    odd: Any = {"list": ["x", "y"], "ratio": 0.5, "yes": True}
+    tracer.record("odd", PARENT, 10, 20, odd)
     finished = exporter.get_finished_spans()
     assert list(spans_of(otlp_object(finished))) == list(spans_of(MessageToDict(encode_spans(finished))))
     FileExporter(tmp_path / "new" / "spans.jsonl").export(finished)

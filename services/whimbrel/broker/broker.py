@@ -253,7 +253,7 @@ class Broker:
             clock=_now_ms,
         )  # fmt: skip
         if self.traces is not None and master:
-            self.sends.traces = self.traces.of_sends(self._from_thread)
+            self.sends.trace(self.traces.of_sends(self._from_thread), options.trace_ratio)
         self.receives = ReceiveService(
             self.topics,
             self.groups,

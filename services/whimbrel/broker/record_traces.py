@@ -2,32 +2,32 @@
 
 On the loop's thread, for each request when tracing is on:
 
-    begin()              ──► the time
-    wanted(topic, user)  ──► a context for a message that came without one, or ""
-    appended(...)        ──► spans of the sampled among the new records; their flush is waited for
-    answered(...)        ──► ends the spans that `wanted` began
-    flushed              ──► the flush spans, once the mark has passed their records
+    create()       ──► a context for a message that came without one and is to be traced
+    appended(...)  ──► spans of the sampled among the new records; their flush is waited for
+    answered(...)  ──► spans of what `create` began
+    flushed        ──► the flush spans, once the mark has passed their records
 
-A context that a client sent is stored as it came. `random` decides about a message without one, once a
-message; spans follow from the stored text alone.
+A context that a client sent is stored as it came; spans follow from the stored text alone. `send_service.py`
+calls only for requests in which there is a context.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from random import random
-from typing import Any
+from dataclasses import dataclass
 
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.model.trace import FALLBACK_PROPERTY, TraceContext, TracedRecord
+from whimbrel.errors import WhimbrelError
+from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.store.codec import RecordDraft
 from whimbrel.store.store import Appended, MessageStore
 from whimbrel.store.traced import ContextScanner, context_of
 from whimbrel.telemetry import APPEND, BROKER_SERVICE, CREATE, DISPATCH, FLUSH, Attribute
-from whimbrel.tracing import Tracer, identity, open_tracer, span_context
+from whimbrel.tracing import Tracer, identity, new_context, open_tracer
 
 __all__ = ["BrokerTraces", "DispatchTraces", "RecordTraces"]
 
+CREATED_MAX = 4096  # begun and not stored; requests that are refused leave theirs behind
 UNFLUSHED_MAX = 4096  # records whose flush is waited for; further ones have no flush span
 
 
@@ -48,12 +48,7 @@ class BrokerTraces:
             from_thread: has something called on the loop's thread.
         """
         store = self._store
-        traces = RecordTraces(
-            self._tracer,
-            name=self._options.name,
-            ratio=self._options.trace_ratio,
-            flushed=lambda: store.flushed,
-        )
+        traces = RecordTraces(self._tracer, name=self._options.name, flushed=lambda: store.flushed)
         other = store.on_flushed
 
         def flushed(end: int) -> None:
@@ -70,52 +65,50 @@ class BrokerTraces:
         return DispatchTraces(self._tracer, self._store, name=self._options.name, broker_id=self._options.id)
 
 
+@dataclass(slots=True)
+class Creation:
+    """The span in place of the client's, until its message is stored and the send is answered."""
+
+    context: TraceContext
+    began_ns: int
+    record: TracedRecord | None = None
+
+
 class RecordTraces:
     """What a master traces of the messages that are sent to it."""
 
-    def __init__(self, tracer: Tracer, *, name: str, ratio: float, flushed: Callable[[], int]) -> None:
-        """Take the share of messages to sample, and what gives the flushed end of the log."""
+    def __init__(self, tracer: Tracer, *, name: str, flushed: Callable[[], int]) -> None:
+        """Take what gives the flushed end of the log."""
         self._tracer = tracer
-        self._ratio = ratio
         self._flushed = flushed
         self._identity = identity(name, 0)
-        self._created: dict[int, Any] = {}  # spans of this request that `wanted` began, by span id
+        self._created: dict[int, Creation] = {}  # begun for this request, by span id
         self._unflushed: deque[tuple[TracedRecord, int]] = deque()
 
-    def begin(self) -> int:
-        """Begin a request; return the time in nanoseconds. Spans of one that was refused are forgotten."""
-        self._created.clear()
-        return time.time_ns()
-
-    def wanted(self, topic: str, user: Any) -> str:
-        """Return the context to add to a message that came without one, "" for none."""
-        if self._ratio <= 0.0 or random() >= self._ratio or FALLBACK_PROPERTY in user:
-            return ""
-        attributes = {
-            Attribute.OPERATION: CREATE,
-            Attribute.OPERATION_TYPE: CREATE,
-            Attribute.TOPIC: topic,
-            **self._identity,
-        }
-        span = self._tracer.begin(f"{CREATE} {topic}", "producer", attributes)
-        context = span_context(span)
-        self._created[context.span_id] = span
+    def create(self) -> str:
+        """Begin the trace of a message that came without a context; return the context to store."""
+        if len(self._created) >= CREATED_MAX:
+            self._created.clear()
+        context = new_context()
+        self._created[context.span_id] = Creation(context, time.time_ns())
         return str(context)
 
     def appended(
         self, drafts: Sequence[RecordDraft], appended: Sequence[Appended], began_ns: int
-    ) -> list[Any]:
+    ) -> list[Creation]:
         """Record the appends; return what `answered` is to be given."""
-        created: list[Any] = []
+        created: list[Creation] = []
         for draft, place in zip(drafts, appended, strict=True):
             context = context_of(draft.properties)
             if context is not None:
                 record = self._record(context, draft, place)
                 self._tell(record, began_ns)
-                span = self._created.pop(context.span_id, None)
-                if span is not None:
-                    span.set_attribute(Attribute.MESSAGE_ID, record.message_id)
-                    created.append(span)
+                creation = self._created.pop(context.span_id, None)
+                if creation is not None:
+                    creation.record = record
+                    created.append(creation)
+        if self._created:
+            self._created.clear()  # of requests that were refused
         return created
 
     @staticmethod
@@ -136,13 +129,31 @@ class RecordTraces:
         if len(self._unflushed) < UNFLUSHED_MAX:
             self._unflushed.append((record, now_ns))
 
-    def answered(self, created: Sequence[Any], error: Exception | None = None) -> None:
-        """End the creation spans of a request that is answered."""
-        for span in created:
+    def answered(self, created: Sequence[Creation], error: WhimbrelError | None = None) -> None:
+        """Record the creations of a request that is answered."""
+        now_ns = time.time_ns()
+        for creation in created:
+            record = creation.record
+            assert record is not None
+            attributes: dict[str, str | int] = {
+                Attribute.OPERATION: CREATE,
+                Attribute.OPERATION_TYPE: CREATE,
+                Attribute.TOPIC: record.topic,
+                Attribute.MESSAGE_ID: record.message_id,
+                **self._identity,
+            }
             if error is not None:
-                span.set_attribute(Attribute.ERROR, getattr(error, "reason", type(error).__name__))
-                span.set_status(self._tracer.error_status(str(error)))
-            span.end()
+                attributes[Attribute.ERROR] = error.reason
+            self._tracer.record(
+                f"{CREATE} {record.topic}",
+                None,
+                creation.began_ns,
+                now_ns,
+                attributes,
+                own=creation.context,
+                kind="producer",
+                error="" if error is None else str(error),
+            )
 
     @property
     def waits(self) -> bool:

@@ -17,6 +17,8 @@ path every microsecond counts: one pass over the message, no intermediate object
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import md5, sha1
+from random import random
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -50,6 +52,7 @@ from whimbrel.model.names import (
     check_topic,
 )
 from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.model.trace import FALLBACK_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.answers import OK, status_of
@@ -88,7 +91,13 @@ class SendService:
         self.store_host = store_host
         self._clock = clock
         self._turn = 0
-        self.traces: RecordTraces | None = None  # None: tracing is off
+        self._traces: RecordTraces | None = None  # None: tracing is off
+        self._sampled = 0.0  # share of messages without a context that are traced
+        self._context_seen = False  # in this request
+
+    def trace(self, traces: "RecordTraces", ratio: float) -> None:
+        """Trace sampled messages from now on, and this share of those that came without a context."""
+        self._traces, self._sampled = traces, ratio
 
     def send(self, call: Call, request: Any) -> Any:
         """Check, append, and answer at once or when it is durable."""
@@ -101,8 +110,9 @@ class SendService:
             check_topic(name)
             if self._topics.is_system(name):
                 raise IllegalTopic(f"{name} is a system topic")
-        traces = self.traces
-        began_ns = 0 if traces is None else traces.begin()
+        traces = self._traces
+        if traces is not None:
+            self._context_seen, began_ns = False, time_ns()
         born_host = _born_host(call.peer)
         now_ms = self._clock()
         drafts = [self._draft(message, name, born_host, now_ms) for message in messages]
@@ -113,7 +123,9 @@ class SendService:
                 _check_digest(message)
             draft.queue_id = queue_id
         appended = self._sender.append(drafts)
-        created = [] if traces is None else traces.appended(drafts, appended, began_ns)
+        created = None
+        if traces is not None and self._context_seen:
+            created = traces.appended(drafts, appended, began_ns)
         if not self._sender.waits:
             if created and traces is not None:
                 traces.answered(created)
@@ -192,8 +204,12 @@ class SendService:
         if trace:
             fine = fine and trace.isprintable()
             text += f"TRACE_CONTEXT\x01{trace}\x02"
-        elif self.traces is not None:
-            text = self._traced(text, topic, user)
+            self._context_seen = True
+        elif self._traces is not None:
+            if user and FALLBACK_PROPERTY in user:
+                self._context_seen = True
+            elif random() < self._sampled:
+                text = self._traced(text, self._traces)
         if (
             not fine
             or not message_id.isprintable()
@@ -219,12 +235,13 @@ class SendService:
             keys=(message_id, *keys),
         )
 
-    def _traced(self, text: str, topic: str, user: Any) -> str:
-        """Return a property text with a context, if this broker traces the message and it fits."""
-        assert self.traces is not None
-        context = self.traces.wanted(topic, user)
-        longer = f"{text}TRACE_CONTEXT\x01{context}\x02" if context else text
-        return longer if len(longer.encode()) <= PROPERTIES_BYTES_MAX else text
+    def _traced(self, text: str, traces: "RecordTraces") -> str:
+        """Return a property text with a context of ours, if it fits."""
+        longer = f"{text}TRACE_CONTEXT\x01{traces.create()}\x02"
+        if len(longer.encode()) > PROPERTIES_BYTES_MAX:
+            return text
+        self._context_seen = True
+        return longer
 
 
 _NEVER_MIXED = (MessageType.LITE, MessageType.PRIORITY)

@@ -67,9 +67,8 @@ class Rig:
         self.spans: Spans = list
         if ratio is not None:
             tracer, self.spans = memory_tracer()
-            self.service.traces = RecordTraces(
-                tracer, name="broker-a", ratio=ratio, flushed=lambda: self.flushed
-            )
+            self.traces = RecordTraces(tracer, name="broker-a", flushed=lambda: self.flushed)
+            self.service.trace(self.traces, ratio)
 
     def send(self, *messages: Any) -> Any:
         return self.service.send(
@@ -218,7 +217,7 @@ def test_the_creation_ends_with_the_answer_and_tells_its_error(rig: Any) -> None
 
 def test_flush_spans_wait_for_the_mark_and_are_bounded(rig: Any) -> None:
     one = rig()
-    traces = one.service.traces
+    traces = one.traces
     one.send(message(CONTEXT))
     first = one.store.written
     one.send(message(CONTEXT))
