@@ -1,0 +1,141 @@
+"""The compose cluster as it stands: what its containers may do, how it starts, stops, and copies."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from containers.rig import Rig, until
+from stack import ROOT, SERVICES, Failed
+from whimbrel.client import Message
+from whimbrel.client.sync import Producer
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
+
+GRACE_S = 15.0  # compose.yaml's stop_grace_period
+COUNT = 200
+
+
+@pytest.fixture
+def rig(rigs: Callable[..., Rig]) -> Rig:
+    return rigs()
+
+
+def send(rig: Rig, topic: str, count: int = COUNT) -> None:
+    with Producer(rig.endpoint) as producer:
+        for number in range(count):
+            producer.send(Message(topic=topic, body=b"%d" % number))
+
+
+def test_all_become_healthy(rig: Rig, measured: Callable[[str], None]) -> None:
+    healthy = rig.stack.wait_healthy()
+    assert healthy.keys() == set(SERVICES)
+    measured(", ".join(f"{service} {took:.1f} s" for service, took in healthy.items()))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_container_runs_one_process_without_rights(rig: Rig, service: str) -> None:
+    container = rig.container(service)
+    processes = container.top()["Processes"]
+    assert len(processes) == 2, processes  # the engine's init, and ours
+    assert container.exec_run(["id", "-u"]).output.strip() == b"10001"
+    assert container.exec_run(["touch", "/opt/whimbrel/x"]).output.endswith(b"Read-only file system\n")
+    status = container.exec_run(["cat", "/proc/1/status"]).output.decode()
+    assert "CapEff:\t0000000000000000" in status
+    assert "NoNewPrivs:\t1" in status
+
+
+def test_health_check_names_what_is_wrong(rig: Rig) -> None:
+    def check(service: str, ready: dict[str, str]) -> tuple[int, str]:
+        write = f"open('/tmp/r', 'w').write({json.dumps(ready)!r})"
+        assert rig.container(service).exec_run(["python", "-c", write]).exit_code == 0
+        done = rig.container(service).exec_run(
+            ["python", "-I", "-S", "/opt/whimbrel/healthcheck.py", "/tmp/r"]
+        )
+        return done.exit_code, done.output.decode()
+
+    assert check("nameserver", {"grpc": "0.0.0.0:1"}) == (
+        1,
+        "not healthy: port 1: [Errno 111] Connection refused\n",
+    )
+    code, said = check("replicator-master", {"grpc": "", "ha": "0.0.0.0:1", "store": "/store"})
+    assert (code, said) == (1, "not healthy: nothing listens on the HA port 1\n")
+    code, said = check("replicator-master", {"grpc": "", "ha": "", "store": "/nowhere"})
+    assert code == 1 and "No such file" in said
+    done = rig.container("nameserver").exec_run(
+        ["python", "-I", "-S", "/opt/whimbrel/healthcheck.py", "/tmp/nothing"]
+    )
+    assert done.output == b"not healthy: it is still starting: there is no ready file\n"
+
+
+def test_frozen_process_is_not_healthy(rig: Rig) -> None:
+    for service in ("nameserver", "replicator-slave"):
+        container = rig.container(service)
+        pid = json.loads(container.exec_run(["cat", "/tmp/ready.json"]).output)["pid"]
+        container.exec_run(["sh", "-c", f"kill -STOP {pid}"])
+        try:
+            until(lambda: rig.health(service) == "unhealthy", 30, f"{service} being unhealthy")  # noqa: B023
+        finally:
+            container.exec_run(["sh", "-c", f"kill -CONT {pid}"])
+        rig.stack.wait_healthy([service])
+    rig.stack.wait_usable()
+
+
+def test_slave_copies_what_the_master_holds(rig: Rig) -> None:
+    send(rig, "copied")
+    until(rig.converged, 30, "the slave having it all")
+    end = rig.marks("master")["written"]
+    master, slave = (rig.look(f"broker-{role}", "log", 0, end, "copied") for role in ("master", "slave"))
+    assert master == slave
+    assert master["walked"] == end and not master["fault"]
+    assert len(master["records"]) == COUNT
+
+
+def test_graceful_stop_ends_within_the_grace_period_and_leaves_clean_stores(
+    rig: Rig, image: str, measured: Callable[[str], None]
+) -> None:
+    send(rig, "stopped")
+    begun = time.monotonic()
+    rig.stack.compose("stop", quiet=True)
+    took = time.monotonic() - begun
+    measured(f"all five ended {took:.1f} s after `stop`")
+    assert took < GRACE_S
+    assert {service: rig.container(service).attrs["State"]["ExitCode"] for service in SERVICES} == (
+        dict.fromkeys(SERVICES, 0)
+    )
+    for store in ("master-store", "slave-store"):
+        volumes = {f"{rig.stack.project}_{store}": {"bind": "/store", "mode": "ro"}}
+        said = rig.run(
+            image, ["sh", "-c", "ls /store; whimbrel store verify /store"], timeout_s=60, volumes=volumes
+        )
+        assert "abort" not in said.split()
+    rig.stack.compose("start", quiet=True)
+    rig.stack.wait_healthy()
+    rig.stack.wait_usable()
+    until(rig.converged, 30, "the slave having it all again")
+
+
+def test_services_may_start_in_any_order(client: Any, image: str) -> None:
+    with Rig(client, image) as rig:
+        rig.stack.compose("up", "--no-start", quiet=True)
+        for first in (("replicator-slave",), ("broker-slave",), ("replicator-master",), ("broker-master",)):
+            rig.container(first[0]).start()
+            rig.stack.wait_healthy(first)  # none waits for a peer to be healthy
+        with pytest.raises(Failed):
+            rig.stack.wait_healthy(["nameserver"], timeout_s=0)
+        rig.container("nameserver").start()
+        rig.stack.wait_healthy()
+        rig.stack.wait_usable()
+        send(rig, "ordered", 20)
+        until(rig.converged, 30, "the slave having it all")
+
+
+def test_compose_file_is_valid_with_the_profile_for_observability() -> None:
+    from stack import Stack, engine
+
+    stack = Stack(client=engine(), project="whimbrel-test-config", environment={})
+    said = stack.compose("--profile", "observability", "config", quiet=True)
+    assert "broker-slave" in said
+    assert (ROOT / "compose.yaml").exists()
