@@ -39,7 +39,6 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import make_wsgi_app
 
@@ -77,7 +76,7 @@ def attributes(family: Family, labels: Labels, common: dict[str, str]) -> dict[s
     return common | dict(zip(family.labels, labels, strict=True))
 
 
-def ready_made(families: Iterable[Family], common: dict[str, str], started_ns: int) -> ScopeMetrics:
+def ready_made(families: Iterable[Family], common: dict[str, str], started_ns: int) -> list[Metric]:
     """Return what families give now in OpenTelemetry's data model; one that fails is left out and logged."""
     now_ns = time.time_ns()
     found = []
@@ -90,7 +89,7 @@ def ready_made(families: Iterable[Family], common: dict[str, str], started_ns: i
         if points:
             data = data_of(family, points, common, started_ns, now_ns)
             found.append(Metric(family.name, family.help, family.unit, data))
-    return ScopeMetrics(InstrumentationScope(SCOPE, __version__), found, "")
+    return found
 
 
 def data_of(
@@ -130,15 +129,20 @@ def histogram_point(
     )
 
 
-def adding(base: type[Any], extra: Callable[[], ScopeMetrics]) -> type[Any]:
-    """Return a kind of metric reader that also gets what `extra` returns with each collection."""
+def adding(base: type[Any], extra: Callable[[], list[Metric]]) -> type[Any]:
+    """Return a kind of metric reader that also gets what `extra` returns with each collection.
+
+    It goes into the scope that the instruments are in: exporters take two of one name for one.
+    """
     assert issubclass(base, MetricReader)
 
     class Adding(base):  # type: ignore[misc]
         def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **kwargs: Any) -> None:
-            first, *others = metrics_data.resource_metrics
-            both = ResourceMetrics(first.resource, [*first.scope_metrics, extra()], first.schema_url)
-            super()._receive_metrics(MetricsData([both, *others]), *args, **kwargs)
+            (found,) = metrics_data.resource_metrics
+            (scope,) = found.scope_metrics
+            both = ScopeMetrics(scope.scope, [*scope.metrics, *extra()], scope.schema_url)
+            joined = ResourceMetrics(found.resource, [both], found.schema_url)
+            super()._receive_metrics(MetricsData([joined]), *args, **kwargs)
 
     return Adding
 

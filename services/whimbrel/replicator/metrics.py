@@ -13,7 +13,7 @@ from whimbrel.metrics import SECONDS, Family, Histogram, Labels, Number, Trail, 
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.store.watermark import SLAVES_MAX, WatermarkPage
+from whimbrel.store.watermark import WatermarkPage
 
 if TYPE_CHECKING:
     from whimbrel.exposition import Exposition
@@ -72,8 +72,8 @@ def feeder_families(feeder: Feeder, times: AckTimes) -> list[Family]:
     page = feeder.page
 
     def by_slave(number: Callable[[int], Number]) -> Iterator[tuple[Labels, Number]]:
-        for slot in range(SLAVES_MAX):
-            peer, acknowledged = page.peer(slot), page.acks[slot]
+        for slot, acknowledged in enumerate(page.acks):
+            peer = page.peer(slot)
             if peer and acknowledged >= 0:
                 yield (peer.rpartition(":")[0], str(slot)), number(acknowledged)
 
