@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from whimbrel.broker.broker import Broker
     from whimbrel.exposition import Exposition
 
-__all__ = ["Counted", "expose", "lag_of"]
+__all__ = ["Behind", "Counted", "ReserveTime", "behind", "expose", "lag_of", "traffic"]
 
 KIB, MIB = 1024, 1024 * 1024
 MESSAGE_BYTES = (1.0 * KIB, 4.0 * KIB, 512.0 * KIB, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB)  # RocketMQ's
@@ -51,6 +52,9 @@ TEXT_MAX = 64  # of what clients say of themselves
 # Numbers of `apache.rocketmq.v2.ClientType`, and RocketMQ's word for how such consumers consume.
 PRODUCER = 1
 CONSUME_MODES = {2: "push", 3: "pull", 4: "pull"}
+
+QueuesOf = Callable[[str], Iterable[int]]  # numbers of a topic's queues
+RangeOf = Callable[[str, int], tuple[int, int]]  # first and next offset of a topic's queue
 
 
 class Placed(Protocol):
@@ -215,41 +219,71 @@ def connections(clients: Clients) -> list[Family]:
 # Consumer groups
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How far a group is on one queue, in messages."""
+
+    group: str
+    topic: str
+    queue_id: int
+    lag: int
+    inflight: int
+    ready: int
+
+
+def behind(states: Iterable[QueueLeases], queues_of: QueuesOf, range_of: RangeOf) -> Iterator[Behind]:
+    """Yield how far groups are on every queue of the topics that they read.
+
+    A group that has taken nothing from a queue yet begins at its first message, so all of it lies ahead.
+    """
+    started: dict[tuple[str, str], dict[int, QueueLeases]] = {}
+    for state in states:
+        if state.started:
+            started.setdefault((state.group, state.topic), {})[state.queue_id] = state
+    for (group, topic), known in started.items():
+        for queue_id in sorted({*known, *queues_of(topic)}):
+            low, high = range_of(topic, queue_id)
+            kept = high - low
+            if queue_id not in known:
+                yield Behind(group, topic, queue_id, kept, 0, kept)
+                continue
+            one = known[queue_id]
+            ready = min(max(high - one.next, 0), kept)
+            yield Behind(group, topic, queue_id, min(lag_of(one, high), kept), len(one.leases), ready)
+
+
 def consumers(broker: "Broker") -> list[Family]:
     """Return how far groups are."""
-    states, end_of = broker.consumer.ledger.table.states, broker.store.queue_range
     by_topic = ("consumer_group", "topic", "is_retry", "is_system")
 
-    def started() -> Iterator[tuple[QueueLeases, int]]:
-        for state in states():
-            if state.started:
-                yield state, end_of(state.topic, state.queue_id)[1]
+    def queues_of(topic: str) -> range:
+        config = broker.topics.get(topic)
+        return range(0 if config is None else config.read_queues)
 
-    def summed(number: Callable[[QueueLeases, int], int]) -> Iterator[Point]:
-        found: Counter[Labels] = Counter()
-        for state, end in started():
-            found[state.group, state.topic] += number(state, end)
+    def all_behind() -> Iterator[Behind]:
+        return behind(broker.consumer.ledger.table.states(), queues_of, broker.store.queue_range)
+
+    def summed(number: Callable[[Behind], int]) -> Iterator[Point]:
+        found: Counter[tuple[str, str]] = Counter()
+        for one in all_behind():
+            found[one.group, one.topic] += number(one)
         return bounded(
             ((group, topic, is_retry(topic), is_system(topic, group)), value)
             for (group, topic), value in found.items()
         )
 
     def by_queue() -> Iterator[Point]:
-        return bounded(
-            ((state.group, state.topic, str(state.queue_id)), lag_of(state, end)) for state, end in started()
-        )
+        return bounded(((one.group, one.topic, str(one.queue_id)), one.lag) for one in all_behind())
 
     def gauge(name: str, labels: Labels, read: Callable[[], Iterable[Point]], help: str) -> Family:
         return Family(name=name, kind="gauge", labels=labels, read=read, help=help, fixed=False)
 
     return [
-        gauge("rocketmq_consumer_lag_messages", by_topic, lambda: summed(lag_of),
+        gauge("rocketmq_consumer_lag_messages", by_topic, lambda: summed(lambda one: one.lag),
               "Messages that a group has not acknowledged, delivered or not."),
-        gauge("rocketmq_consumer_inflight_messages", by_topic,
-              lambda: summed(lambda state, _: len(state.leases)),
+        gauge("rocketmq_consumer_inflight_messages", by_topic, lambda: summed(lambda one: one.inflight),
               "Messages that a group has received and not acknowledged."),
-        gauge("rocketmq_consumer_ready_messages", by_topic,
-              lambda: summed(lambda state, end: max(end - state.next, 0)),
+        gauge("rocketmq_consumer_ready_messages", by_topic, lambda: summed(lambda one: one.ready),
               "Messages that a group has not received yet."),
         gauge("whimbrel_consumer_queue_lag_messages", ("consumer_group", "topic", "queue_id"), by_queue,
               "Messages that a group has not acknowledged, by queue."),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from whimbrel.broker.leases import LeaseTable, QueueLeases
-from whimbrel.broker.metrics import Counted, ReserveTime, lag_of, traffic
+from whimbrel.broker.metrics import Behind, Counted, ReserveTime, behind, lag_of, traffic
 from whimbrel.metrics import Histogram
 
 
@@ -29,6 +29,33 @@ def test_lag_of_a_queue_that_is_not_there_yet_is_none(state: QueueLeases) -> Non
 def test_lag_seen_between_two_halves_of_a_change_counts_from_the_committed_offset(state: QueueLeases) -> None:
     state._ends.append(60)  # the other half comes next
     assert lag_of(state, 50) == 40
+
+
+def test_queue_that_a_group_has_not_touched_lies_ahead_of_it_as_a_whole() -> None:
+    table = LeaseTable(origin=1)
+    table.state("g", "t", 1).finish(0, 4)
+    table.state("idle", "t", 0)  # asked for, and no position yet
+    ranges = {0: (10, 15), 1: (0, 6), 2: (0, 0)}
+    found = list(behind(table.states(), lambda topic: range(3), lambda topic, queue_id: ranges[queue_id]))
+    assert found == [
+        Behind("g", "t", 0, lag=5, inflight=0, ready=5),
+        Behind("g", "t", 1, lag=2, inflight=0, ready=2),
+        Behind("g", "t", 2, lag=0, inflight=0, ready=0),
+    ]
+
+
+def test_messages_that_are_removed_no_longer_lie_ahead() -> None:
+    table = LeaseTable(origin=1)
+    table.state("g", "t", 0).finish(0, 1)
+    (one,) = behind(table.states(), lambda topic: (), lambda topic, queue_id: (90, 100))
+    assert (one.lag, one.ready) == (10, 10)
+
+
+def test_position_on_a_queue_that_the_topic_no_longer_has_still_counts() -> None:
+    table = LeaseTable(origin=1)
+    table.state("g", "t", 7).finish(0, 1)
+    (one,) = behind(table.states(), lambda topic: (), lambda topic, queue_id: (0, 3))
+    assert (one.queue_id, one.lag) == (7, 2)
 
 
 def test_stored_messages_count_once_for_each_metric() -> None:
