@@ -108,7 +108,7 @@ class Series(Generic[T]):
         self.by_labels: dict[Labels, T] = {}
         self.rest: T | None = None
 
-    def at(self, *labels: str) -> T:
+    def at(self, labels: Labels) -> T:
         """Return the aggregate of these labels."""
         found = self.by_labels.get(labels)
         return self.open(labels) if found is None else found

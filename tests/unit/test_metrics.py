@@ -17,7 +17,7 @@ def test_value_at_a_bound_belongs_to_its_bucket_and_one_above_all_to_the_last() 
 def test_aggregates_of_further_labels_share_one_beyond_the_bound() -> None:
     series = Series(Traffic, series_max=2)
     for topic in ("a", "b", "c", "d", "a"):
-        series.at(topic, "g").add(1, 10)
+        series.at((topic, "g")).add(1, 10)
     found = {labels: (one.messages, one.bytes) for labels, one in series.items()}
     assert found == {("a", "g"): (2, 20), ("b", "g"): (1, 10), (OTHER, OTHER): (2, 20)}
 

@@ -328,7 +328,7 @@ class Broker:
             services,
             host=self.options.host,
             port=self.options.port,
-            heard=None if self.counted is None else self.counted.calls,
+            heard=None if self.counted is None else self.counted.calls.take,
         )
         self._undo.append(self._stop_serving)
         self.sends.store_host = self._store_host(self.server.port)

@@ -77,13 +77,13 @@ class Counted:
 
     def appended(self, topic: str, placed: Sequence[Placed]) -> None:
         """Take messages of one topic that were stored."""
-        sizes = self.sizes.at(topic)
+        sizes = self.sizes.at((topic,))
         for one in placed:
             sizes.observe(one.size)
 
     def took(self, topic: str, group: str, messages: int, size: int) -> None:
         """Take messages that go to a consumer."""
-        self.delivered.at(topic, group).add(messages, size)
+        self.delivered.at((topic, group)).add(messages, size)
 
 
 def expose(broker: "Broker", counted: Counted) -> "Exposition":

@@ -55,9 +55,10 @@ async def run(options: NameserverOptions) -> int:
     brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
     routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
     times = CallTimes() if options.metrics_port >= 0 else None
+    heard = None if times is None else times.take
     try:
         server = await serve(
-            [routes.service, brokers.service], host=options.host, port=options.port, heard=times
+            [routes.service, brokers.service], host=options.host, port=options.port, heard=heard
         )
     except OSError as error:
         log.error("%s", error)

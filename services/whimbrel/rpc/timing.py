@@ -8,6 +8,7 @@ is RocketMQ's word for what became of the call: `success` (it was answered, what
 were none.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cache
 
@@ -24,12 +25,12 @@ LABELS = ("protocol_type", "request_code", "response_code", "is_long_polling", "
 
 
 class CallTimes:
-    """One histogram for each method and way to end; what a server's `heard` calls."""
+    """One histogram for each method and way to end; `take` is what a server's `heard` wants."""
 
     def __init__(self) -> None:
         self.by_key: dict[tuple[str, int | str, bool], Histogram] = {}
 
-    def __call__(self, method: str, ended: int | str, later: bool, seconds: float) -> None:
+    def take(self, method: str, ended: int | str, later: bool, seconds: float) -> None:
         """Take one call."""
         key = (method, ended, later)
         found = self.by_key.get(key)
@@ -38,7 +39,10 @@ class CallTimes:
             if len(self.by_key) >= SERIES_MAX:
                 key = (OTHER, OTHER, False)
             found = self.by_key.setdefault(key, Histogram(BOUNDS_MS))
-        found.observe(seconds * 1000)
+        # As `Histogram.observe`, which would be a call more in each call.
+        milliseconds = seconds * 1000
+        found.counts[bisect_left(BOUNDS_MS, milliseconds)] += 1
+        found.total += milliseconds
 
     def points(self) -> Iterator[Point]:
         """Yield the histograms; calls that waited for anything but messages stand with those that did not."""

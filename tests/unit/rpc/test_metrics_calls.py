@@ -27,7 +27,7 @@ async def called(method: Any, *, patience_s: float = 10.0, raw: bytes = b"") -> 
     heard = asyncio.Event()
 
     def hear(*seen: Any) -> None:
-        times(*seen)
+        times.take(*seen)
         heard.set()
 
     server = await serve([Service("t.T", (method,))], host="127.0.0.1", port=0, heard=hear)
@@ -127,8 +127,8 @@ async def test_only_receives_and_pulls_that_waited_are_long_polls(name: str, pol
 
 def test_calls_with_the_same_labels_are_added_up() -> None:
     times = CallTimes()
-    times("SendMessage", 20000, False, 0.002)
-    times("SendMessage", 20000, True, 0.004)
+    times.take("SendMessage", 20000, False, 0.002)
+    times.take("SendMessage", 20000, True, 0.004)
     ((labels, histogram),) = times.points()
     assert labels == ("grpc", "SendMessage", "OK", "false", "success")
     assert isinstance(histogram, Histogram)
@@ -138,6 +138,6 @@ def test_calls_with_the_same_labels_are_added_up() -> None:
 
 def test_code_that_has_no_name_is_shown_as_its_number() -> None:
     times = CallTimes()
-    times("SendMessage", 12345, False, 0.0)
+    times.take("SendMessage", 12345, False, 0.0)
     ((labels, _),) = times.points()
     assert labels[2] == "12345"
