@@ -46,7 +46,7 @@ __all__ = [
     "scraped_name",
 ]
 
-# Series of one family. A scrape of 1000 takes about 20 ms of one core; who has more groups or topics than
+# Series of one family. A scrape of 1000 takes about 40 ms of one core; who has more groups or topics than
 # that looks at sums. OpenTelemetry's own limit, 2000, also counts series that are gone.
 SERIES_MAX = 1000
 OTHER = "other"

@@ -58,7 +58,7 @@ class ReplicatorOptions:
         0.85, minimum=0, maximum=1, help="slave: above it log files go whatever their age"
     )
     trace_to: str = option("", help="spans go to file:PATH or to a collector, http://HOST:PORT; empty: none")
-    # Off: OpenTelemetry costs 150 ms at the start and 15 MB.
+    # Off: OpenTelemetry costs 0.1 s of CPU time at the start, and 6 to 9 MB.
     metrics_port: int = option(
         -1,
         minimum=-1,
