@@ -71,10 +71,20 @@ def scratch_directory(work: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def cluster(work: Path, *, slaves: int = 1, broker: dict[str, object] | None = None) -> Iterator[Cluster]:
-    """A running cluster with the file sizes of production."""
-    settings = FULL_SIZES | (broker or {})
-    with scratch_directory(work) as scratch, Cluster(scratch, slaves=slaves, broker=settings) as made:
+def cluster(
+    work: Path,
+    *,
+    slaves: int = 1,
+    broker: dict[str, object] | None = None,
+    every: dict[str, object] | None = None,
+) -> Iterator[Cluster]:
+    """A running cluster with the file sizes of production; `every` are settings of all its processes."""
+    every = every or {}
+    settings = FULL_SIZES | (broker or {}) | every
+    with (
+        scratch_directory(work) as scratch,
+        Cluster(scratch, slaves=slaves, broker=settings, replicator=every, nameserver=every) as made,
+    ):
         made.wait_usable()
         yield made
 

@@ -1,6 +1,6 @@
 """One broker process: a list of set-up steps, and its reverse.
 
-    store -> tables -> consumer -> traces -> services -> transport -> registration -> housekeeping
+    store -> tables -> consumer -> traces -> services -> transport -> registration -> housekeeping -> metrics
     -> ready file
 
 A master that has just started takes no writes and keeps receives waiting until it leads (`leading.py`). Then
@@ -29,6 +29,7 @@ from whimbrel.broker.journal import LeaseJournal
 from whimbrel.broker.leading import Leading
 from whimbrel.broker.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.metasync import LeaseSync, MetadataSync
+from whimbrel.broker.metrics import Counted, expose
 from whimbrel.broker.offsets import EXPORT_INTERVAL_S, DelayOffsets, OffsetFile
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.receive_service import ReadSplitting, ReceiveService
@@ -110,6 +111,8 @@ class Broker:
         self.exchanged = False  # slave: the master's lease state has come in
         self._undo: list[Undo] = []
         self.registration: Registration | None = None
+        self.counted = Counted() if options.metrics_port >= 0 else None
+        self.metrics_address = ""
 
     async def start(self) -> None:
         """Run the steps; a failure undoes those that were done."""
@@ -123,6 +126,7 @@ class Broker:
             self._follow()
             self._register()
             self._keep_house()
+            self._expose()
         except BaseException:
             await self.stop()
             raise
@@ -262,6 +266,8 @@ class Broker:
             master=master,
             clock=_now_ms,
         )
+        if self.counted is not None:
+            self._count(self.counted)
         self.sessions = SessionService(self.clients, self.groups, self.consumer, clock=time.monotonic)
         self.metadata = MetadataSource(
             self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets,
@@ -318,7 +324,12 @@ class Broker:
     async def _serve(self, services: list[Service]) -> None:
         if self.master:
             self.receives.hold()
-        self.server: RunningServer = await serve(services, host=self.options.host, port=self.options.port)
+        self.server: RunningServer = await serve(
+            services,
+            host=self.options.host,
+            port=self.options.port,
+            heard=None if self.counted is None else self.counted.calls.take,
+        )
         self._undo.append(self._stop_serving)
         self.sends.store_host = self._store_host(self.server.port)
         self.loop.add_reader(self.bell.fileno(), self._rung)
@@ -353,6 +364,9 @@ class Broker:
         self.follower = LogFollower(
             self.store if self.traces is None else self.traces.of_dispatch(), self.page, self.loop
         )
+        if self.counted is not None:
+            trail = self.counted.trail
+            self.follower.on_step = lambda: trail.note(self.page.written, time.monotonic())
         self.follower.start()
         self._undo.append(self.follower.stop)
         self.metadata_sync = metadata = MetadataSync(
@@ -411,6 +425,21 @@ class Broker:
             self._undo.append(_ending(asyncio.create_task(_every(interval_s, job))))
         self._undo.append(_ending(asyncio.create_task(self._export_forever())))
 
+    def _expose(self) -> None:
+        """Serve metrics, where they are switched on."""
+        if self.counted is None:
+            return
+        exposition = expose(self, self.counted)
+        self._undo.append(exposition.close)
+        self.metrics_address = exposition.address
+
+    def _count(self, counted: Counted) -> None:
+        """Have everything that is counted on the way counted."""
+        self.sender.on_appended = counted.appended
+        self.receives.on_delivered = counted.took
+        if self.store.writer is not None:
+            self.store.writer.on_flush_timed = counted.flushes.observe
+
     def _announce(self) -> None:
         options = self.options
         _log.info(
@@ -425,6 +454,7 @@ class Broker:
         facts = {
             "grpc": self.server.address,
             "ha": "",
+            "metrics": self.metrics_address,
             "name": options.name,
             "role": options.role,
             "store": str(self.root.absolute()),

@@ -116,6 +116,10 @@ class Clients:
             del self._clients[client.client_id]
         return gone
 
+    def all(self) -> list[Client]:
+        """Return everybody, in no order; may run in any thread."""
+        return list(self._clients.values())
+
     def of_group(self, group: str) -> list[Client]:
         """Return the clients of a consumer group, by id."""
         return sorted(

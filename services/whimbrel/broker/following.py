@@ -50,6 +50,7 @@ class LogFollower:
         self._pending = False
         self._poll: Any = None
         self._stopped = False
+        self.on_step: Callable[[], None] | None = None  # called before each look at what has arrived
 
     def start(self) -> None:
         """Begin to follow."""
@@ -68,6 +69,8 @@ class LogFollower:
         self._pending = False
         if self._stopped:
             return
+        if self.on_step is not None:
+            self.on_step()
         self._page.broker_sleeping = 0
         more = self._store.dispatch_ready(SLICE_BYTES)
         if not more:

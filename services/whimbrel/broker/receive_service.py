@@ -106,6 +106,13 @@ class ReceiveService:
         self._master = master
         self._clock = clock
         self._held: list[_Held] | None = None
+        # Told of topic, group, number and bytes of what goes to consumers.
+        self.on_delivered: Callable[[str, str, int, int], None] | None = None
+
+    @property
+    def held(self) -> int:
+        """How many receives wait for this broker to be ready."""
+        return len(self._held or ())
 
     def hold(self) -> None:
         """Keep receives waiting.
@@ -199,6 +206,8 @@ class ReceiveService:
         namespace = namespace_of(call, request.message_queue.topic)
 
         def frames(taken: list[Delivered]) -> list[Any]:
+            if taken and self.on_delivered is not None:
+                self.on_delivered(name, group_name, len(taken), sum(one.message.size for one in taken))
             return self._frames(taken, namespace)
 
         if isinstance(found, Deferred):
@@ -274,23 +283,24 @@ class ReceiveService:
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             filter=wanted,
         )
-        found = self._consumer.pull(wish, poll_ms=_poll_ms(call, request.long_polling_timeout))
+        answer = self._consumer.pull(wish, poll_ms=_poll_ms(call, request.long_polling_timeout))
         namespace = namespace_of(call, request.message_queue.topic)
 
         def frames(pulled: Pulled) -> list[Any]:
-            last = pulled.messages[-1].physical_offset if pulled.messages else None
+            found = pulled.messages
+            if found and self.on_delivered is not None:
+                self.on_delivered(topic.name, group.name, len(found), sum(one.size for one in found))
+            last = found[-1].physical_offset if found else None
             call.trailers.append((SUGGESTION_TRAILER, str(self._splitting.suggest(group, last))))
             response = messaging.PullMessageResponse
-            answer = [response(status=OK)]
-            answer += [
-                response(message=delivered(message, namespace=namespace)) for message in pulled.messages
-            ]
-            answer.append(response(next_offset=pulled.next_offset))
-            return answer
+            sent = [response(status=OK)]
+            sent += [response(message=delivered(message, namespace=namespace)) for message in found]
+            sent.append(response(next_offset=pulled.next_offset))
+            return sent
 
-        if isinstance(found, Deferred):
-            return _chained(found, frames, lambda _: None)
-        return frames(found)
+        if isinstance(answer, Deferred):
+            return _chained(answer, frames, lambda _: None)
+        return frames(answer)
 
     def _queue(self, queue: v2.MessageQueue) -> tuple[TopicConfig, int]:
         """Return the topic and id of a queue that must be named exactly."""

@@ -133,6 +133,7 @@ class Sender:
         """Take the store and the page; `ring` wakes the replicator."""
         self.refusal = "the broker has not been accepted by a nameserver yet"  # empty when writes are allowed
         self.waits = durability.sync_flush or durability.acks > 0
+        self.on_appended: Callable[[str, Sequence[Any]], None] | None = None  # told of each topic's records
         self._store = store
         self._page = page
         self._durability = durability
@@ -158,14 +159,20 @@ class Sender:
             raise Throttled(f"sends of {PARKED_BYTES_MAX} bytes wait for the disk or for slaves already")
         needed = self._durability.acks
         if needed:
-            found = self._near_slaves()
+            found = self.near_slaves()
             if found < needed:
                 raise NoReplica(
                     f"{found} of {needed} slaves are connected and lack at most"
                     f" {self._durability.fallbehind_max} bytes; nothing was stored"
                 )
 
-    def _near_slaves(self) -> int:
+    @property
+    def parked(self) -> int:
+        """How many sends wait for the disk or for slaves."""
+        return len(self._parked)
+
+    def near_slaves(self) -> int:
+        """Return how many connected slaves lack at most `fallbehind_max` bytes; may run in any thread."""
         if not self._page.replica_alive(int(self._loop.time() * 1e9)):
             return 0  # a killed replicator leaves its last acknowledgements in the page
         nearest = self._store.written - self._durability.fallbehind_max
@@ -176,6 +183,8 @@ class Sender:
         self.check()
         store = self._store
         appended = [store.append(drafts[0])] if len(drafts) == 1 else store.append_batch(drafts)
+        if self.on_appended is not None:
+            self.on_appended(drafts[0].topic, appended)
         if not self._tick_pending:
             self._tick_pending = True
             self._loop.call_soon(self._end_tick)

@@ -9,6 +9,7 @@ import time
 
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.nameserver.interfaces import own_addresses
+from whimbrel.nameserver.metrics import expose
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
@@ -16,6 +17,7 @@ from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
 from whimbrel.rpc.loop import run as run_loop
 from whimbrel.rpc.server import serve
+from whimbrel.rpc.timing import CallTimes
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 # Interfaces come and go (a container that is connected to its network again, a VPN); reading the kernel's
@@ -52,16 +54,35 @@ async def run(options: NameserverOptions) -> int:
     resolver = Resolver()
     brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
     routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
+    times = CallTimes() if options.metrics_port >= 0 else None
+    heard = None if times is None else times.take
     try:
-        server = await serve([routes.service, brokers.service], host=options.host, port=options.port)
+        server = await serve(
+            [routes.service, brokers.service], host=options.host, port=options.port, heard=heard
+        )
     except OSError as error:
         log.error("%s", error)
         return 1
     log.info("serves on %s", server.address)
+    metrics = None
+    if times is not None:
+        try:
+            metrics = expose(options, registry, brokers, server, times)
+        except OSError as error:
+            log.error("%s", error)
+            await server.stop()
+            return 1
     loop.call_later(options.renew_s, brokers.settle)
     write_ready_file(
         options.ready_file,
-        {"grpc": server.address, "ha": "", "name": "nameserver", "role": "nameserver", "store": ""},
+        {
+            "grpc": server.address,
+            "ha": "",
+            "metrics": "" if metrics is None else metrics.address,
+            "name": "nameserver",
+            "role": "nameserver",
+            "store": "",
+        },
     )
     while not stopping.is_set():
         brokers.tick(time.monotonic())
@@ -71,6 +92,8 @@ async def run(options: NameserverOptions) -> int:
         except TimeoutError:
             continue
     log.info("stops")
+    if metrics is not None:
+        metrics.close()
     await server.stop()
     return 0
 

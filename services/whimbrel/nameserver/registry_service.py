@@ -62,6 +62,7 @@ class RegistryService:
         self.wall = wall
         self.streams: dict[Session, BrokerStream] = {}
         self.ticked_at: float | None = None
+        self.expired = 0  # leases, since the start
         self.service = Service(
             "whimbrel.registry.v1.RegistryService",
             (
@@ -86,6 +87,7 @@ class RegistryService:
             log.warning(
                 "%s did not renew for %.1f s and is removed", label(live.broker), now - live.renewed_at
             )
+            self.expired += 1
             stream = self.streams[session]
             stream.removed = True
             self.remove(stream)

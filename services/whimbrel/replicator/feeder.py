@@ -13,7 +13,7 @@ import selectors
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.errors import IllegalOffset, PeerError, StoreError
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
@@ -37,6 +37,16 @@ TROUBLE_S = 30.0  # a refused slave comes back every few seconds: when it no lon
 REPEAT_S = 60.0  # the same refusal is logged once in so long
 
 
+class Times(Protocol):
+    """Who wants to know how long acknowledgements take."""
+
+    def written(self, end: int, now: float) -> None:
+        """Hear where the log ends."""
+
+    def acknowledged(self, offset: int, now: float) -> None:
+        """Hear what a slave has acknowledged."""
+
+
 class Feeder:
     """Listener, connections, and the log they are fed from.
 
@@ -54,6 +64,8 @@ class Feeder:
         self.log: LogReader | None = None
         self.epoch = self.begin = self.end = 0
         self.acks_moved = False
+        self.sent_bytes = 0  # to all slaves, since the start
+        self.times: Times | None = None  # set where metrics are on
         self.trouble_at = self.logged_at = float("-inf")
         self.logged = ""
         self.traces: FeederTraces | None = None
@@ -74,6 +86,8 @@ class Feeder:
                 self.change_epoch()
             self.begin, self.end = self.page.begin, self.page.written
             now = time.monotonic()
+            if self.times is not None:
+                self.times.written(self.end, now)
             busy = self.send_all(now)
             if self.acks_moved:
                 self.acks_moved = False
@@ -172,6 +186,8 @@ class Feeder:
             self.acks_moved = True
             if self.traces is not None:
                 self.traces.acknowledged(link, link.core.acknowledged)
+            if self.times is not None:
+                self.times.acknowledged(link.core.acknowledged, time.monotonic())
             if first:
                 core = link.core
                 logger.info(
@@ -206,6 +222,7 @@ class Feeder:
                 self.drop(link.slot, str(error))
                 continue
             if link.sent_bytes != before:
+                self.sent_bytes += link.sent_bytes - before
                 self.page.set_sent(link.slot, link.core.next_offset, link.sent_bytes)
             if result is Sending.BLOCKED:
                 self.set_blocked(link, blocked=True)

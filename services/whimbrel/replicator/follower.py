@@ -91,6 +91,7 @@ class Follower:
         self.retry_at = float("-inf")
         self.connect_until = 0.0
         self.received = 0
+        self.appended_bytes = 0  # since the start
         self.pending: Iterator[SlaveEvent] | None = None  # stalled: what is still to be taken from the buffer
         self.event: SlaveEvent | None = None  # stalled: the one that could not be dealt with
         self.stalled = False
@@ -421,6 +422,7 @@ class Follower:
         """
         if self.gathered:
             self.log.append_raw(self.gathered_at, self.gathered)
+            self.appended_bytes += len(self.gathered)
             self.gathered, self.staged = NOTHING, False
         self.grown = max(self.grown, self.gathered_end)
 

@@ -5,19 +5,24 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import StoreError, WhimbrelError
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
+from whimbrel.replicator.metrics import expose_feeder, expose_follower
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.sockets import named, parse_address
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.options import StoreOptions
 from whimbrel.telemetry import setup_logging, write_ready_file
+
+if TYPE_CHECKING:
+    from whimbrel.exposition import Exposition
 
 __all__ = ["main", "serve"]
 
@@ -61,8 +66,9 @@ def serve(options: ReplicatorOptions) -> None:
             feeder = Feeder(loop, options)
             address = named(feeder.listener.getsockname())
             logger.info("listening on %s", address)
-            ready(options, address)
-            feeder.run()
+            with exposing(options, lambda: expose_feeder(options, feeder)) as metrics:
+                ready(options, address, metrics)
+                feeder.run()
         else:
             follow(loop, options)
 
@@ -87,18 +93,35 @@ def follow(loop: Loop, options: ReplicatorOptions) -> None:
     clean = False
     try:
         loop.ring_broker()
-        ready(options, "")
-        Follower(loop, options, log).run()
+        follower = Follower(loop, options, log)
+        with exposing(options, lambda: expose_follower(options, follower)) as metrics:
+            ready(options, "", metrics)
+            follower.run()
         clean = True
     finally:
         log.close(clean=clean)
 
 
-def ready(options: ReplicatorOptions, address: str) -> None:
+@contextlib.contextmanager
+def exposing(options: ReplicatorOptions, expose: Callable[[], "Exposition"]) -> Iterator[str]:
+    """Serve metrics where they are switched on; give the address, "" where they are not.
+
+    Raises:
+        OSError: the port can't be had.
+    """
+    if options.metrics_port < 0:
+        yield ""
+        return
+    with contextlib.closing(expose()) as exposition:
+        yield exposition.address
+
+
+def ready(options: ReplicatorOptions, address: str, metrics: str) -> None:
     """Tell whoever started us that we are there."""
     facts = {
         "grpc": "",
         "ha": address,
+        "metrics": metrics,
         "name": "replicator",
         "role": options.role,
         "store": str(Path(options.store).absolute()),

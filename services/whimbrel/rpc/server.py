@@ -51,6 +51,7 @@ __all__ = [
     "MESSAGE_BYTES_MAX",
     "OUTBOX_BYTES_MAX",
     "OUTBOX_MESSAGES_MAX",
+    "Heard",
     "RunningServer",
     "peer_address",
     "serve",
@@ -85,6 +86,10 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 log = logging.getLogger(__name__)
+
+# What hears of each answered call: the method's name, how it ended, whether the answer came later, and
+# after how many seconds. How it ended is the code of a `Status` in the body, or the name of a gRPC status.
+Heard = Callable[[str, int | str, bool, float], None]
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 if TYPE_CHECKING:
@@ -144,44 +149,69 @@ async def settled(deferred: Deferred[Any]) -> Any:
 
 
 async def answered(
-    path: str, method: UnaryMethod | ServerStreamMethod, raw: bytes, context: Context, *, full: bool = False
+    path: str,
+    method: UnaryMethod | ServerStreamMethod,
+    raw: bytes,
+    context: Context,
+    heard: Heard | None,
+    *,
+    full: bool = False,
 ) -> Any:
     """Run a handler to its answer, or to the body or the status that its error becomes.
 
     `full` refuses the call: its peer leaves too much unread.
     """
     call = make_call(path, context)
+    started = 0.0 if heard is None else time.perf_counter()
+    response: Any = None
+    ended, later = "CANCELLED", False
     try:
         if full:
             raise Throttled(f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client")
         response = method.handle(call, method.request.FromString(raw))
         if isinstance(response, Deferred):
-            response = await settled(response)
+            deferred, response, later = response, None, True
+            response = await settled(deferred)
+        ended = "OK"
     except DecodeError as error:
+        ended = BadRequest.grpc
         await abort(context, call, BadRequest(f"the request does not decode: {error}"))
     except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
         known = known_error(call, error)
+        ended = known.grpc
         if method.fail is None:
             await abort(context, call, known)
         else:
             call.trailers.append((REASON_KEY, known.reason))
             response = method.fail(call, known)
+    finally:
+        if heard is not None:
+            code = body_code(response) if response and method.fail is not None else ended
+            heard(method.name, code, later, time.perf_counter() - started)
     if call.trailers:
         context.set_trailing_metadata(tuple(call.trailers))
     return response
 
 
-def unary(path: str, method: UnaryMethod) -> "Adapter":
+def body_code(response: Any) -> int:
+    """Return the code of the `Status` in an answer of the client API; a list's is in its first message."""
+    first = response[0] if type(response) is list else response
+    return first.status.code  # type: ignore[no-any-return]
+
+
+def unary(path: str, method: UnaryMethod, heard: Heard | None) -> "Adapter":
     """Adapt a method with one response."""
 
     async def answer(raw: bytes, context: Context) -> bytes:
-        response = await answered(path, method, raw, context)
+        response = await answered(path, method, raw, context, heard)
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int]) -> "Adapter":
+def server_stream(
+    path: str, method: ServerStreamMethod, unread: dict[str, int], heard: Heard | None
+) -> "Adapter":
     """Adapt a method whose responses are all known when it answers.
 
     `unread` counts the bytes that wait for each peer.
@@ -190,7 +220,7 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int])
     async def answer(raw: bytes, context: Context) -> None:
         peer = context.peer()
         full = unread.get(peer, 0) > UNREAD_BYTES_MAX
-        responses = await answered(path, method, raw, context, full=full)
+        responses = await answered(path, method, raw, context, heard, full=full)
         frames = [response.SerializeToString() for response in responses]
         del responses
         size = sum(map(len, frames))
@@ -268,6 +298,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.outboxes: set[StreamOutbox] = set()
+        self.open_by_method: dict[str, int] = {}
         self.unread: dict[str, int] = {}  # bytes of answers, by peer
         self.readers: set[asyncio.Task[None]] = set()
 
@@ -320,6 +351,8 @@ def bidi(path: str, method: BidiMethod, streams: Streams) -> "Adapter":
             await abort(context, call, known_error(call, error))
             return
         streams.outboxes.add(outbox)
+        count = streams.open_by_method
+        count[method.name] = count.get(method.name, 0) + 1
         try:
             if method.single_request:
                 receive_only(call, parse, first, handler, outbox)
@@ -330,6 +363,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams) -> "Adapter":
             return  # the peer went while a message was being written
         finally:
             outbox.over = True
+            count[method.name] -= 1
             streams.outboxes.discard(outbox)
             handler.closed()
         if outbox.error is not None:
@@ -355,25 +389,27 @@ def receive_only(
 class Methods(grpc.GenericRpcHandler):
     """Finds the adapter of a call by its path."""
 
-    def __init__(self, services: Iterable[Service], streams: Streams) -> None:
+    def __init__(self, services: Iterable[Service], streams: Streams, heard: Heard | None) -> None:
         self.by_path: dict[str, Adapter] = {}
         for service in services:
             for method in service.methods:
                 path = f"/{service.name}/{method.name}"
                 assert path not in self.by_path, f"{path} is served twice"
-                self.by_path[path] = adapt(path, method, streams)
+                self.by_path[path] = adapt(path, method, streams, heard)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Adapter | None":
         """Return the adapter, or None: UNIMPLEMENTED."""
         return self.by_path.get(handler_call_details.method)
 
 
-def adapt(path: str, method: UnaryMethod | ServerStreamMethod | BidiMethod, streams: Streams) -> "Adapter":
+def adapt(
+    path: str, method: UnaryMethod | ServerStreamMethod | BidiMethod, streams: Streams, heard: Heard | None
+) -> "Adapter":
     """Return the adapter for a method's kind."""
     if isinstance(method, UnaryMethod):
-        return unary(path, method)
+        return unary(path, method, heard)
     if isinstance(method, ServerStreamMethod):
-        return server_stream(path, method, streams.unread)
+        return server_stream(path, method, streams.unread, heard)
     return bidi(path, method, streams)
 
 
@@ -410,8 +446,11 @@ async def serve(
     host: str,
     port: int,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    heard: Heard | None = None,
 ) -> RunningServer:
     """Start to serve on `host` and `port`; 0 is any free port. Health is served as well.
+
+    `heard` is told of each answered call; of a stream both ways it hears nothing, since those last.
 
     Raises:
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
@@ -419,7 +458,9 @@ async def serve(
     streams = Streams()
     health = Health(service.name for service in services)
     server = grpc.aio.server(
-        handlers=(Methods((*services, health.service), streams),), interceptors=interceptors, options=OPTIONS
+        handlers=(Methods((*services, health.service), streams, heard),),
+        interceptors=interceptors,
+        options=OPTIONS,
     )
     bracketed = f"[{host}]" if ":" in host else host
     try:

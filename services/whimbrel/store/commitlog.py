@@ -64,6 +64,7 @@ class LogWriter:
         full_reason: why no file can be had for the next record; "" when one can.
         failed: why nothing can be written any more (the disk refused a sync); "" normally.
         on_flushed: called from the flush thread with the new `flushed`.
+        on_flush_timed: called with the seconds that each flush took, one at a time.
         store_time_ms: of the last record; for the checkpoint.
     """
 
@@ -81,6 +82,7 @@ class LogWriter:
         self.flush_lock = threading.Lock()
         self.flush_bytes = options.flush_bytes
         self.on_flushed: Callable[[int], None] | None = None
+        self.on_flush_timed: Callable[[float], None] | None = None
         self.mark = LogMark()
         self.borders: list[int] = []  # recent borders, oldest first; for the mark's `check`
         self.marked_at = 0.0
@@ -379,6 +381,7 @@ class LogWriter:
             segment = self.segment
             if target == self.flushed and not sealed:
                 return
+            began = time.perf_counter()
             try:
                 for left in sealed:
                     left.flush()
@@ -390,6 +393,8 @@ class LogWriter:
                 self.failed = f"the disk refused a sync: {error.strerror}; restart the broker"
                 logger.critical("log %s: %s", self.root, self.failed)
                 return
+            if self.on_flush_timed is not None:
+                self.on_flush_timed(time.perf_counter() - began)
             for left in sealed:
                 self.sealed.remove(left)
                 left.close()

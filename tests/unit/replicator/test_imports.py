@@ -1,14 +1,26 @@
-"""What a replicator may not load: it would cost more memory than all the rest of it."""
+"""What processes may not load: it would cost more memory than all the rest of a replicator."""
 
 import subprocess
 import sys
 
+import pytest
+
+PROGRAMS = ("broker.program", "nameserver.__main__", "replicator.program")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_process_loads_nothing_of_metrics_that_are_off(program: str) -> None:
+    assert loaded(program, {"opentelemetry", "prometheus_client", "whimbrel.exposition"}) == ""
+
 
 def test_a_replicator_loads_neither_asyncio_nor_grpc() -> None:
-    code = (
-        "import sys, whimbrel.replicator.program\n"
-        "print(*sorted({'asyncio', 'grpc', 'google.protobuf', 'typer', 'rich', 'numpy'} & set(sys.modules)))"
-    )
+    unwanted = {"asyncio", "grpc", "google.protobuf", "typer", "rich", "numpy"}
+    assert loaded("replicator.program", unwanted) == ""
+
+
+def loaded(program: str, unwanted: set[str]) -> str:
+    """Return which of these modules a program has loaded once it is imported."""
+    code = f"import sys, whimbrel.{program}\nprint(*sorted({unwanted} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -16,4 +28,4 @@ def test_a_replicator_loads_neither_asyncio_nor_grpc() -> None:
         check=True,
         env={"PYTHONPATH": ":".join(sys.path)},
     )
-    assert done.stdout.strip() == ""
+    return done.stdout.strip()

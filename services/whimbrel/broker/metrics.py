@@ -1,0 +1,433 @@
+"""What a broker shows of itself, under RocketMQ 5.3.3's names where it has one.
+
+Two parts. `Counted` holds what is added up on the way: sends by topic, deliveries by topic and group,
+calls. The rest is looked up when somebody asks, in the serving thread: marks, tables, lease states. A lease
+state may change while it is looked at, so a lag may be off by what is acknowledged in that moment.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from whimbrel.broker.clients import Clients
+from whimbrel.broker.leases import QueueLeases
+from whimbrel.metrics import (
+    SECONDS,
+    Family,
+    Histogram,
+    Labels,
+    Number,
+    Point,
+    Series,
+    Traffic,
+    Trail,
+    bounded,
+    build_info,
+)
+from whimbrel.model.names import is_system_topic
+from whimbrel.rpc.timing import CallTimes, stream_family
+from whimbrel.store.recovery import first_store_time
+from whimbrel.store.retention import DiskUse
+from whimbrel.store.segment import segment_name
+
+if TYPE_CHECKING:
+    from whimbrel.broker.broker import Broker
+    from whimbrel.exposition import Exposition
+
+__all__ = ["Behind", "Counted", "ReserveTime", "behind", "expose", "lag_of", "traffic"]
+
+KIB, MIB = 1024, 1024 * 1024
+MESSAGE_BYTES = (1.0 * KIB, 4.0 * KIB, 512.0 * KIB, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB)  # RocketMQ's
+READ_WRITE, READ_ONLY = 6, 4  # RocketMQ's bits
+STORAGE = ("storage_type", "storage_medium")  # RocketMQ's labels, each with one value
+DISK = ("local", "disk")
+SYSTEM_GROUP = "cid_rmq_sys_"
+RETRY_TOPIC = "%RETRY%"
+TEXT_MAX = 64  # of what clients say of themselves
+
+# Numbers of `apache.rocketmq.v2.ClientType`, and RocketMQ's word for how such consumers consume.
+PRODUCER = 1
+CONSUME_MODES = {2: "push", 3: "pull", 4: "pull"}
+
+QueuesOf = Callable[[str], Iterable[int]]  # numbers of a topic's queues
+RangeOf = Callable[[str, int], tuple[int, int]]  # first and next offset of a topic's queue
+
+
+class Placed(Protocol):
+    """What is asked of an appended message."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its record."""
+
+
+class Counted:
+    """What is added up on the way. Each part is written by the loop's thread, flushes by the flusher's."""
+
+    def __init__(self) -> None:
+        self.sizes: Series[Histogram] = Series(lambda: Histogram(MESSAGE_BYTES))  # by topic
+        self.delivered: Series[Traffic] = Series(Traffic)  # by topic and group
+        self.flushes = Histogram(SECONDS)
+        self.calls = CallTimes()
+        self.trail = Trail()  # slave: of what has arrived
+
+    def appended(self, topic: str, placed: Sequence[Placed]) -> None:
+        """Take messages of one topic that were stored."""
+        sizes = self.sizes.at((topic,))
+        for one in placed:
+            sizes.observe(one.size)
+
+    def took(self, topic: str, group: str, messages: int, size: int) -> None:
+        """Take messages that go to a consumer."""
+        self.delivered.at((topic, group)).add(messages, size)
+
+
+def expose(broker: "Broker", counted: Counted) -> "Exposition":
+    """Serve a broker's metrics; raises OSError when the port can't be had."""
+    from whimbrel.exposition import serve_metrics
+
+    options = broker.options
+    return serve_metrics(
+        [
+            build_info(),
+            counted.calls.family(),
+            stream_family(broker.server),
+            *traffic(counted),
+            *connections(broker.clients),
+            *consumers(broker),
+            *storage(broker, counted),
+            *replication(broker),
+        ],
+        host=options.host,
+        port=options.metrics_port,
+        service="whimbrel.broker",
+        labels={
+            "cluster": options.cluster,
+            "node_type": "broker",
+            "node_id": options.name,  # as RocketMQ has it, so a master and its slaves share it
+            "role": options.role,
+        },
+    )
+
+
+# Sends and deliveries
+
+
+def traffic(counted: Counted) -> list[Family]:
+    """Return what goes in and out."""
+    incoming = ("topic", "message_type", "is_system")
+    outgoing = ("topic", "consumer_group", "is_retry", "is_system")
+
+    def into(number: Callable[[Histogram], Number | Histogram]) -> Iterator[Point]:
+        for (topic,), sizes in counted.sizes.items():
+            yield (topic, "normal", "false"), number(sizes)  # others are refused
+
+    def out(number: Callable[[Traffic], int]) -> Iterator[Point]:
+        for (topic, group), sent in counted.delivered.items():
+            yield (topic, group, is_retry(topic), is_system(topic, group)), number(sent)
+
+    def counter(name: str, labels: Labels, read: Callable[[], Iterable[Point]], help: str) -> Family:
+        return Family(name=name, kind="counter", labels=labels, read=read, help=help, fixed=False)
+
+    return [
+        counter("rocketmq_messages_in_total", incoming, lambda: into(lambda sizes: sizes.count),
+                "Messages stored, by topic."),
+        counter("rocketmq_throughput_in_total", incoming, lambda: into(lambda sizes: int(sizes.total)),
+                "Bytes of the records of stored messages, by topic."),
+        counter("rocketmq_messages_out_total", outgoing, lambda: out(lambda sent: sent.messages),
+                "Messages delivered, by topic and group."),
+        counter("rocketmq_throughput_out_total", outgoing, lambda: out(lambda sent: sent.bytes),
+                "Bytes of the records of delivered messages, by topic and group."),
+        Family(
+            name="rocketmq_message_size", kind="histogram", labels=incoming,
+            read=lambda: into(lambda sizes: sizes), fixed=False,
+            help="Bytes of the records of stored messages.",
+        ),
+    ]  # fmt: skip
+
+
+def is_retry(topic: str) -> str:
+    """Return RocketMQ's label."""
+    return "true" if topic.startswith(RETRY_TOPIC) else "false"
+
+
+def is_system(topic: str, group: str) -> str:
+    """Return RocketMQ's label."""
+    return "true" if is_system_topic(topic) or group.lower().startswith(SYSTEM_GROUP) else "false"
+
+
+# Clients
+
+
+def connections(clients: Clients) -> list[Family]:
+    """Return who is connected; a client counts until it says goodbye or is silent for too long."""
+    producing = ("language", "version", "protocol_type")
+
+    def producers() -> Iterator[Point]:
+        found = Counter(
+            (client.language.lower()[:TEXT_MAX], client.version[:TEXT_MAX], "grpc")
+            for client in clients.all()
+            if client.client_type == PRODUCER
+        )
+        return bounded(found.items())
+
+    def consuming() -> Iterator[Point]:
+        found = Counter(
+            (
+                client.group,
+                client.language.lower()[:TEXT_MAX],
+                client.version[:TEXT_MAX],
+                CONSUME_MODES[client.client_type],
+                "grpc",
+                is_system("", client.group),
+            )
+            for client in clients.all()
+            if client.client_type in CONSUME_MODES
+        )
+        return bounded(found.items())
+
+    return [
+        Family(
+            name="rocketmq_producer_connections",
+            kind="gauge",
+            labels=producing,
+            help="Producers that this broker knows.",
+            read=producers,
+            fixed=False,
+        ),
+        Family(
+            name="rocketmq_consumer_connections",
+            kind="gauge",
+            labels=("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
+            help="Consumers that this broker knows.",
+            read=consuming,
+            fixed=False,
+        ),
+        Family(
+            name="whimbrel_clients",
+            kind="gauge",
+            help="Clients that this broker knows, also those that have not said what they are.",
+            read=lambda: [((), len(clients))],
+        ),
+    ]
+
+
+# Consumer groups
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How far a group is on one queue, in messages."""
+
+    group: str
+    topic: str
+    queue_id: int
+    lag: int
+    inflight: int
+    ready: int
+
+
+def behind(states: Iterable[QueueLeases], queues_of: QueuesOf, range_of: RangeOf) -> Iterator[Behind]:
+    """Yield how far groups are on every queue of the topics that they read.
+
+    A group that has taken nothing from a queue yet begins at its first message, so all of it lies ahead.
+    """
+    started: dict[tuple[str, str], dict[int, QueueLeases]] = {}
+    for state in states:
+        if state.started:
+            started.setdefault((state.group, state.topic), {})[state.queue_id] = state
+    for (group, topic), known in started.items():
+        for queue_id in sorted({*known, *queues_of(topic)}):
+            low, high = range_of(topic, queue_id)
+            kept = high - low
+            if queue_id not in known:
+                yield Behind(group, topic, queue_id, kept, 0, kept)
+                continue
+            one = known[queue_id]
+            ready = min(max(high - one.next, 0), kept)
+            yield Behind(group, topic, queue_id, min(lag_of(one, high), kept), len(one.leases), ready)
+
+
+def consumers(broker: "Broker") -> list[Family]:
+    """Return how far groups are."""
+    by_topic = ("consumer_group", "topic", "is_retry", "is_system")
+
+    def queues_of(topic: str) -> range:
+        config = broker.topics.get(topic)
+        return range(0 if config is None else config.read_queues)
+
+    def all_behind() -> Iterator[Behind]:
+        return behind(broker.consumer.ledger.table.states(), queues_of, broker.store.queue_range)
+
+    def summed(number: Callable[[Behind], int]) -> Iterator[Point]:
+        found: Counter[tuple[str, str]] = Counter()
+        for one in all_behind():
+            found[one.group, one.topic] += number(one)
+        return bounded(
+            ((group, topic, is_retry(topic), is_system(topic, group)), value)
+            for (group, topic), value in found.items()
+        )
+
+    def by_queue() -> Iterator[Point]:
+        return bounded(((one.group, one.topic, str(one.queue_id)), one.lag) for one in all_behind())
+
+    def gauge(name: str, labels: Labels, read: Callable[[], Iterable[Point]], help: str) -> Family:
+        return Family(name=name, kind="gauge", labels=labels, read=read, help=help, fixed=False)
+
+    return [
+        gauge("rocketmq_consumer_lag_messages", by_topic, lambda: summed(lambda one: one.lag),
+              "Messages that a group has not acknowledged, delivered or not."),
+        gauge("rocketmq_consumer_inflight_messages", by_topic, lambda: summed(lambda one: one.inflight),
+              "Messages that a group has received and not acknowledged."),
+        gauge("rocketmq_consumer_ready_messages", by_topic, lambda: summed(lambda one: one.ready),
+              "Messages that a group has not received yet."),
+        gauge("whimbrel_consumer_queue_lag_messages", ("consumer_group", "topic", "queue_id"), by_queue,
+              "Messages that a group has not acknowledged, by queue."),
+    ]  # fmt: skip
+
+
+def lag_of(state: QueueLeases, end: int) -> int:
+    """Return how many messages below `end` are not done; may run while the state changes."""
+    try:
+        return max(state.unfinished(end), 0)
+    except ValueError:  # looked at between two halves of a change: what lies beyond the committed offset
+        return max(end - state.committed, 0)
+
+
+# The store
+
+
+def storage(broker: "Broker", counted: Counted) -> list[Family]:
+    """Return what the store and its disk are like."""
+    store, options = broker.store, broker.options
+    directory = broker.root / "commitlog"
+    began = store.written
+
+    def disk_gauge(name: str, unit: str, help: str, read: Callable[[], Iterable[Number]]) -> Family:
+        return Family(name=name, kind="gauge", unit=unit, labels=STORAGE, help=help,
+                      read=lambda: [(DISK, value) for value in read()])  # fmt: skip
+
+    def gauge(name: str, unit: str, help: str, read: Callable[[], Number]) -> Family:
+        return Family(name=name, kind="gauge", unit=unit, help=help, read=lambda: [((), read())])
+
+    reserve = ReserveTime(directory, lambda: store.min_offset)
+    found = [
+        disk_gauge("rocketmq_storage_size", "bytes", "Bytes used on the file system of the store.",
+                   lambda: [used_bytes(directory)]),
+        disk_gauge("rocketmq_storage_flush_behind_bytes", "bytes", "Bytes of the log that are not on disk.",
+                   lambda: [max(store.written - store.flushed, 0)]),
+        disk_gauge("rocketmq_storage_dispatch_behind_bytes", "bytes",
+                   "Bytes of the log that do not stand in the consume queues yet.",
+                   lambda: [max(store.written - store.dispatched, 0)]),
+        disk_gauge("rocketmq_storage_message_reserve_time", "milliseconds",
+                   "Age of the oldest message in the log.", lambda: reserve.milliseconds(time.time())),
+        gauge("whimbrel_disk_used_ratio", "1", "How full the file system of the store is, 0 to 1.",
+              lambda: DiskUse.of(directory).ratio),
+        gauge("whimbrel_disk_free_bytes", "By", "Bytes that the store could still take.",
+              lambda: free_bytes(directory)),
+        gauge("rocketmq_topic_number", "", "Topics.", lambda: len(broker.topics.rows)),
+        gauge("rocketmq_consumer_group_number", "", "Consumer groups.", lambda: len(broker.groups.rows)),
+        gauge("rocketmq_broker_permission", "", "6 while the broker takes messages, else 4.",
+              lambda: READ_WRITE if not broker.sender.refusal and store.writable else READ_ONLY),
+        gauge("whimbrel_long_polls_held", "", "Receives and pulls that wait for messages.",
+              lambda: broker.consumer.parked + broker.receives.held),
+    ]  # fmt: skip
+    if options.role == "master":
+        found += [
+            Family(
+                name="whimbrel_append_bytes_total",
+                kind="counter",
+                unit="By",
+                help="Bytes by which the log has grown since the start.",
+                read=lambda: [((), max(store.written - began, 0))],
+            ),
+            Family(
+                name="whimbrel_append_records_total",
+                kind="counter",
+                help="Records appended to the log since the start.",
+                read=lambda: [((), sum(sizes.count for _, sizes in counted.sizes.items()))],
+            ),
+            Family(
+                name="whimbrel_flush_seconds",
+                kind="histogram",
+                unit="s",
+                help="How long it took to put the log on disk, each time.",
+                read=lambda: [((), counted.flushes)],
+            ),
+            gauge("whimbrel_sends_parked", "", "Sends that wait for the disk or for slaves.",
+                  lambda: broker.sender.parked),
+        ]  # fmt: skip
+    else:
+        found.append(
+            gauge("whimbrel_dispatch_lag_seconds", "s",
+                  "For how long the log has been beyond what stands in the consume queues.",
+                  lambda: counted.trail.age(store.dispatched, time.monotonic()))
+        )  # fmt: skip
+    return found
+
+
+class ReserveTime:
+    """The store time of the log's first record; it changes only when files are removed."""
+
+    def __init__(self, directory: Path, begin: Callable[[], int]) -> None:
+        self.directory, self.begin = directory, begin
+        self.known: tuple[int, int] = (-1, 0)  # the log's begin, and the time in its first record
+
+    def milliseconds(self, now: float) -> list[int]:
+        """Return how old the record is; nothing when there is none."""
+        begin = self.begin()
+        at, stored_ms = self.known
+        if at != begin or not stored_ms:
+            stored_ms = first_store_time(self.read, begin)
+            self.known = begin, stored_ms
+        return [max(int(now * 1000) - stored_ms, 0)] if stored_ms else []
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return the first bytes of the file that begins at an offset; none when it has just gone."""
+        try:
+            with (self.directory / segment_name(offset)).open("rb") as file:
+                return file.read(size)
+        except OSError:
+            return b""
+
+
+def used_bytes(path: Path) -> int:
+    """Return what RocketMQ takes for the storage's size: what of its file system is used."""
+    stats = os.statvfs(path)
+    return (stats.f_blocks - stats.f_bfree) * stats.f_frsize
+
+
+def free_bytes(path: Path) -> int:
+    """Return what ordinary processes may still use of a file system."""
+    stats = os.statvfs(path)
+    return stats.f_bavail * stats.f_frsize
+
+
+# Replication, as far as a broker sees it
+
+
+def replication(broker: "Broker") -> list[Family]:
+    """Return what the page of marks says about the replicator and, on a master, about slaves."""
+    page = broker.page
+    found = [
+        Family(
+            name="whimbrel_replicator_alive",
+            kind="gauge",
+            help="1 while the replicator beside this broker beats.",
+            read=lambda: [((), int(page.replica_alive(time.monotonic_ns())))],
+        )
+    ]
+    if broker.options.role == "master":
+        found.append(
+            Family(
+                name="whimbrel_replication_in_sync_slaves",
+                kind="gauge",
+                help="Connected slaves that lack at most `slave_fallbehind_max_bytes`.",
+                read=lambda: [((), broker.sender.near_slaves())],
+            )
+        )
+    return found

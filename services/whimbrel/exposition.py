@@ -1,0 +1,302 @@
+"""Serves a process's metrics over HTTP as Prometheus reads them; imported only where they are switched on.
+
+    families ──► observable instruments ─┐
+             ──► ready-made points ──────┴─► reader (Prometheus) ──► GET /metrics
+
+Families whose labels stay the same are observable instruments of OpenTelemetry. The others are put, as points
+of OpenTelemetry's data model, into what a reader collects: histograms, which are aggregated already, and
+families whose labels come and go. Their instruments would keep each series for ever, and after 2000 of them
+put every new group or topic into an overflow series. `adding` makes any reader do that, so a reader that
+exports to an OTLP collector gets the same numbers.
+
+The thread that serves runs the families' `read`; `metrics.py` says what that may look at. Scrapes run one
+at a time, and a process that stops ends them before it closes what they read.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    HistogramDataPoint,
+    Metric,
+    MetricReader,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.metrics.export import Histogram as HistogramData
+from opentelemetry.sdk.resources import Resource
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import make_wsgi_app
+
+from whimbrel import __version__
+from whimbrel.metrics import Family, Histogram, Labels
+
+__all__ = ["Exposition", "adding", "serve_metrics"]
+
+PATH = "/metrics"
+SCOPE = "whimbrel"
+REQUEST_S = (
+    5.0  # a client that sends or takes nothing for so long is let go; Prometheus asks for 10 s at most
+)
+SCRAPES_MAX = 4  # at a time; each takes a thread, and two Prometheus servers are usual
+
+log = logging.getLogger(__name__)
+
+
+def instrument(meter: Meter, family: Family, common: dict[str, str]) -> None:
+    """Make a family an observable instrument."""
+
+    def observe(_: CallbackOptions) -> list[Observation]:
+        return [
+            Observation(value, attributes(family, labels, common))
+            for labels, value in family.read()
+            if not isinstance(value, Histogram)
+        ]
+
+    create = meter.create_observable_counter if family.kind == "counter" else meter.create_observable_gauge
+    create(family.name, [observe], family.unit, family.help)
+
+
+def attributes(family: Family, labels: Labels, common: dict[str, str]) -> dict[str, str]:
+    """Return the labels of one series."""
+    return common | dict(zip(family.labels, labels, strict=True))
+
+
+def ready_made(families: Iterable[Family], common: dict[str, str], started_ns: int) -> list[Metric]:
+    """Return what families give now in OpenTelemetry's data model; one that fails is left out and logged."""
+    now_ns = time.time_ns()
+    found = []
+    for family in families:
+        try:
+            points = list(family.read())
+        except Exception:  # whatever it is: the other families must still be served
+            log.exception("the metric %s can't be read", family.name)
+            continue
+        if points:
+            data = data_of(family, points, common, started_ns, now_ns)
+            found.append(Metric(family.name, family.help, family.unit, data))
+    return found
+
+
+def data_of(
+    family: Family, points: Sequence[Any], common: dict[str, str], started_ns: int, now_ns: int
+) -> Sum | Gauge | HistogramData:
+    """Return a family's points as its kind of data."""
+    if family.kind == "histogram":
+        made = [
+            histogram_point(value, attributes(family, labels, common), started_ns, now_ns)
+            for labels, value in points
+        ]
+        return HistogramData(made, AggregationTemporality.CUMULATIVE)
+    numbers = [
+        NumberDataPoint(attributes(family, labels, common), started_ns, now_ns, value)
+        for labels, value in points
+    ]
+    if family.kind == "counter":
+        return Sum(numbers, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+    return Gauge(numbers)
+
+
+def histogram_point(
+    value: Histogram, labels: dict[str, str], started_ns: int, now_ns: int
+) -> HistogramDataPoint:
+    """Return a histogram as a point; nobody keeps minimum and maximum."""
+    counts = value.counts.copy()
+    return HistogramDataPoint(
+        attributes=labels,
+        start_time_unix_nano=started_ns,
+        time_unix_nano=now_ns,
+        count=sum(counts),
+        sum=value.total,
+        bucket_counts=counts,
+        explicit_bounds=value.bounds,
+        min=None,  # type: ignore[arg-type]  # optional in the protocol
+        max=None,  # type: ignore[arg-type]
+    )
+
+
+def adding(base: type[Any], extra: Callable[[], list[Metric]]) -> type[Any]:
+    """Return a kind of metric reader that also gets what `extra` returns with each collection.
+
+    It goes into the scope that the instruments are in: exporters take two of one name for one.
+    """
+    assert issubclass(base, MetricReader)
+
+    class Adding(base):  # type: ignore[misc]
+        def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **kwargs: Any) -> None:
+            (found,) = metrics_data.resource_metrics
+            (scope,) = found.scope_metrics
+            both = ScopeMetrics(scope.scope, [*scope.metrics, *extra()], scope.schema_url)
+            joined = ResourceMetrics(found.resource, [both], found.schema_url)
+            super()._receive_metrics(MetricsData([joined]), *args, **kwargs)
+
+    return Adding
+
+
+def provide(
+    families: Sequence[Family], common: dict[str, str], *, service: str, base: type[Any], **options: Any
+) -> tuple[MeterProvider, Any]:
+    """Return a provider that has the families as its instruments, and its reader, a kind of `base`.
+
+    At least one family must be fixed: a provider without instruments never asks its readers to export.
+    """
+    fixed = [family for family in families if family.fixed and family.kind != "histogram"]
+    others = [family for family in families if family not in fixed]
+    started_ns = time.time_ns()
+    reader = adding(base, lambda: ready_made(others, common, started_ns))(**options)
+    resource = Resource({"service.name": service, "service.version": __version__})
+    provider = MeterProvider((reader,), resource, shutdown_on_exit=False)
+    meter = provider.get_meter(SCOPE, __version__)
+    for family in fixed:
+        instrument(meter, family, common)
+    return provider, reader
+
+
+class Server(WSGIServer):
+    """The HTTP server: a bounded number of threads, no look-up of names, an end without waiting."""
+
+    request_queue_size = 16
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, app: Any) -> None:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = found[0]
+        self.scrapes = threading.BoundedSemaphore(SCRAPES_MAX)
+        self.closing = False
+        super().__init__((str(address[0]), port), Handler)
+        self.set_app(app)
+        self.thread = threading.Thread(target=self.run, name="metrics", daemon=True)
+
+    def server_bind(self) -> None:
+        """Bind; HTTPServer's own would ask a resolver for this machine's name, which can take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def run(self) -> None:
+        """The accepting thread."""
+        while not self.closing:
+            self.handle_request()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, or close the connection when all are busy."""
+        if not self.scrapes.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        threading.Thread(
+            target=self.answer, args=(request, client_address), name="scrape", daemon=True
+        ).start()
+
+    def answer(self, request: Any, client_address: Any) -> None:
+        """One connection's thread."""
+        try:
+            self.finish_request(request, client_address)
+        except OSError as error:
+            log.debug("a scrape from %s ended early: %s", client_address, error)
+        finally:
+            self.shutdown_request(request)
+            self.scrapes.release()
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        self.closing = True
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
+        if self.thread.is_alive():
+            self.thread.join()
+        self.server_close()
+
+
+class Handler(WSGIRequestHandler):
+    """One request, which must come and be taken within `REQUEST_S`."""
+
+    timeout = REQUEST_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not worth a line."""
+        log.debug(format, *args)
+
+    def address_string(self) -> str:
+        """Return the peer's address."""
+        return str(self.client_address[0])
+
+
+class Exposition:
+    """A running server of metrics.
+
+    Attributes:
+        address: `host:port` as bound.
+    """
+
+    def __init__(self, server: Server, lock: threading.Lock, provider: MeterProvider) -> None:
+        self.server, self.lock, self.provider = server, lock, provider
+        host, port = server.server_name, server.server_port
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def close(self) -> None:
+        """End it; afterwards nothing reads the families any more."""
+        self.server.close()
+        with self.lock:  # a scrape that still runs
+            self.provider.shutdown()
+
+
+def serve_metrics(
+    families: Sequence[Family], *, host: str, port: int, service: str, labels: dict[str, str]
+) -> Exposition:
+    """Serve families at `http://host:port/metrics` until `close`; port 0 is any free one.
+
+    Args:
+        service: what OpenTelemetry calls the service.
+        labels: on every series of this process.
+
+    Raises:
+        OSError: the port is taken, or the host is not one of this machine's; the text says so.
+    """
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    provider, _ = provide(
+        families,
+        labels,
+        service=service,
+        base=PrometheusMetricReader,
+        registry=registry,
+        scope_info_enabled=False,
+    )
+    lock = threading.Lock()
+    metrics = make_wsgi_app(registry)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        if environ["PATH_INFO"] != PATH:
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"metrics are at /metrics\n"]
+        with lock:  # the reader keeps what it has collected in one queue
+            if server.closing:
+                start_response("503 Service Unavailable", [])
+                return []
+            return metrics(environ, start_response)
+
+    try:
+        server = Server(host, port, app)
+    except OSError as error:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise OSError(
+            f"can't serve metrics on {shown}: is another process there? ({error.strerror or error})"
+        ) from error
+    server.thread.start()
+    return Exposition(server, lock, provider)

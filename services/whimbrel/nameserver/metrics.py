@@ -1,0 +1,86 @@
+"""What a nameserver shows of itself: who is registered, what it knows, and how it answers."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from whimbrel.metrics import Family, Labels, Number, bounded, build_info
+from whimbrel.nameserver.options import NameserverOptions
+from whimbrel.nameserver.registry import Registry
+from whimbrel.nameserver.registry_service import RegistryService
+from whimbrel.rpc.server import RunningServer
+from whimbrel.rpc.timing import CallTimes, stream_family
+
+if TYPE_CHECKING:
+    from whimbrel.exposition import Exposition
+
+__all__ = ["expose", "families"]
+
+
+def expose(
+    options: NameserverOptions,
+    registry: Registry,
+    brokers: RegistryService,
+    server: RunningServer,
+    times: CallTimes,
+) -> "Exposition":
+    """Serve the metrics; raises OSError when the port can't be had."""
+    from whimbrel.exposition import serve_metrics
+
+    return serve_metrics(
+        [times.family(), stream_family(server), *families(registry, brokers)],
+        host=options.host,
+        port=options.metrics_port,
+        service="whimbrel.nameserver",
+        labels={"node_type": "nameserver", "role": "nameserver"},
+    )
+
+
+def families(registry: Registry, brokers: RegistryService) -> list[Family]:
+    """Return what the tables hold."""
+
+    def live() -> Iterator[tuple[Labels, Number]]:
+        found: Counter[Labels] = Counter()
+        for session in list(registry.live.values()):
+            broker = session.broker
+            group = registry.groups.get(broker.name)
+            if group is not None and group.holders.get(broker.id) is session.session:
+                found[group.cluster, "master" if broker.master else "slave"] += 1
+        return bounded(found.items())
+
+    return [
+        build_info(),
+        Family(
+            name="whimbrel_nameserver_brokers",
+            kind="gauge",
+            labels=("cluster", "role"),
+            help="Live brokers that routes may name.",
+            read=live,
+            fixed=False,
+        ),
+        Family(
+            name="whimbrel_nameserver_sessions",
+            kind="gauge",
+            help="Registrations of brokers, also of those whose place another one has taken.",
+            read=lambda: [((), len(registry.live))],
+        ),
+        Family(
+            name="whimbrel_nameserver_topics",
+            kind="gauge",
+            help="Topics with a route.",
+            read=lambda: [((), len(registry.topics))],
+        ),
+        Family(
+            name="whimbrel_nameserver_expired_leases_total",
+            kind="counter",
+            help="Brokers removed because their renewals did not come.",
+            read=lambda: [((), brokers.expired)],
+        ),
+        Family(
+            name="whimbrel_nameserver_settled",
+            kind="gauge",
+            help="1 once every living broker had the time to register.",
+            read=lambda: [((), int(registry.settled(time.monotonic())))],
+        ),
+    ]

@@ -1,0 +1,172 @@
+"""What a replicator shows of itself: how far slaves are behind, and how long acknowledgements take.
+
+On the master, `AckTimes` hears of every move of the written mark and of every acknowledgement; the rest is
+read from the page of marks. A mark counts from when the replicator sees it, which is after the bell has
+woken it.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from whimbrel.metrics import SECONDS, Family, Histogram, Labels, Number, Trail, build_info
+from whimbrel.replicator.feeder import Feeder
+from whimbrel.replicator.follower import Follower
+from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.store.watermark import WatermarkPage
+
+if TYPE_CHECKING:
+    from whimbrel.exposition import Exposition
+
+__all__ = ["AckTimes", "expose_feeder", "expose_follower", "feeder_families", "follower_families"]
+
+SLAVE = ("slave", "slot")  # two slaves of one host differ by their slots
+
+
+class AckTimes:
+    """When the log was written where, and how long slaves take to acknowledge."""
+
+    def __init__(self) -> None:
+        self.trail = Trail()
+        self.latency = Histogram(SECONDS)
+
+    def written(self, end: int, now: float) -> None:
+        """Hear where the log ends."""
+        self.trail.note(end, now)
+
+    def acknowledged(self, offset: int, now: float) -> None:
+        """Hear that a slave has the log up to an offset; what was written before our time does not count."""
+        at = self.trail.reached(offset)
+        if at is not None:
+            self.latency.observe(now - at)
+
+
+def expose_feeder(options: ReplicatorOptions, feeder: Feeder) -> "Exposition":
+    """Serve a master's replicator's metrics; raises OSError when the port can't be had."""
+    feeder.times = times = AckTimes()
+    return expose(options, feeder_families(feeder, times))
+
+
+def expose_follower(options: ReplicatorOptions, follower: Follower) -> "Exposition":
+    """Serve a slave's replicator's metrics; raises OSError when the port can't be had."""
+    flushes = Histogram(SECONDS)
+    follower.log.on_flush_timed = flushes.observe
+    return expose(options, follower_families(follower, flushes))
+
+
+def expose(options: ReplicatorOptions, families: list[Family]) -> "Exposition":
+    """Serve families with the labels of this process."""
+    from whimbrel.exposition import serve_metrics
+
+    return serve_metrics(
+        [build_info(), *families],
+        host=options.host,
+        port=options.metrics_port,
+        service="whimbrel.replicator",
+        labels={"node_type": "replicator", "role": options.role},
+    )
+
+
+def feeder_families(feeder: Feeder, times: AckTimes) -> list[Family]:
+    """Return what the master's side knows."""
+    page = feeder.page
+
+    def by_slave(number: Callable[[int], Number]) -> Iterator[tuple[Labels, Number]]:
+        for slot, acknowledged in enumerate(page.acks):
+            peer = page.peer(slot)
+            if peer and acknowledged >= 0:
+                yield (peer.rpartition(":")[0], str(slot)), number(acknowledged)
+
+    return [
+        Family(
+            name="whimbrel_replication_lag_bytes",
+            kind="gauge",
+            unit="By",
+            labels=SLAVE,
+            help="Bytes of the log that a slave has not acknowledged.",
+            read=lambda: by_slave(lambda acknowledged: max(page.written - acknowledged, 0)),
+            fixed=False,
+        ),
+        Family(
+            name="whimbrel_replication_lag_seconds",
+            kind="gauge",
+            unit="s",
+            labels=SLAVE,
+            help="For how long the log has been beyond what a slave has acknowledged.",
+            read=lambda: by_slave(lambda acknowledged: times.trail.age(acknowledged, time.monotonic())),
+            fixed=False,
+        ),
+        Family(
+            name="whimbrel_replication_ack_latency_seconds",
+            kind="histogram",
+            unit="s",
+            help="From written at the master to acknowledged, for each acknowledgement of a slave.",
+            read=lambda: [((), times.latency)],
+        ),
+        Family(
+            name="whimbrel_replication_slaves",
+            kind="gauge",
+            help="Connected slaves.",
+            read=lambda: [((), sum(1 for peer in page.peers if peer))],
+        ),
+        Family(
+            name="whimbrel_replication_sent_bytes_total",
+            kind="counter",
+            unit="By",
+            help="Bytes sent to slaves, with the headers of frames.",
+            read=lambda: [((), feeder.sent_bytes)],
+        ),
+        Family(
+            name="whimbrel_replication_refused_total",
+            kind="counter",
+            help="Slaves turned away because their log ends beyond the master's.",
+            read=lambda: [((), page.refused_count)],
+        ),
+        broker_alive(page),
+    ]
+
+
+def follower_families(follower: Follower, flushes: Histogram) -> list[Family]:
+    """Return what the slave's side knows."""
+    page = follower.page
+    return [
+        Family(
+            name="whimbrel_replication_connected",
+            kind="gauge",
+            help="1 while the slave is connected to its master.",
+            read=lambda: [((), page.connected)],
+        ),
+        Family(
+            name="whimbrel_append_bytes_total",
+            kind="counter",
+            unit="By",
+            help="Bytes by which the log has grown since the start.",
+            read=lambda: [((), follower.appended_bytes)],
+        ),
+        Family(
+            name="whimbrel_flush_seconds",
+            kind="histogram",
+            unit="s",
+            help="How long it took to put the log on disk, each time.",
+            read=lambda: [((), flushes)],
+        ),
+        Family(
+            name="rocketmq_storage_flush_behind_bytes",
+            kind="gauge",
+            unit="bytes",
+            labels=("storage_type", "storage_medium"),
+            help="Bytes of the log that are not on disk.",
+            read=lambda: [(("local", "disk"), max(page.written - page.flushed, 0))],
+        ),
+        broker_alive(page),
+    ]
+
+
+def broker_alive(page: WatermarkPage) -> Family:
+    """Return the metric that tells of the broker beside."""
+    return Family(
+        name="whimbrel_broker_alive",
+        kind="gauge",
+        help="1 while the broker beside this replicator beats.",
+        read=lambda: [((), int(page.broker_alive(time.monotonic_ns())))],
+    )
