@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spanrig import memory_provider
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 
@@ -53,3 +54,27 @@ def test_ready_file_appears_whole(tmp_path: Path) -> None:
     assert fields["pid"] > 0
     assert list(tmp_path.iterdir()) == [path]
     write_ready_file("", {})
+
+
+def test_a_line_about_a_traced_message_carries_its_ids() -> None:
+    stream = io.StringIO()
+    setup_logging("INFO", "json", process="broker-a", stream=stream)
+    logging.getLogger("whimbrel.x").info("stored", extra={"trace_id": "a" * 32, "span_id": "b" * 16})
+    logging.getLogger("whimbrel.x").info("plain")
+    about, plain = map(json.loads, stream.getvalue().splitlines())
+    assert (about["trace_id"], about["span_id"]) == ("a" * 32, "b" * 16)
+    assert not {"trace_id", "span_id"} & set(plain)
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_line_inside_a_span_carries_the_ids_of_the_span(style: str) -> None:
+    provider, spans = memory_provider()
+    stream = io.StringIO()
+    setup_logging("INFO", style, process="shop", stream=stream)
+    with provider.get_tracer("app").start_as_current_span("work"):
+        logging.getLogger("app").info("hello")
+    (span,) = spans()
+    (line,) = stream.getvalue().splitlines()
+    assert span.trace_id in line
+    if style == "json":
+        assert json.loads(line)["span_id"] == span.span_id

@@ -1,5 +1,6 @@
 """The commands against a fake cluster: results, one sentence on standard error, exit codes."""
 
+import dataclasses
 import io
 import json
 import os
@@ -16,6 +17,8 @@ from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.endpoint import default_dev_dir, running_cluster
 from whimbrel.cli.main import main
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text
+from whimbrel.cli.replication import _rows
+from whimbrel.client import ReplicationStatus
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 
@@ -125,6 +128,41 @@ def test_pull_reads_a_queue(cluster: FakeCluster, shell: Shell) -> None:
     assert "next offset 5" in shell.error
     shell("pull", "t", "--queue", "9", code=1)
     assert "topic t has no queue 9; it has broker-a/0" in shell.error
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({}, "in step"),
+        ({"log_end": 100}, "catching up"),
+        ({"connected": False}, "not connected"),
+        ({"replicator_alive": False}, "no replicator"),
+        ({"role": "master"}, "reads only, no slave"),
+        ({"role": "master", "writable": True}, "takes messages, no slave"),
+        ({"role": "master", "replicator_alive": False}, "no replicator"),
+    ],
+)
+def test_the_state_of_a_broker_is_said_in_words(change: dict[str, Any], state: str) -> None:
+    status = ReplicationStatus(
+        broker_name="broker-a",
+        broker_id=1,
+        role="slave",
+        log_begin=0,
+        log_end=5_000_000,
+        flushed_offset=0,
+        confirmed_offset=0,
+        dispatched_offset=0,
+        replicator_alive=True,
+        ha_address="10.0.0.1:10912",
+        slaves=(),
+        connected=True,
+        writable=False,
+        advice="",
+        replication="async",
+        flush="async",
+    )
+    (row,) = _rows(dataclasses.replace(status, **change), {"broker-a": 5_000_000})
+    assert row[-1] == state
 
 
 def test_cluster_and_replication(cluster: FakeCluster, shell: Shell) -> None:
