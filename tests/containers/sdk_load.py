@@ -5,7 +5,7 @@
 
 Both run until SIGTERM and append one line, with one write, to FILE for each thing that happened:
 
-    sent THREAD NUMBER MESSAGE_ID QUEUE OFFSET      the broker has acknowledged it
+    sent THREAD NUMBER MESSAGE_ID OFFSET            the broker has acknowledged it
     failed THREAD NUMBER ERROR                      after the SDK's own three attempts
     got MESSAGE_ID                                  received and acknowledged
 
@@ -67,8 +67,7 @@ def send(configuration: Any, topic: str, notes: Notes, threads: int, per_second:
                 notes.add("failed", thread, number, f"{type(error).__name__}: {error}")
                 stopping.wait(PAUSE_S)
             else:
-                queue = receipt.message_queue.queue_id
-                notes.add("sent", thread, number, receipt.message_id, queue, receipt.offset)
+                notes.add("sent", thread, number, receipt.message_id, receipt.offset)
             due = max(due + threads / per_second, time.monotonic() - 1)
             stopping.wait(max(0.0, due - time.monotonic()))
 
