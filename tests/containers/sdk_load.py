@@ -7,6 +7,7 @@ Both run until SIGTERM and append one line, with one write, to FILE for each thi
 
     sent THREAD NUMBER MESSAGE_ID OFFSET            the broker has acknowledged it
     failed THREAD NUMBER ERROR                      after the SDK's own three attempts
+    starting ERROR                                  the SDK could not start, and is tried again
     got MESSAGE_ID                                  received and acknowledged
 
 A body begins with `THREAD.NUMBER.`.
@@ -50,7 +51,7 @@ def send(configuration: Any, topic: str, notes: Notes, threads: int, per_second:
             producer.startup()
             break
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of a cluster that is not there
-            notes.add("failed", "-", 0, f"{type(error).__name__}: {error}")
+            notes.add("starting", f"{type(error).__name__}: {error}")
             stopping.wait(PAUSE_S)
 
     def run(thread: int) -> None:
