@@ -78,8 +78,9 @@ test-all: setup ## all tests
 interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop
 
-faults: setup ## kill processes under load, again and again (WHIMBREL_FAULT_SEED, WHIMBREL_FAULT_ROUNDS)
+faults: setup ## kill processes under load, and the whole table of faults with containers (WHIMBREL_FAULT_SEED)
 	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py
+	WHIMBREL_FAULT_PAGE=docs/faults.md REQUIRE_DOCKER=1 $(PY) -m pytest -q -s -m "" tests/containers/test_faults.py
 
 up: setup ## build and start the cluster of compose.yaml, and say what it took
 	@$(PY) deploy/stack.py up

@@ -5,8 +5,9 @@
 
 Both run until SIGTERM and append one line, with one write, to FILE for each thing that happened:
 
-    sent THREAD NUMBER MESSAGE_ID QUEUE OFFSET      the broker has acknowledged it
+    sent THREAD NUMBER MESSAGE_ID OFFSET            the broker has acknowledged it
     failed THREAD NUMBER ERROR                      after the SDK's own three attempts
+    starting ERROR                                  the SDK could not start, and is tried again
     got MESSAGE_ID                                  received and acknowledged
 
 A body begins with `THREAD.NUMBER.`.
@@ -50,7 +51,7 @@ def send(configuration: Any, topic: str, notes: Notes, threads: int, per_second:
             producer.startup()
             break
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of a cluster that is not there
-            notes.add("failed", "-", 0, f"{type(error).__name__}: {error}")
+            notes.add("starting", f"{type(error).__name__}: {error}")
             stopping.wait(PAUSE_S)
 
     def run(thread: int) -> None:
@@ -67,8 +68,7 @@ def send(configuration: Any, topic: str, notes: Notes, threads: int, per_second:
                 notes.add("failed", thread, number, f"{type(error).__name__}: {error}")
                 stopping.wait(PAUSE_S)
             else:
-                queue = receipt.message_queue.queue_id
-                notes.add("sent", thread, number, receipt.message_id, queue, receipt.offset)
+                notes.add("sent", thread, number, receipt.message_id, receipt.offset)
             due = max(due + threads / per_second, time.monotonic() - 1)
             stopping.wait(max(0.0, due - time.monotonic()))
 

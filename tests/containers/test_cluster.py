@@ -1,6 +1,7 @@
 """The compose cluster as it stands: what its containers may do, how it starts, stops, and copies."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from containers.rig import Rig, until
-from stack import ROOT, SERVICES, Failed
+from stack import SERVICES, Failed, Stack
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 
@@ -132,10 +133,19 @@ def test_services_may_start_in_any_order(client: Any, image: str) -> None:
         until(rig.converged, 30, "the slave having it all")
 
 
-def test_compose_file_is_valid_with_the_profile_for_observability() -> None:
-    from stack import Stack, engine
+def test_every_container_serves_its_metrics_to_the_others(rig: Rig) -> None:
+    ask = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).read().decode())"
+    for service in SERVICES:
+        done = rig.container("nameserver").exec_run(["python", "-c", ask, f"http://{service}:9464/metrics"])
+        assert "whimbrel_build_info{" in done.output.decode(), service
 
-    stack = Stack(client=engine(), project="whimbrel-test-config", environment={})
-    said = stack.compose("--profile", "observability", "config", quiet=True)
-    assert "broker-slave" in said
-    assert (ROOT / "compose.yaml").exists()
+
+def test_profile_for_observability_is_accepted_with_pinned_images(client: Any) -> None:
+    stack = Stack(client=client, project="whimbrel-test-config", environment={})
+    images = [
+        line.split("image:")[1].strip()
+        for line in stack.compose("--profile", "observability", "config", quiet=True).splitlines()
+        if "image:" in line
+    ]
+    assert len(images) == 9 and images.count("whimbrel:dev") == 5
+    assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in set(images) - {"whimbrel:dev"})
