@@ -6,11 +6,13 @@ WHIMBREL_TEST_WRITE_DOCS=1.
 """
 
 import asyncio
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster, environment, program, until
+from processes import COMMAND, Cluster, dev, environment, program, until
 from spanrig import Receiver, memory_provider
 from whimbrel.cli.story import Span, Story, lines, story_of, structure
 from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ProducerOptions
@@ -211,9 +213,7 @@ async def test_an_unsampled_context_leaves_no_span_anywhere(tmp_path: Path) -> N
 
 
 def test_dev_traces_and_the_command_tells_the_story(tmp_path: Path) -> None:
-    from processes import COMMAND, dev
-
-    process = dev(tmp_path / "dev", tmp_path / "log", "--trace", "1")
+    process = dev(tmp_path / "dev", tmp_path / "log", "--trace", "1", "--metrics")
 
     def command(*arguments: str) -> str:
         done = subprocess.run(
@@ -231,6 +231,10 @@ def test_dev_traces_and_the_command_tells_the_story(tmp_path: Path) -> None:
         message_id = re.findall(r"01[0-9A-F]{32}", command("send", "orders", "hello"))[0]
         command("receive", "orders", "--group", "readers")
         told = command("trace", message_id, "--wait", "20")
+        cluster = json.loads((tmp_path / "dev" / "cluster.json").read_text())
+        for entry in cluster["processes"]:
+            with urllib.request.urlopen(f"http://{entry['metrics']}/metrics", timeout=10) as scraped:
+                assert b"whimbrel_build_info" in scraped.read(), entry["name"]
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(20)

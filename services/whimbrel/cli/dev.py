@@ -61,6 +61,9 @@ def dev(
             min=0, max=1, metavar="RATIO", help="Share of messages to trace; see `whimbrel trace MESSAGE_ID`."
         ),
     ] = 0.0,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="Serve metrics; cluster.json says at which addresses.")
+    ] = False,
 ) -> None:
     """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each."""
     from whimbrel.cli.endpoint import default_dev_dir
@@ -73,6 +76,7 @@ def dev(
         replication=replication.value,
         slaves=slaves,
         trace_ratio=trace,
+        metrics=metrics,
     )
     try:
         with viewing(options.directory) as view:

@@ -26,7 +26,7 @@ each
 restart:
 
     {"endpoint": "host:port", "trace_ratio": 0.0,
-     "processes": [{"name", "role", "pid", "grpc", "ha", "store"}]}
+     "processes": [{"name", "role", "pid", "grpc", "ha", "metrics", "store"}]}
 
 With a `trace_ratio` above 0 every broker and replicator writes its spans to `DIR/traces/NAME.jsonl`.
 """
@@ -100,6 +100,7 @@ class DevOptions:
         slaves: how many; with none, synchronous replication would refuse every send.
         host: what every port is bound to.
         trace_ratio: share of messages that are traced; 0 for none.
+        metrics: every process serves its metrics, on a free port.
     """
 
     directory: Path
@@ -109,6 +110,7 @@ class DevOptions:
     slaves: int = 1
     host: str = "127.0.0.1"
     trace_ratio: float = 0.0
+    metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +166,13 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
     def port(step: int) -> int:
         return options.port + step if options.port else 0
 
+    shown: dict[str, str | int] = {"metrics_port": 0} if options.metrics else {}
     plans = [
         ChildPlan(
             name="nameserver",
             role="nameserver",
             program="nameserver",
-            settings={"host": options.host, "port": port(0)},
+            settings={"host": options.host, "port": port(0), **shown},
         )
     ]
     for index in range(options.slaves + 1):
@@ -187,8 +190,9 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "expected_slaves": options.slaves,
             "auto_create_topics": "true",
             "auto_create_groups": "true",
+            **shown,
         }
-        replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store)}
+        replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store), **shown}
         if not index:
             replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}
         if options.trace_ratio:
@@ -263,10 +267,12 @@ class Child:
         return str(self.ready.get("grpc") or self.ready.get("ha") or "")
 
     def command(self) -> list[str]:
-        """Return the command line; a port that it got is kept for all its starts."""
+        """Return the command line; ports that it got are kept for all its starts."""
         settings = dict(self.plan.settings)
         if self.plan.port == 0 and self.address:
             settings["port"] = int(self.address.rpartition(":")[2])
+        if "metrics_port" in settings and self.ready.get("metrics"):
+            settings["metrics_port"] = int(str(self.ready["metrics"]).rpartition(":")[2])
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
         return [
             sys.executable,
@@ -335,6 +341,7 @@ class Child:
             "pid": self.pid,
             "grpc": self.ready.get("grpc") or "",
             "ha": self.ready.get("ha") or "",
+            "metrics": self.ready.get("metrics") or "",
             "store": str(self.plan.store or ""),
         }
 

@@ -66,6 +66,27 @@ def run(
     return view
 
 
+def test_what_is_not_asked_for_is_not_switched_on(tmp_path: Path) -> None:
+    settings = [set(each.settings) for each in plan(DevOptions(directory=tmp_path), "")]
+    assert not any({"metrics_port", "trace_to", "trace_ratio"} & each for each in settings)
+
+
+def test_metrics_and_traces_are_switched_on_everywhere(tmp_path: Path) -> None:
+    plans = plan(DevOptions(directory=tmp_path, slaves=2, metrics=True, trace_ratio=0.5), "")
+    assert all(each.settings["metrics_port"] == 0 for each in plans)
+    targets = [each.settings["trace_to"] for each in plans if each.program != "nameserver"]
+    assert len(set(targets)) == 6  # a file each
+    assert [each.name for each in plans if "trace_ratio" in each.settings] == ["master"]
+
+
+def test_ports_that_a_child_got_are_kept(tmp_path: Path) -> None:
+    nameserver = plan(DevOptions(directory=tmp_path, port=0, metrics=True), "")[0]
+    child = Child(nameserver, tmp_path)
+    assert {"--port=0", "--metrics-port=0"} <= set(child.command())
+    child.ready = {"grpc": "127.0.0.1:4321", "metrics": "127.0.0.1:4322"}
+    assert {"--port=4321", "--metrics-port=4322"} <= set(child.command())
+
+
 def test_ports_follow_the_base(tmp_path: Path) -> None:
     plans = plan(DevOptions(directory=tmp_path, port=9000, slaves=2), "127.0.0.1:9000")
     assert [(each.name, each.port) for each in plans] == [
