@@ -180,7 +180,7 @@ def test_the_cluster_file_is_there_while_it_runs_and_gone_after(
     assert seen[0]["endpoint"] == "127.0.0.1:4321"
     roles = [process["role"] for process in seen[0]["processes"]]
     assert roles == ["nameserver", "master", "master-replicator", "slave", "slave-replicator"]
-    assert set(seen[0]["processes"][0]) == {"name", "role", "pid", "grpc", "ha", "store"}
+    assert set(seen[0]["processes"][0]) == {"name", "role", "pid", "grpc", "ha", "metrics", "store"}
     assert not (tmp_path / "cluster.json").exists()
     assert view.lines == ["ready 127.0.0.1:4321 5"]
 
