@@ -11,13 +11,14 @@ the health of all containers is waited for (docker-compose 1.29.2 has no --wait)
 printed. COMPOSE_PROJECT_NAME names another project than `whimbrel`.
 """
 
+import contextlib
 import datetime
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ __all__ = ["SERVICES", "Failed", "Stack", "engine", "ensure_base"]
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE = "python:3.11-slim-bookworm"
 HEALTHY_S = 60.0  # a machine with all cores taken by other work; a quiet one needs about three seconds
-PULL_S = 600.0
 ENGINE_S = 60.0  # no answer of the engine takes so long, but for stopping and building
 POLL_S = 0.05
 SERVICES = ("nameserver", "broker-master", "replicator-master", "broker-slave", "replicator-slave")
@@ -74,18 +74,14 @@ def ensure_base(client: Any) -> None:
     Raises:
         Failed: neither worked.
     """
-    try:
+    with contextlib.suppress(docker.errors.ImageNotFound):
         client.images.get(BASE_IMAGE)
-    except docker.errors.ImageNotFound:
-        pass
-    else:
         return
-    pulled = subprocess.run(
-        ["docker", "pull", BASE_IMAGE], capture_output=True, text=True, check=False, timeout=PULL_S
-    )
-    if pulled.returncode == 0:
+    try:
+        client.images.pull(*BASE_IMAGE.split(":"))
         return
-    reason = (pulled.stderr.strip().splitlines() or ["no reason given"])[-1]
+    except (docker.errors.APIError, OSError) as error:
+        reason = getattr(error, "explanation", None) or error
     print(f"{BASE_IMAGE} can't be pulled: {reason}", flush=True)
     script = ROOT / "deploy" / "base-image.sh"
     if os.geteuid() or not shutil.which("debootstrap"):
@@ -102,13 +98,13 @@ class Stack:
     Attributes:
         client: of the engine.
         project: under which compose knows the containers.
-        environment: the variables of compose.yaml, over those of this process.
+        environment: the variables of compose.yaml, over those of this process; may change between commands.
         files: compose files, the later ones over the earlier ones.
     """
 
     client: Any
     project: str
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     files: tuple[Path, ...] = (ROOT / "compose.yaml",)
 
     def compose(self, *words: str, quiet: bool = False) -> str:

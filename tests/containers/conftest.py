@@ -43,7 +43,10 @@ def image(client: Any) -> Iterator[str]:
     """Return the tag of the services' image, built from this tree."""
     tag = our_image(client)
     yield tag
-    client.images.remove(tag, force=True)
+    for made in client.images.list(name="whimbrel"):
+        for name in made.tags:
+            if name.startswith(tag):  # those of an upgrade, too
+                client.images.remove(name, force=True)
 
 
 @pytest.fixture(scope="session")

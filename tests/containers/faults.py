@@ -13,7 +13,7 @@ Replication is synchronous, so that what was acknowledged is on the slave. A cas
 """
 
 import collections
-import contextlib
+import io
 import itertools
 import random
 import subprocess
@@ -252,15 +252,10 @@ def upgrade(scene: Scene) -> None:
     """Replace all containers, one after the other, by those of another image."""
     rig = scene.rig
     tag = f"{rig.image}-upgrade"
-    with contextlib.suppress(Exception):
-        rig.client.images.remove(tag, force=True)
-    labelled = b"FROM %s\nLABEL whimbrel.upgrade=%d\n" % (rig.image.encode(), time.time_ns())
-    build = subprocess.run(
-        ["docker", "build", "-q", "-t", tag, "-"], input=labelled, capture_output=True, check=False
-    )
-    assert build.returncode == 0, build.stderr.decode()
+    dockerfile = f"FROM {rig.image}\nLABEL whimbrel.upgrade={time.time_ns()}\n"
+    rig.client.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True, forcerm=True)
     wanted = rig.client.images.get(tag).id
-    rig.stack.environment["WHIMBREL_IMAGE"] = tag  # type: ignore[index]
+    rig.stack.environment["WHIMBREL_IMAGE"] = tag
     for service in UPGRADE_ORDER:
         rig.stack.compose("up", "-d", "--no-deps", service, quiet=True)
         rig.stack.wait_healthy([service])

@@ -33,14 +33,16 @@ def seed() -> int:
 @pytest.fixture(scope="module")
 def results(seed: int) -> Iterator[list[Result]]:
     """Collect the results, and write the page when that is asked for and all cases have passed."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    commit = said.stdout.strip() or "unknown"
+    print(f"seed {seed}, commit {commit}")
     collected: list[Result] = []
     yield collected
     path = os.environ.get("WHIMBREL_FAULT_PAGE")
     if path and len(collected) == len(CASES):
-        said = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        Path(path).write_text(page(collected, seed=seed, commit=said.stdout.strip() or "unknown"))
+        Path(path).write_text(page(collected, seed=seed, commit=commit), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
