@@ -25,6 +25,7 @@ __all__ = ["Remoting", "Server", "broker", "free_port", "kit", "name_server", "n
 KIT_TIMEOUT_S = 180.0  # includes the first look-up of the jars
 SEND_MESSAGE, PULL_MESSAGE, RUNTIME_INFO = 10, 11, 28
 PULL_NOT_FOUND = 19
+ANSWER = 1  # in a header's flag: it is not a request
 WITH_SUBSCRIPTION = 4  # a pull's system flag
 
 
@@ -144,7 +145,7 @@ class Remoting:
         self.sock.close()
 
     def call(self, code: int, fields: dict[str, str], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
-        """Return header and body of the answer."""
+        """Return header and body of the answer; what the server asks meanwhile is passed over."""
         request = {
             "code": code,
             "language": "JAVA",
@@ -155,10 +156,13 @@ class Remoting:
         }
         header = json.dumps(request).encode()
         self.sock.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
-        (length,) = struct.unpack(">i", self.stream.read(4))
-        answer = self.stream.read(length)
-        size = struct.unpack_from(">i", answer)[0] & 0xFFFFFF
-        return json.loads(answer[4 : 4 + size]), answer[4 + size :]
+        while True:
+            (length,) = struct.unpack(">i", self.stream.read(4))
+            frame = self.stream.read(length)
+            size = struct.unpack_from(">i", frame)[0] & 0xFFFFFF
+            found = json.loads(frame[4 : 4 + size])
+            if found["flag"] & ANSWER:
+                return found, frame[4 + size :]
 
     def send(self, topic: str, body: bytes, properties: str = "", queue_id: int = 0) -> int:
         """Send a message, and return its queue offset."""

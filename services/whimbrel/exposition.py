@@ -52,6 +52,7 @@ SCOPE = "whimbrel"
 REQUEST_S = (
     5.0  # a client that sends or takes nothing for so long is let go; Prometheus asks for 10 s at most
 )
+ACCEPT_RETRY_S = 0.5
 SCRAPES_MAX = 4  # at a time; each takes a thread, and two Prometheus servers are usual
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ class Server(WSGIServer):
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = found[0]
         self.scrapes = threading.BoundedSemaphore(SCRAPES_MAX)
-        self.closing = False
+        self.ended = threading.Event()
         super().__init__((str(address[0]), port), Handler)
         self.set_app(app)
         self.thread = threading.Thread(target=self.run, name="metrics", daemon=True)
@@ -191,17 +192,33 @@ class Server(WSGIServer):
 
     def run(self) -> None:
         """The accepting thread."""
-        while not self.closing:
+        while not self.ended.is_set():
             self.handle_request()
+
+    def get_request(self) -> Any:
+        """Accept; out of descriptors, do not try again at once: the connection is still there."""
+        try:
+            return super().get_request()
+        except OSError:
+            self.ended.wait(ACCEPT_RETRY_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, or close the connection when all are busy."""
         if not self.scrapes.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        threading.Thread(
-            target=self.answer, args=(request, client_address), name="scrape", daemon=True
-        ).start()
+        try:
+            threading.Thread(
+                target=self.answer, args=(request, client_address), name="scrape", daemon=True
+            ).start()
+        except RuntimeError:  # no more threads
+            self.scrapes.release()
+            raise
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what kept a connection from being answered."""
+        log.exception("the scrape from %s failed", client_address)
 
     def answer(self, request: Any, client_address: Any) -> None:
         """One connection's thread."""
@@ -209,13 +226,15 @@ class Server(WSGIServer):
             self.finish_request(request, client_address)
         except OSError as error:
             log.debug("a scrape from %s ended early: %s", client_address, error)
+        except Exception:  # noqa: BLE001 - whatever it is: the process has other work
+            self.handle_error(request, client_address)
         finally:
             self.shutdown_request(request)
             self.scrapes.release()
 
     def close(self) -> None:
         """Accept nothing more."""
-        self.closing = True
+        self.ended.set()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         if self.thread.is_alive():
@@ -286,7 +305,7 @@ def serve_metrics(
             start_response("404 Not Found", [("Content-Type", "text/plain")])
             return [b"metrics are at /metrics\n"]
         with lock:  # the reader keeps what it has collected in one queue
-            if server.closing:
+            if server.ended.is_set():
                 start_response("503 Service Unavailable", [])
                 return []
             return metrics(environ, start_response)
