@@ -41,7 +41,8 @@ class JaegerReader:
                     "query.service_name": service,
                     "query.start_time_min": (now - LOOK_BACK).isoformat(),
                     "query.start_time_max": (now + timedelta(seconds=1)).isoformat(),
-                    "query.search_depth": str(TRACES_MAX),
+                    "query.num_traces": str(TRACES_MAX),
+                    "query.search_depth": str(TRACES_MAX),  # what others that answer this API call it
                 }
                 for answer in self.get("traces", query):
                     spans += spans_of(answer.get("result", answer))

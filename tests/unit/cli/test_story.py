@@ -176,14 +176,13 @@ def test_the_command_without_a_source_says_how_to_get_one(
 
 @contextmanager
 def viewer(services: list[str], traces: bytes, status: int = 200) -> Iterator[str]:
-    """Serve Jaeger's query API, version 3."""
-    asked: list[str] = []
+    """Serve Jaeger's query API, version 3; as Jaeger 1.76, it wants to be told how many traces to give."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
-            body = json.dumps({"services": services}).encode() if "/services" in self.path else traces
-            self.send_response(status)
+            of_services = "/services" in self.path
+            body = json.dumps({"services": services}).encode() if of_services else traces
+            self.send_response(status if of_services or "query.num_traces=" in self.path else 500)
             self.end_headers()
             self.wfile.write(body)
 
