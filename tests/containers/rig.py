@@ -203,6 +203,21 @@ class Rig:
         dispatched = master["dispatched"] == slave["dispatched"] == end
         return bool(slave["written"] == end and dispatched and master["acks"] == [end])
 
+    def stop(self) -> dict[str, int]:
+        """Stop everything as its operator would; return the exit codes."""
+        self.stack.compose("stop", quiet=True)
+        return {service: self.container(service).attrs["State"]["ExitCode"] for service in SERVICES}
+
+    def verify(self, role: str, image: str) -> None:
+        """Check a store at rest: closed cleanly, every record in its queue and found by its keys.
+
+        Raises:
+            Failed: it is not.
+        """
+        volumes = {f"{self.stack.project}_{role}-store": {"bind": "/store", "mode": "ro"}}
+        look = "test ! -e /store/abort && whimbrel store verify /store"
+        self.run(image, ["sh", "-c", look], timeout_s=120, volumes=volumes)
+
     def logs(self) -> str:
         """Return what all containers have logged."""
         return self.stack.compose("logs", "--no-color", "--timestamps", quiet=True)
