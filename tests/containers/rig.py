@@ -26,7 +26,7 @@ __all__ = ["HERE", "Rig", "engine_problem", "free_ports", "network_image", "our_
 
 HERE = Path(__file__).resolve().parent
 PROJECT = re.compile(r"whimbrel-test-(\d+)-\d+")
-PROJECT_LABEL = "com.docker.compose.project"
+PROJECT_LABEL, SERVICE_LABEL = "com.docker.compose.project", "com.docker.compose.service"
 SMALL_LOG_FILE = 1 << 20
 LOG_FILE = 16 << 20
 numbers = itertools.count()
@@ -238,7 +238,12 @@ class Rig:
     def beside(self, image: str, command: list[str], **options: Any) -> Iterator[Any]:
         """Run a container beside the cluster, removed at the end."""
         container = self.client.containers.run(
-            image, command, detach=True, labels={PROJECT_LABEL: self.stack.project}, **options
+            image,
+            command,
+            detach=True,
+            # Version 2 of compose labels images that it builds as a service's, and containers inherit that.
+            labels={PROJECT_LABEL: self.stack.project, SERVICE_LABEL: "beside"},
+            **options,
         )
         try:
             yield container
