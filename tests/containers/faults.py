@@ -77,7 +77,7 @@ class Result:
 
     Attributes:
         held_s: how long the fault lasted, by plan; 0 for those that are over at once.
-        failed: sends that the SDK gave up, after its own attempts.
+        failed: sends that the SDK gave up since the fault began, after its own attempts.
         lost: acknowledged messages that are missing anywhere; a case with any is a failure.
         served_s: from the end of the fault until a client that has just come has sent a message.
         recovered_s: from the end of the fault to the next message acknowledged to those that were there.
@@ -350,6 +350,7 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
     if case.fault not in MOMENTARY:
         held_s = round(random.Random(f"{seed} {case.name}").uniform(1.0, hold_s_max), 1)
     topic = "".join(letter if letter.isalnum() else "-" for letter in f"{case.name}-{seed}")
+    rig.stack.wait_usable()
     begin = int(rig.marks("master")["written"])
     load = Load(rig, "send", topic, folder, str(SENDERS), str(PER_SECOND))
     try:
@@ -362,6 +363,7 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
             iptables=iptables,
             folder=folder,
         )
+        failed_before = load.count("failed")
         FAULTS[case.fault](scene)
         healed = time.monotonic()
         newcomer = Newcomer(rig.endpoint)
@@ -379,7 +381,7 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
         case=case,
         held_s=held_s,
         acknowledged=load.count(),
-        failed=load.count("failed"),
+        failed=load.count("failed") - failed_before,
         lost=0,
         served_s=served_s,
         recovered_s=recovered_s,
