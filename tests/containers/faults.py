@@ -13,11 +13,13 @@ Replication is synchronous, so that what was acknowledged is on the slave. A cas
 """
 
 import collections
+import contextlib
 import io
 import itertools
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +28,9 @@ from typing import Any
 
 from containers.rig import HERE, Rig, until
 from stack import SERVICES
+from whimbrel.client import Message
+from whimbrel.client.sync import Producer
+from whimbrel.errors import WhimbrelError
 
 __all__ = ["CASES", "Case", "Result", "run"]
 
@@ -72,9 +77,10 @@ class Result:
 
     Attributes:
         held_s: how long the fault lasted, by plan; 0 for those that are over at once.
-        failed: sends that the SDK gave up, after its own attempts.
+        failed: sends that the SDK gave up since the fault began, after its own attempts.
         lost: acknowledged messages that are missing anywhere; a case with any is a failure.
-        recovered_s: from the end of the fault to the next acknowledged message.
+        served_s: from the end of the fault until a client that has just come has sent a message.
+        recovered_s: from the end of the fault to the next message acknowledged to those that were there.
         steady_s: from the end of the fault until `STEADY` more were acknowledged.
     """
 
@@ -83,6 +89,7 @@ class Result:
     acknowledged: int
     failed: int
     lost: int
+    served_s: float
     recovered_s: float
     steady_s: float
 
@@ -126,6 +133,38 @@ class Load:
         finally:
             self.child.kill()
             self.child.wait()
+
+
+class Newcomer:
+    """A client that knows nothing yet: it sends one message as soon as the cluster takes it.
+
+    An SDK that was there during the fault may still wait for its own reasons, the next refresh of its route
+    for instance: this one tells how long the services took.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.sent_at = 0.0
+        self.given_up_at = time.monotonic() + RECOVERY_S
+        self.thread = threading.Thread(target=self.send, daemon=True)
+        self.thread.start()
+
+    def send(self) -> None:
+        """Try until it is acknowledged."""
+        while not self.sent_at and time.monotonic() < self.given_up_at:
+            with contextlib.suppress(WhimbrelError), Producer(self.endpoint) as producer:
+                producer.send(Message(topic="newcomer", body=b"hello"))
+                self.sent_at = time.monotonic()
+
+    def served_at(self) -> float:
+        """Return when that was.
+
+        Raises:
+            AssertionError: the cluster did not take it in time.
+        """
+        self.thread.join()
+        assert self.sent_at, f"a new client could not send anything within {RECOVERY_S:g} s"
+        return self.sent_at
 
 
 Hold = Callable[[], None]
@@ -311,6 +350,7 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
     if case.fault not in MOMENTARY:
         held_s = round(random.Random(f"{seed} {case.name}").uniform(1.0, hold_s_max), 1)
     topic = "".join(letter if letter.isalnum() else "-" for letter in f"{case.name}-{seed}")
+    rig.stack.wait_usable()
     begin = int(rig.marks("master")["written"])
     load = Load(rig, "send", topic, folder, str(SENDERS), str(PER_SECOND))
     try:
@@ -323,12 +363,15 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
             iptables=iptables,
             folder=folder,
         )
+        failed_before = load.count("failed")
         FAULTS[case.fault](scene)
         healed = time.monotonic()
+        newcomer = Newcomer(rig.endpoint)
         load.wait_for(1, "a message after the fault")
         recovered_s = time.monotonic() - healed
         load.wait_for(STEADY, "a steady load after the fault")
         steady_s = time.monotonic() - healed
+        served_s = newcomer.served_at() - healed
     finally:
         load.end()
     until(rig.converged, CONVERGE_S, "the slave having all that the master has")
@@ -338,8 +381,9 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
         case=case,
         held_s=held_s,
         acknowledged=load.count(),
-        failed=load.count("failed"),
+        failed=load.count("failed") - failed_before,
         lost=0,
+        served_s=served_s,
         recovered_s=recovered_s,
         steady_s=steady_s,
     )

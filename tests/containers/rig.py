@@ -26,7 +26,7 @@ __all__ = ["HERE", "Rig", "engine_problem", "free_ports", "network_image", "our_
 
 HERE = Path(__file__).resolve().parent
 PROJECT = re.compile(r"whimbrel-test-(\d+)-\d+")
-PROJECT_LABEL = "com.docker.compose.project"
+PROJECT_LABEL, SERVICE_LABEL = "com.docker.compose.project", "com.docker.compose.service"
 SMALL_LOG_FILE = 1 << 20
 LOG_FILE = 16 << 20
 numbers = itertools.count()
@@ -203,6 +203,21 @@ class Rig:
         dispatched = master["dispatched"] == slave["dispatched"] == end
         return bool(slave["written"] == end and dispatched and master["acks"] == [end])
 
+    def stop(self) -> dict[str, int]:
+        """Stop everything as its operator would; return the exit codes."""
+        self.stack.compose("stop", quiet=True)
+        return {service: self.container(service).attrs["State"]["ExitCode"] for service in SERVICES}
+
+    def verify(self, role: str, image: str) -> None:
+        """Check a store at rest: closed cleanly, every record in its queue and found by its keys.
+
+        Raises:
+            Failed: it is not.
+        """
+        volumes = {f"{self.stack.project}_{role}-store": {"bind": "/store", "mode": "ro"}}
+        look = "test ! -e /store/abort && whimbrel store verify /store"
+        self.run(image, ["sh", "-c", look], timeout_s=120, volumes=volumes)
+
     def logs(self) -> str:
         """Return what all containers have logged."""
         return self.stack.compose("logs", "--no-color", "--timestamps", quiet=True)
@@ -223,7 +238,12 @@ class Rig:
     def beside(self, image: str, command: list[str], **options: Any) -> Iterator[Any]:
         """Run a container beside the cluster, removed at the end."""
         container = self.client.containers.run(
-            image, command, detach=True, labels={PROJECT_LABEL: self.stack.project}, **options
+            image,
+            command,
+            detach=True,
+            # Version 2 of compose labels images that it builds as a service's, and containers inherit that.
+            labels={PROJECT_LABEL: self.stack.project, SERVICE_LABEL: "beside"},
+            **options,
         )
         try:
             yield container

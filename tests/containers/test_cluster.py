@@ -99,19 +99,13 @@ def test_graceful_stop_ends_within_the_grace_period_and_leaves_clean_stores(
 ) -> None:
     send(rig, "stopped")
     begun = time.monotonic()
-    rig.stack.compose("stop", quiet=True)
+    codes = rig.stop()
     took = time.monotonic() - begun
     measured(f"all five ended {took:.1f} s after `stop`")
     assert took < GRACE_S
-    assert {service: rig.container(service).attrs["State"]["ExitCode"] for service in SERVICES} == (
-        dict.fromkeys(SERVICES, 0)
-    )
-    for store in ("master-store", "slave-store"):
-        volumes = {f"{rig.stack.project}_{store}": {"bind": "/store", "mode": "ro"}}
-        said = rig.run(
-            image, ["sh", "-c", "ls /store; whimbrel store verify /store"], timeout_s=60, volumes=volumes
-        )
-        assert "abort" not in said.split()
+    assert codes == dict.fromkeys(SERVICES, 0)
+    for role in ("master", "slave"):
+        rig.verify(role, image)
     rig.stack.compose("start", quiet=True)
     rig.stack.wait_healthy()
     rig.stack.wait_usable()
@@ -145,7 +139,7 @@ def test_profile_for_observability_is_accepted_with_pinned_images(client: Any) -
     images = [
         line.split("image:")[1].strip()
         for line in stack.compose("--profile", "observability", "config", quiet=True).splitlines()
-        if "image:" in line
+        if line.startswith("    image:")  # of a service; version 2 shows the x- blocks as well
     ]
     assert len(images) == 9 and images.count("whimbrel:dev") == 5
     assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in set(images) - {"whimbrel:dev"})
