@@ -1,7 +1,8 @@
-# Sourced by .ci/run: a Docker engine for the tests of containers.
+# Sourced by .ci/run: what tests need of the machine beside Python.
 #
-#   engine_start    uses the engine that runs; else installs one where there is none (Debian, as root) and starts it
+#   engine_start    uses the Docker engine that runs; else installs one where there is none and starts it
 #   engine_stop     ends the engine that engine_start has started, and only that
+#   install PROGRAM:PACKAGE...    installs what is missing (Debian, as root), without starting its services
 #
 # A second daemon beside a running one would fight over its network: one that answers is always used.
 
@@ -13,21 +14,25 @@ engine_answers() {
     docker version --format '{{.Server.Version}}' >/dev/null 2>&1
 }
 
-engine_start() {
-    engine_answers && return
+install() {
     local missing=() tool
-    for tool in dockerd:docker.io docker-compose:docker-compose iptables:iptables debootstrap:debootstrap; do
+    for tool; do
         command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
     done
-    if [ ${#missing[@]} -gt 0 ]; then
-        if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-            echo "no Docker engine answers, and ${missing[*]} can only be installed by root on Debian" >&2
-            return 1
-        fi
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends \
-            "${missing[@]}" ca-certificates >/dev/null
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "${missing[*]}: missing, and can only be installed by root on Debian" >&2
+        return 1
     fi
+    apt-get update -qq
+    # Services ask for the run level, and stay down in this one.
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends \
+        "${missing[@]}" ca-certificates >/dev/null
+}
+
+engine_start() {
+    engine_answers && return
+    install dockerd:docker.io docker-compose:docker-compose iptables:iptables debootstrap:debootstrap || return
     # Where the package may start its daemon, it has.
     engine_answers && return
     setsid nohup dockerd >"$engine_log" 2>&1 </dev/null &
