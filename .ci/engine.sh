@@ -2,7 +2,7 @@
 #
 #   engine_start    uses the Docker engine that runs; else installs one where there is none and starts it
 #   engine_stop     ends the engine that engine_start has started, and only that
-#   install PROGRAM:PACKAGE...    installs what is missing (Debian, as root), without starting its services
+#   install_missing PROGRAM:PACKAGE...    installs what is missing (Debian, as root), without starting its services
 #
 # A second daemon beside a running one would fight over its network: one that answers is always used.
 
@@ -14,7 +14,7 @@ engine_answers() {
     docker version --format '{{.Server.Version}}' >/dev/null 2>&1
 }
 
-install() {
+install_missing() {
     local missing=() tool
     for tool; do
         command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
@@ -32,7 +32,7 @@ install() {
 
 engine_start() {
     engine_answers && return
-    install dockerd:docker.io docker-compose:docker-compose iptables:iptables debootstrap:debootstrap || return
+    install_missing dockerd:docker.io docker-compose:docker-compose iptables:iptables debootstrap:debootstrap || return
     # Where the package may start its daemon, it has.
     engine_answers && return
     setsid nohup dockerd >"$engine_log" 2>&1 </dev/null &
