@@ -275,7 +275,7 @@ class AdminService:
         group = self._group(request.name)
         response = admin.DescribeGroupResponse(
             group=_group_message(group),
-            progress=[_progress_message(one) for one in self._consumer.progress(group.name)],
+            progress=[_progress_message(one) for one in self._consumer.progress(group.name, self._queues_of)],
         )
         for client in self._clients.of_group(group.name):
             response.clients.add(
@@ -285,6 +285,10 @@ class AdminService:
                 last_seen_at=timestamp(self._wall_ms(client.last_seen)),
             )
         return response
+
+    def _queues_of(self, topic: str) -> range:
+        config = self._topics.get(topic)
+        return range(0 if config is None else config.read_queues)
 
     def reset_offsets(self, call: Call, request: admin.ResetOffsetsRequest) -> Any:
         """Move a group's position; nothing moves when one of the targets is outside its queue."""

@@ -13,7 +13,7 @@ of the old one.
 
 import heapq
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
@@ -362,13 +362,37 @@ class Consumer:
                 offsets.setdefault((state.topic, state.group), {})[state.queue_id] = state.committed
         return offsets
 
-    def progress(self, group: str) -> list[GroupProgress]:
-        """Return how far a group is on each queue that it has a position on."""
-        return [
-            self._progress_of(state)
-            for state in sorted(self._table.states(), key=lambda state: (state.topic, state.queue_id))
+    def progress(
+        self, group: str, queues_of: Callable[[str], Iterable[int]] = lambda topic: ()
+    ) -> list[GroupProgress]:
+        """Return how far a group is on every queue of the topics that it reads.
+
+        Args:
+            queues_of: the queues of a topic. Where the group has taken nothing yet, it begins at the queue's
+                first message.
+        """
+        found = {
+            (state.topic, state.queue_id): self._progress_of(state)
+            for state in self._table.states()
             if state.group == group and state.started
-        ]
+        }
+        for topic in {topic for topic, _ in found}:
+            for queue_id in queues_of(topic):
+                if (topic, queue_id) not in found:
+                    found[topic, queue_id] = self._untouched(topic, queue_id)
+        return [found[key] for key in sorted(found)]
+
+    def _untouched(self, topic: str, queue_id: int) -> GroupProgress:
+        low, high = self._store.queue_range(topic, queue_id)
+        return GroupProgress(
+            topic=topic,
+            queue_id=queue_id,
+            committed_offset=low,
+            next_offset=low,
+            max_offset=high,
+            in_flight=0,
+            lag=high - low,
+        )
 
     def groups(self) -> set[str]:
         """Return the groups that have a position anywhere."""

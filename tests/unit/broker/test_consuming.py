@@ -658,6 +658,19 @@ def test_progress_counts_lag_and_what_is_in_flight(rig: Rig) -> None:
     assert (progress.in_flight, progress.lag) == (2, 8)
 
 
+def test_progress_counts_queues_that_the_group_has_not_touched(rig: Rig) -> None:
+    for queue_id, count in ((0, 10), (1, 4)):
+        for _ in range(count):
+            rig.store.put("t", queue_id)
+    rig.take(batch=1, queue_ids=range(1))
+    progress = rig.consumer.progress("g", lambda topic: range(3))
+    assert [(one.queue_id, one.committed_offset, one.lag) for one in progress] == [
+        (0, 0, 10),
+        (1, 0, 4),
+        (2, 0, 0),
+    ]
+
+
 def test_deleted_group_starts_anew(rig: Rig) -> None:
     rig.store.put("t", 0)
     rig.ack(*rig.take())
