@@ -129,9 +129,11 @@ def main() -> None:
         costs: dict[str, list[float]] = {name: [] for name in paths}
         for path in paths.values():
             path.run(requests, REQUESTS)
-        for _ in range(arguments.rounds):
-            for name, path in paths.items():
-                costs[name].append(path.run(requests, arguments.messages))
+        names = list(paths)
+        for turn in range(arguments.rounds):
+            start = turn % len(names)  # none always runs behind the same other one
+            for name in names[start:] + names[:start]:
+                costs[name].append(paths[name].run(requests, arguments.messages))
         for path in paths.values():
             path.close()
     first = costs["tracing off"]
