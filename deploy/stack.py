@@ -64,7 +64,11 @@ def engine() -> Any:
         client = docker.from_env(timeout=ENGINE_S)
         client.ping()
     except (docker.errors.DockerException, OSError) as error:
-        raise Failed(f"no Docker engine answers: {error}") from error
+        reason = str(error).partition(": ")[0]
+        raise Failed(
+            f"no Docker engine answers ({reason}): is dockerd running, and may you use its socket?"
+            " Without Docker, `make run` and `whimbrel dev` need none"
+        ) from error
     return client
 
 

@@ -375,22 +375,26 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
     finally:
         load.end()
     until(rig.converged, CONVERGE_S, "the slave having all that the master has")
-    check(rig, load, topic, begin)
+    lost = check(rig, load, topic, begin)
     rig.stack.wait_healthy()
     return Result(
         case=case,
         held_s=held_s,
         acknowledged=load.count(),
         failed=load.count("failed") - failed_before,
-        lost=0,
+        lost=lost,
         served_s=served_s,
         recovered_s=recovered_s,
         steady_s=steady_s,
     )
 
 
-def check(rig: Rig, load: Load, topic: str, begin: int) -> None:
-    """Compare what was acknowledged with what master and slave hold, and these with each other."""
+def check(rig: Rig, load: Load, topic: str, begin: int) -> int:
+    """Compare what was acknowledged with what master and slave hold, and these with each other.
+
+    Returns:
+        How many acknowledged messages are missing.
+    """
     end = int(rig.marks("master")["written"])
     master, slave = (rig.look(f"broker-{role}", "log", begin, end, topic) for role in ("master", "slave"))
     for log in (master, slave):
@@ -400,8 +404,10 @@ def check(rig: Rig, load: Load, topic: str, begin: int) -> None:
     sent = {(words[3], int(words[4])) for words in load.notes("sent")}
     assert len({message_id for message_id, _ in sent}) == load.count(), "one id was acknowledged twice"
     lost = sent - {(message_id, offset) for _, offset, message_id, _ in slave["records"]}
-    assert not lost, f"{len(lost)} acknowledged messages are missing: {sorted(lost)[:10]}"
+    if lost:
+        print(f"{len(lost)} acknowledged messages are missing: {sorted(lost)[:10]}")
     ordered(master["records"], sent)
+    return len(lost)
 
 
 def ordered(records: list[list[Any]], sent: set[tuple[str, int]]) -> None:

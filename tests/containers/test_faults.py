@@ -67,6 +67,7 @@ def test_nothing_acknowledged_is_lost_and_all_recover_by_themselves(
         f" {result.failed} given up, {result.lost} lost, serves {result.served_s:.1f} s after, next message"
         f" {result.recovered_s:.1f} s after, steady {result.steady_s:.1f} s after (bound {RECOVERY_S:g} s)"
     )
+    assert not result.lost
 
 
 def test_stores_are_whole_after_all_faults(rigs: Callable[..., Rig], image: str) -> None:
