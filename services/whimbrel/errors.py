@@ -7,7 +7,8 @@
     │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted,
     │   │   MessageTooLarge, MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden,
     │   │   AlreadyExists
-    │   ├── TopicNotFound, GroupNotFound, OffsetNotFound
+    │   ├── TopicNotFound, QueueNotFound, GroupNotFound, OffsetNotFound
+    │   ├── RangeGone, BeyondConfirmed      kinds of IllegalOffset
     ├── Refused                 this server can't now; nothing was stored
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
     ├── Stored                  the message is stored, but its durability was not confirmed in time
@@ -27,15 +28,16 @@ unknown or stored.
 from typing import ClassVar, Literal
 
 __all__ = [
-    "AlreadyExists", "BadRequest", "ClientError", "ClientIdRequired", "ConnectionClosed", "CorruptRecord",
-    "FlushTimeout", "Forbidden", "GroupNotFound", "IllegalAccessPoint", "IllegalDeliveryTime",
-    "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime", "IllegalKey", "IllegalMessageGroup",
-    "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag", "IllegalTopic",
-    "InvalidReceiptHandle", "LocalProtocolError", "MessageCorrupted", "MessageEmpty", "MessageTooLarge",
-    "MessageTypeConflict", "NoReplica", "NotReady", "NotRecovered", "NotSupported", "NotWritable",
-    "OffsetNotFound", "PeerError", "PropertiesTooLarge", "Refused", "RemoteProtocolError", "ReplicaTimeout",
-    "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
-    "Unavailable", "WhimbrelError", "error_for_code",
+    "AlreadyExists", "BadRequest", "BeyondConfirmed", "ClientError", "ClientIdRequired",
+    "ConnectionClosed", "CorruptRecord", "FlushTimeout", "Forbidden", "GroupNotFound",
+    "IllegalAccessPoint", "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime",
+    "IllegalKey", "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey",
+    "IllegalTag", "IllegalTopic", "InvalidReceiptHandle", "LocalProtocolError", "MessageCorrupted",
+    "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoReplica", "NotReady", "NotRecovered",
+    "NotSupported", "NotWritable", "OffsetNotFound", "PeerError", "PropertiesTooLarge", "QueueNotFound",
+    "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout", "RequestError", "RequestTimeout",
+    "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound", "Unavailable", "WhimbrelError",
+    "error_for_code",
 ]  # fmt: skip
 
 Effect = Literal["none", "unknown", "stored"]
@@ -186,6 +188,19 @@ class IllegalOffset(RequestError):
     code = 40019
 
 
+class RangeGone(IllegalOffset):
+    """A range begins below what is kept: retention, or the deletion of its topic, has passed it."""
+
+    reason = "RANGE_GONE"
+
+
+class BeyondConfirmed(IllegalOffset):
+    """A range ends beyond what is confirmed here: it may be later, or may be at another broker already."""
+
+    reason = "BEYOND_CONFIRMED"
+    retry = True
+
+
 class Forbidden(RequestError):
     """The topic or group does not allow this."""
 
@@ -200,6 +215,13 @@ class TopicNotFound(RequestError):
     reason = "TOPIC_NOT_FOUND"
     grpc = "NOT_FOUND"
     code = 40402
+
+
+class QueueNotFound(RequestError):
+    """The topic has no such queue."""
+
+    reason = "QUEUE_NOT_FOUND"
+    grpc = "NOT_FOUND"
 
 
 class GroupNotFound(RequestError):

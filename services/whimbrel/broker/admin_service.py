@@ -29,7 +29,7 @@ from whimbrel.rpc.handlers import Call, Service, UnaryMethod
 from whimbrel.store.codec import decode_record
 from whimbrel.store.store import MessageStore
 
-__all__ = ["AdminService", "ReplicationView", "SlaveView"]
+__all__ = ["TYPE_NUMBERS", "AdminService", "ReplicationView", "SlaveView"]
 
 _TYPES = {
     admin.MESSAGE_TYPE_UNSPECIFIED: MessageType.NORMAL,
@@ -39,7 +39,7 @@ _TYPES = {
     admin.MESSAGE_TYPE_TRANSACTION: MessageType.TRANSACTION,
     admin.MESSAGE_TYPE_MIXED: MessageType.MIXED,
 }
-_TYPE_NUMBERS = {kind: number for number, kind in _TYPES.items()}  # NORMAL comes last of its two
+TYPE_NUMBERS = {kind: number for number, kind in _TYPES.items()}  # NORMAL comes last of its two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class AdminService:
             read_queues=topic.read_queues,
             write_queues=topic.write_queues,
             permission=topic.permission,
-            message_type=_TYPE_NUMBERS.get(topic.message_type, admin.MESSAGE_TYPE_UNSPECIFIED),
+            message_type=TYPE_NUMBERS.get(topic.message_type, admin.MESSAGE_TYPE_UNSPECIFIED),
             system=self._topics.is_system(topic.name),
         )
 

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.broker.admin_service import AdminService, ReplicationView, SlaveView
 from whimbrel.broker.assignment_service import Assignments
+from whimbrel.broker.bulk_service import BulkService
 from whimbrel.broker.clients import Clients
+from whimbrel.broker.confirmed import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.consuming import Consumer
 from whimbrel.broker.following import LogFollower, MasterAddress
 from whimbrel.broker.groups import GroupTable
@@ -71,6 +73,7 @@ _log = logging.getLogger(__name__)
 
 BEAT_S = 0.5  # of the page; the replicator takes a broker for dead after 3 s
 SWEEP_S = 1.0  # of clients
+SAVE_CONFIRMED_S = 5.0
 RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 HOLD_S = 5.0  # receives wait no longer for this: without a nameserver they are served from what is known here
 REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
@@ -160,6 +163,26 @@ class Broker:
         self.page.broker_name, self.page.broker_id = self.options.name, self.options.id
         self.page.broker_beat_ns = time.monotonic_ns()
         self.page.broker_sleeping = 0
+        self.confirmed = self._open_confirmed()
+        self._undo.append(self.confirmed.close)
+
+    def _open_confirmed(self) -> MasterConfirmed | SlaveConfirmed:
+        """Take up how far the log is confirmed."""
+        options, store, file = self.options, self.store, ConfirmedFile(self.root)
+        if self.master:
+            return MasterConfirmed(
+                self.page,
+                file,
+                self.loop,
+                written=lambda: store.written,
+                kept=store.kept,
+                fallbehind_max=options.slave_fallbehind_max_bytes,
+                synchronous=options.replication == "sync",
+                expected_slaves=options.expected_slaves,
+            )
+        confirmed = SlaveConfirmed(self.page, file, written=lambda: store.written, kept=store.kept)
+        store.on_cut = confirmed.cut
+        return confirmed
 
     async def _open_slave_store(self) -> MessageStore:
         told = False
@@ -271,13 +294,16 @@ class Broker:
         self.sessions = SessionService(self.clients, self.groups, self.consumer, clock=time.monotonic)
         self.metadata = MetadataSource(
             self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets,
-            self.store.queues.floors,
+            self.store.queues.floors, self.confirmed.look,
         )  # fmt: skip
         self.watches = MetadataWatches(
             options.name,
             self.metadata,
             authoritative=lambda log_end: self.leading.authoritative and log_end <= self.store.written,
         )
+        if isinstance(self.confirmed, MasterConfirmed):
+            self.confirmed.on_move = self.watches.confirmed
+            self.sender.on_tick = self.confirmed.note
         self.lease_streams = LeaseStreams(
             options.name,
             self.consumer.ledger,
@@ -315,7 +341,15 @@ class Broker:
             clock=time.monotonic,
         )
         replica = Service(REPLICA_SERVICE, (self.watches.method(), self.lease_streams.method()))
-        return [messaging, admin.service(), replica]
+        bulk = BulkService(
+            self.topics,
+            self.store,
+            confirmed=self.confirmed.look,
+            name=options.name,
+            broker_id=options.id,
+            master=master,
+        )
+        return [messaging, admin.service(), replica, bulk.service()]
 
     def _from_thread(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -377,6 +411,7 @@ class Broker:
             watch=lambda address: watch_metadata(address, self._hello()),
             import_offsets=lambda offsets: None if self.exchanged else self._import_offsets(offsets),
             raise_floors=self.store.raise_floors,
+            confirmed=self._told_confirmed,
         )
         leases = LeaseSync(
             address=lambda: self.address.grpc,
@@ -386,6 +421,10 @@ class Broker:
         )
         for work in (metadata.run(), leases.run()):
             self._undo.append(_ending(asyncio.create_task(work)))
+
+    def _told_confirmed(self, offset: int) -> None:
+        assert isinstance(self.confirmed, SlaveConfirmed)
+        self.confirmed.told(offset)
 
     def _hello(self) -> SlaveHello:
         return SlaveHello(name=self.options.name, broker_id=self.options.id, log_end=self.store.written)
@@ -418,6 +457,7 @@ class Broker:
         jobs: tuple[tuple[float, Callable[[], object]], ...] = (
             (BEAT_S, self._beat),
             (SWEEP_S, self._sweep),
+            (SAVE_CONFIRMED_S, self.confirmed.save),
             (RETENTION_S, lambda: self.store.run_retention(_now_ms())),
             (ROUND_S, self.watches.round),
         )
@@ -532,6 +572,7 @@ class Broker:
 
     def _beat(self) -> None:
         self.page.broker_beat_ns = time.monotonic_ns()
+        self.confirmed.beat()
         if self.master:
             self.leading.look(self.loop.time())
             self._look_at_refusals()
@@ -594,7 +635,7 @@ class Broker:
             log_begin=self.store.min_offset,
             log_end=self.store.written,
             flushed=self.store.flushed,
-            confirmed=page.confirmed if self.master else 0,
+            confirmed=self.confirmed.look(),
             dispatched=self.store.dispatched,
             replicator_alive=alive,
             ha_address=self._own_ha_address() if self.master else page.master_ha,

@@ -27,6 +27,7 @@ class Metadata:
     offsets: str | None = None
     delay_offsets: str | None = None
     queue_floors: str | None = None  # not RocketMQ's: where deleted queues ended
+    confirmed: int | None = None  # up to where the master's log is confirmed
 
     def since(self, told: "Metadata") -> "Metadata":
         """Return what differs from what was told before."""
@@ -36,6 +37,7 @@ class Metadata:
             offsets=self.offsets if self.offsets != told.offsets else None,
             delay_offsets=self.delay_offsets if self.delay_offsets != told.delay_offsets else None,
             queue_floors=self.queue_floors if self.queue_floors != told.queue_floors else None,
+            confirmed=self.confirmed if self.confirmed != told.confirmed else None,
         )
 
     def over(self, older: "Metadata") -> "Metadata":
@@ -46,6 +48,7 @@ class Metadata:
             offsets=older.offsets if self.offsets is None else self.offsets,
             delay_offsets=older.delay_offsets if self.delay_offsets is None else self.delay_offsets,
             queue_floors=older.queue_floors if self.queue_floors is None else self.queue_floors,
+            confirmed=older.confirmed if self.confirmed is None else self.confirmed,
         )
 
 
@@ -60,8 +63,10 @@ class MetadataSource:
         file: OffsetFile,
         offsets: Callable[[], Offsets],
         floors: QueueFloors | None = None,
+        confirmed: Callable[[], int] | None = None,
     ) -> None:
-        """Take the tables; `offsets` returns the groups' committed offsets."""
+        """Take the tables; `offsets` returns the groups' committed offsets, `confirmed` that of the log."""
+        self._confirmed = confirmed
         self._floors = floors
         self._topics, self._groups, self._delays = topics, groups, delays
         self._file, self._offsets = file, offsets
@@ -81,8 +86,12 @@ class MetadataSource:
             queue_floors=self._floors.text if self._floors is not None else None,
         )
 
+    def confirmed(self) -> Metadata:
+        """Return only how far the log is confirmed."""
+        return Metadata(confirmed=self._confirmed() if self._confirmed is not None else None)
+
     def everything(self) -> Metadata:
         """Return all texts."""
         return Metadata(
             offsets=self._file.encode(self._offsets(), pretty=False), delay_offsets=self._delays.text
-        ).over(self.tables())
+        ).over(self.tables().over(self.confirmed()))

@@ -39,8 +39,14 @@ class MetadataSync:
         watch: Watch,
         import_offsets: ImportOffsets,
         raise_floors: Callable[[str], None],
+        confirmed: Callable[[int], None],
     ) -> None:
-        """Take the tables to fill; `raise_floors` is told where the queues of deleted topics ended."""
+        """Take the tables to fill.
+
+        `raise_floors` is told where the queues of deleted topics ended, `confirmed` how far the master's log
+        is confirmed.
+        """
+        self._confirmed = confirmed
         self._topics, self._groups, self._delays = topics, groups, delays
         self._address = address
         self._watch = watch
@@ -86,6 +92,8 @@ class MetadataSync:
 
     def apply(self, metadata: Metadata) -> None:
         """Take over what changed."""
+        if metadata.confirmed is not None:
+            self._confirmed(metadata.confirmed)
         if metadata.topics is not None:
             self._topics.replace_all(metadata.topics)
         if metadata.queue_floors is not None:

@@ -80,6 +80,13 @@ class MetadataWatches:
             for watch in tuple(self._open):
                 watch.tell(tables)
 
+    def confirmed(self) -> None:
+        """Tell all slaves how far the log is confirmed, when that has moved."""
+        if self._open:
+            confirmed = self._source.confirmed()
+            for watch in tuple(self._open):
+                watch.tell_confirmed(confirmed)
+
     def round(self) -> None:
         """Tell all slaves everything that changed; to be called every `ROUND_S`, and it says that we live."""
         if self._open:
@@ -107,6 +114,11 @@ class _Watch:
         """Forget the slave."""
         self._watches.stop(self)
 
+    def tell_confirmed(self, confirmed: Metadata) -> None:
+        """Send how far the log is confirmed, unless that was sent."""
+        if confirmed.confirmed != self._told.confirmed:
+            self.tell(confirmed)
+
     def tell(self, now: Metadata) -> None:
         """Send what differs from what was sent."""
         news = now.since(self._told)
@@ -116,6 +128,7 @@ class _Watch:
             offsets_json=news.offsets,
             delay_offsets_json=news.delay_offsets,
             queue_floors_json=news.queue_floors,
+            confirmed_offset=news.confirmed,
         )
         self._told = news.over(self._told)
         if not self._outbox.send(response):
@@ -327,6 +340,7 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     queue_floors=response.queue_floors_json
                     if response.HasField("queue_floors_json")
                     else None,
+                    confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,
                 )
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error

@@ -89,7 +89,6 @@ class Marks(Protocol):
 
     replica_sleeping: int
     broker_sleeping: int
-    confirmed: int
 
     def live_acks(self) -> list[int]:
         """Acknowledged offsets of the connected slaves."""
@@ -134,6 +133,7 @@ class Sender:
         self.refusal = "the broker has not been accepted by a nameserver yet"  # empty when writes are allowed
         self.waits = durability.sync_flush or durability.acks > 0
         self.on_appended: Callable[[str, Sequence[Any]], None] | None = None  # told of each topic's records
+        self.on_tick: Callable[[], None] | None = None  # called at the end of each tick with an append
         self._store = store
         self._page = page
         self._durability = durability
@@ -208,9 +208,10 @@ class Sender:
             self._loop.call_soon(self._end_tick)
         elif self._index_timer is None:
             self._index_timer = self._loop.call_later(INDEX_WITHIN_S, self._index_rest)
+        if self.on_tick is not None:
+            self.on_tick()
         page = self._page
         if not self.waits:
-            page.confirmed = self._store.written
             if page.replica_sleeping and self._ring_timer is None:
                 self._ring_apart()
             return
@@ -264,9 +265,6 @@ class Sender:
         durability = self._durability
         flushed = self._store.flushed if durability.sync_flush else math.inf
         acknowledged = self._page.acknowledged(durability.acks) if durability.acks else math.inf
-        confirmed = min(flushed, acknowledged, self._store.written)
-        if confirmed > self._page.confirmed:
-            self._page.confirmed = int(confirmed)
         return flushed, acknowledged
 
     def _answer(self, now: float, flushed: float, acknowledged: float) -> None:

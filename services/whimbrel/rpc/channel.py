@@ -7,7 +7,9 @@ import grpc.aio
 
 __all__ = ["open_aio_channel", "open_channel"]
 
-OPTIONS: tuple[tuple[str, Any], ...] = (
+Options = tuple[tuple[str, Any], ...]
+
+OPTIONS: Options = (
     ("grpc.max_receive_message_length", 130 * 1024 * 1024),
     ("grpc.max_send_message_length", 130 * 1024 * 1024),
     # A server that comes back is found within a second: our retries need no help from long pauses.
@@ -24,11 +26,22 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-def open_aio_channel(target: str) -> grpc.aio.Channel:
-    """Return a channel for the running loop; it connects by itself at the first call."""
-    return grpc.aio.insecure_channel(target, options=OPTIONS)
+def open_aio_channel(target: str, options: Options = ()) -> grpc.aio.Channel:
+    """Return a channel for the running loop; it connects by itself at the first call.
+
+    `options` win over the usual ones.
+    """
+    return grpc.aio.insecure_channel(target, options=merged(options))
 
 
-def open_channel(target: str) -> grpc.Channel:
-    """Return a channel for use from threads; it connects by itself at the first call."""
-    return grpc.insecure_channel(target, options=OPTIONS)
+def open_channel(target: str, options: Options = ()) -> grpc.Channel:
+    """Return a channel for use from threads; it connects by itself at the first call.
+
+    `options` win over the usual ones.
+    """
+    return grpc.insecure_channel(target, options=merged(options))
+
+
+def merged(options: Options) -> Options:
+    """Return the usual options with others in their place."""
+    return tuple((dict(OPTIONS) | dict(options)).items()) if options else OPTIONS

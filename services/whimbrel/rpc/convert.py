@@ -59,6 +59,7 @@ __all__ = [
     "timestamp",
     "topic_config",
     "topic_message",
+    "topic_type",
 ]
 
 _TYPE_NUMBERS = {
@@ -325,6 +326,11 @@ def _exponential(policy: v2.ExponentialBackoff, count: int) -> Iterable[float]:
     for _ in range(count):
         yield min(step, most)
         step = min(step * policy.multiplier, most)
+
+
+def topic_type(number: int) -> MessageType:
+    """Return what a topic takes; a type that this version does not know counts as NORMAL."""
+    return _TOPIC_TYPES.get(number, MessageType.NORMAL)  # type: ignore[call-overload,no-any-return]
 
 
 def topic_config(message: admin.Topic) -> TopicConfig:

@@ -12,12 +12,16 @@ on the loop's thread and never block it. A handler that raises a `WhimbrelError`
 by the transport adapter's `fail` function, which each service supplies: the client API answers an OK gRPC
 call with a `Status` in the body, our own services a gRPC status.
 
+A `PulledStreamMethod` is for streams that are long and large: its handler is an asynchronous generator, of
+which the transport takes one response when it has written the one before. So a peer that reads slowly slows
+the generator down, and nothing piles up. It is closed when the peer goes.
+
 Bidirectional streams (Telemetry, Session) get a `StreamHandler`: callbacks in, a bounded outbox out.
 
 Times are seconds of `time.monotonic()`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,6 +30,7 @@ __all__ = [
     "Call",
     "Deferred",
     "Outbox",
+    "PulledStreamMethod",
     "ServerStreamMethod",
     "Service",
     "StreamHandler",
@@ -142,6 +147,18 @@ class ServerStreamMethod:
 
 
 @dataclass(frozen=True, slots=True)
+class PulledStreamMethod:
+    """One request, many responses, each made when the transport asks for it.
+
+    An error that the generator raises ends the stream with its gRPC status, after what was sent.
+    """
+
+    name: str
+    request: type[Any]
+    open: Callable[[Call, Any], AsyncGenerator[Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
 class BidiMethod:
     """Messages both ways for as long as it lasts (or one request in, and a long response stream)."""
 
@@ -156,4 +173,4 @@ class Service:
     """A gRPC service as a list of methods; `name` is the full name, `apache.rocketmq.v2.MessagingService`."""
 
     name: str
-    methods: tuple[UnaryMethod | ServerStreamMethod | BidiMethod, ...]
+    methods: tuple[UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod, ...]

@@ -7,6 +7,11 @@ grpcio starts a task for each call; the adapter adds nothing to that unless the 
 `Deferred`, and then one future. When the caller goes, grpcio cancels the task, and the adapter cancels the
 `Deferred`.
 
+A pulled stream is advanced by its adapter, one response after each completed write: the transport's flow
+control reaches the generator that makes them.
+
+    peer ◄── write ◄── one response ◄── generator        (peer gone, error, the server's stop) ──► closed
+
 A bidirectional stream lives as long as its adapter, which drains the outbox, while a second task reads:
 
     open ──► serving ──(Outbox.close, an error of the handler, the peer gone, the server's stop)──► closed
@@ -24,7 +29,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -39,6 +44,7 @@ from whimbrel.rpc.handlers import (
     BidiMethod,
     Call,
     Deferred,
+    PulledStreamMethod,
     ServerStreamMethod,
     Service,
     StreamHandler,
@@ -238,6 +244,34 @@ def server_stream(
     return grpc.unary_stream_rpc_method_handler(answer)
 
 
+def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams") -> "Adapter":
+    """Adapt a method whose responses are made one at a time, each after the one before was written."""
+
+    async def answer(raw: bytes, context: Context) -> None:
+        call = make_call(path, context)
+        responses: AsyncGenerator[Any, None] | None = None
+        streams.opened(method.name)
+        try:
+            responses = method.open(call, method.request.FromString(raw))
+            async for response in responses:
+                if streams.ending is not None:
+                    raise streams.ending
+                await context.write(response.SerializeToString())
+                del response  # else it stays in memory while the next one is made
+        except (grpc.aio.InternalError, grpc.aio.UsageError):
+            return  # the peer went while a message was being written
+        except DecodeError as error:
+            await abort(context, call, BadRequest(f"the request does not decode: {error}"))
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+            await abort(context, call, known_error(call, error))
+        finally:
+            streams.open_by_method[method.name] -= 1
+            if responses is not None:
+                await responses.aclose()
+
+    return grpc.unary_stream_rpc_method_handler(answer)
+
+
 class StreamOutbox:
     """The sending half of a stream: messages are encoded when queued, and written by `drain`.
 
@@ -301,9 +335,15 @@ class Streams:
         self.open_by_method: dict[str, int] = {}
         self.unread: dict[str, int] = {}  # bytes of answers, by peer
         self.readers: set[asyncio.Task[None]] = set()
+        self.ending: Exception | None = None  # what pulled streams end with instead of the next response
+
+    def opened(self, method: str) -> None:
+        """Count a stream in."""
+        self.open_by_method[method] = self.open_by_method.get(method, 0) + 1
 
     def close(self, error: Exception) -> None:
-        """End all streams."""
+        """End all streams; a pulled one whose peer does not read ends with the server."""
+        self.ending = error
         for outbox in tuple(self.outboxes):
             outbox.close(error)
 
@@ -351,8 +391,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams) -> "Adapter":
             await abort(context, call, known_error(call, error))
             return
         streams.outboxes.add(outbox)
-        count = streams.open_by_method
-        count[method.name] = count.get(method.name, 0) + 1
+        streams.opened(method.name)
         try:
             if method.single_request:
                 receive_only(call, parse, first, handler, outbox)
@@ -363,7 +402,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams) -> "Adapter":
             return  # the peer went while a message was being written
         finally:
             outbox.over = True
-            count[method.name] -= 1
+            streams.open_by_method[method.name] -= 1
             streams.outboxes.discard(outbox)
             handler.closed()
         if outbox.error is not None:
@@ -403,13 +442,18 @@ class Methods(grpc.GenericRpcHandler):
 
 
 def adapt(
-    path: str, method: UnaryMethod | ServerStreamMethod | BidiMethod, streams: Streams, heard: Heard | None
+    path: str,
+    method: UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod,
+    streams: Streams,
+    heard: Heard | None,
 ) -> "Adapter":
     """Return the adapter for a method's kind."""
     if isinstance(method, UnaryMethod):
         return unary(path, method, heard)
     if isinstance(method, ServerStreamMethod):
         return server_stream(path, method, streams.unread, heard)
+    if isinstance(method, PulledStreamMethod):
+        return pulled_stream(path, method, streams)
     return bidi(path, method, streams)
 
 
@@ -450,7 +494,8 @@ async def serve(
 ) -> RunningServer:
     """Start to serve on `host` and `port`; 0 is any free port. Health is served as well.
 
-    `heard` is told of each answered call; of a stream both ways it hears nothing, since those last.
+    `heard` is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
+    those last.
 
     Raises:
         OSError: the port is taken, or the host is not one of this machine's; the text says so.

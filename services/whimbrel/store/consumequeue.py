@@ -252,19 +252,32 @@ class ConsumeQueue:
 
     def stored(self, offset: int, count: int) -> list[Unit]:
         """Read entries from one file."""
+        return list(UNIT.iter_unpack(self.packed(offset, count)))
+
+    def packed_units(self, offset: int, count: int) -> bytes:
+        """Return entries from a number on as they stand: up to `count`, fewer at the end of a file.
+
+        They are read by a call, also where the file is mapped: what is read in bulk is not to stay in memory.
+        """
+        count = min(count, self.max - offset)
+        if count <= 0 or offset < 0:
+            return b""
+        return self.packed(offset, count)
+
+    def packed(self, offset: int, count: int) -> bytes:
+        """Read entries from one file."""
         per_file = self.file_size // UNIT_SIZE
         first = offset - offset % per_file
         try:
             fd = os.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return []
+            return b""
         try:
-            data = os.pread(
+            return os.pread(
                 fd, min(count, first + per_file - offset) * UNIT_SIZE, (offset - first) * UNIT_SIZE
             )
         finally:
             os.close(fd)
-        return list(UNIT.iter_unpack(data))
 
     def search(self, below: int) -> int:
         """Return the number of the first entry that is missing, or whose record is not below an offset."""

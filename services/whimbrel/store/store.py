@@ -119,6 +119,8 @@ class MessageStore:
         self.marker = Marker(root)
         self.dispatched = self.cut_seen = 0
         self.epoch = 0
+        self.kept = 0  # what the log has held without a break since it was open the last time ends here
+        self.on_cut: Callable[[int], None] | None = None  # slave: told where the log was cut
         self.lagging = ""  # why queues could not follow the log; "" when they do
         self.retry_at = 0.0
         self.store_time_ms = 0
@@ -179,6 +181,8 @@ class MessageStore:
         self.dispatcher.queues = self.queues
         mark = QueueMark.load(self.root)
         self.dispatched = cut_queues(self.queues, mark, log_mark, begin, end, self.read_log)
+        lowest = log_mark.lowest_end_since(mark.cut) if mark is not None else -1
+        self.kept = end if lowest is None else min(max(lowest, begin), end)
         self.cut_seen = log_mark.cut
         self.dispatch_to(end, skip_damage=self.dispatched == begin)
         self.queues.follow_log(begin, drop=False)
@@ -596,6 +600,8 @@ class MessageStore:
         self.cut_seen = log_mark.cut
         self.page.dispatched = self.dispatched
         self.save_mark()
+        if self.on_cut is not None:
+            self.on_cut(limit)
 
     # Upkeep.
 

@@ -18,7 +18,7 @@ from whimbrel.store.segments import Segments
 from whimbrel.store.walk import Walk
 from whimbrel.store.watermark import HEADER, LAYOUT, PAGE_BYTES, boot_id
 
-__all__ = ["LogView", "open_index", "store_options"]
+__all__ = ["LogView", "open_index", "page_cells", "store_options"]
 
 EPOCH_CELL, WRITTEN_CELL = 8, 10  # int64 cells of the page of marks, see watermark.py
 
@@ -102,16 +102,21 @@ class LogView:
         return Walk(self.segments.read, self.begin, self.end, self.segments.file_size or 1)
 
 
-def written_mark(root: Path) -> int:
-    """Return the end of the log that the page of marks tells, -1 for none; the page is not touched."""
+def page_cells(root: Path) -> memoryview | None:
+    """Return a copy of the page of marks as int64 cells; None without one of this boot. It is not touched."""
     try:
         page = memoryview((root / "whimbrel" / "watermark").read_bytes())
         if len(page) < PAGE_BYTES or HEADER.unpack_from(page) != (LAYOUT, boot_id()):
-            return -1
+            return None
     except (FileNotFoundError, StoreError):
-        return -1
-    cells = page[:PAGE_BYTES].cast("q")
-    return cells[WRITTEN_CELL] if cells[EPOCH_CELL] else -1
+        return None
+    return page[:PAGE_BYTES].cast("q")
+
+
+def written_mark(root: Path) -> int:
+    """Return the end of the log that the page of marks tells, -1 for none."""
+    cells = page_cells(root)
+    return cells[WRITTEN_CELL] if cells is not None and cells[EPOCH_CELL] else -1
 
 
 def open_index(root: Path, index_slots: int) -> Index:

@@ -144,7 +144,7 @@ class WatermarkPage:
 
     broker_sleeping = SleepCell(BROKER)
     dispatched = Cell(BROKER + 8)  # the log up to here stands in the consume queues
-    confirmed = Cell(BROKER + 16)  # the log up to here is as durable as the broker was asked to make it
+    confirmed = Cell(BROKER + 16)  # every in-sync slave holds the log up to here, see `broker/confirmed.py`
     broker_pid = Cell(BROKER + 24)
     broker_beat_ns = Cell(BROKER + 32)
     broker_id = Cell(BROKER + 40)

@@ -23,8 +23,14 @@ class Tables:
         self.groups = GroupTable(config, auto_create=False, clock=lambda: 7)
         self.delays = DelayOffsets(config)
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self.log_confirmed = 0
         self.source = MetadataSource(
-            self.topics, self.groups, self.delays, OffsetFile(config), lambda: self.offsets
+            self.topics,
+            self.groups,
+            self.delays,
+            OffsetFile(config),
+            lambda: self.offsets,
+            confirmed=lambda: self.log_confirmed,
         )
 
 
@@ -49,6 +55,7 @@ class Slave:
         self.tables = Tables(config)
         self.imported: list[Any] = []
         self.floors: list[str] = []
+        self.confirmed: list[int] = []
         self.sync = MetadataSync(
             self.tables.topics,
             self.tables.groups,
@@ -57,6 +64,7 @@ class Slave:
             watch=lambda address: pytest.fail("not called"),
             import_offsets=self.imported.append,
             raise_floors=self.floors.append,
+            confirmed=self.confirmed.append,
         )
 
 
@@ -115,6 +123,26 @@ def test_watcher_that_does_not_read_begins_anew(tmp_path: Path) -> None:
     outbox.full, count = False, len(outbox.sent)
     master.topics.add(TopicConfig(name="u"))
     assert len(outbox.sent) == count
+
+
+def test_confirmed_offset_goes_out_alone_and_once(tmp_path: Path) -> None:
+    master = Tables(tmp_path / "master")
+    slave = Slave(tmp_path / "slave")
+    master.log_confirmed = 700
+    watches, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", log_end=50))
+    assert outbox.sent[0].confirmed_offset == 700
+    master.log_confirmed = 900
+    watches.confirmed()
+    news = outbox.sent[-1]
+    assert [field.name for field, _ in news.ListFields()] == ["confirmed_offset"]
+    slave.sync.apply(Metadata(confirmed=news.confirmed_offset))
+    assert slave.confirmed == [900]
+    sent = len(outbox.sent)
+    watches.confirmed()
+    assert len(outbox.sent) == sent
+    watches.round()
+    assert len(outbox.sent) == sent + 1 and not outbox.sent[-1].HasField("confirmed_offset")
 
 
 def test_closed_watch_is_forgotten(tmp_path: Path) -> None:
