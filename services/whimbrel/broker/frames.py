@@ -79,21 +79,32 @@ class Frame:
     max_offset: int
 
 
-@dataclass(slots=True)
-class _Span:
-    """A piece of the log that is read at once: wanted records, and what lies between them.
+class _Plan:
+    """What of the log goes into a frame.
 
     Attributes:
-        file_end: where its log file ends.
-        runs: pieces in which wanted records touch, as [begin, end).
-        records: offset and size of each.
+        spans: what is read at once, each as a list of runs; a run is a piece in which wanted records touch:
+        its begin, and the sizes of its records.
+        end: of the last record. limit: the last span goes no further. sizes: of the last run.
     """
 
-    begin: int
-    end: int
-    file_end: int
-    runs: list[list[int]]
-    records: list[tuple[int, int]]
+    __slots__ = ("_file_size", "end", "limit", "sizes", "spans")
+
+    def __init__(self, file_size: int) -> None:
+        self._file_size = file_size
+        self.spans: list[list[tuple[int, list[int]]]] = []
+        self.sizes: list[int] = []
+        self.end = self.limit = -1
+
+    def begin_run(self, offset: int, size: int) -> None:
+        """Add a record that does not touch the last one, to its span if it lies near enough."""
+        if not (0 <= offset - self.end <= GAP_BYTES_MAX and offset + size <= self.limit):
+            self.spans.append([])
+            file_end = offset - offset % self._file_size + self._file_size
+            self.limit = min(file_end, offset + SPAN_BYTES_MAX)
+        self.sizes = [size]
+        self.spans[-1].append((offset, self.sizes))
+        self.end = offset + size
 
 
 class FrameCutter:
@@ -162,13 +173,14 @@ class FrameCutter:
             max_offset=high,
         )
 
-    def _choose(self) -> list[_Span]:
-        """Take entries for one frame, from `position` on; what is wanted of the log."""
-        reading, codes, budget = self._reading, self._reading.codes, self._reading.budget
-        spans: list[_Span] = []
-        scan, filled, sent = SCAN_MAX, 0, self.sent
+    def _choose(self) -> _Plan:
+        """Take entries for one frame, from `position` on; return what is wanted of the log."""
+        reading, codes = self._reading, self._reading.codes
+        plan, budget, sent = _Plan(self._source.file_size), reading.budget, self.sent
+        whole = room = min(FRAME_BYTES_MAX, budget - sent) if budget else FRAME_BYTES_MAX
         position, end = self.position, self.end
-        while position < end and scan > 0:
+        last = min(end, position + SCAN_MAX)
+        while position < last:
             packed = self._source.units(
                 reading.topic, reading.queue_id, position, min(UNITS_AT_ONCE, end - position)
             )
@@ -176,67 +188,52 @@ class FrameCutter:
                 raise IllegalOffset(
                     f"queue {reading.queue_id} of {reading.topic} ends at {position} now: the log was cut"
                 )
-            scan -= len(packed) // UNIT.size
             for offset, size, code in UNIT.iter_unpack(packed):
-                if (codes is not None and code & 0xFFFFFFFF not in codes) or size == FILLER_SIZE:
+                if codes is not None and code & 0xFFFFFFFF not in codes:
                     position += 1
                     continue
-                self.position = position
-                if budget and sent + filled and sent + filled + size > budget:
-                    self.spent = True
-                    return spans
-                if filled and filled + size > FRAME_BYTES_MAX:
-                    return spans
-                if size < RECORD_BYTES_MIN or size > MESSAGE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
-                    self._refuse(position, size, filled)
-                    return spans
-                self._add(spans, offset, size)
-                filled += size
+                if size > room or size < RECORD_BYTES_MIN:
+                    if size == FILLER_SIZE:
+                        position += 1
+                        continue
+                    total = sent + whole - room
+                    self.position = position
+                    self.spent = bool(budget and total and total + size > budget)
+                    if self.spent or plan.spans:
+                        return plan
+                    self._check_size(size)  # it goes alone
+                if offset == plan.end and offset + size <= plan.limit:
+                    plan.end += size
+                    plan.sizes.append(size)
+                else:
+                    plan.begin_run(offset, size)
+                room -= size
                 position += 1
         self.position = position
-        return spans
+        return plan
 
-    def _refuse(self, position: int, size: int, filled: int) -> None:
-        """Raise for a record that can't be sent, unless others go before it."""
-        if filled:
-            return
-        where = f"{self._reading.topic}/{self._reading.queue_id} at offset {position}"
+    def _check_size(self, size: int) -> None:
+        """Raise when the next record can't be sent, whatever goes with it."""
+        where = f"{self._reading.topic}/{self._reading.queue_id} at offset {self.position}"
         if size < RECORD_BYTES_MIN:
             raise CorruptRecord(f"{where}: a queue entry tells of a record of {size} bytes")
-        raise MessageTooLarge(f"{where}: a record of {size} bytes does not fit into {MESSAGE_BYTES_MAX}")
+        if size > MESSAGE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
+            raise MessageTooLarge(f"{where}: a record of {size} bytes does not fit into {MESSAGE_BYTES_MAX}")
 
-    def _add(self, spans: list[_Span], offset: int, size: int) -> None:
-        """Have a record read, with those before it if it lies near enough to them."""
-        end = offset + size
-        if spans:
-            span = spans[-1]
-            gap = offset - span.end
-            if gap == 0 and end <= span.file_end and end - span.begin <= SPAN_BYTES_MAX:
-                span.end = span.runs[-1][1] = end
-                span.records.append((offset, size))
-                return
-            if 0 < gap <= GAP_BYTES_MAX and end <= span.file_end and end - span.begin <= SPAN_BYTES_MAX:
-                span.end = end
-                span.runs.append([offset, end])
-                span.records.append((offset, size))
-                return
-        file_size = self._source.file_size
-        file_end = offset - offset % file_size + file_size
-        spans.append(_Span(offset, end, file_end, [[offset, end]], [(offset, size)]))
-
-    def _read(self, spans: list[_Span]) -> list[bytes | memoryview]:
-        """Return the records of the spans, in order."""
+    def _read(self, plan: _Plan) -> list[bytes | memoryview]:
+        """Return the records, in order."""
         parts: list[bytes | memoryview] = []
         unpack = SIZE_AND_MAGIC.unpack_from
-        for span in spans:
-            data, begin = self._source.span(span.begin, span.end), span.begin
-            for offset, size in span.records:
-                stored, magic = unpack(data, offset - begin)
-                if stored != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
-                    raise CorruptRecord(f"no record of {size} bytes at byte {offset} of the log")
-            if len(span.runs) == 1:
-                parts.append(data)
-            else:
-                view = memoryview(data)
-                parts += [view[first - begin : last - begin] for first, last in span.runs]
+        for runs in plan.spans:
+            begin, (last, sizes) = runs[0][0], runs[-1]
+            data = self._source.span(begin, last + sum(sizes))
+            view = memoryview(data)
+            for offset, sizes in runs:
+                at = first = offset - begin
+                for size in sizes:
+                    stored, magic = unpack(data, at)
+                    if stored != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
+                        raise CorruptRecord(f"no record of {size} bytes at byte {begin + at} of the log")
+                    at += size
+                parts.append(view[first:at])
         return parts
