@@ -105,6 +105,7 @@ class BulkService:
             while first or not cutter.done:
                 first = False
                 async with self._turn:
+                    self._check_queue(request.topic, request.queue_id)  # it may be deleted meanwhile
                     frame = cutter.next(self._confirmed())
                     await asyncio.sleep(0)
                 response = bulk.ReadRecordsResponse(

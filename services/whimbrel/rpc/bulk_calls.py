@@ -12,7 +12,7 @@ Errors are typed: RangeGone, BeyondConfirmed, IllegalOffset, TopicNotFound, Queu
 what a broker that can't be reached gives. They may come after frames.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -236,7 +236,7 @@ def checksum_log(
 
 def stream_blocking(
     channel: grpc.Channel, call: OutboundStream[T], *, timeout_s: float | None = None
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """Make the call and yield its answers as they are asked for; closing the iterator ends the call.
 
     Raises:
@@ -255,7 +255,7 @@ def stream_blocking(
 
 async def stream(
     channel: grpc.aio.Channel, call: OutboundStream[T], *, timeout_s: float | None = None
-) -> AsyncIterator[T]:
+) -> AsyncGenerator[T, None]:
     """Make the call on a loop and yield its answers as they are asked for; errors as in `stream_blocking`."""
     open_stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
     answers = open_stream(call.payload, timeout=timeout_s)

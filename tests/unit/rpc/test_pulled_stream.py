@@ -134,7 +134,7 @@ async def test_slow_reader_slows_the_maker_down() -> None:
         for _ in range(20):
             await anext(frames)
         assert await quiet(source) <= 21 + IN_FLIGHT_MAX
-        await frames.aclose()  # type: ignore[attr-defined]
+        await frames.aclose()
         await eventually(lambda: source.closed)
         assert source.made <= 22 + IN_FLIGHT_MAX
 
