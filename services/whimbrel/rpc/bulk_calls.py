@@ -7,7 +7,7 @@
 
     async for frame in stream(channel, read_records(...), timeout_s=30.0)   the same on a loop
 
-A frame is fetched when it is asked for, so who stops asking holds one or two MiB and the broker little more.
+A frame is fetched when it is asked for: who stops asking holds some 4 MiB, and the broker 3 MiB.
 Errors are typed: RangeGone, BeyondConfirmed, IllegalOffset, TopicNotFound, QueueNotFound, CorruptRecord, and
 what a broker that can't be reached gives. They may come after frames.
 """
@@ -49,7 +49,12 @@ Isolation = Literal["confirmed", "latest"]
 
 BULK = "/whimbrel.bulk.v1.BulkService/"
 MESSAGE_BYTES_MAX = 8 << 20  # brokers send frames of 1 MiB, and a record larger than that alone
-OPTIONS: tuple[tuple[str, Any], ...] = (("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),)
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # What may be on its way for each stream. Left to itself, gRPC lets it grow to 16 MiB as soon as it can.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2 << 20),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
