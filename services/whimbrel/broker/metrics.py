@@ -426,7 +426,7 @@ def replication(broker: "Broker") -> list[Family]:
             Family(
                 name="whimbrel_replication_in_sync_slaves",
                 kind="gauge",
-                help="Connected slaves that lack at most `slave_fallbehind_max_bytes`.",
+                help="Connected slaves that lack less than `slave_fallbehind_max_bytes`.",
                 read=lambda: [((), broker.sender.near_slaves())],
             )
         )

@@ -39,7 +39,9 @@ class BrokerOptions:
     auto_create_groups: bool = option(False, help="a receive creates its group")
     slave_read_enable: bool = option(False, help="pulls far behind are sent to a slave")
     # RocketMQ's haSlaveFallbehindMax.
-    slave_fallbehind_max_bytes: int = option(256 * _MIB, help="a slave that lacks more does not count")
+    slave_fallbehind_max_bytes: int = option(
+        256 * _MIB, help="a slave that lacks as much does not count", minimum=1
+    )
     sync_flush_timeout_ms: int = option(5000, help="how long a send waits for the disk", minimum=1)
     slave_timeout_ms: int = option(3000, help="how long a send waits for slaves", minimum=1)
     commitlog_file_size: int = option(1 << 30, help="bytes; that of existing files wins", minimum=64 * 1024)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from whimbrel.broker.confirmed import in_sync
 from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
 from whimbrel.wakeup import WAKE_POLL_S
 
@@ -46,7 +47,7 @@ class Durability:
 
     Attributes:
         sync_flush: the record is on the local disk. acks: so many connected slaves hold it; 0 for
-        asynchronous replication. fallbehind_max: bytes; a slave that lacks more does not count when a send
+        asynchronous replication. fallbehind_max: bytes; a slave that lacks as many does not count when a send
         asks whether there are enough.
     """
 
@@ -162,7 +163,7 @@ class Sender:
             found = self.near_slaves()
             if found < needed:
                 raise NoReplica(
-                    f"{found} of {needed} slaves are connected and lack at most"
+                    f"{found} of {needed} slaves are connected and lack less than"
                     f" {self._durability.fallbehind_max} bytes; nothing was stored"
                 )
 
@@ -172,11 +173,10 @@ class Sender:
         return len(self._parked)
 
     def near_slaves(self) -> int:
-        """Return how many connected slaves lack at most `fallbehind_max` bytes; may run in any thread."""
+        """Return how many connected slaves lack less than `fallbehind_max` bytes; may run in any thread."""
         if not self._page.replica_alive(int(self._loop.time() * 1e9)):
             return 0  # a killed replicator leaves its last acknowledgements in the page
-        nearest = self._store.written - self._durability.fallbehind_max
-        return sum(ack >= nearest for ack in self._page.live_acks())
+        return len(in_sync(self._page.live_acks(), self._store.written, self._durability.fallbehind_max))
 
     def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Check and append; all messages go to one queue. Returns where each went."""

@@ -72,7 +72,7 @@ def stream_family(server: RunningServer) -> Family:
         name="whimbrel_streams",
         kind="gauge",
         labels=("method",),
-        help="Open streams both ways, by method.",
+        help="Open streams, both ways or of bulk readers, by method.",
         read=lambda: [((method,), count) for method, count in list(server.streams.open_by_method.items())],
     )
 
