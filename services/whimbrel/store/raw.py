@@ -25,6 +25,7 @@ class RawRecords:
         """Take the store; all calls come from its thread."""
         self._store = store
         self.file_size = store.file_size
+        self._begin = -1  # of the log, when the queues were last made to begin there
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue, None when nothing was ever stored in it."""
@@ -32,6 +33,11 @@ class RawRecords:
 
     def queue_range(self, topic: str, queue_id: int, log_end: int) -> tuple[int, int, int]:
         """Return (first offset, first one not below `log_end`, next offset) of a queue."""
+        begin = self._store.min_offset
+        if begin != self._begin:
+            # A slave's replicator moves it; nobody is to be told of records that are gone.
+            self._store.queues.follow_log(begin, drop=False)
+            self._begin = begin
         queue = self._store.queues.get(topic, queue_id)
         return (queue.min, confirmed_offset(queue, log_end), queue.max) if queue is not None else (0, 0, 0)
 

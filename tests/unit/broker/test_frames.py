@@ -128,13 +128,13 @@ def test_a_read_with_many_gaps_is_bounded() -> None:
     assert max(end - begin for begin, end in store.reads) <= SPAN_BYTES_MAX
 
 
-def test_frames_hold_whole_records_up_to_a_mebibyte() -> None:
+def test_frames_hold_whole_records_up_to_their_bound() -> None:
     store = FakeStore()
     for _ in range(30):
-        store.add(100_000)
+        store.add(25_000)
     found = frames(store)
     assert [frame.next_offset for frame in found] == [10, 20, 30]
-    assert all(len(frame.records) == 1_000_000 <= FRAME_BYTES_MAX for frame in found)
+    assert all(len(frame.records) == 250_000 <= FRAME_BYTES_MAX for frame in found)
     assert content(found) == b"".join(store.records)
 
 
@@ -221,12 +221,12 @@ def test_fillers_are_passed() -> None:
 def test_budget_ends_the_range_before_the_record_that_is_too_much_but_not_before_the_first() -> None:
     store = FakeStore()
     for _ in range(10):
-        store.add(200_000)
+        store.add(50_000)
     assert [frame.next_offset for frame in frames(store, budget=1)] == [1]
-    assert [frame.next_offset for frame in frames(store, budget=400_000)] == [2]
-    assert [frame.next_offset for frame in frames(store, budget=599_999)] == [2]
-    assert [frame.next_offset for frame in frames(store, budget=1_300_000)] == [5, 6]
-    assert [frame.next_offset for frame in frames(store, budget=1_000_000)] == [5]
+    assert [frame.next_offset for frame in frames(store, budget=100_000)] == [2]
+    assert [frame.next_offset for frame in frames(store, budget=149_999)] == [2]
+    assert [frame.next_offset for frame in frames(store, budget=325_000)] == [5, 6]
+    assert [frame.next_offset for frame in frames(store, budget=250_000)] == [5]
     assert [frame.next_offset for frame in frames(store, start=8, budget=10**9)] == [10]
 
 
@@ -281,7 +281,7 @@ def test_what_cannot_be_served_is_refused_by_name(
 def test_retention_that_passes_the_reader_is_named() -> None:
     store = FakeStore()
     for _ in range(30):
-        store.add(100_000)
+        store.add(25_000)
     cut = cutter(store)
     cut.next(1 << 60)
     store.low = 11
@@ -292,7 +292,7 @@ def test_retention_that_passes_the_reader_is_named() -> None:
 def test_log_that_is_cut_below_the_reader_is_named() -> None:
     store = FakeStore()
     for _ in range(30):
-        store.add(100_000)
+        store.add(25_000)
     cut = cutter(store)
     cut.next(1 << 60)
     del store.entries[10:]

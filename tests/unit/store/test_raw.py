@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import goldens
-from storekit import NOW, OPTIONS, make_draft, open_master
+from storekit import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import CorruptRecord, RangeGone, StoreError
 from whimbrel.store.codec import FILLER_SIZE, UNIT
 from whimbrel.store.commitlog import LogWriter
@@ -143,6 +143,28 @@ def test_store_knows_what_its_log_has_kept_since_the_last_time(tmp_path: Path) -
         store.append(make_draft(number))
     assert store.kept == ends[9] < store.written
     store.close()
+
+
+def test_slaves_queues_begin_where_its_log_does_at_once(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    root.mkdir()
+    master = open_master(tmp_path / "m")
+    for number in range(60):
+        master.append(make_draft(number, size=4000))
+    log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)
+    while log.end < master.written:
+        log.append_raw(log.end, memoryview(master.read_log(log.end, master.written - log.end)))
+    log.publish()
+    slave = MessageStore.open_slave(root, OPTIONS, clock=lambda: NOW)
+    raw = RawRecords(slave)
+    assert raw.queue_range("topic", 0, slave.written) == (0, 60, 60)
+    slave.page.begin = 2 * FILE  # as the replicator does when it removes files
+    low, _, high = raw.queue_range("topic", 0, slave.written)
+    offset, size, _ = slave.queue_units("topic", 0, low, 1)[0]
+    assert (low > 0, high) == (True, 60)
+    assert raw.span(offset, offset + size) == master.read(offset, size)
+    for one in (slave, log, master):
+        one.close()
 
 
 def test_slave_is_told_where_its_log_was_cut(tmp_path: Path) -> None:
