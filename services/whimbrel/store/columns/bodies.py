@@ -33,7 +33,9 @@ def crc_good(records: Records) -> Mask:
         crc(data[start:end])
         for start, end in zip(records.body_start.tolist(), records.body_end.tolist(), strict=True)
     ]
-    return (np.array(found, dtype=np.int64) & 0x7FFFFFFF) == records.ints("body_crc") & 0x7FFFFFFF
+    stored = records.ints("body_crc") & 0x7FFFFFFF
+    good: Mask = np.array(found, dtype=np.int64) & 0x7FFFFFFF == stored
+    return good
 
 
 def compressed(records: Records) -> Ints:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BYTES_MAX", "Ints", "Mask", "Records", "Stop", "Walked", "fault_at", "frame", "walk"]
 
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 BYTES_MAX = 2**31 - 1  # positions become the 32-bit offsets of Arrow's arrays
 SIZE_AND_MAGIC = struct.Struct(">iI")
@@ -67,7 +67,7 @@ class Stop(StrEnum):
     DAMAGE = "damage"  # no record
 
 
-def gather(data: memoryview, positions: Ints, kind: str) -> npt.NDArray[np.void]:
+def gather(data: memoryview, positions: Ints, kind: str) -> npt.NDArray[Any]:
     """Return the item of a numpy type (`V88`, `>u2`) that stands at each position."""
     length = np.dtype(kind).itemsize
     return np.ndarray((max(len(data) - length + 1, 0),), kind, data, 0, (1,))[positions]

@@ -115,4 +115,5 @@ def within(queues: Mapping[tuple[str, int], Range], topics: Topics, records: Rec
         queue_id = (kind & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
         first, last = queues.get((topics.names[kind >> 32], queue_id), (0, 0))
         limits[number] = max(first, I64_MIN), min(last, I64_MAX)
-    return (offsets >= limits[which, 0]) & (offsets < limits[which, 1])
+    wanted: Mask = (offsets >= limits[which, 0]) & (offsets < limits[which, 1])
+    return wanted

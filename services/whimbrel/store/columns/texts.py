@@ -24,7 +24,7 @@ from whimbrel.store.columns.records import Ints, Mask, Records, gather
 __all__ = ["Pairs", "hosts", "offset_ids", "slices", "texts"]
 
 HOST_V4_BYTES, HOST_V6_BYTES = 8, 20
-BITS = 64  # names told apart by one bit of an integer each
+TABLE_WIDTH = 64  # names told apart at once; more than most logs have
 HEX_DIGITS = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), "S2")
 
 
@@ -62,7 +62,8 @@ class Pairs:
         _, borders, data = self.text.buffers()
         self.buffer: pa.Buffer = data if data is not None else pa.py_buffer(b"")
         offsets = np.frombuffer(borders, np.int32)[: self.count + 1] if self.count else np.zeros(1, np.int32)
-        self.data = np.frombuffer(self.buffer, np.uint8)[: int(offsets[-1])] if len(self.buffer) else NOTHING
+        self.letters = memoryview(self.buffer)[: int(offsets[-1])]
+        self.data = np.frombuffer(self.letters, np.uint8) if len(self.letters) else NOTHING
         self.row, self.start, self.end = split(self.data, offsets)
         self.middle = self.end
         self.find_middles()
@@ -85,6 +86,11 @@ class Pairs:
             self.middle = self.middle[which]
 
     @cached_property
+    def lengths(self) -> Ints:
+        """How long each name is."""
+        return self.middle - self.start
+
+    @cached_property
     def names(self) -> pa.Array:
         """The name of each pair."""
         return slices(self.buffer, self.start, self.middle, pa.string())
@@ -101,36 +107,38 @@ class Pairs:
         return pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
 
     def unique(self) -> None:
-        """Drop pairs whose name comes again in the same record.
+        """Drop pairs whose name comes again in the same record, of which real logs have few.
 
-        Real logs have such records (RocketMQ's batches), but few: one bit for each name, or for several,
-        tells which records may be among them, and only those are sorted.
+        Counted in a table of records by names; many names share the columns of the table.
         """
         if not len(self.row):
             return
         codes = np.asarray(self.names.dictionary_encode().indices).astype(np.int64)
-        begins = np.flatnonzero(np.diff(self.row, prepend=-1))
-        seen = np.bitwise_or.reduceat(np.uint64(1) << (codes % BITS).astype(np.uint64), begins)
-        counts = np.diff(begins, append=len(self.row))
-        suspects = np.bitwise_count(seen) != counts
-        if not suspects.any():
+        kinds = int(codes.max()) + 1
+        width = min(kinds, TABLE_WIDTH)
+        cells = self.row * width + (codes if kinds == width else codes % width)
+        table = np.bincount(cells, minlength=self.count * width)
+        if int(table.max()) == 1:
             return
-        among = np.flatnonzero(np.repeat(suspects, counts))
-        marks = self.row[among] * (int(codes.max()) + 1) + codes[among]
+        suspects = table.reshape(self.count, width).max(axis=1) > 1
+        among = np.flatnonzero(suspects[self.row])
+        marks = self.row[among] * kinds + codes[among]
         _, last = np.unique(marks[::-1], return_index=True)
         which = np.ones(len(self.row), np.bool_)
         which[among] = False
         which[among[len(among) - 1 - last]] = True
         if not which.all():
             self.keep(which)
-            for name in ("names", "values", "offsets"):
+            for name in ("names", "values", "offsets", "lengths"):
                 self.__dict__.pop(name, None)
 
     def find(self, name: bytes) -> tuple[Ints, Ints]:
         """Return the records that have a property, and for each of them the pair that counts."""
-        found = np.flatnonzero(self.middle - self.start == len(name))
-        for place, byte in enumerate(name):
-            found = found[self.data[self.start[found] + place] == byte]
+        found = np.flatnonzero(self.lengths == len(name))
+        step = 4 if len(name) % 4 == 0 else 1  # the names that matter have 4 or 8 letters
+        for place in range(0, len(name), step):
+            letters = gather(self.letters, self.start[found] + place, f"<u{step}")
+            found = found[letters == int.from_bytes(name[place : place + step], "little")]
         rows = self.row[found]
         last = np.append(rows[1:] != rows[:-1], True) if len(rows) else np.zeros(0, np.bool_)
         return rows[last], found[last]
@@ -147,17 +155,15 @@ NOTHING = np.zeros(0, np.uint8)
 
 def split(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int32]) -> tuple[Ints, Ints, Ints]:
     """Cut texts that stand side by side at each 0x02; return row, start and end of the parts."""
-    count = len(offsets) - 1
     commas = np.flatnonzero(data == 2)
-    last = np.searchsorted(commas, offsets[1:]) + np.arange(count)  # the part that a text ends with
-    ends = np.empty(len(commas) + count, np.int64)
-    within = np.ones(len(ends), np.bool_)
-    within[last] = False
-    ends[last] = offsets[1:]
-    ends[within] = commas
-    starts = np.zeros_like(ends)
-    starts[1:] = ends[:-1] + within[:-1]
-    return np.repeat(np.arange(count), np.diff(last, prepend=-1)), starts, ends
+    # A text's end stands where the next text may have its first comma, and goes before it.
+    borders = np.concatenate([offsets[1:].astype(np.int64) * 2, commas * 2 + 1])
+    borders.sort(kind="stable")  # merges two runs that are sorted already
+    ends, commas = borders >> 1, borders & 1
+    starts, rows = np.zeros_like(ends), np.zeros_like(ends)
+    np.add(ends[:-1], commas[:-1], out=starts[1:])
+    np.cumsum(1 - commas[:-1], out=rows[1:])
+    return rows, starts, ends
 
 
 def spread(values: pa.Array, rows: Ints, count: int) -> pa.Array:
