@@ -80,7 +80,7 @@ class Records:
     Attributes:
         data: the bytes in which they lie; no more than `BYTES_MAX`.
         positions: of their first bytes in `data`, ascending.
-        head: their fixed fields; hosts only of those that have no IPv6 host.
+        head: their fixed fields; hosts only where they are IPv4.
         body_start, body_end, topic_start, topic_end: positions in `data`; the property text begins two bytes
             behind the topic and goes to the end of the record.
     """
@@ -203,9 +203,9 @@ def straighten(
     """Copy the fields behind IPv6 hosts to where they would stand behind IPv4 hosts."""
     bytes_of = head.view(np.uint8).reshape(-1, HEAD_BYTES)
     places = positions[which]
-    stored = gather(data, places + 56 + born[which], "V8")
+    middle = gather(data, places + 56 + born[which], "V16")  # store timestamp, and the host when it is IPv4
     tail = gather(data, places + 72 + more[which], "V16")
-    bytes_of[which, 56:64] = stored.view(np.uint8).reshape(-1, 8)
+    bytes_of[which, 56:72] = middle.view(np.uint8).reshape(-1, 16)
     bytes_of[which, 72:88] = tail.view(np.uint8).reshape(-1, 16)
 
 
