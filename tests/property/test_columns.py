@@ -122,8 +122,8 @@ def test_bytes_changed_anywhere_are_records_or_damage_just_as_the_plain_reader_s
 def logs(draw: st.DrawFn) -> Log:
     """Make a log of some files; bodies hold records, blanks and magic, older ones lie behind blanks."""
     chance = random.Random(draw(st.integers(0, 2**32)))
-    log = Log(draw(st.integers(500, 1000)), remains=columnkit.ghosts)
-    for number in range(draw(st.integers(0, 12))):
+    log = Log(draw(st.integers(500, 2500)), remains=columnkit.ghosts)
+    for number in range(draw(st.integers(0, 20))):
         body = draw(
             st.one_of(
                 st.binary(max_size=60),

@@ -53,10 +53,11 @@ def inflate(body: memoryview, sys_flag: int) -> bytes:
     compressor = sys_flag >> COMPRESSOR_SHIFT & COMPRESSOR_MASK
     try:
         if compressor in ZLIB:
-            return inflate_zlib(body)
-        if compressor not in ARROW_NAMES:
+            plain = inflate_zlib(body)
+        elif compressor in ARROW_NAMES:
+            plain = inflate_frames(body, ARROW_NAMES[compressor])
+        else:
             raise CorruptRecord(f"the body is compressed by {compressor}, which is unknown")
-        plain = inflate_frames(body, ARROW_NAMES[compressor])
     except (zlib.error, OSError) as error:
         raise CorruptRecord(f"the body does not decompress: {error}") from error
     if len(plain) > INFLATED_BYTES_MAX:

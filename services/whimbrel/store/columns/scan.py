@@ -9,7 +9,8 @@ records are does not depend on where reading begins:
   bytes are damaged up to the next record. The split whose last record ends there reports that (as `faults`).
 - Reading that begins within a file looks for the first record or blank. Bodies may hold the magic, and even
   whole records, but those name other places. Behind a blank there may be remains of an older log that name
-  their places rightly; so near the end of a file, where a blank may be, reading begins further back.
+  their places rightly; so near the end of a file, where a blank may be, reading begins further back. A blank
+  is never longer than a record, so twice that before the end of its file a record is found that leads to it.
 
 Weak point: whoever can make a body that holds a record with the very offset at which it will be stored can
 have that found by a split that begins between the two heads.
@@ -19,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from whimbrel.store.codec import BLANK_MAGIC, record_fault
+from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, record_fault
 from whimbrel.store.columns.records import SIZE_AND_MAGIC, Records, Stop, walk
 from whimbrel.store.walk import RECORD_SIZE_MIN
 
@@ -27,9 +28,10 @@ __all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Fault", "Scan"]
 
 CHUNK_BYTES = 8 * 1024 * 1024  # read at a time: some batches' worth
 BEHIND_BYTES = 64 * 1024  # read behind a split for its last record, and at a time when looking for one
-RECORD_BYTES_MAX = 32 * 1024 * 1024  # 4 MiB and a little by default; RocketMQ's limit can be raised
+RECORD_BYTES_MAX = 16 * 1024 * 1024  # 4 MiB and a little by default; RocketMQ's limit can be raised
 
 MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
+RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)
 SHORT = "the file is shorter than the log"
 PLACE_AT, PLACE_END = 28, 36
 
@@ -118,8 +120,9 @@ class Scan:
         if self.begin >= self.end:
             return self.end, False
         at, file_end = self.begin, self.file_end(self.begin)
-        if file_end - at <= self.record_bytes_max:
-            at = max(file_end - self.file_size, file_end - self.record_bytes_max)
+        tail = 2 * self.record_bytes_max + SIZE_AND_MAGIC.size
+        if file_end - at <= tail:
+            at = max(file_end - self.file_size, file_end - tail)
         return (at, True) if at % self.file_size == 0 else (self.find(at), False)
 
     def owned(self, records: Records, base: int) -> Iterator[Records]:
@@ -178,7 +181,7 @@ class Scan:
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
         if magic == BLANK_MAGIC:
             return trusted or bool(size == file_end - at)
-        if int.from_bytes(head[PLACE_AT:PLACE_END], "big") != at:
+        if magic not in RECORD_MAGICS or int.from_bytes(head[PLACE_AT:PLACE_END], "big") != at:
             return False
         if not RECORD_SIZE_MIN <= size <= min(file_end - at, self.limit - at, self.record_bytes_max):
             return False
