@@ -167,6 +167,7 @@ def scanned(
             file_size=file_size,
             chunk_bytes=chunk_bytes,
             record_bytes_max=record_bytes_max,
+            on_fault="skip",
         )
         for some in scan:
             assert isinstance(some, Records)

@@ -26,6 +26,7 @@ from whimbrel.store.columns import (
     KAFKA_COLUMNS,
     Corrupt,
     Decoder,
+    Mask,
     Records,
     Selection,
     Stop,
@@ -292,10 +293,11 @@ def test_a_selection_wants_what_its_fields_say_together() -> None:
 def test_a_predicate_sees_fixed_fields_and_topics_before_anything_else_is_decoded() -> None:
     data, all_of = mixed()
 
-    def even_payments(records: Records) -> object:
+    def even_payments(records: Records) -> Mask:
         topics = Topics.of(records)
         payments = topics.ids == topics.names.index("payments")
-        return payments & (records.ints("physical_offset") % 20 == 0)
+        wanted: Mask = payments & (records.ints("physical_offset") % 20 == 0)
+        return wanted
 
     decoder = Decoder(["physicalOffset"], predicate=even_payments, selection=Selection(queue_ids={0}))
     assert [row["physicalOffset"] for row in rows_of(data, decoder)] == places(

@@ -8,6 +8,7 @@ import pytest
 import columnkit
 import goldens
 from columnkit import HOST_V4, HOST_V6, Log, Row, record
+from whimbrel.errors import CorruptRecord
 from whimbrel.store.codec import StoredMessage, decode_record
 from whimbrel.store.view import LogView
 
@@ -61,6 +62,7 @@ def splits(data: bytes, log: Log, size: int) -> tuple[list[Records], list[Fault]
             limit=len(data),
             file_size=log.file_size,
             record_bytes_max=max(log.sizes()) + 8,
+            on_fault="skip",
         )
         found += scan
         faults += scan.faults
@@ -146,7 +148,13 @@ def test_a_file_that_is_shorter_than_the_log_is_told_once_and_the_next_is_read()
         faults: list[Fault] = []
         for begin in range(0, log.end, size):
             scan = Scan(
-                read, begin, begin + size, limit=log.end, file_size=log.file_size, record_bytes_max=500
+                read,
+                begin,
+                begin + size,
+                limit=log.end,
+                file_size=log.file_size,
+                record_bytes_max=500,
+                on_fault="skip",
             )
             found += scan
             faults += scan.faults
@@ -182,7 +190,17 @@ def test_a_record_larger_than_a_chunk_is_read_whole_and_one_beyond_the_bound_is_
         wanted = [at for at in log.positions if at >= begin]
         assert [row["physicalOffset"] for row in rows] == wanted and not scan.faults
         assert [len(row["body"]) for row in rows] == [5, 4 * 1024 * 1024, 4][-len(wanted) :]
-    scan = Scan(read, 0, log.end, limit=log.end, file_size=log.file_size, record_bytes_max=100_000)
+    with pytest.raises(CorruptRecord, match=f"damaged at {log.positions[1]}: a record with a size of 41"):
+        list(Scan(read, 0, log.end, limit=log.end, file_size=log.file_size, record_bytes_max=100_000))
+    scan = Scan(
+        read,
+        0,
+        log.end,
+        limit=log.end,
+        file_size=log.file_size,
+        record_bytes_max=100_000,
+        on_fault="skip",
+    )
     assert [at for records in scan for at in records.positions.tolist()] == [0, 0]
     assert [fault.offset for fault in scan.faults] == [log.positions[1]]
 

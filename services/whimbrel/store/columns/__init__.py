@@ -20,9 +20,16 @@ bulk service.
 Needs numpy and pyarrow, which whimbrel does without otherwise: only what runs beside Spark imports this.
 """
 
-from whimbrel.store.columns.decoder import BATCH_BYTES_MAX, BATCH_ROWS_MAX, Corrupt, Decoder, OnCorrupt
-from whimbrel.store.columns.records import Records, Stop, Walked, frame, walk
-from whimbrel.store.columns.scan import Fault, Scan
+from whimbrel.store.columns.decoder import (
+    BATCH_BYTES_MAX,
+    BATCH_ROWS_MAX,
+    Corrupt,
+    Decoder,
+    OnCorrupt,
+    Predicate,
+)
+from whimbrel.store.columns.records import Mask, Records, Stop, Walked, frame, walk
+from whimbrel.store.columns.scan import Fault, OnFault, Scan
 from whimbrel.store.columns.schema import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
 from whimbrel.store.columns.selection import EVERYTHING, Selection, Topics
 
@@ -36,7 +43,10 @@ __all__ = [
     "Corrupt",
     "Decoder",
     "Fault",
+    "Mask",
     "OnCorrupt",
+    "OnFault",
+    "Predicate",
     "Records",
     "Scan",
     "Selection",

@@ -6,7 +6,7 @@ records are does not depend on where reading begins:
 - A record is what has the magic, names its own place, and has parts that make up its size. The CRC is no part
   of it: a record whose body has rotted still is one, and is the decoder's to report.
 - Behind a record stands the next one, or a blank, which voids the rest of its file. Where neither stands, the
-  bytes are damaged up to the next record. The split whose last record ends there reports that (as `faults`).
+  bytes are damaged up to the next record. The split whose last record ends there reports that.
 - Reading that begins within a file looks for the first record or blank. Bodies may hold the magic, and even
   whole records, but those name other places. Behind a blank there may be remains of an older log that name
   their places rightly; so near the end of a file, where a blank may be, reading begins further back. A blank
@@ -19,12 +19,14 @@ have that found by a split that begins between the two heads.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+from whimbrel.errors import CorruptRecord
 from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, record_fault
 from whimbrel.store.columns.records import SIZE_AND_MAGIC, Records, Stop, walk
 from whimbrel.store.walk import RECORD_SIZE_MIN
 
-__all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Fault", "Scan"]
+__all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Fault", "OnFault", "Scan"]
 
 CHUNK_BYTES = 8 * 1024 * 1024  # read at a time: some batches' worth
 BEHIND_BYTES = 64 * 1024  # read behind a split for its last record, and at a time when looking for one
@@ -32,6 +34,7 @@ RECORD_BYTES_MAX = 16 * 1024 * 1024  # 4 MiB and a little by default; RocketMQ's
 
 MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
 RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)
+OnFault = Literal["fail", "skip"]
 SHORT = "the file is shorter than the log"
 PLACE_AT, PLACE_END = 28, 36
 
@@ -48,7 +51,7 @@ class Scan:
     """The records that begin in [begin, end) of a log, chunk by chunk.
 
     Attributes:
-        faults: damage met so far.
+        faults: damage met so far, when it is to be skipped.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Scan:
         file_size: int,
         chunk_bytes: int = CHUNK_BYTES,
         record_bytes_max: int = RECORD_BYTES_MAX,
+        on_fault: OnFault = "fail",
     ) -> None:
         """Set out; nothing is read before the first record is asked for.
 
@@ -70,10 +74,12 @@ class Scan:
                 its writer or a recovery tell it. What would go beyond it is damage.
             file_size: of each file of the log.
             record_bytes_max: a size beyond this is damage.
+            on_fault: what to do about damage: raise CorruptRecord, or note it and go on behind it.
         """
         self.read, self.begin, self.end = read, begin, min(end, limit)
         self.limit, self.file_size = limit, file_size
         self.chunk_bytes, self.record_bytes_max = min(chunk_bytes, record_bytes_max), record_bytes_max
+        self.on_fault = on_fault
         self.faults: list[Fault] = []
         self.last = -1  # where the record met last begins
 
@@ -81,6 +87,7 @@ class Scan:
         """Give the records, in the order of the log.
 
         Raises:
+            CorruptRecord: the log is damaged, and damage is not to be skipped.
             IllegalOffset: `read` does, when a file of the log is gone.
         """
         at, chained = self.first()
@@ -133,10 +140,17 @@ class Scan:
             yield records
 
     def note(self, offset: int, what: str) -> None:
-        """Note damage, unless it stands behind another split's record and so is that one's to report."""
+        """Note damage, unless it stands behind another split's record and so is that one's to report.
+
+        Raises:
+            CorruptRecord: that is what is to be done about it.
+        """
         owner = offset if offset % self.file_size == 0 else self.last
-        if owner >= self.begin:
-            self.faults.append(Fault(offset, what))
+        if owner < self.begin:
+            return
+        if self.on_fault == "fail":
+            raise CorruptRecord(f"the log is damaged at {offset}: {what}")
+        self.faults.append(Fault(offset, what))
 
     def file_end(self, offset: int) -> int:
         """Return where the file ends that holds an offset."""
