@@ -132,6 +132,20 @@ def test_version_2_records_have_a_topic_length_of_two_bytes(draft: RecordDraft, 
     assert not record_fault(bytes(record), 0, place)
 
 
+def test_a_record_that_claims_a_place_before_the_log_still_has_an_id() -> None:
+    draft = RecordDraft.from_properties(
+        topic="t",
+        queue_id=0,
+        body=b"",
+        properties=b"",
+        born_timestamp=0,
+        born_host=pack_host("10.0.0.1", 1),
+        store_host=pack_host("10.0.0.1", 1),
+    )
+    message = decode_record(encode_record(draft, physical_offset=-2, queue_offset=0, store_timestamp=0))
+    assert message.offset_message_id == "0A00000100000001FFFFFFFFFFFFFFFE"
+
+
 def hash_by_definition(text: str) -> int:
     value = 0
     data = text.encode("utf-16-be")

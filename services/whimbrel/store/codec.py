@@ -558,4 +558,4 @@ def unpack_host(data: bytes) -> str:
 
 def offset_message_id(store_host: bytes, physical_offset: int) -> str:
     """Return the id made of a packed store host and a physical offset: 32 or 56 hex digits."""
-    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()

@@ -1,0 +1,86 @@
+"""Bodies as a consumer sees them: decompressed, and compared with their CRCs.
+
+The compressor stands in the system flag (RocketMQ: CompressionType): 0 and 3 are zlib, 1 LZ4 frames, 2
+Zstandard. A body that the gRPC SDKs label GZIP may have either wrapper of the deflate format. An empty body
+is never compressed, whatever its flag says.
+
+The CRC is that of the stored bytes, compressed or not.
+"""
+
+import zlib
+
+import numpy as np
+import pyarrow as pa
+
+from whimbrel.errors import CorruptRecord
+from whimbrel.store.columns.records import Ints, Mask, Records
+
+__all__ = ["COMPRESSED", "INFLATED_BYTES_MAX", "compressed", "crc_good", "inflate"]
+
+COMPRESSED = 0x1  # sysFlag bit: the body is compressed
+COMPRESSOR_SHIFT, COMPRESSOR_MASK = 8, 0x7
+ZLIB = (0, 3)
+ARROW_NAMES = {1: "lz4", 2: "zstd"}
+GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised
+PIECE_BYTES_MIN = 64 * 1024
+INFLATED_BYTES_MAX = 128 * 1024 * 1024  # beyond what any broker takes: an attack or damage (as in the client)
+
+
+def crc_good(records: Records) -> Mask:
+    """Tell of each record whether its body matches its CRC."""
+    crc, data = zlib.crc32, records.data
+    found = [
+        crc(data[start:end])
+        for start, end in zip(records.body_start.tolist(), records.body_end.tolist(), strict=True)
+    ]
+    stored = records.ints("body_crc") & 0x7FFFFFFF
+    good: Mask = np.array(found, dtype=np.int64) & 0x7FFFFFFF == stored
+    return good
+
+
+def compressed(records: Records) -> Ints:
+    """Return the numbers of the records that have a compressed body."""
+    labelled = (records.head["sys_flag"] & COMPRESSED) != 0
+    return np.flatnonzero(labelled & (records.body_end > records.body_start))
+
+
+def inflate(body: memoryview, sys_flag: int) -> bytes:
+    """Decompress a body.
+
+    Raises:
+        CorruptRecord: it is not what its flag says, or too large to be true.
+    """
+    compressor = sys_flag >> COMPRESSOR_SHIFT & COMPRESSOR_MASK
+    try:
+        if compressor in ZLIB:
+            plain = inflate_zlib(body)
+        elif compressor in ARROW_NAMES:
+            plain = inflate_frames(body, ARROW_NAMES[compressor])
+        else:
+            raise CorruptRecord(f"the body is compressed by {compressor}, which is unknown")
+    except (zlib.error, OSError) as error:
+        raise CorruptRecord(f"the body does not decompress: {error}") from error
+    if len(plain) > INFLATED_BYTES_MAX:
+        raise CorruptRecord(f"the body inflates to over {INFLATED_BYTES_MAX} bytes")
+    return plain
+
+
+def inflate_frames(body: memoryview, name: str) -> bytes:
+    """Decompress frames by one of Arrow's decompressors, piece by piece: frames need not tell their size."""
+    step = max(PIECE_BYTES_MIN, 4 * len(body))
+    pieces: list[bytes] = []
+    total = 0
+    with pa.CompressedInputStream(pa.BufferReader(body), name) as stream:
+        while total <= INFLATED_BYTES_MAX and (piece := stream.read(step)):
+            pieces.append(piece)
+            total += len(piece)
+    return b"".join(pieces)
+
+
+def inflate_zlib(body: memoryview) -> bytes:
+    """Decompress one deflate stream; what stands behind it is ignored, as Java does."""
+    engine = zlib.decompressobj(GZIP_OR_ZLIB)
+    plain = engine.decompress(body, INFLATED_BYTES_MAX + 1)
+    if not engine.eof and len(plain) <= INFLATED_BYTES_MAX:
+        raise CorruptRecord("the body does not decompress: it is cut off")
+    return plain
