@@ -1,0 +1,68 @@
+"""Positions in queues: as a query's checkpoint holds them, and as a person writes them.
+
+    checkpoint   {"v": 1, "q": {"orders": {"broker-a": {"0": 123}}}}    the next offset to read, by queue
+    option       {"orders": {"broker-a": {"0": 23, "1": -1}}}           -2 earliest, -1 latest
+
+All ranges are half open. A version that is not known is an error: the checkpoint is of another release.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["EARLIEST", "LATEST", "Key", "Positions", "from_checkpoint", "from_option", "to_checkpoint"]
+
+VERSION = 1
+LATEST, EARLIEST = -1, -2
+
+Key = tuple[str, str, int]  # topic, broker name, queue id
+Positions = dict[Key, int]
+
+
+def to_checkpoint(positions: Mapping[Key, int]) -> dict[str, Any]:
+    """Return positions as a checkpoint holds them."""
+    topics: dict[str, dict[str, dict[str, int]]] = {}
+    for (topic, broker, queue_id), offset in sorted(positions.items()):
+        topics.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return {"v": VERSION, "q": topics}
+
+
+def from_checkpoint(value: Mapping[str, Any]) -> Positions:
+    """Return the positions in a checkpoint.
+
+    Raises:
+        ValueError: it is of another release, or no checkpoint of ours.
+    """
+    if value.get("v") != VERSION:
+        raise ValueError(
+            f"the checkpoint holds offsets of version {value.get('v')!r}, and this release knows {VERSION}:"
+            " start with a new checkpoint, or with the release that wrote it"
+        )
+    return flat(value["q"])
+
+
+def from_option(name: str, text: str) -> Positions:
+    """Return the positions that a person wrote.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    try:
+        positions = flat(json.loads(text))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f'{name}: {text!r} is not of the form {{"TOPIC": {{"BROKER": {{"QUEUE": OFFSET}}}}}}'
+        ) from error
+    if any(offset < EARLIEST for offset in positions.values()):
+        raise ValueError(f"{name}: an offset is 0 or more, -1 (latest) or -2 (earliest)")
+    return positions
+
+
+def flat(topics: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Positions:
+    """Return nested positions by key."""
+    return {
+        (topic, broker, int(queue_id)): int(offset)
+        for topic, brokers in topics.items()
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }

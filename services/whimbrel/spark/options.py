@@ -1,0 +1,276 @@
+"""What can be set on a read of `format("whimbrel")`: names, defaults, and what does not go together.
+
+Names are Spark's for Kafka where the meaning is the same; their case does not matter. A wrong one is refused
+with the nearest that there is. docs/spark.md lists them for users.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from whimbrel.spark.offsets import EARLIEST, LATEST, Positions, from_option
+
+__all__ = ["NOT_YET", "OptionError", "SourceOptions", "Subscription", "parse"]
+
+MIB = 1 << 20
+TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+class OptionError(ValueError):
+    """An option is unknown, wrong, or contradicts another one; the text names it and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which queues are read; exactly one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def wants_topic(self, topic: str, *, system: bool, include_system: bool) -> bool:
+        """Tell whether a topic is read; one that is named is, whatever it is."""
+        if self.pattern:
+            return (include_system or not system) and re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics or any(topic == name for name, _ in self.assigned)
+
+    def wants_queue(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a queue of a topic that is read is read."""
+        return not self.assigned or any(
+            topic == name and queue_id in queue_ids for name, queue_ids in self.assigned
+        )
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The topics that are named; none with a pattern."""
+        return self.topics or tuple(name for name, _ in self.assigned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The options of one read, checked.
+
+    Attributes:
+        servers: nameservers, HOST:PORT.
+        starting, ending: EARLIEST, LATEST, or positions by queue; queues that are not named start at the
+            earliest, and end at the latest.
+        max_offsets, max_bytes, min_offsets: of a micro-batch; 0 for no bound.
+        partition_bytes: size of a task aimed at; 0: the default of the kind of query.
+        max_partitions: tasks of a micro-batch at most; 0: twice Spark's default parallelism.
+    """
+
+    servers: tuple[str, ...]
+    subscription: Subscription
+    read_from: Literal["slave", "master", "any"] = "any"
+    starting: int | Positions
+    ending: int | Positions = LATEST
+    isolation: Literal["confirmed", "latest"] = "confirmed"
+    fail_on_data_loss: bool = True
+    on_truncation: Literal["fail", "reset"] = "fail"
+    max_offsets: int = 0
+    max_bytes: int = 0
+    min_offsets: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
+    min_partitions: int = 0
+    max_partitions: int = 0
+    partition_bytes: int = 0
+    tags: str = ""
+    properties: Literal["map", "raw", "none"] = "map"
+    decompress: bool = True
+    include_system: bool = False
+    verify_crc: bool = False
+    on_corrupt: Literal["fail", "skip", "flag"] = "fail"
+    kafka_columns: bool = False
+    timeout_s: float = 30.0
+    retries: int = 5
+    retry_s: float = 0.5
+
+    @property
+    def wanted_tags(self) -> frozenset[str] | None:
+        """The tags as a set; None for all."""
+        names = frozenset(name.strip() for name in self.tags.split("||")) - {""}
+        return None if not names or "*" in names else names
+
+
+# What is specified and not there yet: it is refused by name, not ignored.
+NOT_YET = {
+    "store": "reading a store directory is not there yet; read from running brokers with `servers`",
+    "archive": "archives are not there yet; read from running brokers with `servers`",
+    "startingtimestamp": "start by offset with startingOffsets, and filter by storeTimestamp",
+    "endingtimestamp": "end by offset with endingOffsets, and filter by storeTimestamp",
+    "group": "progress is not reported to brokers yet; query.lastProgress has the query's offsets",
+    "pushdown": "filters are not pushed down yet; assign queues and offsets by options",
+}
+COMMON = (
+    "servers", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
+    "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags", "properties",
+    "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
+    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+)  # fmt: skip
+BATCH = ("endingOffsets",)
+STREAM = (
+    "onTruncation", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+)  # fmt: skip
+# Spark's own, which reach every source.
+SPARKS = frozenset({"path", "checkpointlocation", "queryname", "__columns"})
+
+
+def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+    """Return the options of a read.
+
+    Args:
+        given: as Spark hands them over.
+        streaming: which kind of query; None while that is not known, and only the names are checked.
+
+    Raises:
+        OptionError: one is unknown, wrong, or contradicts another one.
+    """
+    values = {name.lower(): text for name, text in given.items() if name.lower() not in SPARKS}
+    known = {name.lower(): name for name in (*COMMON, *BATCH, *STREAM)}
+    for name in values:
+        if name in NOT_YET:
+            raise OptionError(f"option {name}: {NOT_YET[name]}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(known.values())}"
+            raise OptionError(f"option {name}: there is no such option{hint}")
+        other = {True: BATCH, False: STREAM, None: ()}[streaming]
+        if known[name] in other:
+            kind = "a stream" if streaming else "a batch"
+            raise OptionError(f"option {known[name]} has no meaning for {kind}: leave it out")
+    read = Reader(values)
+    servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
+    if not servers:
+        raise OptionError('option servers: name a nameserver, as in .option("servers", "127.0.0.1:8081")')
+    if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
+        raise OptionError(
+            "options maxOffsetsPerTrigger and maxBytesPerTrigger: Spark takes one limit; choose one"
+        )
+    return SourceOptions(
+        servers=servers,
+        subscription=subscription(read),
+        read_from=cast(Any, read.choice("readFrom", "any", "slave", "master", "any")),
+        starting=read.positions(
+            "startingOffsets", LATEST if streaming else EARLIEST, streaming=bool(streaming)
+        ),
+        ending=read.positions("endingOffsets", LATEST, streaming=False),
+        isolation=cast(Any, read.choice("isolation", "confirmed", "confirmed", "latest")),
+        fail_on_data_loss=read.truth("failOnDataLoss", default=True),
+        on_truncation=cast(Any, read.choice("onTruncation", "fail", "fail", "reset")),
+        max_offsets=read.number("maxOffsetsPerTrigger"),
+        max_bytes=read.number("maxBytesPerTrigger"),
+        min_offsets=read.number("minOffsetsPerTrigger"),
+        max_trigger_delay_ms=read.duration_ms("maxTriggerDelay", 15 * 60_000),
+        min_partitions=read.number("minPartitions"),
+        max_partitions=read.number("maxPartitions"),
+        partition_bytes=read.number("maxBytesPerPartition"),
+        tags=read.text("tags"),
+        properties=cast(Any, read.choice("properties", "map", "map", "raw", "none")),
+        decompress=read.truth("decompress", default=True),
+        include_system=read.truth("includeSystemTopics", default=False),
+        verify_crc=read.truth("verifyCrc", default=False),
+        on_corrupt=cast(Any, read.choice("onCorrupt", "fail", "fail", "skip", "flag")),
+        kafka_columns=read.truth("kafkaColumns", default=False),
+        timeout_s=read.number("pullTimeoutMs", 30_000) / 1000,
+        retries=read.number("fetchOffset.numRetries", 5),
+        retry_s=read.number("fetchOffset.retryIntervalMs", 500) / 1000,
+    )
+
+
+def subscription(read: "Reader") -> Subscription:
+    """Return which queues are read."""
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if read.text(name)]
+    if len(given) != 1:
+        raise OptionError(
+            "options subscribe, subscribePattern, assign: exactly one is needed, not"
+            f" {', '.join(given) or 'none'};"
+            ' .option("subscribe", "orders") reads a topic'
+        )
+    if given == ["subscribe"]:
+        return Subscription(
+            topics=tuple(name.strip() for name in read.text("subscribe").split(",") if name.strip())
+        )
+    if given == ["subscribePattern"]:
+        pattern = read.text("subscribePattern")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError(
+                f"option subscribePattern: {pattern!r} is no regular expression: {error}"
+            ) from error
+        return Subscription(pattern=pattern)
+    text = read.text("assign")
+    try:
+        assigned = tuple(
+            (str(topic), tuple(sorted(int(number) for number in numbers)))
+            for topic, numbers in json.loads(text).items()
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise OptionError(f'option assign: {text!r} is not of the form {{"TOPIC": [0, 1]}}') from error
+    return Subscription(assigned=assigned)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads values of options, by their names in lower case."""
+
+    values: Mapping[str, str]
+
+    def text(self, name: str) -> str:
+        """Return a text; empty when it is not given."""
+        return self.values.get(name.lower(), "").strip()
+
+    def choice(self, name: str, default: str, *choices: str) -> str:
+        """Return one of some words."""
+        value = self.text(name).lower() or default
+        if value not in choices:
+            raise OptionError(f"option {name}: {value!r} is not one of {', '.join(choices)}")
+        return value
+
+    def truth(self, name: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self.text(name).lower()
+        if value and value not in (*TRUE, *FALSE):
+            raise OptionError(f"option {name}: {value!r} is neither true nor false")
+        return value in TRUE if value else default
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return a whole number, 0 or more; k, m and g stand for 2^10, 2^20 and 2^30."""
+        value = self.text(name).lower()
+        found = re.fullmatch(r"(\d+)([kmg]?)b?", value)
+        if value and not found:
+            raise OptionError(f"option {name}: {value!r} is not a whole number")
+        return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[found[2]] if found else default
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """Return a duration: a number with ms, s, m or h."""
+        value = self.text(name).lower()
+        found = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", value)
+        if value and not found:
+            raise OptionError(f"option {name}: {value!r} is not a duration such as 500ms, 30s, 15m")
+        return int(found[1]) * UNITS_MS[found[2]] if found else default
+
+    def positions(self, name: str, default: int, *, streaming: bool) -> int | Positions:
+        """Return where to start or end."""
+        value = self.text(name)
+        words: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
+        if not value:
+            return default
+        if value.lower() in words:
+            word = words[value.lower()]
+            if name == "endingOffsets" and word == EARLIEST:
+                raise OptionError("option endingOffsets: `earliest` would read nothing; leave it out for all")
+            if name == "startingOffsets" and word == LATEST and not streaming:
+                raise OptionError(
+                    "option startingOffsets: a batch from `latest` on reads nothing; leave it out for all"
+                )
+            return word
+        checked: Callable[[str, str], Positions] = from_option
+        try:
+            return checked(name, value)
+        except ValueError as error:
+            raise OptionError(f"option {error}") from error

@@ -1,0 +1,258 @@
+"""`spark.read.format("whimbrel")` and `spark.readStream.format("whimbrel")`.
+
+Spark pickles readers and copies them: one answers for the whole query on the driver, others read in tasks. So
+nothing is shared between them, and a reader holds options only, apart from what the driver's remembers:
+
+    a stream's life    initialOffset ─► latestOffset ─► partitions ─► read (in tasks) ─► commit, a batch late
+
+`initialOffset` may be called again, and gives the same then. `latestOffset` never goes back; a broker that
+does not answer leaves its queues where they were. The columns that a user's `.schema(...)` names are the only
+ones that are decoded.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from whimbrel.spark.brokers import Brokers, Seen
+from whimbrel.spark.offsets import Positions, from_checkpoint, to_checkpoint
+from whimbrel.spark.options import OptionError, SourceOptions, parse
+from whimbrel.spark.planning import Truncated, admit, ending, pack, pieces_between, starting
+from whimbrel.spark.tasks import Task, read_task
+from whimbrel.store.columns import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
+
+__all__ = ["WhimbrelSource"]
+
+log = logging.getLogger(__name__)
+
+MIB = 1 << 20
+BATCH_PARTITION_BYTES = 1 << 30  # a task of seconds
+STREAM_PARTITION_BYTES = 128 * MIB
+TASKS_PER_CORE = 2
+
+
+class TaskPartition(InputPartition):
+    """What a task is given."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        super().__init__(None)
+
+
+class WhimbrelSource(DataSource):
+    """Topics of a running cluster."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "whimbrel"
+
+    def schema(self) -> StructType:
+        """Return all columns, unless the user names others by `.schema(...)`."""
+        return from_arrow_schema(arrow_schema(default_columns(parse(self.options)), parse(self.options)))
+
+    def reader(self, schema: StructType) -> "BatchReader":
+        """Return the reader of a batch."""
+        return BatchReader(schema, parse(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> "StreamReader":
+        """Return the reader of a stream."""
+        return StreamReader(schema, parse(self.options, streaming=True))
+
+
+def default_columns(options: SourceOptions) -> tuple[str, ...]:
+    """Return the columns of a table whose columns nobody names."""
+    if options.kafka_columns:
+        return KAFKA_COLUMNS
+    names = COLUMNS if options.properties != "none" else tuple(n for n in COLUMNS if n != "properties")
+    return (*names, "crcOk") if options.on_corrupt == "flag" else names
+
+
+def arrow_schema(columns: Sequence[str], options: SourceOptions) -> pa.Schema:
+    """Return the Arrow schema of some columns."""
+    return schema_of(columns, raw_properties=options.properties == "raw")
+
+
+def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
+    """Return the columns of a schema, in its order.
+
+    Raises:
+        OptionError: it has one that there is not, or one of another type.
+    """
+    columns = tuple(schema.names)
+    unknown = [name for name in columns if name not in ALL_COLUMNS]
+    if unknown:
+        raise OptionError(f"schema: no column {', '.join(unknown)}; there are {', '.join(ALL_COLUMNS)}")
+    ours = from_arrow_schema(arrow_schema(columns, options))
+    for mine, theirs in zip(ours, schema, strict=True):
+        if mine.dataType != theirs.dataType:
+            raise OptionError(
+                f"schema: column {mine.name} is of type {mine.dataType.simpleString()},"
+                f" not {theirs.dataType.simpleString()}"
+            )
+    return columns
+
+
+class Reader:
+    """What both kinds of readers share."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self.options = options
+        self.columns = checked_columns(schema, options)
+
+    def tasks(
+        self, start: Positions, end: Positions, seen: Seen, partition_bytes: int
+    ) -> list[InputPartition]:
+        """Return the tasks that read from one position to another."""
+        options = self.options
+        pieces = pieces_between(start, end, seen.extents, fail_on_data_loss=options.fail_on_data_loss)
+        packed = pack(
+            pieces,
+            task_bytes=options.partition_bytes or partition_bytes,
+            tasks_max=options.max_partitions or default_tasks_max(),
+            tasks_min=options.min_partitions,
+        )
+        return [TaskPartition(Task(tuple(task), seen.groups, self.columns, self.options)) for task in packed]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task; runs in a worker."""
+        return read_task(cast(TaskPartition, partition).task)
+
+
+def default_tasks_max() -> int:
+    """Return how many tasks a batch should have at most: twice what runs at a time."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    return TASKS_PER_CORE * context.defaultParallelism if context is not None else 0
+
+
+class BatchReader(Reader, DataSourceReader):
+    """Reads what is there when the query begins."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks."""
+        seen = Brokers(self.options).look()
+        start = starting(self.options.starting, seen.extents)
+        end = ending(self.options.ending, seen.extents)
+        return self.tasks(start, end, seen, BATCH_PARTITION_BYTES)
+
+
+class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows queues. The copy on the driver remembers; those in tasks only read.
+
+    Attributes:
+        initial: where a new query starts, once it was asked.
+        ceiling: where an AvailableNow query ends.
+        waiting_since: monotonic time at which there was something too little for a batch.
+    """
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        super().__init__(schema, options)
+        self.initial: dict[str, Any] | None = None
+        self.ceiling: Positions | None = None
+        self.waiting_since: float | None = None
+        self.newest: Positions | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts."""
+        if self.initial is None:
+            seen = Brokers(self.options).look()
+            self.initial = to_checkpoint(starting(self.options.starting, seen.extents))
+        return self.initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that the options set."""
+        if self.options.max_offsets:
+            return ReadMaxRows(self.options.max_offsets)
+        if self.options.max_bytes:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next micro-batch ends; `start` when there is nothing for one."""
+        before = from_checkpoint(start)
+        seen = Brokers(self.options).look()
+        begin = self.untruncated(before, seen)
+        self.newest = admit(begin, seen.extents)
+        rows = float(limit.max_rows) if isinstance(limit, ReadMaxRows) else math.inf
+        size = float(limit.max_bytes) if isinstance(limit, ReadMaxBytes) else math.inf
+        end = admit(begin, seen.extents, rows=rows, size=size, ceiling=self.ceiling)
+        if not self.worthwhile(begin, self.newest):
+            return start
+        return to_checkpoint(end)
+
+    def worthwhile(self, start: Mapping[Any, int], newest: Mapping[Any, int]) -> bool:
+        """Tell whether there is enough for a batch, or has been something for long enough."""
+        options = self.options
+        if not options.min_offsets or self.ceiling is not None:
+            return True
+        backlog = sum(max(offset - start.get(key, offset), 0) for key, offset in newest.items())
+        now = time.monotonic()
+        if not backlog:
+            self.waiting_since = None
+            return True
+        self.waiting_since = now if self.waiting_since is None else self.waiting_since
+        if (
+            backlog >= options.min_offsets
+            or (now - self.waiting_since) * 1000 >= options.max_trigger_delay_ms
+        ):
+            self.waiting_since = None
+            return True
+        return False
+
+    def untruncated(self, before: Positions, seen: Seen) -> Positions:
+        """Return the position, with queues that were cut dealt with as the options say.
+
+        Raises:
+            Truncated: a queue ends before what was read of it, and that is to fail.
+        """
+        begin = dict(before)
+        for key, offset in before.items():
+            extent = seen.extents.get(key)
+            if extent is None or offset <= extent.end:
+                continue
+            # A slave that lags, or a master that has not heard of its slaves yet, shows less than before:
+            # only the end of the master's queue tells.
+            end = Brokers(self.options).master_end(key)
+            if end is None or end >= offset:
+                continue
+            topic, broker, queue_id = key
+            what = (
+                f"{topic}, queue {queue_id} of {broker} ends at {end}, and this query has read up to"
+                f" {offset}: its log was cut, after a failover perhaps"
+            )
+            if self.options.on_truncation == "fail":
+                raise Truncated(f"{what}; onTruncation=reset goes on from its end as it is now")
+            log.warning("%s; going on from its end", what)
+            begin[key] = end
+        return begin
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix where the query ends."""
+        self.ceiling = {key: extent.end for key, extent in Brokers(self.options).look().extents.items()}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where the queues end, whatever a limit made of it."""
+        return None if self.newest is None else to_checkpoint(self.newest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a micro-batch."""
+        first, last = from_checkpoint(start), from_checkpoint(end)
+        if first == last:
+            return []
+        return self.tasks(first, last, Brokers(self.options).look(), STREAM_PARTITION_BYTES)

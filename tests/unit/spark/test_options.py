@@ -1,0 +1,85 @@
+"""Options of a read: what they mean, and that a wrong one is named with what to do."""
+
+import pytest
+
+from whimbrel.spark.offsets import EARLIEST, LATEST
+from whimbrel.spark.options import NOT_YET, OptionError, parse
+
+BASE = {"servers": "127.0.0.1:8081", "subscribe": "orders"}
+
+
+def test_names_are_read_in_any_case() -> None:
+    options = parse({"SERVERS": "a:1, b:2;c:3", "Subscribe": "orders,bills", "FAILONDATALOSS": "false"})
+    assert options.servers == ("a:1", "b:2", "c:3")
+    assert options.subscription.topics == ("orders", "bills")
+    assert not options.fail_on_data_loss
+
+
+def test_a_batch_starts_at_the_earliest_and_a_stream_at_the_latest() -> None:
+    assert parse(BASE, streaming=False).starting == EARLIEST
+    assert parse(BASE, streaming=True).starting == LATEST
+
+
+def test_positions_are_read_by_topic_broker_and_queue() -> None:
+    text = '{"orders": {"broker-a": {"0": 23, "1": -1}}}'
+    options = parse(BASE | {"startingOffsets": text}, streaming=True)
+    assert options.starting == {("orders", "broker-a", 0): 23, ("orders", "broker-a", 1): -1}
+
+
+def test_subscriptions_choose_topics_and_queues() -> None:
+    pattern = parse({"servers": "a:1", "subscribePattern": "ord.*"}).subscription
+    assert pattern.wants_topic("orders", system=False, include_system=False)
+    assert not pattern.wants_topic("my-orders", system=False, include_system=False)
+    assert not pattern.wants_topic("ord%RETRY", system=True, include_system=False)
+    assert pattern.wants_topic("ord%RETRY", system=True, include_system=True)
+    assigned = parse({"servers": "a:1", "assign": '{"orders": [1, 0], "%DLQ%g": [0]}'}).subscription
+    assert [assigned.wants_queue("orders", queue) for queue in (0, 1, 2)] == [True, True, False]
+    assert assigned.wants_topic("%DLQ%g", system=True, include_system=False)  # it is named
+
+
+def test_sizes_and_durations_have_units() -> None:
+    options = parse(BASE | {"maxBytesPerTrigger": "64m", "maxTriggerDelay": "30s"}, streaming=True)
+    assert (options.max_bytes, options.max_trigger_delay_ms) == (64 << 20, 30_000)
+
+
+def test_tags_are_a_set_and_a_star_takes_all() -> None:
+    assert parse(BASE | {"tags": "a || b"}).wanted_tags == {"a", "b"}
+    assert parse(BASE | {"tags": "*"}).wanted_tags is None
+    assert parse(BASE).wanted_tags is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "streaming", "words"),
+    [
+        ({"servres": "x"}, None, "did you mean servers"),
+        ({"colour": "red"}, None, "there is no such option"),
+        ({"servers": ""}, None, "option servers: name a nameserver"),
+        ({"subscribe": ""}, None, "exactly one is needed, not none"),
+        ({"subscribePattern": ".*"}, None, "exactly one is needed, not subscribe, subscribePattern"),
+        ({"subscribe": "", "subscribePattern": "("}, None, "no regular expression"),
+        ({"subscribe": "", "assign": "[1]"}, None, 'not of the form {"TOPIC": [0, 1]}'),
+        ({"isolation": "dirty"}, None, "'dirty' is not one of confirmed, latest"),
+        ({"failOnDataLoss": "maybe"}, None, "neither true nor false"),
+        ({"maxOffsetsPerTrigger": "many"}, True, "not a whole number"),
+        ({"maxTriggerDelay": "5 days"}, True, "not a duration"),
+        ({"startingOffsets": '{"orders": 3}'}, None, "startingOffsets"),
+        ({"startingOffsets": '{"orders": {"b": {"0": -3}}}'}, None, "-2 (earliest)"),
+        ({"startingOffsets": "latest"}, False, "reads nothing"),
+        ({"endingOffsets": "earliest"}, False, "read nothing"),
+        ({"endingOffsets": "latest"}, True, "no meaning for a stream"),
+        ({"maxOffsetsPerTrigger": "5"}, False, "no meaning for a batch"),
+        ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, True, "choose one"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_to_do(
+    changes: dict[str, str], streaming: bool | None, words: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(BASE | changes, streaming=streaming)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_YET))
+def test_what_is_not_there_yet_is_refused_and_not_ignored(name: str) -> None:
+    with pytest.raises(OptionError, match=name):
+        parse(BASE | {name: "x"})
