@@ -4,8 +4,6 @@ REQUIRE_SPARK=1    what is missing is a failure, not a reason to skip
 """
 
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ from typing import Any
 import pytest
 
 from processes import SERVICES, Cluster
-
-JAVA_MIN = 17
+from whimbrel.spark import session
+from whimbrel.spark.session import java_problem
 
 
 def spark_problem() -> str:
@@ -24,13 +22,7 @@ def spark_problem() -> str:
         import pyspark  # noqa: F401
     except ImportError as error:
         return f"{error}; install whimbrel[spark]"
-    java = shutil.which("java")
-    if java is None:
-        return "no java on the PATH"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = said.partition('"')[2].partition('"')[0].partition(".")[0]
-    good = version.isdigit() and int(version) >= JAVA_MIN
-    return "" if good else f"java is of version {version!r}, not {JAVA_MIN} or later"
+    return java_problem(os.environ)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,19 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=problem))
 
 
-def settings(builder: Any) -> Any:
-    """Set what all sessions of tests have: loopback only, no UI, few shuffle partitions."""
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
-    }.items():
-        builder = builder.config(key, value)
-    return builder
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.memory": "1g",
+}
 
 
 @pytest.fixture(scope="session")
@@ -61,14 +45,11 @@ def spark() -> Iterator[Any]:
     """Give the session. Nothing is registered with it: Spark finds the source by its name."""
     if problem := spark_problem():
         pytest.fail(f"REQUIRE_SPARK is set, and {problem}")
-    from pyspark.sql import SparkSession
-
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = str(SERVICES)  # of the workers
-    session = settings(SparkSession.builder.master("local[2,3]").appName("whimbrel-tests")).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    running = session("local[2,3]", **SETTINGS)
+    running.sparkContext.setLogLevel("ERROR")
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="session")

@@ -117,7 +117,11 @@ def test_large_and_empty_looking_bodies_come_as_they_are(cluster: Cluster, read:
 
 def test_a_slave_serves_the_same_rows(cluster: Cluster, read: Read) -> None:
     fill(cluster, "replica", 200)
-    fingerprint = "sum(xxhash64(* EXCEPT (properties)))", "sum(xxhash64(map_entries(properties)))"
+    fingerprint = (
+        "count(*)",
+        "bit_xor(xxhash64(* EXCEPT (properties)))",
+        "bit_xor(xxhash64(map_entries(properties)))",
+    )
     master = read("replica", readFrom="master").selectExpr(*fingerprint).first()
     # What the slave has been told is confirmed follows the master's within a tenth of a second or so.
     until(lambda: read("replica", readFrom="slave").count() == 200, timeout=30, what="the slave's rows")

@@ -1,0 +1,76 @@
+"""A Spark session that suits the source: found Java, loopback, and one sentence where something is missing."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["JAVA_MIN", "NoJava", "java_problem", "session"]
+
+JAVA_MIN = 17  # of Spark 4
+JAVA_ASK_S = 30.0
+LOOPBACK = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+class NoJava(RuntimeError):
+    """Spark needs Java, and what there is does not serve."""
+
+
+def java_problem(environment: Mapping[str, str], version_of: Callable[[str], str] | None = None) -> str:
+    """Return what is wrong with Java, in one sentence; "" when nothing is.
+
+    Args:
+        environment: with JAVA_HOME, which Spark takes first, and PATH.
+        version_of: returns what `java -version` says.
+    """
+    install = f"install Java {JAVA_MIN} or later (Debian: apt install openjdk-{JAVA_MIN}-jre-headless)"
+    home = environment.get("JAVA_HOME", "")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
+    if not java or not os.path.exists(java):
+        where = (
+            f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on the PATH"
+        )
+        return f"Spark needs Java, and {where}: {install}"
+    said = (version_of or asked_version)(java)
+    number = said.partition('"')[2].partition('"')[0].partition(".")[0]
+    if not number.isdigit() or int(number) < JAVA_MIN:
+        return f"Spark needs Java {JAVA_MIN} or later, and {java} is {number or 'none that it can use'}: {install}"
+    return ""
+
+
+def asked_version(java: str) -> str:
+    """Return what `java -version` says; nothing when it does not run."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=JAVA_ASK_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr
+
+
+def session(master: str = "local[*]", **settings: str) -> "SparkSession":
+    """Return a session on this machine, bound to loopback and without a UI; `settings` win over ours.
+
+    Setting names have dots, so they come as `**{"spark.driver.memory": "4g"}`.
+
+    Raises:
+        NoJava: Java is missing or too old; the text says what to install.
+    """
+    if problem := java_problem(os.environ):
+        raise NoJava(problem)
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).appName("whimbrel")
+    for name, value in {**LOOPBACK, **settings}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
