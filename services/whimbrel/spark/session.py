@@ -1,9 +1,10 @@
-"""A Spark session that suits the source: found Java, loopback, and one sentence where something is missing."""
+"""A Spark session that suits the source: on loopback, and one sentence where Java is missing."""
 
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def java_problem(environment: Mapping[str, str], version_of: Callable[[str], str
     """
     install = f"install Java {JAVA_MIN} or later (Debian: apt install openjdk-{JAVA_MIN}-jre-headless)"
     home = environment.get("JAVA_HOME", "")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH"))
-    if not java or not os.path.exists(java):
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
+    if not java or not Path(java).exists():
         where = (
             f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on the PATH"
         )
@@ -42,7 +43,8 @@ def java_problem(environment: Mapping[str, str], version_of: Callable[[str], str
     said = (version_of or asked_version)(java)
     number = said.partition('"')[2].partition('"')[0].partition(".")[0]
     if not number.isdigit() or int(number) < JAVA_MIN:
-        return f"Spark needs Java {JAVA_MIN} or later, and {java} is {number or 'none that it can use'}: {install}"
+        found = number or "none that it can use"
+        return f"Spark needs Java {JAVA_MIN} or later, and {java} is {found}: {install}"
     return ""
 
 
