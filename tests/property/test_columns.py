@@ -195,6 +195,8 @@ def test_splits_find_what_is_left_of_a_damaged_log_and_each_damage_once(
     for position in data.draw(st.lists(st.sampled_from(log.positions), max_size=2)) if log.positions else []:
         at = position + data.draw(st.integers(0, 90))
         changed[at : at + 8] = data.draw(st.sampled_from([b"\0" * 8, b"\x00\x00\x01\x00\xff\xff\xff\xff"]))
+    for at in data.draw(st.lists(st.integers(0, max(log.end - 1, 0)), max_size=4)) if log.end else []:
+        changed[at] ^= 1 << data.draw(st.integers(0, 7))
     damaged = bytes(changed[: log.end])
     largest = log.file_size
     wanted = columnkit.plain_positions(damaged, log.file_size)

@@ -375,6 +375,9 @@ def test_positions_without_a_record_are_refused(positions: list[int]) -> None:
         Records.at(data, [0], base=77)
     with pytest.raises(CorruptRecord):
         Records.at(b"", [0])
+    for twisted in ([0, 0], [len(data) // 3, 0]):
+        with pytest.raises(CorruptRecord, match="ascend"):
+            Records.at(data, twisted)
 
 
 def test_a_walk_says_what_stopped_it() -> None:

@@ -12,7 +12,7 @@ one element is then one copy of 88 bytes, ten times cheaper than an index for ea
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -130,7 +130,7 @@ class Records:
 
     @classmethod
     def at(
-        cls, buffer: "ReadableBuffer", positions: Iterable[int] | Ints, *, base: int | None = None
+        cls, buffer: "ReadableBuffer", positions: Sequence[int] | Ints, *, base: int | None = None
     ) -> "Records":
         """Return the records at positions that somebody else knows, from a consume queue for one.
 
@@ -140,10 +140,12 @@ class Records:
                 then stand where it says.
 
         Raises:
-            CorruptRecord: no whole record stands at one of them.
+            CorruptRecord: no whole record stands at one of them, or they do not ascend.
         """
         data = view_of(buffer)
         places = np.asarray(positions, dtype=np.int64)
+        if (places[1:] <= places[:-1]).any():
+            raise CorruptRecord("the positions of records do not ascend")
         bad = (places < 0) | (places > len(data) - RECORD_SIZE_MIN)
         if not bad.any():
             records, good = checked(data, places, base)
