@@ -56,7 +56,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel tests examples bench/run.py deploy/stack.py deploy/healthcheck.py
+	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py deploy/stack.py deploy/healthcheck.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
