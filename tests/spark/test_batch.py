@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,11 +129,30 @@ def test_a_slave_serves_the_same_rows(cluster: Cluster, read: Read) -> None:
     assert read("replica", readFrom="slave").selectExpr(*fingerprint).first() == master
 
 
+def test_the_stores_of_master_and_slave_give_the_same_rows_as_the_brokers(
+    cluster: Cluster, spark: Any, read: Read
+) -> None:
+    fill(cluster, "files", 300)
+    columns = "count(*)", "bit_xor(xxhash64(* EXCEPT (properties, brokerName)))"
+
+    def of(store: Path) -> Any:
+        reader = spark.read.format("whimbrel").option("store", str(store)).option("subscribe", "files")
+        return reader.load().selectExpr(*columns).first()
+
+    served = read("files", readFrom="master").selectExpr(*columns).first()
+    assert served[0] == 300
+    until(lambda: of(cluster.master.store) == served, timeout=60, what="the master's files")
+    until(lambda: of(cluster.slaves[0].store) == served, timeout=60, what="the slave's files")
+    whole = spark.read.format("whimbrel").option("store", str(cluster.master.store)).load()
+    assert whole.filter("topic = 'files'").count() == 300
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"servres": "x"}, "did you mean servers"),
-        ({"store": "/x"}, "not there yet"),
+        ({"store": "/x"}, "exactly one is needed"),
+        ({"archive": "/x"}, "not there yet"),
         ({"endingOffsets": "earliest"}, "endingOffsets"),
     ],
 )

@@ -134,6 +134,27 @@ def test_the_stream_follows_the_slave_while_the_master_is_dead(
     assert written(spark, tmp_path) == list(range(500))
 
 
+def test_a_store_directory_is_followed_while_its_broker_writes_it(
+    cluster: Cluster, spark: Any, tmp_path: Path
+) -> None:
+    fill(cluster, "followed", 100)
+    reader = spark.readStream.format("whimbrel").option("store", str(cluster.master.store))
+    reader = reader.option("subscribe", "followed").option("startingOffsets", "earliest")
+
+    def run() -> None:
+        writer = reader.load().writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.option("path", str(tmp_path / "out")).start().awaitTermination(240)
+
+    def everything(count: int) -> bool:
+        run()  # what is not confirmed yet comes with a later one
+        return written(spark, tmp_path) == list(range(count))
+
+    until(lambda: everything(100), timeout=120, what="the first messages")
+    fill(cluster, "followed", 50, start=100)
+    until(lambda: everything(150), timeout=120, what="the others")
+
+
 def test_a_log_that_was_cut_is_never_a_silent_reset(
     spark: Any, follow: Callable[..., Any], tmp_path: Path
 ) -> None:

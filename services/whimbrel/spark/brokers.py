@@ -56,7 +56,8 @@ class Brokers:
     """The cluster behind some nameservers."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self.options = options
+        assert options.subscription is not None, "brokers are asked for topics"
+        self.options, self.subscription = options, options.subscription
 
     def look(self) -> Seen:
         """Return where the queues stand now.
@@ -99,7 +100,7 @@ class Brokers:
                 extents |= self.of_topic(topic, queues)
         if failure is not None and len(silent) == len(groups):
             raise failure
-        missing = [name for name in self.options.subscription.named if name not in topics_seen]
+        missing = [name for name in self.subscription.named if name not in topics_seen]
         if missing and not silent:
             raise LookupError(
                 f"no broker has the topic {', '.join(missing)}; `whimbrel topic list` shows them"
@@ -169,7 +170,7 @@ class Brokers:
 
     def read_topics(self, topics: Sequence[TopicQueues]) -> list[TopicQueues]:
         """Return the topics that are read."""
-        wants = self.options.subscription.wants_topic
+        wants = self.subscription.wants_topic
         include = self.options.include_system
         return [topic for topic in topics if wants(topic.name, system=topic.system, include_system=include)]
 
@@ -184,7 +185,7 @@ class Brokers:
                 queue.min_offset, queue.confirmed_offset if confirmed else queue.max_offset, record_bytes
             )
             for queue in topic.queues
-            if self.options.subscription.wants_queue(topic.name, queue.queue_id)
+            if self.subscription.wants_queue(topic.name, queue.queue_id)
         }
 
 

@@ -55,7 +55,9 @@ class SourceOptions:
     """The options of one read, checked.
 
     Attributes:
-        servers: nameservers, HOST:PORT.
+        servers: nameservers, HOST:PORT; none where a store is read.
+        store: a store directory, ours or RocketMQ's; empty where brokers are read.
+        subscription: None reads a store's whole log.
         starting, ending: EARLIEST, LATEST, or positions by queue; queues that are not named start at the
             earliest, and end at the latest.
         max_offsets, max_bytes, min_offsets: of a micro-batch; 0 for no bound.
@@ -64,7 +66,8 @@ class SourceOptions:
     """
 
     servers: tuple[str, ...]
-    subscription: Subscription
+    store: str = ""
+    subscription: Subscription | None
     read_from: Literal["slave", "master", "any"] = "any"
     starting: int | Positions
     ending: int | Positions = LATEST
@@ -98,15 +101,16 @@ class SourceOptions:
 
 # What is specified and not there yet: it is refused by name, not ignored.
 NOT_YET = {
-    "store": "reading a store directory is not there yet; read from running brokers with `servers`",
-    "archive": "archives are not there yet; read from running brokers with `servers`",
+    "archive": "archives are not there yet; read running brokers with `servers`, or files with `store`",
+    "startingphysicaloffset": "read the log from its begin, and filter by physicalOffset",
+    "endingphysicaloffset": "read the log to its end, and filter by physicalOffset",
     "startingtimestamp": "start by offset with startingOffsets, and filter by storeTimestamp",
     "endingtimestamp": "end by offset with endingOffsets, and filter by storeTimestamp",
     "group": "progress is not reported to brokers yet; query.lastProgress has the query's offsets",
     "pushdown": "filters are not pushed down yet; assign queues and offsets by options",
 }
 COMMON = (
-    "servers", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
+    "servers", "store", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
     "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags", "properties",
     "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
@@ -144,15 +148,20 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
             raise OptionError(f"option {known[name]} has no meaning for {kind}: leave it out")
     read = Reader(values)
     servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
-    if not servers:
-        raise OptionError('option servers: name a nameserver, as in .option("servers", "127.0.0.1:8081")')
+    store = read.text("store")
+    if bool(servers) == bool(store):
+        raise OptionError(
+            "options servers, store: exactly one is needed, as in"
+            ' .option("servers", "127.0.0.1:8081") or .option("store", "/data/broker-a")'
+        )
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
         raise OptionError(
             "options maxOffsetsPerTrigger and maxBytesPerTrigger: Spark takes one limit; choose one"
         )
     return SourceOptions(
         servers=servers,
-        subscription=subscription(read),
+        store=store,
+        subscription=subscription(read, needed=bool(servers) or streaming is True),
         read_from=cast(Any, read.choice("readFrom", "any", "slave", "master", "any")),
         starting=read.positions(
             "startingOffsets", LATEST if streaming else EARLIEST, streaming=bool(streaming)
@@ -172,7 +181,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
         properties=cast(Any, read.choice("properties", "map", "map", "raw", "none")),
         decompress=read.truth("decompress", default=True),
         include_system=read.truth("includeSystemTopics", default=False),
-        verify_crc=read.truth("verifyCrc", default=False),
+        verify_crc=read.truth("verifyCrc", default=bool(store)),
         on_corrupt=cast(Any, read.choice("onCorrupt", "fail", "fail", "skip", "flag")),
         kafka_columns=read.truth("kafkaColumns", default=False),
         timeout_s=read.number("pullTimeoutMs", 30_000) / 1000,
@@ -181,9 +190,11 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     )
 
 
-def subscription(read: "Reader") -> Subscription:
-    """Return which queues are read."""
+def subscription(read: "Reader", *, needed: bool) -> Subscription | None:
+    """Return which queues are read; None for a whole log."""
     given = [name for name in ("subscribe", "subscribePattern", "assign") if read.text(name)]
+    if not given and not needed:
+        return None
     if len(given) != 1:
         raise OptionError(
             "options subscribe, subscribePattern, assign: exactly one is needed, not"

@@ -31,8 +31,9 @@ from pyspark.sql.types import StructType
 from whimbrel.spark.brokers import Brokers, Seen
 from whimbrel.spark.offsets import Positions, from_checkpoint, to_checkpoint
 from whimbrel.spark.options import OptionError, SourceOptions, parse
-from whimbrel.spark.planning import Truncated, admit, ending, pack, pieces_between, starting
-from whimbrel.spark.tasks import Task, read_task
+from whimbrel.spark.planning import Piece, Truncated, admit, ending, pack, pieces_between, starting
+from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
+from whimbrel.spark.tasks import Task, gathered, read_task
 from whimbrel.store.columns import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
 
 __all__ = ["WhimbrelSource"]
@@ -48,7 +49,7 @@ TASKS_PER_CORE = 2
 class TaskPartition(InputPartition):
     """What a task is given."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task | StoreTask) -> None:
         self.task = task
         super().__init__(None)
 
@@ -107,6 +108,9 @@ def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ..
     return columns
 
 
+Stand = Seen | StoreView  # where queues stand: those of brokers, or of a store directory
+
+
 class Reader:
     """What both kinds of readers share."""
 
@@ -115,11 +119,13 @@ class Reader:
         self.columns = checked_columns(schema, options)
 
     def tasks(
-        self, start: Positions, end: Positions, seen: Seen, partition_bytes: int
+        self, start: Positions, end: Positions, seen: Stand, partition_bytes: int
     ) -> list[InputPartition]:
         """Return the tasks that read from one position to another."""
         options = self.options
         pieces = pieces_between(start, end, seen.extents, fail_on_data_loss=options.fail_on_data_loss)
+        if isinstance(seen, StoreView):
+            return self.store_tasks(seen, pieces, partition_bytes) if pieces else []
         packed = pack(
             pieces,
             task_bytes=options.partition_bytes or partition_bytes,
@@ -128,9 +134,38 @@ class Reader:
         )
         return [TaskPartition(Task(tuple(task), seen.groups, self.columns, self.options)) for task in packed]
 
+    def store_tasks(
+        self, view: StoreView, pieces: Sequence[Piece] | None, partition_bytes: int
+    ) -> list[InputPartition]:
+        """Return the tasks that read pieces from a store's log, or with None all of it."""
+        wanted = None
+        if pieces is not None:
+            wanted = {(piece.topic, piece.queue_id): (piece.start, piece.end) for piece in pieces}
+        return [
+            TaskPartition(
+                StoreTask(
+                    view.root,
+                    begin,
+                    end,
+                    view.end,
+                    view.file_size,
+                    view.broker,
+                    wanted,
+                    self.columns,
+                    self.options,
+                )
+            )
+            for begin, end in splits(view, pieces, self.options.partition_bytes or partition_bytes)
+        ]
+
+    def look(self) -> Stand:
+        """Return where the queues stand now."""
+        return StoreView.of(self.options) if self.options.store else Brokers(self.options).look()
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task; runs in a worker."""
-        return read_task(cast(TaskPartition, partition).task)
+        task = cast(TaskPartition, partition).task
+        return gathered(read_store_task(task)) if isinstance(task, StoreTask) else read_task(task)
 
 
 def default_tasks_max() -> int:
@@ -146,7 +181,9 @@ class BatchReader(Reader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
-        seen = Brokers(self.options).look()
+        seen = self.look()
+        if isinstance(seen, StoreView) and self.options.subscription is None:
+            return self.store_tasks(seen, None, BATCH_PARTITION_BYTES)
         start = starting(self.options.starting, seen.extents)
         end = ending(self.options.ending, seen.extents)
         return self.tasks(start, end, seen, BATCH_PARTITION_BYTES)
@@ -171,7 +208,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         if self.initial is None:
-            seen = Brokers(self.options).look()
+            seen = self.look()
             self.initial = to_checkpoint(starting(self.options.starting, seen.extents))
         return self.initial
 
@@ -186,7 +223,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next micro-batch ends; `start` when there is nothing for one."""
         before = from_checkpoint(start)
-        seen = Brokers(self.options).look()
+        seen = self.look()
         begin = self.untruncated(before, seen)
         self.newest = admit(begin, seen.extents)
         rows = float(limit.max_rows) if isinstance(limit, ReadMaxRows) else math.inf
@@ -215,7 +252,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         return False
 
-    def untruncated(self, before: Positions, seen: Seen) -> Positions:
+    def untruncated(self, before: Positions, seen: Stand) -> Positions:
         """Return the position, with queues that were cut dealt with as the options say.
 
         Raises:
@@ -228,7 +265,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             # A slave that lags, or a master that has not heard of its slaves yet, shows less than before:
             # only the end of the master's queue tells.
-            end = Brokers(self.options).master_end(key)
+            end = extent.end if isinstance(seen, StoreView) else Brokers(self.options).master_end(key)
             if end is None or end >= offset:
                 continue
             topic, broker, queue_id = key
@@ -244,7 +281,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where the query ends."""
-        self.ceiling = {key: extent.end for key, extent in Brokers(self.options).look().extents.items()}
+        self.ceiling = {key: extent.end for key, extent in self.look().extents.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the queues end, whatever a limit made of it."""
@@ -255,4 +292,4 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = from_checkpoint(start), from_checkpoint(end)
         if first == last:
             return []
-        return self.tasks(first, last, Brokers(self.options).look(), STREAM_PARTITION_BYTES)
+        return self.tasks(first, last, self.look(), STREAM_PARTITION_BYTES)

@@ -11,6 +11,7 @@ BASE = {"servers": "127.0.0.1:8081", "subscribe": "orders"}
 def test_names_are_read_in_any_case() -> None:
     options = parse({"SERVERS": "a:1, b:2;c:3", "Subscribe": "orders,bills", "FAILONDATALOSS": "false"})
     assert options.servers == ("a:1", "b:2", "c:3")
+    assert options.subscription is not None
     assert options.subscription.topics == ("orders", "bills")
     assert not options.fail_on_data_loss
 
@@ -28,11 +29,13 @@ def test_positions_are_read_by_topic_broker_and_queue() -> None:
 
 def test_subscriptions_choose_topics_and_queues() -> None:
     pattern = parse({"servers": "a:1", "subscribePattern": "ord.*"}).subscription
+    assert pattern is not None
     assert pattern.wants_topic("orders", system=False, include_system=False)
     assert not pattern.wants_topic("my-orders", system=False, include_system=False)
     assert not pattern.wants_topic("ord%RETRY", system=True, include_system=False)
     assert pattern.wants_topic("ord%RETRY", system=True, include_system=True)
     assigned = parse({"servers": "a:1", "assign": '{"orders": [1, 0], "%DLQ%g": [0]}'}).subscription
+    assert assigned is not None
     assert [assigned.wants_queue("orders", queue) for queue in (0, 1, 2)] == [True, True, False]
     assert assigned.wants_topic("%DLQ%g", system=True, include_system=False)  # it is named
 
@@ -53,7 +56,8 @@ def test_tags_are_a_set_and_a_star_takes_all() -> None:
     [
         ({"servres": "x"}, None, "did you mean servers"),
         ({"colour": "red"}, None, "there is no such option"),
-        ({"servers": ""}, None, "option servers: name a nameserver"),
+        ({"servers": ""}, None, "options servers, store: exactly one is needed"),
+        ({"store": "/x"}, None, "options servers, store: exactly one is needed"),
         ({"subscribe": ""}, None, "exactly one is needed, not none"),
         ({"subscribePattern": ".*"}, None, "exactly one is needed, not subscribe, subscribePattern"),
         ({"subscribe": "", "subscribePattern": "("}, None, "no regular expression"),
@@ -83,3 +87,10 @@ def test_a_wrong_option_is_named_with_what_to_do(
 def test_what_is_not_there_yet_is_refused_and_not_ignored(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         parse(BASE | {name: "x"})
+
+
+def test_a_store_is_read_whole_by_a_batch_that_names_no_topic() -> None:
+    assert parse({"store": "/data"}, streaming=False).subscription is None
+    assert parse({"store": "/data"}, streaming=False).verify_crc
+    with pytest.raises(OptionError, match="exactly one is needed, not none"):
+        parse({"store": "/data"}, streaming=True)
