@@ -107,6 +107,7 @@ def command_line() -> Any:
             "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),
             "trace": Command("whimbrel.cli.trace", "trace", "Show the way of one message, with its timings."),
             "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),
+            "spark": Command("whimbrel.cli.spark", "jobs", "Archive, replay, audit and measure, with Spark."),
             **{
                 name: Command("whimbrel.cli.processes", name, text + " Takes the process's own flags.")
                 for name, text in PROCESSES.items()

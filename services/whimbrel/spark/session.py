@@ -60,19 +60,22 @@ def asked_version(java: str) -> str:
 
 
 def session(master: str = "local[*]", **settings: str) -> "SparkSession":
-    """Return a session on this machine, bound to loopback and without a UI; `settings` win over ours.
+    """Return a session, bound to loopback and without a UI; `settings` win over ours.
 
-    Setting names have dots, so they come as `**{"spark.driver.memory": "4g"}`.
+    Setting names have dots, so they come as `**{"spark.driver.memory": "4g"}`. With `sc://HOST:PORT` as
+    master, the session is one of a Spark Connect server, and needs no Java here.
 
     Raises:
         NoJava: Java is missing or too old; the text says what to install.
     """
-    if problem := java_problem(os.environ):
+    remote = master.startswith("sc://")
+    if not remote and (problem := java_problem(os.environ)):
         raise NoJava(problem)
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master).appName("whimbrel")
-    for name, value in {**LOOPBACK, **settings}.items():
+    builder = SparkSession.builder.remote(master) if remote else SparkSession.builder.master(master)
+    builder = builder.appName("whimbrel")
+    for name, value in {**({} if remote else LOOPBACK), **settings}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -1,0 +1,175 @@
+"""Runs a Spark job as a command: a session, the job, its table, and the exit code.
+
+    0    all well
+    1    findings: a row of the table has something in its column `finding`
+    2    it could not run, with one sentence on standard error
+    130  interrupted
+
+Progress goes to standard error: Spark's bar of stages where that is a terminal, and what the job tells.
+"""
+
+import contextlib
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whimbrel.cli.output import Format, body_fields, emit, note, time_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "ConfigOption",
+    "MasterOption",
+    "WriteOption",
+    "run_job",
+    "sentence_of",
+    "session_for",
+]
+
+ROWS_MAX = 100_000  # of a report: it is a table to be read, and comes to the driver
+ROWS_SHOWN_MAX = 500  # by a table; -o json has all
+FINDINGS, COULD_NOT_RUN, INTERRUPTED = 1, 2, 130
+
+MasterOption = Annotated[
+    str,
+    typer.Option(
+        "--spark-master",
+        metavar="URL",
+        help="Where Spark runs: local[N], spark://HOST:PORT, or sc://HOST:PORT.",
+    ),
+]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--spark-config",
+        metavar="NAME=VALUE",
+        help="A setting of the session; may be repeated.",
+        show_default=False,
+    ),
+]
+WriteOption = Annotated[
+    Path | None,
+    typer.Option("--write", metavar="FOLDER", help="Also write the table, as Parquet.", show_default=False),
+]
+
+
+def run_job(
+    job: "Callable[[SparkSession], DataFrame]",
+    output: Format,
+    *,
+    master: str,
+    config: Sequence[str] | None,
+    write: Path | None = None,
+) -> None:
+    """Run a job, print its table and leave with its exit code.
+
+    Raises:
+        typer.Exit: always.
+    """
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        with session_for(master, config) as session:
+            frame = job(session)
+            columns, rows = frame.columns, [row.asDict(recursive=True) for row in frame.take(ROWS_MAX + 1)]
+            if write is not None:
+                frame.write.mode("overwrite").parquet(str(write))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except typer.Exit:
+        raise
+    except Exception as error:
+        note(f"whimbrel: {sentence_of(error)}")
+        raise typer.Exit(COULD_NOT_RUN) from error
+    show(columns, rows, output)
+    findings = sum(row.get("finding") is not None for row in rows)
+    if findings:
+        note(f"{findings} finding{'s' if findings > 1 else ''}")
+    raise typer.Exit(FINDINGS if findings else 0)
+
+
+@contextlib.contextmanager
+def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSession]":
+    """Give a session, stopped at the end.
+
+    Raises:
+        ValueError: a setting is not NAME=VALUE.
+        ImportError: pyspark or what it needs is missing; the text says what to install.
+        NoJava: Java is missing or too old.
+    """
+    settings: dict[str, str] = {"spark.sql.session.timeZone": "UTC"}
+    for entry in config or ():
+        name, equals, value = entry.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--spark-config {entry!r} is not NAME=VALUE")
+        settings[name] = value
+    settings.setdefault("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        raise ImportError(f'{", ".join(missing)} is missing: jobs need pip install "whimbrel[spark]"')
+    from whimbrel.spark import session
+
+    running = session(master, **settings)
+    try:
+        if not master.startswith("sc://"):
+            running.sparkContext.setLogLevel("ERROR")
+        yield running
+    finally:
+        running.stop()
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return what an error says, in one sentence; of one that comes out of a Spark worker, the worker's."""
+    text = str(error).strip() or type(error).__name__
+    _, found, worker = text.rpartition("Traceback (most recent call last):")
+    if found:
+        for line in worker.splitlines():
+            said = re.match(r"[\w.]*?(\w+): (.+)", line)
+            if said and not line.startswith(" "):
+                return said[2].strip()
+    return text.splitlines()[0]
+
+
+def show(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], output: Format) -> None:
+    """Print a report."""
+    if len(rows) > ROWS_MAX:
+        note(f"only the first {ROWS_MAX} rows are shown: narrow the job, or use --write")
+    if output is Format.JSON:
+        emit(
+            [{name: for_json(value) for name, value in row.items()} for row in rows],
+            output,
+            columns=(),
+            rows=(),
+        )
+        return
+    shown = rows[:ROWS_SHOWN_MAX]
+    emit(None, output, columns=columns, rows=[[for_table(row[name]) for name in columns] for row in shown])
+    if len(rows) > len(shown):
+        note(f"{len(rows) - len(shown)} more rows; -o json has all")
+
+
+def for_table(value: Any) -> Any:
+    """Return a cell for people."""
+    if isinstance(value, datetime):
+        return time_text(value.timestamp())
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="backslashreplace")
+    return value
+
+
+def for_json(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return next(iter(body_fields(bytes(value)).values()))
+    return value
