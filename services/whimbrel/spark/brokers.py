@@ -10,26 +10,29 @@ An exception that leaves a stream reader ends its query, so retrying is done her
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.cluster import BrokerStatus
+from whimbrel.model.route import Endpoint, Queue
 from whimbrel.rpc import admin_calls, bulk_calls
 from whimbrel.rpc.bulk_calls import BrokerQueues, TopicQueues
-from whimbrel.rpc.calls import perform_blocking
+from whimbrel.rpc.calls import perform_blocking, query_offset
 from whimbrel.rpc.channel import open_channel
-from whimbrel.spark.offsets import Key
-from whimbrel.spark.options import SourceOptions
+from whimbrel.spark.offsets import Key, Positions
+from whimbrel.spark.options import SourceOptions, parse
 from whimbrel.spark.planning import Extent
 
-__all__ = ["Brokers", "Groups", "NoBroker", "Seen"]
+__all__ = ["HEADERS", "Brokers", "Groups", "NoBroker", "Seen", "queue_of"]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 ReadFrom = Literal["slave", "master", "any"]
 Groups = dict[str, tuple[str, ...]]  # broker name: addresses of its members, the one to ask first first
+HEADERS = (("x-mq-client-id", "spark"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
 RECORD_BYTES = 1024.0  # of a broker that has none yet
 
 
@@ -59,6 +62,11 @@ class Brokers:
         assert options.subscription is not None, "brokers are asked for topics"
         self.options, self.subscription = options, options.subscription
 
+    @classmethod
+    def at(cls, servers: str) -> "Brokers":
+        """Return those behind some nameservers, for other questions than what is read."""
+        return cls(parse({"servers": servers, "subscribePattern": ".*"}))
+
     def look(self) -> Seen:
         """Return where the queues stand now.
 
@@ -66,20 +74,7 @@ class Brokers:
             NoBroker: nobody answered, after all tries.
             LookupError: a topic that is named is nowhere.
         """
-        options = self.options
-        failure = ""
-        for attempt in range(options.retries + 1):
-            if attempt:
-                time.sleep(options.retry_s)
-            try:
-                return self.look_once()
-            except WhimbrelError as error:
-                failure = str(error)
-                log.warning("looking at the cluster failed (try %d): %s", attempt + 1, failure)
-        raise NoBroker(
-            f"no broker could be asked through {', '.join(options.servers)}: {failure};"
-            " is the cluster running, and is `servers` its nameserver's address?"
-        )
+        return self.persisting("looking at the cluster", self.look_once)
 
     def look_once(self) -> Seen:
         """Look without retrying."""
@@ -151,6 +146,62 @@ class Brokers:
                     return queue.max_offset
         return None
 
+    def offsets_by_time(self, keys: Sequence[Key], at_ms: int, groups: Groups) -> Positions:
+        """Return the first offset of each queue that was stored at a time or later, else the queue's end.
+
+        Raises:
+            NoBroker: a queue's group does not answer, after all tries.
+        """
+        found: Positions = {}
+        for name in sorted({key[1] for key in keys}):
+            mine = [key for key in keys if key[1] == name]
+            found |= self.persisting(
+                f"looking for {at_ms} in the queues of {name}",
+                lambda name=name, mine=mine: self.ask_times(groups.get(name, ()), mine, at_ms),  # type: ignore[misc]
+            )
+        return found
+
+    def ask_times(self, addresses: Sequence[str], keys: Sequence[Key], at_ms: int) -> Positions:
+        """Ask the members of a group, the first one first.
+
+        Raises:
+            WhimbrelError: nobody answers.
+        """
+        failure = WhimbrelError("no member of the kind that readFrom names is there")
+        timeout_s = self.options.timeout_s
+        for address in addresses:
+            try:
+                with open_channel(address) as channel:
+                    return {
+                        key: perform_blocking(
+                            channel, query_offset(queue_of(key, address), at_ms / 1000), HEADERS, timeout_s
+                        )
+                        for key in keys
+                    }
+            except WhimbrelError as error:
+                failure = error
+        raise failure
+
+    def persisting(self, what: str, ask: Callable[[], T]) -> T:
+        """Return what `ask` returns, which is tried as often as the options say.
+
+        Raises:
+            NoBroker: it failed each time.
+        """
+        failure = ""
+        for attempt in range(self.options.retries + 1):
+            if attempt:
+                time.sleep(self.options.retry_s)
+            try:
+                return ask()
+            except WhimbrelError as error:
+                failure = str(error)
+                log.warning("%s failed (try %d): %s", what, attempt + 1, failure)
+        raise NoBroker(
+            f"no broker could be asked through {', '.join(self.options.servers)}: {failure};"
+            " is the cluster running, and is `servers` its nameserver's address?"
+        )
+
     def describe(self, addresses: Sequence[str]) -> BrokerQueues:
         """Ask the members of a group, the first one first.
 
@@ -187,6 +238,20 @@ class Brokers:
             for queue in topic.queues
             if self.subscription.wants_queue(topic.name, queue.queue_id)
         }
+
+
+def queue_of(key: Key, address: str) -> Queue:
+    """Return a queue as calls to one broker name it."""
+    topic, broker, queue_id = key
+    return Queue(
+        topic=topic,
+        broker_name=broker,
+        broker_id=0,
+        queue_id=queue_id,
+        readable=True,
+        writable=False,
+        endpoints=(Endpoint.parse(address),),
+    )
 
 
 def ordered(members: Sequence[BrokerStatus], read_from: ReadFrom) -> tuple[str, ...]:

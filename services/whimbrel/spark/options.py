@@ -9,8 +9,10 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
+from whimbrel.spark.narrowing import ALL, Range
 from whimbrel.spark.offsets import EARLIEST, LATEST, Positions, from_option
 
 __all__ = ["NOT_YET", "OptionError", "SourceOptions", "Subscription", "parse"]
@@ -60,6 +62,11 @@ class SourceOptions:
         subscription: None reads a store's whole log.
         starting, ending: EARLIEST, LATEST, or positions by queue; queues that are not named start at the
             earliest, and end at the latest.
+        starting_ms, ending_ms: store times, which win over offsets; None where offsets decide.
+        latest_without_match: a queue that has nothing as late as `starting_ms` starts at its end.
+        physical_offsets: the part of a store's log that is read.
+        group: the consumer group as which a stream's progress is reported; empty for none.
+        pushdown: take Spark's filters.
         max_offsets, max_bytes, min_offsets: of a micro-batch; 0 for no bound.
         partition_bytes: size of a task aimed at; 0: the default of the kind of query.
         max_partitions: tasks of a micro-batch at most; 0: twice Spark's default parallelism.
@@ -71,6 +78,10 @@ class SourceOptions:
     read_from: Literal["slave", "master", "any"] = "any"
     starting: int | Positions
     ending: int | Positions = LATEST
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    latest_without_match: bool = False
+    physical_offsets: Range = ALL
     isolation: Literal["confirmed", "latest"] = "confirmed"
     fail_on_data_loss: bool = True
     on_truncation: Literal["fail", "reset"] = "fail"
@@ -91,6 +102,8 @@ class SourceOptions:
     timeout_s: float = 30.0
     retries: int = 5
     retry_s: float = 0.5
+    group: str = ""
+    pushdown: bool = False
 
     @property
     def wanted_tags(self) -> frozenset[str] | None:
@@ -102,23 +115,21 @@ class SourceOptions:
 # What is specified and not there yet: it is refused by name, not ignored.
 NOT_YET = {
     "archive": "archives are not there yet; read running brokers with `servers`, or files with `store`",
-    "startingphysicaloffset": "read the log from its begin, and filter by physicalOffset",
-    "endingphysicaloffset": "read the log to its end, and filter by physicalOffset",
-    "startingtimestamp": "start by offset with startingOffsets, and filter by storeTimestamp",
-    "endingtimestamp": "end by offset with endingOffsets, and filter by storeTimestamp",
-    "group": "progress is not reported to brokers yet; query.lastProgress has the query's offsets",
-    "pushdown": "filters are not pushed down yet; assign queues and offsets by options",
 }
 COMMON = (
     "servers", "store", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
     "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags", "properties",
     "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
-    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
 )  # fmt: skip
-BATCH = ("endingOffsets",)
+BATCH = ("endingOffsets", "endingTimestamp", "startingPhysicalOffset", "endingPhysicalOffset", "pushdown")
 STREAM = (
     "onTruncation", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "group",
 )  # fmt: skip
+OF_STORES = ("startingPhysicalOffset", "endingPhysicalOffset")
+OF_BROKERS = ("group", "readFrom")
 # Spark's own, which reach every source.
 SPARKS = frozenset({"path", "checkpointlocation", "queryname", "__columns"})
 
@@ -144,8 +155,8 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
             raise OptionError(f"option {name}: there is no such option{hint}")
         other = {True: BATCH, False: STREAM, None: ()}[streaming]
         if known[name] in other:
-            kind = "a stream" if streaming else "a batch"
-            raise OptionError(f"option {known[name]} has no meaning for {kind}: leave it out")
+            query = "a stream" if streaming else "a batch"
+            raise OptionError(f"option {known[name]} has no meaning for {query}: leave it out")
     read = Reader(values)
     servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
     store = read.text("store")
@@ -154,6 +165,11 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
             "options servers, store: exactly one is needed, as in"
             ' .option("servers", "127.0.0.1:8081") or .option("store", "/data/broker-a")'
         )
+    for name in OF_BROKERS if store else OF_STORES:
+        if read.text(name):
+            raise OptionError(
+                f"option {name} has no meaning with `{'store' if store else 'servers'}`: leave it out"
+            )
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
         raise OptionError(
             "options maxOffsetsPerTrigger and maxBytesPerTrigger: Spark takes one limit; choose one"
@@ -167,6 +183,11 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
             "startingOffsets", LATEST if streaming else EARLIEST, streaming=bool(streaming)
         ),
         ending=read.positions("endingOffsets", LATEST, streaming=False),
+        starting_ms=read.time_ms("startingTimestamp"),
+        ending_ms=read.time_ms("endingTimestamp"),
+        latest_without_match=read.choice("startingOffsetsByTimestampStrategy", "error", "error", "latest")
+        == "latest",
+        physical_offsets=physical_offsets(read),
         isolation=cast(Any, read.choice("isolation", "confirmed", "confirmed", "latest")),
         fail_on_data_loss=read.truth("failOnDataLoss", default=True),
         on_truncation=cast(Any, read.choice("onTruncation", "fail", "fail", "reset")),
@@ -187,7 +208,20 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
         timeout_s=read.number("pullTimeoutMs", 30_000) / 1000,
         retries=read.number("fetchOffset.numRetries", 5),
         retry_s=read.number("fetchOffset.retryIntervalMs", 500) / 1000,
+        group=read.text("group"),
+        pushdown=read.truth("pushdown", default=False),
     )
+
+
+def physical_offsets(read: "Reader") -> Range:
+    """Return the part of the log that is read."""
+    names = "startingPhysicalOffset", "endingPhysicalOffset"
+    first, end = (
+        read.number(name) if read.text(name) else limit for name, limit in zip(names, ALL, strict=True)
+    )
+    if max(first, 0) >= end:
+        raise OptionError(f"options {', '.join(names)}: from {max(first, 0)} to {end} is not a range")
+    return first, end
 
 
 def subscription(read: "Reader", *, needed: bool) -> Subscription | None:
@@ -264,6 +298,19 @@ class Reader:
         if value and not found:
             raise OptionError(f"option {name}: {value!r} is not a duration such as 500ms, 30s, 15m")
         return int(found[1]) * UNITS_MS[found[2]] if found else default
+
+    def time_ms(self, name: str) -> int | None:
+        """Return a time in milliseconds; None when it is not given. A date and time is taken as UTC."""
+        value = self.text(name)
+        if not value or value.isdigit():
+            return int(value) if value else None
+        try:
+            at = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise OptionError(
+                f"option {name}: {value!r} is neither milliseconds nor a time such as 2026-11-21T08:00"
+            ) from error
+        return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
     def positions(self, name: str, default: int, *, streaming: bool) -> int | Positions:
         """Return where to start or end."""

@@ -22,9 +22,11 @@ __all__ = [
     "Truncated",
     "admit",
     "ending",
+    "ending_at",
     "pack",
     "pieces_between",
     "starting",
+    "starting_at",
 ]
 
 
@@ -61,6 +63,11 @@ class Piece:
     record_bytes: float
 
     @property
+    def key(self) -> Key:
+        """Its queue."""
+        return self.topic, self.broker, self.queue_id
+
+    @property
     def size(self) -> float:
         """How many bytes it has, about."""
         return (self.end - self.start) * self.record_bytes
@@ -74,6 +81,32 @@ def starting(option: int | Positions, extents: Mapping[Key, Extent]) -> Position
 def ending(option: int | Positions, extents: Mapping[Key, Extent]) -> Positions:
     """Return where a batch ends."""
     return {key: min(resolved(option, key, extent, LATEST), extent.end) for key, extent in extents.items()}
+
+
+def starting_at(found: Positions, extents: Mapping[Key, Extent], *, latest_without_match: bool) -> Positions:
+    """Return where a query starts that starts at a time.
+
+    Args:
+        found: the first offset as late as that of each queue, its end where there is none.
+
+    Raises:
+        LookupError: a queue has messages, and none as late; that is to be an error.
+    """
+    starts = {key: max(found.get(key, extent.end), extent.first) for key, extent in extents.items()}
+    early = [key for key, extent in extents.items() if extent.first < extent.end <= starts[key]]
+    if early and not latest_without_match:
+        topic, broker, queue_id = early[0]
+        more = f" and {len(early) - 1} more queues have" if len(early) > 1 else " has"
+        raise LookupError(
+            f"startingTimestamp: {topic}, queue {queue_id} of {broker}{more} nothing as late as that;"
+            " startingOffsetsByTimestampStrategy=latest starts such queues at their end"
+        )
+    return starts
+
+
+def ending_at(found: Positions, extents: Mapping[Key, Extent]) -> Positions:
+    """Return where a batch ends that ends before a time."""
+    return {key: min(found.get(key, extent.end), extent.end) for key, extent in extents.items()}
 
 
 def resolved(option: int | Positions, key: Key, extent: Extent, default: int) -> int:

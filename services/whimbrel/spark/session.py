@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_MIN", "NoJava", "java_problem", "session"]
+__all__ = ["JAVA_MIN", "NoJava", "attach", "java_problem", "session"]
 
 JAVA_MIN = 17  # of Spark 4
 JAVA_ASK_S = 30.0
@@ -19,6 +20,8 @@ LOOPBACK = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
+# For the option `pushdown`; sources that do not ask for filters are not touched by it.
+FILTERS = {"spark.sql.python.filterPushdown.enabled": "true"}
 
 
 class NoJava(RuntimeError):
@@ -59,6 +62,13 @@ def asked_version(java: str) -> str:
     return done.stderr
 
 
+def attach(spark: "SparkSession") -> None:
+    """Report the progress of a session's streams that have the option `group`; `session` has done so."""
+    from whimbrel.spark import progress  # needs more than a look for Java does
+
+    progress.attach(spark)
+
+
 def session(master: str = "local[*]", **settings: str) -> "SparkSession":
     """Return a session, bound to loopback and without a UI; `settings` win over ours.
 
@@ -74,8 +84,14 @@ def session(master: str = "local[*]", **settings: str) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Spark looks for data sources with a Python of its own choosing, `python3` unless it is told.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.remote(master) if remote else SparkSession.builder.master(master)
     builder = builder.appName("whimbrel")
-    for name, value in {**({} if remote else LOOPBACK), **settings}.items():
+    for name, value in {**({} if remote else LOOPBACK), **FILTERS, **settings}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    running = builder.getOrCreate()
+    attach(running)
+    return running

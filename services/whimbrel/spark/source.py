@@ -13,11 +13,19 @@ ones that are decoded.
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -29,9 +37,21 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from whimbrel.spark.brokers import Brokers, Seen
-from whimbrel.spark.offsets import Positions, from_checkpoint, to_checkpoint
+from whimbrel.spark.narrowing import ALL, EVERYTHING, Range, narrowed, push, within
+from whimbrel.spark.offsets import Key, Positions, from_checkpoint, to_checkpoint
 from whimbrel.spark.options import OptionError, SourceOptions, parse
-from whimbrel.spark.planning import Piece, Truncated, admit, ending, pack, pieces_between, starting
+from whimbrel.spark.planning import (
+    Piece,
+    Truncated,
+    admit,
+    ending,
+    ending_at,
+    pack,
+    pieces_between,
+    starting,
+    starting_at,
+)
+from whimbrel.spark.progress import Reporter, carrying
 from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
 from whimbrel.spark.tasks import Task, gathered, read_task
 from whimbrel.store.columns import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
@@ -68,7 +88,8 @@ class WhimbrelSource(DataSource):
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Return the reader of a batch."""
-        return BatchReader(schema, parse(self.options, streaming=False))
+        options = parse(self.options, streaming=False)
+        return (FilteringReader if options.pushdown else BatchReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> "StreamReader":
         """Return the reader of a stream."""
@@ -117,6 +138,39 @@ class Reader:
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.options = options
         self.columns = checked_columns(schema, options)
+        self.narrow = replace(EVERYTHING, physical_offsets=options.physical_offsets)
+
+    def first(self, seen: Stand) -> Positions:
+        """Return where a new query starts.
+
+        Raises:
+            LookupError: a queue has nothing as late as the time to start at, and that is to be an error.
+        """
+        options = self.options
+        if options.starting_ms is None:
+            return starting(options.starting, seen.extents)
+        found = self.offsets_by_time(seen, list(seen.extents), options.starting_ms)
+        return starting_at(found, seen.extents, latest_without_match=options.latest_without_match)
+
+    def last(self, seen: Stand) -> Positions:
+        """Return where a batch ends."""
+        options = self.options
+        if options.ending_ms is None:
+            return ending(options.ending, seen.extents)
+        return ending_at(self.offsets_by_time(seen, list(seen.extents), options.ending_ms), seen.extents)
+
+    def offsets_by_time(self, seen: Stand, keys: Sequence[Key], at_ms: int) -> Positions:
+        """Return the first offset of each queue that was stored at a time or later, else the queue's end."""
+        if isinstance(seen, StoreView):
+            return seen.offsets_by_time(keys, at_ms)
+        return Brokers(self.options).offsets_by_time(keys, at_ms, seen.groups)
+
+    def offsets_between(self, seen: Stand, keys: Sequence[Key], stored_ms: Range) -> dict[Key, Range]:
+        """Return the queue offsets that were stored within a range of times."""
+        low, high = stored_ms
+        begins = self.offsets_by_time(seen, keys, low) if low > ALL[0] else {}
+        ends = self.offsets_by_time(seen, keys, high) if high < ALL[1] else {}
+        return {key: (begins.get(key, ALL[0]), ends.get(key, ALL[1])) for key in keys}
 
     def tasks(
         self, start: Positions, end: Positions, seen: Stand, partition_bytes: int
@@ -124,6 +178,9 @@ class Reader:
         """Return the tasks that read from one position to another."""
         options = self.options
         pieces = pieces_between(start, end, seen.extents, fail_on_data_loss=options.fail_on_data_loss)
+        if self.narrow != EVERYTHING:
+            between = partial(self.offsets_between, seen, stored_ms=self.narrow.stored_ms)
+            pieces = narrowed(pieces, self.narrow, between)
         if isinstance(seen, StoreView):
             return self.store_tasks(seen, pieces, partition_bytes) if pieces else []
         packed = pack(
@@ -153,9 +210,12 @@ class Reader:
                     wanted,
                     self.columns,
                     self.options,
+                    self.narrow,
                 )
             )
-            for begin, end in splits(view, pieces, self.options.partition_bytes or partition_bytes)
+            for begin, end in splits(
+                view, pieces, self.options.partition_bytes or partition_bytes, self.narrow
+            )
         ]
 
     def look(self) -> Stand:
@@ -164,7 +224,9 @@ class Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task; runs in a worker."""
-        task = cast(TaskPartition, partition).task
+        if not isinstance(partition, TaskPartition):  # what Spark makes of a batch without tasks
+            return iter(())
+        task = partition.task
         return gathered(read_store_task(task)) if isinstance(task, StoreTask) else read_task(task)
 
 
@@ -183,10 +245,32 @@ class BatchReader(Reader, DataSourceReader):
         """Return the tasks."""
         seen = self.look()
         if isinstance(seen, StoreView) and self.options.subscription is None:
+            low, high = self.options.starting_ms, self.options.ending_ms
+            stored_ms = ALL[0] if low is None else low, ALL[1] if high is None else high
+            self.narrow = replace(self.narrow, stored_ms=within(self.narrow.stored_ms, stored_ms))
             return self.store_tasks(seen, None, BATCH_PARTITION_BYTES)
-        start = starting(self.options.starting, seen.extents)
-        end = ending(self.options.ending, seen.extents)
-        return self.tasks(start, end, seen, BATCH_PARTITION_BYTES)
+        return self.tasks(self.first(seen), self.last(seen), seen, BATCH_PARTITION_BYTES)
+
+
+class FilteringReader(BatchReader):
+    """Takes Spark's filters.
+
+    A class of its own: with the session's setting off, Spark refuses any reader that could.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep what can be told of the queues or records; return what Spark has still to apply."""
+        pushed, left = push(filters, from_log=bool(self.options.store))
+        self.narrow = replace(
+            pushed, physical_offsets=within(pushed.physical_offsets, self.narrow.physical_offsets)
+        )
+        if pushed.tags is not None:
+            wanted = self.options.wanted_tags
+            tags = pushed.tags if wanted is None else pushed.tags & wanted
+            self.options = replace(self.options, tags=" || ".join(sorted(tags)))
+            if not tags:
+                self.narrow = replace(self.narrow, topics=frozenset())
+        return left
 
 
 class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -196,6 +280,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         initial: where a new query starts, once it was asked.
         ceiling: where an AvailableNow query ends.
         waiting_since: monotonic time at which there was something too little for a batch.
+        newest: where the queues ended when last looked at.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
@@ -204,12 +289,13 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.ceiling: Positions | None = None
         self.waiting_since: float | None = None
         self.newest: Positions | None = None
+        self.reporter: Reporter | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         if self.initial is None:
             seen = self.look()
-            self.initial = to_checkpoint(starting(self.options.starting, seen.extents))
+            self.initial = to_checkpoint(self.first(seen))
         return self.initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -285,7 +371,16 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return where the queues end, whatever a limit made of it."""
-        return None if self.newest is None else to_checkpoint(self.newest)
+        if self.newest is None:
+            return None
+        return carrying(to_checkpoint(self.newest), self.options.group, self.options.servers)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Report the progress of a group where no listener does; see `progress.py`."""
+        if self.options.group:
+            if self.reporter is None:
+                self.reporter = Reporter(self.options.group, Brokers(self.options))
+            self.reporter.report(from_checkpoint(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch."""

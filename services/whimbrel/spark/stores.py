@@ -11,7 +11,8 @@ taken as they stand: a store whose queues a crash has damaged is to be recovered
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,8 @@ import pyarrow as pa
 
 from whimbrel.errors import IllegalOffset, StoreError
 from whimbrel.model.names import is_system_topic
-from whimbrel.spark.offsets import Key
+from whimbrel.spark.narrowing import ALL, EVERYTHING, Narrow, Range, within
+from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import DataLoss, Extent, Piece
 from whimbrel.store.codec import FILLER_SIZE
@@ -39,9 +41,11 @@ UNIT = np.dtype([("place", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 NAME_AT, NAME_BYTES = 2816, 136  # `broker_name` in the page of marks, a text behind a counter of 8 bytes
 BROKER = "store"  # what stands in brokerName where nobody has written a name
 RECORD_BYTES = 1024.0
+QUEUE_IDS_MAX = 1 << 16
 GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 
 Units = npt.NDArray[np.void]
+Tails = dict[tuple[str, int], list[tuple[int, int]]]
 
 
 class QueueFiles:
@@ -84,6 +88,15 @@ class QueueFiles:
         """Return one past the last entry."""
         return self.extent(0, 1 << 62)[1]
 
+    def place(self, number: int) -> int:
+        """Return where in the log an entry's record stands; -1 without one, and for a filler."""
+        for start, path in reversed(self.files):
+            if start <= number:
+                unit = np.fromfile(path, UNIT, 1, offset=(number - start) * UNIT.itemsize)
+                there = len(unit) and unit["size"][0] > 0 and unit["size"][0] != FILLER_SIZE
+                return int(unit["place"][0]) if there else -1
+        return -1
+
     def stretches(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield for each file the part of the log in which the records of [first, end) lie."""
         for start, path in self.files:
@@ -99,6 +112,7 @@ class StoreView:
 
     Attributes:
         extents: of the queues that are read.
+        tails: offset and store time (ms) of the records that have no queue entry yet, by queue.
         begin, end: of the log that may be read.
         dispatched: up to here its records have their queue entries.
         broker: the name of the broker whose store it is.
@@ -106,6 +120,7 @@ class StoreView:
 
     root: Path
     extents: dict[Key, Extent]
+    tails: "Tails"
     begin: int
     end: int
     dispatched: int
@@ -136,6 +151,7 @@ class StoreView:
         broker = broker_name(root)
         file_size = view.segments.file_size or 1 << 30
         extents: dict[Key, Extent] = {}
+        tails: Tails = {}
         dispatched = end
         if options.subscription is not None:
             topics = topics_of(root)
@@ -149,8 +165,9 @@ class StoreView:
                 file_size=file_size,
                 on_fault="skip",
             )
-            extents = queue_extents(topics, list(rest), view.begin, end, broker, options)
-        return cls(root, extents, view.begin, end, dispatched, file_size, broker)
+            tails = tails_of(rest)
+            extents = queue_extents(topics, tails, view.begin, end, broker, options)
+        return cls(root, extents, tails, view.begin, end, dispatched, file_size, broker)
 
     def stretch(self, pieces: Sequence[Piece]) -> tuple[int, int]:
         """Return the part of the log in which the records of pieces lie."""
@@ -163,6 +180,41 @@ class StoreView:
                 low, high = min(low, self.dispatched), self.end
         return max(low, self.begin), min(high, self.end)
 
+    def offsets_by_time(self, keys: Iterable[Key], at_ms: int) -> Positions:
+        """Return the first offset of each queue that was stored at a time or later, else the queue's end."""
+        segments = Segments.open(self.root / "commitlog", 0)
+        try:
+            return {key: self.offset_by_time(segments.read, key, at_ms) for key in keys}
+        finally:
+            segments.close()
+
+    def offset_by_time(self, read: Callable[[int, int], bytes], key: Key, at_ms: int) -> int:
+        """Return the first offset of one queue that was stored at a time or later, else its end."""
+        topic, _, queue_id = key
+        extent = self.extents[key]
+        queue = QueueFiles(self.root / "consumequeue" / topic / str(queue_id))
+        tail = dict(self.tails.get((topic, queue_id), ()))
+
+        def stored_ms(number: int) -> int:
+            if number in tail:
+                return tail[number]
+            place = queue.place(number)
+            return first_store_time(read, place) if place >= 0 else 0
+
+        numbers = range(extent.first, extent.end)
+        return extent.first + bisect_left(numbers, at_ms, key=stored_ms)
+
+    def stretch_by_time(self, stored_ms: Range) -> Range:
+        """Return the part of the log whose files may hold records of a range of store times."""
+        segments = Segments.open(self.root / "commitlog", 0)
+        try:
+            begins = {start: first_store_time(segments.read, start) for start in segments.starts}
+        finally:
+            segments.close()
+        early = [start for start, first in begins.items() if first and first < stored_ms[0]]
+        late = [start for start, first in begins.items() if first >= stored_ms[1]]
+        return max(early, default=self.begin), min(late, default=self.end)
+
 
 def topics_of(root: Path) -> dict[str, list[Path]]:
     """Return the folders of a store's queues, by topic."""
@@ -173,15 +225,27 @@ def topics_of(root: Path) -> dict[str, list[Path]]:
     }
 
 
+def tails_of(rest: Iterable[Records]) -> Tails:
+    """Return by queue what of the log has no queue entries yet."""
+    tails: Tails = {}
+    for records in rest:
+        topics = Topics.of(records)
+        columns = (topics.ids, *(records.ints(name) for name in ("queue_id", "queue_offset", "stored_ms")))
+        for number, queue_id, offset, stored_ms in zip(*columns, strict=True):
+            key = topics.names[number], int(queue_id)
+            tails.setdefault(key, []).append((int(offset), int(stored_ms)))
+    return tails
+
+
 def queue_extents(
     topics: Mapping[str, Sequence[Path]],
-    rest: Sequence[Records],
+    tails: Tails,
     begin: int,
     end: int,
     broker: str,
     options: SourceOptions,
 ) -> dict[Key, Extent]:
-    """Return where the queues of a store stand; `rest` is what of the log has no queue entries yet.
+    """Return where the queues of a store stand.
 
     Raises:
         LookupError: a topic that is named is not there.
@@ -200,16 +264,12 @@ def queue_extents(
             if reads(topic, int(queue.name)):
                 first, last = QueueFiles(queue).extent(begin, end)
                 extents[topic, broker, int(queue.name)] = Extent(first, last, RECORD_BYTES)
-    seen = set(topics)
-    for records in rest:
-        found = Topics.of(records)
-        seen |= set(found.names)
-        places = zip(found.ids, records.ints("queue_id"), records.ints("queue_offset"), strict=True)
-        for number, queue_id, offset in places:
-            key = (found.names[number], broker, int(queue_id))
-            if reads(key[0], key[2]):
-                first = extents[key].first if key in extents else int(offset)
-                extents[key] = Extent(first, int(offset) + 1, RECORD_BYTES)
+    for (topic, queue_id), tail in tails.items():
+        if reads(topic, queue_id):
+            before = extents.get((topic, broker, queue_id))
+            first = before.first if before is not None else tail[0][0]
+            extents[topic, broker, queue_id] = Extent(first, tail[-1][0] + 1, RECORD_BYTES)
+    seen = {*topics, *(topic for topic, _ in tails)}
     missing = [name for name in wanted.named if name not in seen]
     if missing:
         raise LookupError(f"the store has no topic {', '.join(missing)}; it has {', '.join(sorted(seen))}")
@@ -237,12 +297,34 @@ class StoreTask:
     wanted: dict[tuple[str, int], tuple[int, int]] | None
     columns: tuple[str, ...]
     options: SourceOptions
+    narrow: Narrow = EVERYTHING
 
 
-def splits(view: StoreView, pieces: Sequence[Piece] | None, split_bytes: int) -> list[tuple[int, int]]:
+def splits(
+    view: StoreView, pieces: Sequence[Piece] | None, split_bytes: int, narrow: Narrow = EVERYTHING
+) -> list[tuple[int, int]]:
     """Return the stretches of the log that tasks read; `pieces` None is all of it."""
-    begin, end = (view.begin, view.end) if pieces is None else view.stretch(pieces)
+    stretch = (view.begin, view.end) if pieces is None else view.stretch(pieces)
+    if narrow.stored_ms != ALL:
+        stretch = within(stretch, view.stretch_by_time(narrow.stored_ms))
+    begin, end = within(stretch, narrow.physical_offsets)
     return [(at, min(at + split_bytes, end)) for at in range(begin, end, max(split_bytes, 1))]
+
+
+def selected(task: StoreTask) -> Selection:
+    """Return which records of a stretch become rows."""
+    narrow = task.narrow
+    low, high = within(narrow.queue_ids, (0, QUEUE_IDS_MAX))
+    return Selection(
+        topics=narrow.topics,
+        queues=task.wanted,
+        queue_ids=None if narrow.queue_ids == ALL else frozenset(range(low, high)),
+        queue_offsets=narrow.queue_offsets,
+        physical_offsets=narrow.physical_offsets,
+        stored_ms=narrow.stored_ms,
+        tags=task.options.wanted_tags,
+        queued_only=task.wanted is not None,
+    )
 
 
 def read_store_task(task: StoreTask) -> Iterator[pa.RecordBatch]:
@@ -260,9 +342,7 @@ def read_store_task(task: StoreTask) -> Iterator[pa.RecordBatch]:
         on_corrupt=options.on_corrupt,
         raw_bodies=not options.decompress,
         raw_properties=options.properties == "raw",
-        selection=Selection(
-            queues=task.wanted, tags=options.wanted_tags, queued_only=task.wanted is not None
-        ),
+        selection=selected(task),
     )
     segments = Segments.open(task.root / "commitlog", 0)
     try:

@@ -45,6 +45,13 @@ def test_sizes_and_durations_have_units() -> None:
     assert (options.max_bytes, options.max_trigger_delay_ms) == (64 << 20, 30_000)
 
 
+def test_times_are_milliseconds_or_written_out() -> None:
+    assert parse(BASE | {"startingTimestamp": "1795248000000"}).starting_ms == 1_795_248_000_000
+    assert parse(BASE | {"endingTimestamp": "2026-11-21T08:00"}).ending_ms == 1_795_248_000_000
+    assert parse(BASE | {"endingTimestamp": "2026-11-21T10:00+02:00"}).ending_ms == 1_795_248_000_000
+    assert parse(BASE).starting_ms is None
+
+
 def test_tags_are_a_set_and_a_star_takes_all() -> None:
     assert parse(BASE | {"tags": "a || b"}).wanted_tags == frozenset({"a", "b"})
     assert parse(BASE | {"tags": "*"}).wanted_tags is None
@@ -72,6 +79,12 @@ def test_tags_are_a_set_and_a_star_takes_all() -> None:
         ({"endingOffsets": "earliest"}, False, "read nothing"),
         ({"endingOffsets": "latest"}, True, "no meaning for a stream"),
         ({"maxOffsetsPerTrigger": "5"}, False, "no meaning for a batch"),
+        ({"group": "g"}, False, "no meaning for a batch"),
+        ({"startingTimestamp": "yesterday"}, None, "neither milliseconds nor a time"),
+        ({"startingPhysicalOffset": "0"}, False, "no meaning with `servers`"),
+        ({"servers": "", "store": "/x", "readFrom": "slave"}, None, "no meaning with `store`"),
+        ({"servers": "", "store": "/x", "endingPhysicalOffset": "0"}, False, "is not a range"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, None, "not one of error, latest"),
         ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, True, "choose one"),
     ],
 )

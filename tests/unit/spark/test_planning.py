@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whimbrel.spark.offsets import EARLIEST, LATEST, Key, from_checkpoint, to_checkpoint
-from whimbrel.spark.planning import DataLoss, Extent, Piece, admit, ending, pack, pieces_between, starting
+from whimbrel.spark.planning import (
+    DataLoss,
+    Extent,
+    Piece,
+    admit,
+    ending,
+    ending_at,
+    pack,
+    pieces_between,
+    starting,
+    starting_at,
+)
 
 A, B, C = ("t", "a", 0), ("t", "a", 1), ("u", "b", 0)
 
@@ -31,6 +42,19 @@ def test_queues_that_an_option_does_not_name_are_read_whole() -> None:
     assert ending({A: 8, B: LATEST}, extents) == {A: 8, B: 7, C: 2}
     assert ending({A: 99}, extents)[A] == 10
     assert starting(EARLIEST, extents) == {A: 3, B: 0, C: 2}
+
+
+def test_a_start_by_time_names_queues_that_have_nothing_as_late() -> None:
+    extents = {A: Extent(3, 10), B: Extent(0, 7), C: Extent(0, 0)}
+    assert starting_at({A: 5, B: 0, C: 0}, extents, latest_without_match=False) == {A: 5, B: 0, C: 0}
+    with pytest.raises(LookupError, match="t, queue 1 of a has nothing as late"):
+        starting_at({A: 5, B: 7, C: 0}, extents, latest_without_match=False)
+    assert starting_at({A: 5, B: 7, C: 0}, extents, latest_without_match=True) == {A: 5, B: 7, C: 0}
+    assert starting_at({A: 0, B: 0, C: 0}, extents, latest_without_match=False)[A] == 3
+
+
+def test_an_end_by_time_is_not_beyond_what_may_be_read() -> None:
+    assert ending_at({A: 5, B: 99}, {A: Extent(3, 10), B: Extent(0, 7)}) == {A: 5, B: 7}
 
 
 def test_a_limit_is_shared_in_proportion_to_what_queues_have() -> None:

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("pyarrow")
 
 import goldens
-from storekit import make_draft, open_master
+from storekit import NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import CorruptRecord
+from whimbrel.spark.narrowing import EVERYTHING, Narrow
 from whimbrel.spark.options import SourceOptions, parse
 from whimbrel.spark.planning import DataLoss, ending, pieces_between, starting
 from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
@@ -26,7 +27,9 @@ def options(root: Path, **changes: str) -> SourceOptions:
     return parse({"store": str(root), **changes}, streaming=False)
 
 
-def rows(chosen: SourceOptions, split_bytes: int = 1 << 16) -> list[dict[str, Any]]:
+def rows(
+    chosen: SourceOptions, split_bytes: int = 1 << 16, narrow: Narrow = EVERYTHING
+) -> list[dict[str, Any]]:
     """Return what a batch gives, in the order of the log."""
     view = StoreView.of(chosen)
     pieces = None
@@ -37,9 +40,9 @@ def rows(chosen: SourceOptions, split_bytes: int = 1 << 16) -> list[dict[str, An
             return []
     wanted = None if pieces is None else {(p.topic, p.queue_id): (p.start, p.end) for p in pieces}
     found = []
-    for begin, last in splits(view, pieces, split_bytes):
+    for begin, last in splits(view, pieces, split_bytes, narrow):
         task = StoreTask(
-            view.root, begin, last, view.end, view.file_size, view.broker, wanted, COLUMNS, chosen
+            view.root, begin, last, view.end, view.file_size, view.broker, wanted, COLUMNS, chosen, narrow
         )
         for batch in read_store_task(task):
             found += batch.to_pylist()
@@ -94,6 +97,52 @@ def test_ranges_and_queues_are_chosen(tmp_path: Path) -> None:
     text = f'{{"orders": {{"{StoreView.of(options(tmp_path)).broker}": {{"1": 10}}}}}}'
     chosen = options(tmp_path, assign='{"orders": [1]}', startingOffsets=text, isolation="latest")
     assert [row["queueOffset"] for row in rows(chosen)] == list(range(10, 100))
+
+
+def timed_store(root: Path) -> list[int]:
+    """Make a store in which message n was stored n seconds after NOW; return the records' places."""
+    times = iter(range(NOW, NOW + 1_000_000, 1000))
+    store = MessageStore.open_master(root, OPTIONS, clock=lambda: next(times))
+    drafts = [make_draft(number, topic="orders", queue_id=number % 2) for number in range(40)]
+    places = [store.append(draft).physical_offset for draft in drafts]
+    store.close()
+    return places
+
+
+def test_times_are_found_in_queues_and_in_what_has_no_entry_yet(tmp_path: Path) -> None:
+    timed_store(tmp_path)
+    chosen = options(tmp_path, subscribe="orders", isolation="latest")
+    stored = {
+        (row["queueId"], row["queueOffset"]): int(row["storeTimestamp"].timestamp() * 1000)
+        for row in rows(chosen)
+    }
+    shutil.rmtree(tmp_path / "consumequeue" / "orders" / "1")  # its entries were never written
+    queue = min((tmp_path / "consumequeue" / "orders" / "0").iterdir())
+    data = bytearray(queue.read_bytes())
+    data[20 * 10 :] = bytes(len(data) - 20 * 10)  # nor were half of the other's
+    queue.write_bytes(data)
+    view = StoreView.of(chosen)
+    key = ("orders", view.broker, 0)
+    for number in range(20):
+        at_ms = stored[0, number]
+        assert view.offsets_by_time([key], at_ms)[key] == number
+        assert view.offsets_by_time([key], at_ms + 1)[key] == number + 1
+    assert view.offsets_by_time([key], 0)[key] == 0
+
+
+def test_a_part_of_the_log_by_place_and_by_time(tmp_path: Path) -> None:
+    places = timed_store(tmp_path)
+    part = Narrow(physical_offsets=(places[7], places[11]))
+    found = rows(options(tmp_path, isolation="latest"), narrow=part)
+    assert [row["physicalOffset"] for row in found] == places[7:11]
+    stored = [row["storeTimestamp"] for row in found]
+    times = tuple(int(at.timestamp() * 1000) for at in (stored[1], stored[3]))
+    found = rows(options(tmp_path, isolation="latest"), narrow=Narrow(stored_ms=(times[0], times[1])))
+    assert [row["physicalOffset"] for row in found] == places[8:10]
+    chosen = Narrow(queue_ids=(1, 2), queue_offsets=(3, 6), topics=frozenset({"orders"}))
+    found = rows(options(tmp_path, isolation="latest"), narrow=chosen)
+    assert [(row["queueId"], row["queueOffset"]) for row in found] == [(1, 3), (1, 4), (1, 5)]
+    assert rows(options(tmp_path, isolation="latest"), narrow=Narrow(topics=frozenset())) == []
 
 
 def test_what_has_no_queue_entry_yet_is_read_all_the_same(tmp_path: Path) -> None:
