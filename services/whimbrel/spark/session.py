@@ -81,6 +81,7 @@ def session(master: str = "local[*]", **settings: str) -> "SparkSession":
     remote = master.startswith("sc://")
     if not remote and (problem := java_problem(os.environ)):
         raise NoJava(problem)
+    import pyspark
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -88,6 +89,8 @@ def session(master: str = "local[*]", **settings: str) -> "SparkSession":
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local-cluster"):  # its executors are started by scripts of the installation
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     builder = SparkSession.builder.remote(master) if remote else SparkSession.builder.master(master)
     builder = builder.appName("whimbrel")
     for name, value in {**({} if remote else LOOPBACK), **FILTERS, **settings}.items():
