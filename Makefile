@@ -28,7 +28,8 @@ define sync
 	@touch $@
 endef
 
-.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-all interop faults run bench wheel clean
+.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-all interop faults \
+	run bench bench-spark soak wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -93,6 +94,9 @@ logs: setup ## follow its logs
 
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)
+
+bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet and to PullMessage (ten minutes)
+	PYTHONPATH=services:tests $(PY) tests/bench/spark_source.py $(BENCH)
 
 wheel: setup ## build the wheel, install it into an empty environment and run `whimbrel dev` there
 	$(PY) -m pytest -q -m "" tests/integration/test_dev_wheel.py
