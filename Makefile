@@ -8,7 +8,7 @@ SHELL := /bin/bash
 UV_VERSION := 0.13.9
 BIN := .venv/bin
 PY := $(BIN)/python
-CODE := services tests examples bench deploy protos/generate.py
+CODE := services tests examples bench deploy docs protos/generate.py
 
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
