@@ -7,7 +7,7 @@ resourceSpans and is passed over. A span that stands in two files, ours and a co
 
 A row has the ids, name, begin_ns, end_ns, the attributes that `TEXTS` and `NUMBERS` name, and
 
-    ms          how long it took, in milliseconds; negative where a clock was set back; null without both times
+    ms          how long it took, in milliseconds; negative where a clock was set back, null without both ends
     stage       which part of a message's way it is, null for all else (`STAGES`, in their order)
     failed      its status is an error
 

@@ -344,8 +344,8 @@ def tell_skew(report: "DataFrame", tell: Tell) -> None:
         tell("no messages: none of the topics holds any")
     elif counts[1]:
         tell(
-            f"{counts[1]} of {counts[0]} messages were stored before they were born, by {-counts[2]:.0f} ms at"
-            " worst: clocks of senders are ahead of the broker's, and the times are that much too small"
+            f"{counts[1]} of {counts[0]} messages were stored before they were born, by {-counts[2]:.0f} ms"
+            " at worst: clocks of senders are ahead of the broker's, and the times are that much too small"
         )
 
 
