@@ -9,6 +9,7 @@ import threading
 import time
 from enum import StrEnum
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from typing import Annotated
 
 import typer
@@ -133,8 +134,7 @@ def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for
     from whimbrel.spark import snapshots
 
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (SIGINT, SIGTERM)}
     cluster = snapshots.Cluster(endpoint, groups)
     try:
         count = snapshots.record(
@@ -146,7 +146,13 @@ def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for
             wait=ended.wait,
             tell=note,
         )
-    except (WhimbrelError, OSError) as error:
-        note(f"whimbrel: {error}")
+    except WhimbrelError as error:
+        note(f"whimbrel: {endpoint}: {error}; is the cluster running, and is that its nameserver's address?")
         raise typer.Exit(COULD_NOT_RUN) from error
+    except OSError as error:
+        note(f"whimbrel: {folder}: {error.strerror or error}")
+        raise typer.Exit(COULD_NOT_RUN) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     note(f"{count} snapshot{'s' if count > 1 else ''} below {folder}")
