@@ -13,6 +13,7 @@ from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.latency import LatencyOptions, latency
+from whimbrel.spark.spans import OURS
 from whimbrel.store.store import MessageStore
 from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FRAME, SLAVE_APPEND
 
@@ -85,7 +86,7 @@ def write_spans(folder: Path) -> list[dict[str, Any]]:
 
 def test_stages_have_percentiles_and_replication_its_rate_and_lag(spark: Any, tmp_path: Path) -> None:
     spans = write_spans(tmp_path / "traces")
-    client = {"messaging_operation_type": "send", "messaging_destination_name": "orders"}
+    client: dict[str, Any] = {"messaging_operation_type": "send", "messaging_destination_name": "orders"}
     others = [
         span(9001, "send orders", 0, 4.0, **client),
         span(9002, "send orders", 10, -1.5, **client),  # the clock was set back
@@ -176,3 +177,27 @@ def test_a_running_cluster_tells_the_same_of_its_log(spark: Any, cluster: Cluste
     (row,) = rows(latency(spark, LatencyOptions(source=source, per_s=86_400 * 7)))
     assert (row["topic"], row["messages"], row["negative"]) == ("aged", 50, 0)
     assert 0 <= row["min_ms"] <= row["p50_ms"] <= row["p99_ms"] <= row["max_ms"] < 60_000
+
+
+@pytest.mark.slow
+def test_what_real_processes_trace_has_every_stage_of_replication(spark: Any, tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    target = f"file:{traces / 'all.jsonl'}"
+    tracing = {"trace_to": target, "trace_ratio": 1.0}
+    with Cluster(tmp_path / "cluster", broker=tracing, replicator={"trace_to": target}) as running:
+        running.wait_usable()
+        with Admin(running.endpoint) as admin:
+            admin.create_topic("traced", queues=1)
+        with Producer(running.endpoint) as producer:
+            for _ in range(40):
+                producer.send(Message(topic="traced", body=b"x" * 1000))
+        assert set(running.stop().values()) == {0}
+    found = rows(latency(spark, LatencyOptions(spans=str(traces), topics=("traced",))))
+    assert {r["stage"] for r in found} == {"create", *OURS.values()}
+    assert {r["broker_id"] for r in found if r["stage"] in ("slave append", "dispatch")} == {1}
+    way = [r for r in found if r["stage"] == "acknowledge"]
+    assert len(way) == 1
+    assert way[0]["spans"] >= 35  # a message in the first moments may have come before the slave did
+    assert way[0]["mb_per_s"] > 0
+    assert way[0]["lag_max_bytes"] >= 1000
+    assert not any(r["negative"] or r["failed"] for r in found)

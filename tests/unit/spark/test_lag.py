@@ -1,6 +1,7 @@
 """Recording how far groups are, without Spark: files, turns, brokers that do not answer."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from fakecluster import running_in_thread
 from whimbrel.cli.main import main
 from whimbrel.errors import Unavailable
 from whimbrel.model.cluster import BrokerStatus
-from whimbrel.spark import snapshots
 from whimbrel.spark.snapshots import Cluster, QueueLag, Snapshot, record, save
 
 AT_MS = 1_795_290_655_519
@@ -42,7 +42,7 @@ def test_what_a_crash_leaves_has_a_name_that_readers_pass_over(
     def crash(handle: int) -> None:
         raise OSError("the machine is gone")
 
-    monkeypatch.setattr(snapshots.os, "fsync", crash)
+    monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(OSError, match="gone"):
         save(tmp_path, Snapshot((queue(0),), ()), at_ms=AT_MS, every_ms=1000)
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]

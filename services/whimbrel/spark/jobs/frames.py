@@ -1,6 +1,10 @@
 """What reports have in common: rows by period, and a frame that is computed when it is returned."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from whimbrel.spark.jobs import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -10,6 +14,7 @@ __all__ = [
     "PERCENTILE_ACCURACY",
     "POINTS_MAX",
     "computed",
+    "path_named",
     "percentiles",
     "period",
     "step_for",
@@ -22,10 +27,31 @@ STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 86_400, 7 * 86_400)
 
 
 def computed(frame: "DataFrame") -> "DataFrame":
-    """Compute a frame now, and keep it: what comes of it later is not computed again."""
-    kept = frame.persist()
-    kept.count()
-    return kept
+    """Compute a frame now, and keep it as long as it is referred to: what comes of it is not computed again.
+
+    `persist` would not do: it gives the rows of any equal plan, and one that reads the same files or topics
+    an hour later is equal.
+    """
+    return frame.localCheckpoint()
+
+
+@contextlib.contextmanager
+def path_named(path: str, hint: str = "") -> Iterator[None]:
+    """Turn what Spark says of a path that is not there into a sentence.
+
+    Spark may say it only when rows are asked for: that belongs inside.
+
+    Raises:
+        JobError: there is no such path.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise JobError(f"{path}: there is no such file or folder{hint}") from error
 
 
 def period(at_s: "Column", seconds: int) -> "Column":

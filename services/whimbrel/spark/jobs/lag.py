@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
 from whimbrel.spark.jobs import JobError, Tell, silent
-from whimbrel.spark.jobs.frames import computed, period, step_for
+from whimbrel.spark.jobs.frames import computed, path_named, period, step_for
 from whimbrel.spark.snapshots import VERSION
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "D
 
     if options.html is not None:
         plots.check_plotly()
-    read = computed(snapshot_lines(session, options.snapshots))
+    with path_named(options.snapshots, "; --record makes one"):
+        read = computed(snapshot_lines(session, options.snapshots))
     check(read, options.snapshots, tell)
     heads = read.where("kind = 'snapshot'").withColumn("silent", F.size("silent") > 0)
     queues = read.where("kind = 'queue'")
@@ -103,27 +104,18 @@ def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "D
     if options.html is not None:
         plots.page(options.html, "Lag of groups", charts(steps))
         tell(f"lag and rates are in {options.html}")
-    steps.unpersist()
-    read.unpersist()
     return report
 
 
 def snapshot_lines(session: "SparkSession", path: str) -> "DataFrame":
     """Return the lines of all files of a record."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return (
-            session.read.schema(SCHEMA)
-            .option("columnNameOfCorruptRecord", "_corrupt")
-            .option("pathGlobFilter", "*.jsonl")
-            .option("recursiveFileLookup", "true")
-            .json(path)
-        )
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            raise JobError(f"{path}: there is no such folder; --record makes one") from error
-        raise
+    return (
+        session.read.schema(SCHEMA)
+        .option("columnNameOfCorruptRecord", "_corrupt")
+        .option("pathGlobFilter", "*.jsonl")
+        .option("recursiveFileLookup", "true")
+        .json(path)
+    )
 
 
 def check(read: "DataFrame", path: str, tell: Tell) -> None:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.spark import plots
 from whimbrel.spark.jobs import JobError, Tell, silent
-from whimbrel.spark.jobs.frames import computed, percentiles, period, step_for
+from whimbrel.spark.jobs.frames import computed, path_named, percentiles, period, step_for
 from whimbrel.spark.spans import GLOB, OURS, STAGES, lines, spans_of
 from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FRAME
 
@@ -100,7 +100,6 @@ def from_spans(session: "SparkSession", options: LatencyOptions, tell: Tell) -> 
     if options.html is not None:
         plots.page(options.html, "Stages of messages", span_charts(wanted, spans))
         tell(f"percentiles over time are in {options.html}")
-    spans.unpersist()
     return report
 
 
@@ -110,20 +109,15 @@ def checked_lines(session: "SparkSession", path: str, tell: Tell) -> "DataFrame"
     Raises:
         JobError: there is nothing to read.
     """
-    from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
-    try:
+    with path_named(path):
         found = lines(session, path)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            raise JobError(f"{path}: there is no such file or folder") from error
-        raise
-    counts = found.agg(
-        F.count("*").alias("all"),
-        F.count("_corrupt").alias("broken"),
-        F.count("resourceSpans").alias("spans"),
-    ).first()
+        counts = found.agg(
+            F.count("*").alias("all"),
+            F.count("_corrupt").alias("broken"),
+            F.count("resourceSpans").alias("spans"),
+        ).first()
     assert counts is not None, "an aggregate has a row"
     if not counts["spans"]:
         raise JobError(
@@ -330,7 +324,6 @@ def from_log(session: "SparkSession", options: LatencyOptions, tell: Tell) -> "D
     if options.html is not None:
         plots.page(options.html, "From born to stored", age_charts(ages))
         tell(f"percentiles over time are in {options.html}")
-        ages.unpersist()
     tell_skew(report, tell)
     return report
 

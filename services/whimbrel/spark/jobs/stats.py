@@ -76,7 +76,6 @@ def stats(session: "SparkSession", options: StatsOptions, tell: Tell = silent) -
         tell(f"rates and a heat map are in {options.html}")
     if report.isEmpty():
         tell("no messages: none of the topics holds any")
-    minutes.unpersist()
     return report
 
 
