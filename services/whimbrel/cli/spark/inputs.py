@@ -1,0 +1,142 @@
+"""What jobs read, as options of a command: running brokers, a store directory or an archive; some topics.
+
+A job is given the options of `format("whimbrel")` that come out of them. Without topics it reads all, those
+that brokers need themselves left out.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.output import note
+from whimbrel.cli.spark.running import COULD_NOT_RUN
+from whimbrel.errors import ClientError
+
+__all__ = [
+    "ArchiveOption",
+    "EndpointOption",
+    "HtmlOption",
+    "PerOption",
+    "StoreOption",
+    "TopicOption",
+    "checked_page",
+    "endpoint_or_exit",
+    "parse_duration",
+    "source_options",
+    "topic_names",
+]
+
+EVERYTHING = ".*"  # a pattern, which leaves system topics out
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="Read a store directory, ours or RocketMQ's, in place of running brokers.",
+        show_default=False,
+    ),
+]
+ArchiveOption = Annotated[
+    str,
+    typer.Option(
+        "--archive",
+        metavar="ROOT",
+        help="Read an archive that `whimbrel spark archive` wrote.",
+        show_default=False,
+    ),
+]
+TopicOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="NAME", help="This topic alone; may be repeated. Default: all.", show_default=False
+    ),
+]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Also draw it, as one page that opens offline.", show_default=False
+    ),
+]
+PerOption = Annotated[
+    str,
+    typer.Option("--per", metavar="TIME", help="A row for each 30s, 5m, 1h, 1d...", show_default=False),
+]
+
+
+def source_options(
+    endpoint: str, store: Path | None, archive: str, topics: list[str] | None
+) -> dict[str, str]:
+    """Return the options of `format("whimbrel")`.
+
+    Args:
+        endpoint: a nameserver; empty: where nothing else is named, as `--endpoint` says.
+        store: a store directory.
+        archive: root of an archive.
+        topics: their names; none for all.
+
+    Raises:
+        typer.BadParameter: more than one of the three is named, or a path is not there.
+        typer.Exit: none is, and no cluster runs; a sentence has said so.
+    """
+    given = [
+        name
+        for name, value in (("--endpoint", endpoint), ("--store", store), ("--archive", archive))
+        if value
+    ]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other: name one")
+    names = topic_names(topics)
+    chosen = {"subscribe": ",".join(names)} if names else {"subscribePattern": EVERYTHING}
+    if store is not None:
+        if not store.is_dir():
+            raise typer.BadParameter(f"--store {store}: there is no such folder")
+        return {"store": str(store.resolve()), **chosen}
+    if archive:
+        return {"archive": archive, **chosen}
+    return {"servers": endpoint_or_exit(endpoint), **chosen}
+
+
+def endpoint_or_exit(given: str) -> str:
+    """Return the nameserver to ask, as `--endpoint` says; leave as a job that could not run if there is none.
+
+    Raises:
+        typer.Exit: no cluster is named, and none runs.
+    """
+    try:
+        return resolve_endpoint(given)
+    except ClientError as error:
+        note(f"whimbrel: {error}")
+        raise typer.Exit(COULD_NOT_RUN) from error
+
+
+def topic_names(topics: list[str] | None) -> tuple[str, ...]:
+    """Return the topics that `--topic` names, which may join several by commas; none for all."""
+    return tuple(name.strip() for entry in topics or () for name in entry.split(",") if name.strip())
+
+
+def parse_duration(name: str, text: str) -> int:
+    """Return whole seconds, 1 or more; `name` is the option they came with.
+
+    Raises:
+        typer.BadParameter: it is no duration.
+    """
+    found = re.fullmatch(r"(\d+)\s*([smhd])", text.strip().lower())
+    if not found or not int(found[1]):
+        raise typer.BadParameter(f"{name} {text!r} is not a time such as 30s, 5m, 1h, 1d")
+    return int(found[1]) * UNITS_S[found[2]]
+
+
+def checked_page(html: Path | None) -> Path | None:
+    """Return where a page goes; refused before the work if that can't be.
+
+    Raises:
+        typer.BadParameter: the folder is not there, or it is a folder.
+    """
+    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+        raise typer.BadParameter(f"--html {html}: name a file in a folder that is there")
+    return html

@@ -1,0 +1,158 @@
+"""`whimbrel spark lag`: how far groups were behind over time; `--record` takes the snapshots for it.
+
+Recording needs neither Spark nor Java. It ends after `--for`, or with SIGINT or SIGTERM at a whole snapshot:
+exit code 0 in any case, 2 when the first snapshot could not be taken or a file not be written.
+"""
+
+import signal
+import threading
+import time
+from enum import StrEnum
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from typing import Annotated
+
+import typer
+
+from whimbrel.cli.lazy import examples
+from whimbrel.cli.output import Format, OutputOption, note
+from whimbrel.cli.spark.inputs import (
+    EndpointOption,
+    HtmlOption,
+    TopicOption,
+    checked_page,
+    endpoint_or_exit,
+    parse_duration,
+    topic_names,
+)
+from whimbrel.cli.spark.running import COULD_NOT_RUN, ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.errors import WhimbrelError
+
+__all__ = ["EXAMPLES", "lag"]
+
+EXAMPLES = examples(
+    "whimbrel spark lag --snapshots ./lag --record --every 60s         until Ctrl-C; a service, say",
+    "whimbrel spark lag --snapshots ./lag --group billing --per 15m",
+    "whimbrel spark lag --snapshots ./lag --by queue --html lag.html",
+)
+EVERY, PER = "60s", "1h"
+
+
+class By(StrEnum):
+    """What a row is, besides the period."""
+
+    GROUP = "group"
+    QUEUE = "queue"
+
+
+def lag(
+    snapshots: Annotated[
+        str, typer.Option("--snapshots", metavar="FOLDER", help="Where the snapshots are, or go.")
+    ],
+    record: Annotated[
+        bool, typer.Option("--record", help="Take snapshots of the cluster, in place of a report.")
+    ] = False,
+    endpoint: EndpointOption = "",
+    every: Annotated[
+        str, typer.Option("--every", metavar="TIME", help="With --record: from one to the next.")
+    ] = EVERY,
+    for_: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="With --record: for so long. Default: until Ctrl-C.",
+            show_default=False,
+        ),
+    ] = "",
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group",
+            metavar="NAME",
+            help="This group alone; may be repeated. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    topic: TopicOption = None,
+    per: Annotated[str, typer.Option("--per", metavar="TIME", help="Of a period of the report.")] = PER,
+    by: Annotated[By, typer.Option("--by", help="What a row is: a group's topic, or each queue.")] = By.GROUP,
+    html: HtmlOption = None,
+    write: WriteOption = None,
+    master: MasterOption = "local[*]",
+    config: ConfigOption = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Tell how far groups were behind, and how fast; exit code 1 when the lag of one only grows."""
+    if not snapshots:
+        raise typer.BadParameter("--snapshots: name a folder")
+    groups, topics = topic_names(group), topic_names(topic)
+    if record:
+        refuse(
+            ("--topic", topic),
+            ("--html", html),
+            ("--write", write),
+            why="--record writes all topics, no report",
+        )
+        every_s = parse_duration("--every", every)
+        for_s = parse_duration("--for", for_) if for_ else None
+        take(Path(snapshots), endpoint_or_exit(endpoint), groups, every_s, for_s)
+        return
+    refuse(
+        ("--endpoint", endpoint),
+        ("--for", for_),
+        ("--every", every != EVERY),
+        why="a report asks no broker; with --record it is written",
+    )
+    per_s, page = parse_duration("--per", per), checked_page(html)
+    from whimbrel.spark.jobs.lag import LagOptions
+    from whimbrel.spark.jobs.lag import lag as job
+
+    options = LagOptions(
+        snapshots=snapshots, groups=groups, topics=topics, per_s=per_s, by=by.value, html=page
+    )
+    run_job(lambda session: job(session, options, note), output, master=master, config=config, write=write)
+
+
+def refuse(*given: tuple[str, object], why: str) -> None:
+    """Refuse options that have no meaning here.
+
+    Raises:
+        typer.BadParameter: one was given.
+    """
+    for name, value in given:
+        if value:
+            raise typer.BadParameter(f"{name} does not go with this: {why}")
+
+
+def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for_s: int | None) -> None:
+    """Record until the time is over, or a signal ends it.
+
+    Raises:
+        typer.Exit: it could not be done.
+    """
+    from whimbrel.spark import snapshots
+
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (SIGINT, SIGTERM)}
+    cluster = snapshots.Cluster(endpoint, groups)
+    try:
+        count = snapshots.record(
+            folder,
+            lambda: cluster.look(note),
+            every_s=every_s,
+            for_s=for_s,
+            clock=time.time,
+            wait=ended.wait,
+            tell=note,
+        )
+    except WhimbrelError as error:
+        note(f"whimbrel: {endpoint}: {error}; is the cluster running, and is that its nameserver's address?")
+        raise typer.Exit(COULD_NOT_RUN) from error
+    except OSError as error:
+        note(f"whimbrel: {folder}: {error.strerror or error}")
+        raise typer.Exit(COULD_NOT_RUN) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    note(f"{count} snapshot{'s' if count > 1 else ''} below {folder}")

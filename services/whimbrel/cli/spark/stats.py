@@ -1,0 +1,57 @@
+"""`whimbrel spark stats`: counts, sizes and rates of topics and queues."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from whimbrel.cli.lazy import examples
+from whimbrel.cli.output import Format, OutputOption, note
+from whimbrel.cli.spark.inputs import (
+    ArchiveOption,
+    EndpointOption,
+    HtmlOption,
+    StoreOption,
+    TopicOption,
+    checked_page,
+    source_options,
+)
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+
+__all__ = ["EXAMPLES", "stats"]
+
+EXAMPLES = examples(
+    "whimbrel spark stats                                    of the running `whimbrel dev`",
+    "whimbrel spark stats --endpoint 127.0.0.1:8081 --topic orders --by hour",
+    "whimbrel spark stats --store /data/broker-a --html stats.html",
+)
+
+
+class By(StrEnum):
+    """What a row is."""
+
+    TOPIC = "topic"
+    QUEUE = "queue"
+    HOUR = "hour"
+
+
+def stats(
+    endpoint: EndpointOption = "",
+    store: StoreOption = None,
+    archive: ArchiveOption = "",
+    topic: TopicOption = None,
+    by: Annotated[By, typer.Option("--by", help="What a row is.")] = By.QUEUE,
+    html: HtmlOption = None,
+    write: WriteOption = None,
+    master: MasterOption = "local[*]",
+    config: ConfigOption = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Count the messages of topics and queues: how many, how large, how often they came, and when most."""
+    source = source_options(endpoint, store, archive, topic)
+    page = checked_page(html)
+    from whimbrel.spark.jobs.stats import StatsOptions
+    from whimbrel.spark.jobs.stats import stats as job
+
+    options = StatsOptions(source=source, by=by.value, html=page)
+    run_job(lambda session: job(session, options, note), output, master=master, config=config, write=write)

@@ -1,0 +1,216 @@
+"""`stats`: how many messages topics and queues hold, how large, how often they come.
+
+Only four header columns and the sizes are decoded, never a body. The log is read once, into counts by topic,
+broker, queue and minute of store time, which are kept; table and plots come of those.
+
+Columns of the report, by `by`:
+
+    queue   topic, broker, queue, then          topic   topic, queues, then       hour   topic, hour, then
+
+    messages, bytes (of the stored records, headers included), average_bytes, first_offset, last_offset (by
+    queue only), first_stored, last_stored, per_s, bytes_per_s, busiest_minute, busiest_messages
+
+Rates are counts over the time from the first to the last message; null where that is no time. By hour they
+are counts over the hour. What counts is the broker's clock: store time, which a queue never sees go back. A
+message is counted where it stands: what a topic has lost by retention is not there.
+
+There is no finding: stats judge nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from whimbrel.spark import plots
+from whimbrel.spark.jobs import Tell, silent
+from whimbrel.spark.jobs.frames import computed, period, step_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["By", "StatsOptions", "stats"]
+
+By = Literal["topic", "queue", "hour"]
+
+COLUMNS = (
+    "topic string, brokerName string, queueId int, queueOffset bigint, size int, storeTimestamp timestamp"
+)
+MINUTE_S, HOUR_S = 60, 3600
+KEYS: Mapping[By, tuple[str, ...]] = {
+    "topic": ("topic",),
+    "queue": ("topic", "broker", "queue"),
+    "hour": ("topic", "hour_s"),
+}
+OFFSETS = ("first_offset", "last_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatsOptions:
+    """What is read and how it is shown.
+
+    Attributes:
+        source: options of `format("whimbrel")`.
+        by: what a row of the report is.
+        html: where a page with rates and a heat map goes; None for none.
+    """
+
+    source: Mapping[str, str] = field(default_factory=dict)
+    by: By = "queue"
+    html: Path | None = None
+
+
+def stats(session: "SparkSession", options: StatsOptions, tell: Tell = silent) -> "DataFrame":
+    """Return the report.
+
+    Raises:
+        NoPlotly: a page is wanted, and plotly is missing.
+    """
+    if options.html is not None:
+        plots.check_plotly()
+    minutes = by_minute(session.read.format("whimbrel").options(**options.source).schema(COLUMNS).load())
+    minutes = computed(minutes)
+    report = computed(report_of(minutes, options.by))
+    if options.html is not None:
+        plots.page(options.html, "Messages", charts(minutes))
+        tell(f"rates and a heat map are in {options.html}")
+    if report.isEmpty():
+        tell("no messages: none of the topics holds any")
+    return report
+
+
+def by_minute(messages: "DataFrame") -> "DataFrame":
+    """Return the counts that all comes of."""
+    from pyspark.sql import functions as F
+
+    minute = period(F.unix_seconds("storeTimestamp"), MINUTE_S)
+    return messages.groupBy(
+        "topic",
+        F.col("brokerName").alias("broker"),
+        F.col("queueId").alias("queue"),
+        minute.alias("minute_s"),
+    ).agg(
+        F.count("*").alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.min("queueOffset").alias("first_offset"),
+        F.max("queueOffset").alias("last_offset"),
+        F.min("storeTimestamp").alias("first_stored"),
+        F.max("storeTimestamp").alias("last_stored"),
+    )
+
+
+def report_of(minutes: "DataFrame", by: By) -> "DataFrame":
+    """Return the table of a report; `hour_s` is shown as the time `hour`."""
+    from pyspark.sql import functions as F
+
+    keys = list(KEYS[by])
+    minutes = minutes.withColumn("hour_s", period(F.col("minute_s"), HOUR_S))
+    each = minutes.groupBy(*keys, "minute_s").agg(
+        F.sum("messages").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.min("first_offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.min("first_stored").alias("first_stored"),
+        F.max("last_stored").alias("last_stored"),
+    )
+    grouped = each.groupBy(*keys).agg(
+        F.sum("messages").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.min("first_offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.min("first_stored").alias("first_stored"),
+        F.max("last_stored").alias("last_stored"),
+        # The earliest of those that are equally busy.
+        F.max(F.struct("messages", -F.col("minute_s"))).alias("busiest"),
+    )
+    seconds: Column = (F.unix_micros("last_stored") - F.unix_micros("first_stored")) / F.lit(1e6)
+    if by == "hour":
+        seconds = F.lit(float(HOUR_S))
+    seconds = F.when(seconds > 0, seconds)
+    shown: list[Any] = [F.timestamp_seconds("hour_s").alias("hour") if k == "hour_s" else k for k in keys]
+    if by == "topic":
+        queues = minutes.groupBy("topic").agg(F.countDistinct("broker", "queue").alias("queues"))
+        grouped = grouped.join(queues, "topic")
+        shown.append("queues")
+    return grouped.select(
+        *shown,
+        "messages",
+        "bytes",
+        (F.col("bytes") / F.col("messages")).alias("average_bytes"),
+        *(OFFSETS if by == "queue" else ()),
+        "first_stored",
+        "last_stored",
+        (F.col("messages") / seconds).alias("per_s"),
+        (F.col("bytes") / seconds).alias("bytes_per_s"),
+        F.timestamp_seconds(-F.col("busiest").getField("col2")).alias("busiest_minute"),
+        F.col("busiest").getField("messages").alias("busiest_messages"),
+    ).orderBy(*(key.removesuffix("_s") for key in keys))
+
+
+def charts(minutes: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
+    """Return the rates of the largest topics, and where the busiest queues had their messages."""
+    from pyspark.sql import functions as F
+
+    ends = minutes.agg(F.min("minute_s"), F.max("minute_s")).first()
+    if ends is None or ends[0] is None:
+        return []
+    step_s = max(step_for(ends[0], ends[1]), MINUTE_S)
+    return [
+        plots.Lines(
+            title=f"Rate by topic, {step_s} s each",
+            unit="messages/s",
+            series=rates(minutes, step_s, "messages"),
+        ),
+        plots.Lines(
+            title=f"Bytes by topic, {step_s} s each", unit="bytes/s", series=rates(minutes, step_s, "bytes")
+        ),
+        heat_map(minutes),
+    ]
+
+
+def rates(minutes: "DataFrame", step_s: int, what: str) -> dict[str, list[tuple[float, float | None]]]:
+    """Return points a second of the largest topics, with zeros where nothing came."""
+    from pyspark.sql import functions as F
+
+    largest = minutes.groupBy("topic").agg(F.sum(what).alias("all")).orderBy(F.desc("all"), "topic")
+    names = [row["topic"] for row in largest.collect()]
+    steps = (
+        minutes.where(F.col("topic").isin(names[: plots.SERIES_MAX]))
+        .groupBy("topic", period(F.col("minute_s"), step_s).alias("at"))
+        .agg(F.sum(what).alias("value"))
+    )
+    found: dict[str, dict[int, float]] = {name: {} for name in names}
+    for row in steps.collect():
+        found[row["topic"]][row["at"]] = row["value"] / step_s
+    times = sorted({at for points in found.values() for at in points})
+    every = range(times[0], times[-1] + 1, step_s)
+    return {
+        name: [(float(at), points.get(at, 0.0)) for at in every] if points else []
+        for name, points in found.items()
+    }
+
+
+def heat_map(minutes: "DataFrame") -> plots.HeatMap:
+    """Return messages by queue and hour, of the busiest queues."""
+    from pyspark.sql import functions as F
+
+    label = F.concat_ws(" ", "topic", "broker", "queue").alias("row")
+    busiest = minutes.groupBy(label).agg(F.sum("messages").alias("all")).orderBy(F.desc("all"), "row")
+    rows = [row["row"] for row in busiest.collect()]
+    cells = (
+        minutes.groupBy(label, period(F.col("minute_s"), HOUR_S).alias("at"))
+        .agg(F.sum("messages").alias("messages"))
+        .where(F.col("row").isin(rows[: plots.ROWS_MAX]))
+    )
+    newest = cells.agg(F.max("at")).first()
+    oldest = (newest[0] if newest is not None else 0) - plots.COLUMNS_MAX * HOUR_S
+    return plots.HeatMap(
+        title="Messages by queue and hour",
+        unit="messages",
+        rows=rows,
+        cells={
+            (row["row"], row["at"]): float(row["messages"])
+            for row in cells.where(F.col("at") >= oldest).collect()
+        },
+        step_s=HOUR_S,
+    )
