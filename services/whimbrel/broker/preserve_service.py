@@ -3,9 +3,9 @@
 They are part of the admin service, and refused unless the broker's `accept_replays` is set: whoever may make
 them chooses queue, born time and id of messages, which a producer may not.
 
-An answer means what one to a send means: it comes when the log is on disk and at slaves as far as the broker is
-set to wait for that. That holds for messages which a retry finds in the queue too, so both calls wait for the
-end of the log as it is.
+An answer means what one to a send means: it comes when the log is on disk and at slaves as far as the broker
+is set to wait for that. That holds for messages which a retry finds in the queue too, so both calls wait for
+the end of the log as it is.
 """
 
 from collections.abc import Callable, Sequence

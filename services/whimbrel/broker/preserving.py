@@ -15,15 +15,16 @@ short one. A caller says after which source offset it goes on, which makes an ap
 
     last == after                 all are appended
     after < last <= end of batch  a retry: what is in is skipped, the rest is appended
-    last < after                  refused: what was answered is gone, as after a failover of an asynchronous slave
+    last < after                  refused: what was answered is gone, as after a failover to a slave that lagged
     last > end of batch           refused: somebody else replays the same queue
 
-so that nothing is stored twice and nothing is left out, whoever was killed in between. Messages come by rising
-source offset. A *selection* (single messages of a dead-letter topic) has no order that tells what is in: each
-is looked for in the index by its id instead. Sources of the two kinds are kept apart by their topic's name.
+so that nothing is stored twice and nothing is left out, whoever was killed in between. Messages come by
+rising source offset. A *selection* (single messages of a dead-letter topic) has no order that tells what is
+in: each is looked for in the index by its id instead. Sources of the two kinds are kept apart by their
+topic's name.
 
-Kept of a message: born time and host, flag, the bits of its body's compression, property text, body. The id is
-UNIQ_KEY of the text. A message without one has an id made of its place in the log, which it can't keep here,
+Kept of a message: born time and host, flag, the bits of its body's compression, property text, body. The id
+is UNIQ_KEY of the text. A message without one has an id made of its place in the log, which it can't keep here,
 so that id is added as UNIQ_KEY: readers look there first. REPLAYED_FROM comes last; of equal names the last
 one counts, so a message that is replayed again names the cluster that it came from.
 """
@@ -334,5 +335,7 @@ class Searches:
             if replayed_from(record.properties_raw) == wanted:
                 return True
         if len(places) >= SAME_ID_MAX:
-            raise BadRequest(f"{SAME_ID_MAX} messages have the id {key}: nobody can say whether this one is in")
+            raise BadRequest(
+                f"{SAME_ID_MAX} messages have the id {key}: nobody can say whether this one is in"
+            )
         return False

@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -164,7 +164,9 @@ class Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task; runs in a worker."""
-        task = cast(TaskPartition, partition).task
+        if not isinstance(partition, TaskPartition):  # what Spark makes of a batch without tasks
+            return iter(())
+        task = partition.task
         return gathered(read_store_task(task)) if isinstance(task, StoreTask) else read_task(task)
 
 

@@ -91,7 +91,9 @@ class Rig:
         self, messages: Sequence[Preserved], after: int = -1, queue_id: int = 3, **fields: Any
     ) -> PreservedAppend:
         found: PreservedAppend = await self.ask(
-            append_preserved("orders", queue_id, fields.pop("source", SOURCE), messages, after=after, **fields)
+            append_preserved(
+                "orders", queue_id, fields.pop("source", SOURCE), messages, after=after, **fields
+            )
         )
         return found
 
