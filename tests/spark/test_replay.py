@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, Cluster, environment, until
+from processes import COMMAND, Cluster, environment
 from spark.test_batch import fill
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
@@ -112,7 +112,7 @@ def kept(spark: Any, topic: str, **options: str) -> list[Any]:
 
 
 def totals(rows: list[Any]) -> tuple[int, int, int, int]:
-    return tuple(sum(row[name] for row in rows) for name in ("read", "stored", "skipped", "refused"))  # type: ignore[return-value]
+    return tuple(sum(row[name] for row in rows) for name in ("read", "stored", "skipped", "refused"))
 
 
 def test_a_store_comes_back_with_all_that_is_kept_in_order_and_only_once(
@@ -266,14 +266,11 @@ def test_a_driver_killed_in_the_middle_leaves_a_job_that_can_be_run_again(
                 start_new_session=True,
             )  # fmt: skip
         goal = before + chance.randrange(50, 400)
+        deadline = time.monotonic() + 120
         try:
-            until(
-                lambda goal=goal, driver=driver: (
-                    time.sleep(0.1) or ends(target, "killed-again") >= goal or driver.poll() is not None
-                ),
-                timeout=90,
-                what=log.read_text(),
-            )
+            while ends(target, "killed-again") < goal and driver.poll() is None:
+                assert time.monotonic() < deadline, log.read_text()[-2000:]
+                time.sleep(0.1)
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()

@@ -9,13 +9,13 @@ so the log itself tells how far a replay came, also after a crash, and on a slav
     queue here     m m r7 r8 m r9 m      r: replayed, m: sent
                                <-- looked through from its end until a message of the source is found: 9
 
-That search is made once for a source and kept while this process may write (`Searches`). It goes on in pieces
-of `LOOK_MAX` messages, each a call of its own, so that a long queue takes no longer turn of the loop than a
-short one. A caller says after which source offset it goes on, which makes an append a compare-and-append:
+That search is made once for a source and kept while this process may write (`Searches`). It goes on in
+pieces of `LOOK_MAX` messages, each a call of its own, so that a long queue takes no longer turn of the loop
+than a short one. A caller says after which source offset it goes on, so an append compares before it stores:
 
     last == after                 all are appended
     after < last <= end of batch  a retry: what is in is skipped, the rest is appended
-    last < after                  refused: what was answered is gone, as after a failover to a slave that lagged
+    last < after                  refused: what was answered is gone, after a failover to a slave that lagged
     last > end of batch           refused: somebody else replays the same queue
 
 so that nothing is stored twice and nothing is left out, whoever was killed in between. Messages come by
@@ -24,9 +24,9 @@ in: each is looked for in the index by its id instead. Sources of the two kinds 
 topic's name.
 
 Kept of a message: born time and host, flag, the bits of its body's compression, property text, body. The id
-is UNIQ_KEY of the text. A message without one has an id made of its place in the log, which it can't keep here,
-so that id is added as UNIQ_KEY: readers look there first. REPLAYED_FROM comes last; of equal names the last
-one counts, so a message that is replayed again names the cluster that it came from.
+is UNIQ_KEY of the text. A message without one has an id made of its place in the log, which it can't keep
+here, so that id is added as UNIQ_KEY: readers look there first. REPLAYED_FROM comes last; of equal names the
+last one counts, so a message that is replayed again names the cluster that it came from.
 """
 
 import logging

@@ -17,7 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -32,6 +39,7 @@ from whimbrel.spark.brokers import Brokers, Seen
 from whimbrel.spark.offsets import Positions, from_checkpoint, to_checkpoint
 from whimbrel.spark.options import OptionError, SourceOptions, parse
 from whimbrel.spark.planning import Piece, Truncated, admit, ending, pack, pieces_between, starting
+from whimbrel.spark.sink import batch_writer, stream_writer
 from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
 from whimbrel.spark.tasks import Task, gathered, read_task
 from whimbrel.store.columns import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
@@ -73,6 +81,14 @@ class WhimbrelSource(DataSource):
     def streamReader(self, schema: StructType) -> "StreamReader":
         """Return the reader of a stream."""
         return StreamReader(schema, parse(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a batch."""
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of a stream."""
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 def default_columns(options: SourceOptions) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """`whimbrel spark replay`: an archive, a store or another cluster back into topics."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,12 +10,15 @@ from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 __all__ = ["BrokerOption", "bound_of", "brokers_of", "replay"]
 
 EXAMPLES = examples(
     "whimbrel spark replay --archive /data/archive --create",
     "whimbrel spark replay --archive /data/archive --topic orders --to orders-again --rate 5000",
-    "whimbrel spark replay --archive /data/archive --from 2026-11-20T08:00 --until 2026-11-20T09:00 --dry-run",
+    "whimbrel spark replay --archive /data/archive --from 2026-11-20T08:00 --until 2026-11-20T09 --dry-run",
     "whimbrel spark replay --servers old-host:8081 --endpoint new-host:8081 --create",
 )
 
@@ -105,7 +108,7 @@ def replay(
     pairs = brokers_of(broker)
     target = resolve_endpoint(endpoint)
 
-    def job(session):  # type: ignore[no-untyped-def]
+    def job(session: "SparkSession") -> "DataFrame":
         from whimbrel.spark.jobs import replay as module
 
         options = module.ReplayOptions(

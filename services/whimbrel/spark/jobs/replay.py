@@ -1,14 +1,14 @@
 """`replay`: an archive, a store or another cluster back into topics, in order, each message once.
 
     count by queue (columns of the head only) ─► targets: are they there, do they take it? ─► tasks
-    rows ─► each source queue whole into one task, sorted by offset ─► `restoring.restore` ─► a row of the table
+    rows ─► each queue whole into one task, sorted by offset ─► `restoring.restore` ─► a row of the table
 
-A queue is one task's, so its order is kept however many tasks there are; the tasks are filled by how much each
-queue has. Running the job again is the way to go on after a crash: what is in is skipped. `rate` is a bound of
-the whole job: each task gets its share, so with fewer tasks left at the end it runs below.
+A queue is one task's, so its order is kept however many tasks there are; the tasks are filled by how much
+each queue has. Running the job again is the way to go on after a crash: what is in is skipped. `rate` is a
+bound of the whole job: each task gets its share, so with fewer tasks left at the end it runs below.
 
-How many queues a source topic had is told by the messages: a topic that is made by `create` has as many as the
-highest queue with a message asks for.
+How many queues a source topic had is told by the messages: a topic that is made by `create` has as many as
+the highest queue with a message asks for.
 """
 
 import heapq
@@ -43,7 +43,7 @@ QUEUES_MAX = 10_000  # of one run: where each goes is part of the plan
 HEAD = "topic string, brokerName string, queueId int, queueOffset bigint, storeTimestamp timestamp"
 WHOLE = (
     f"{HEAD}, msgId string, bornTimestamp timestamp, bornHost string, flag int, sysFlag int,"
-    " properties binary, body binary"
+    " reconsumeTimes int, properties binary, body binary"
 )
 
 Bound = int | datetime | None
@@ -145,7 +145,7 @@ def rows_of(session: "SparkSession", source: Source, *, head_only: bool = False)
         elif source.pattern:
             frame = frame.filter(F.col("topic").rlike(f"^(?:{source.pattern})$"))
         names = [part.split()[0] for part in HEAD.split(", ")]
-        return frame.select(*names) if head_only else frame.select(*names, *COLUMNS[4:])
+        return frame.select(*names) if head_only else frame.select(*names, *COLUMNS[4:], "reconsumeTimes")
     reader = reader.option("properties", "raw")
     if source.topic:
         reader = reader.option("subscribe", source.topic)
@@ -207,6 +207,7 @@ def put_back(
     count = max(min(len(sizes), tasks or parallelism(session)), 1)
     tell(f"{sum(sizes.values())} messages of {len(sizes)} queues, in {count} tasks")
     plan = replace(target, rate=target.rate / count, planned=tuple(planned.items()))
+    rows = rows.select(*COLUMNS, *names[3:])
     packed = in_tasks(rows, shares(sizes, count), count)
     work = packed.mapInArrow(worker(plan, taken), from_arrow_schema(REPORT))
     topics = {topic for _, topic in wanted}
