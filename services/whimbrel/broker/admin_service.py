@@ -3,7 +3,7 @@
 Changes are the master's: a slave refuses them, since its tables are copies. Errors travel as gRPC statuses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,8 +97,8 @@ class AdminService:
         self._replication = replication
         self._wall_ms = wall_ms
 
-    def service(self) -> Service:
-        """Return the service for the transport."""
+    def service(self, others: Sequence[UnaryMethod] = ()) -> Service:
+        """Return the service for the transport, with calls that others handle."""
         methods = (
             ("CreateTopic", admin.CreateTopicRequest, self.create_topic),
             ("UpdateTopic", admin.UpdateTopicRequest, self.update_topic),
@@ -115,7 +115,7 @@ class AdminService:
         )
         return Service(
             "whimbrel.admin.v1.AdminService",
-            tuple(UnaryMethod(name, request, handle) for name, request, handle in methods),
+            (*(UnaryMethod(name, request, handle) for name, request, handle in methods), *others),
         )
 
     def _change(self) -> None:

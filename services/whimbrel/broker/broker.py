@@ -34,6 +34,7 @@ from whimbrel.broker.metasync import LeaseSync, MetadataSync
 from whimbrel.broker.metrics import Counted, expose
 from whimbrel.broker.offsets import EXPORT_INTERVAL_S, DelayOffsets, OffsetFile
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.preserve_service import PreserveService
 from whimbrel.broker.receive_service import ReadSplitting, ReceiveService
 from whimbrel.broker.registration import Registration
 from whimbrel.broker.replica_service import (
@@ -315,6 +316,14 @@ class Broker:
             self.lease_streams.on_report = lambda connection, slave: self.leading.reported(
                 connection, slave, now=self.loop.time()
             )
+        self.preserves = PreserveService(
+            self.topics,
+            self.sender,
+            self.store,
+            master=master,
+            accepts=options.accept_replays,
+            store_host=lambda: self.sends.store_host,
+        )
         admin = AdminService(
             self.topics,
             self.groups,
@@ -349,7 +358,7 @@ class Broker:
             broker_id=options.id,
             master=master,
         )
-        return [messaging, admin.service(), replica, bulk.service()]
+        return [messaging, admin.service(self.preserves.methods()), replica, bulk.service()]
 
     def _from_thread(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -565,6 +574,7 @@ class Broker:
             self.consumer.clamp_to_log()
             _log.info("%s takes writes from byte %d on", self.options.name, self.store.written)
         self.sender.refusal = refusal
+        self.preserves.forget()
         if self.registration is not None:
             self.registration.changed()
 

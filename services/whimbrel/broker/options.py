@@ -37,6 +37,8 @@ class BrokerOptions:
     expected_slaves: int = option(0, help="a master is settled once so many are registered", minimum=0)
     auto_create_topics: bool = option(False, help="a send creates its topic")
     auto_create_groups: bool = option(False, help="a receive creates its group")
+    # Whoever may replay chooses queue, born time and id of messages, which a producer may not.
+    accept_replays: bool = option(False, help="takes archived messages back (AppendPreserved)")
     slave_read_enable: bool = option(False, help="pulls far behind are sent to a slave")
     # RocketMQ's haSlaveFallbehindMax.
     slave_fallbehind_max_bytes: int = option(

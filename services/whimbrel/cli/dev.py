@@ -64,6 +64,12 @@ def dev(
     metrics: Annotated[
         bool, typer.Option("--metrics", help="Serve metrics; cluster.json says at which addresses.")
     ] = False,
+    accept_replays: Annotated[
+        bool,
+        typer.Option(
+            "--accept-replays", help="Take archived messages back, see `whimbrel spark replay --help`."
+        ),
+    ] = False,
 ) -> None:
     """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each."""
     from whimbrel.cli.endpoint import default_dev_dir
@@ -77,6 +83,7 @@ def dev(
         slaves=slaves,
         trace_ratio=trace,
         metrics=metrics,
+        accept_replays=accept_replays,
     )
     try:
         with viewing(options.directory) as view:

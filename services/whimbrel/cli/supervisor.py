@@ -101,6 +101,7 @@ class DevOptions:
         host: what every port is bound to.
         trace_ratio: share of messages that are traced; 0 for none.
         metrics: every process serves its metrics, on a free port.
+        accept_replays: brokers take archived messages back.
     """
 
     directory: Path
@@ -111,6 +112,7 @@ class DevOptions:
     host: str = "127.0.0.1"
     trace_ratio: float = 0.0
     metrics: bool = False
+    accept_replays: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,8 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "auto_create_groups": "true",
             **shown,
         }
+        if options.accept_replays:
+            broker |= {"accept_replays": "true"}
         replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store), **shown}
         if not index:
             replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}

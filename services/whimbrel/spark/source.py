@@ -21,7 +21,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     Filter,
     InputPartition,
@@ -52,6 +54,7 @@ from whimbrel.spark.planning import (
     starting_at,
 )
 from whimbrel.spark.progress import Reporter, carrying
+from whimbrel.spark.sink import batch_writer, stream_writer
 from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
 from whimbrel.spark.tasks import Task, gathered, read_task
 from whimbrel.store.columns import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
@@ -94,6 +97,14 @@ class WhimbrelSource(DataSource):
     def streamReader(self, schema: StructType) -> "StreamReader":
         """Return the reader of a stream."""
         return StreamReader(schema, parse(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a batch."""
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Return the writer of a stream."""
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 def default_columns(options: SourceOptions) -> tuple[str, ...]:

@@ -310,3 +310,97 @@ class DescribeReplicationResponse(_message.Message):
     replication: str
     flush: str
     def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., confirmed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., replicator_alive: _Optional[bool] = ..., ha_address: _Optional[str] = ..., slaves: _Optional[_Iterable[_Union[SlaveConnection, _Mapping]]] = ..., connected: _Optional[bool] = ..., writable: _Optional[bool] = ..., advice: _Optional[str] = ..., replication: _Optional[str] = ..., flush: _Optional[str] = ...) -> None: ...
+
+class PreservedSource(_message.Message):
+    __slots__ = ("broker_name", "topic", "queue_id")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    topic: str
+    queue_id: int
+    def __init__(self, broker_name: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ...) -> None: ...
+
+class PreservedRecord(_message.Message):
+    __slots__ = ("source_offset", "born_at", "born_host", "flag", "sys_flag", "properties", "body", "message_id")
+    SOURCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BORN_AT_FIELD_NUMBER: _ClassVar[int]
+    BORN_HOST_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    SYS_FLAG_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    source_offset: int
+    born_at: _timestamp_pb2.Timestamp
+    born_host: str
+    flag: int
+    sys_flag: int
+    properties: bytes
+    body: bytes
+    message_id: str
+    def __init__(self, source_offset: _Optional[int] = ..., born_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., born_host: _Optional[str] = ..., flag: _Optional[int] = ..., sys_flag: _Optional[int] = ..., properties: _Optional[bytes] = ..., body: _Optional[bytes] = ..., message_id: _Optional[str] = ...) -> None: ...
+
+class DescribePreservedRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "source", "with_first")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    WITH_FIRST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    source: PreservedSource
+    with_first: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., source: _Optional[_Union[PreservedSource, _Mapping]] = ..., with_first: _Optional[bool] = ...) -> None: ...
+
+class DescribePreservedResponse(_message.Message):
+    __slots__ = ("complete", "left", "last_source_offset", "first_source_offset")
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    LAST_SOURCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SOURCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    complete: bool
+    left: int
+    last_source_offset: int
+    first_source_offset: int
+    def __init__(self, complete: _Optional[bool] = ..., left: _Optional[int] = ..., last_source_offset: _Optional[int] = ..., first_source_offset: _Optional[int] = ...) -> None: ...
+
+class AppendPreservedRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "source", "after_offset", "records", "selection")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SELECTION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    source: PreservedSource
+    after_offset: int
+    records: _containers.RepeatedCompositeFieldContainer[PreservedRecord]
+    selection: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., source: _Optional[_Union[PreservedSource, _Mapping]] = ..., after_offset: _Optional[int] = ..., records: _Optional[_Iterable[_Union[PreservedRecord, _Mapping]]] = ..., selection: _Optional[bool] = ...) -> None: ...
+
+class PreservedRefusal(_message.Message):
+    __slots__ = ("source_offset", "why")
+    SOURCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    source_offset: int
+    why: str
+    def __init__(self, source_offset: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class AppendPreservedResponse(_message.Message):
+    __slots__ = ("last_source_offset", "stored", "skipped", "refusals", "first_offset", "last_offset")
+    LAST_SOURCE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    last_source_offset: int
+    stored: int
+    skipped: int
+    refusals: _containers.RepeatedCompositeFieldContainer[PreservedRefusal]
+    first_offset: int
+    last_offset: int
+    def __init__(self, last_source_offset: _Optional[int] = ..., stored: _Optional[int] = ..., skipped: _Optional[int] = ..., refusals: _Optional[_Iterable[_Union[PreservedRefusal, _Mapping]]] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...

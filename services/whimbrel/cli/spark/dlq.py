@@ -1,0 +1,104 @@
+"""`whimbrel spark dlq`: what is in the dead-letter topics, and a selection of it back into topics."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.lazy import examples
+from whimbrel.cli.output import Format, OutputOption, note
+from whimbrel.cli.spark.replay import BrokerOption, bound_of, brokers_of
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["dlq", "since_of"]
+
+EXAMPLES = examples(
+    "whimbrel spark dlq",
+    "whimbrel spark dlq --group billing --since 2h --messages",
+    "whimbrel spark dlq --group billing --reason attempts --replay-to ORIGIN --dry-run",
+    "whimbrel spark dlq --store /data/broker-a --replay-to billing-again",
+)
+UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def since_of(text: str, now: datetime) -> datetime | None:
+    """Return the time that `--since` means, None for nothing.
+
+    Raises:
+        typer.BadParameter: it is neither a time nor a duration.
+    """
+    found = re.fullmatch(r"(\d+)([mhd])", text)
+    if found:
+        return now - timedelta(**{UNITS[found[2]]: int(found[1])})
+    at = bound_of(text, "--since") if not text.isdecimal() else 0
+    if isinstance(at, int):
+        raise typer.BadParameter(f"--since {text!r} is neither a duration such as 2h nor a time")
+    return at
+
+
+def dlq(
+    group: Annotated[
+        str, typer.Option(metavar="GROUP", help="Of this consumer group only.", show_default=False)
+    ] = "",
+    reason: Annotated[
+        str,
+        typer.Option(metavar="REASON", help="attempts, early, forwarded or unknown.", show_default=False),
+    ] = "",
+    since: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Stored since: 30m, 2h, 7d, or a time (UTC).", show_default=False),
+    ] = "",
+    messages: Annotated[bool, typer.Option("--messages", help="List single messages.")] = False,
+    replay_to: Annotated[
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            help="Put what is selected into this topic; ORIGIN: each where it came from.",
+            show_default=False,
+        ),
+    ] = "",
+    rate: Annotated[float, typer.Option(metavar="N", min=0, help="Messages a second; 0: no bound.")] = 0.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --replay-to: store nothing.")] = False,
+    archive: Annotated[
+        str, typer.Option(metavar="ROOT", help="Read an archive instead.", show_default=False)
+    ] = "",
+    store: Annotated[
+        str, typer.Option(metavar="DIRECTORY", help="Read a store directory instead.", show_default=False)
+    ] = "",
+    broker: BrokerOption = None,
+    endpoint: EndpointOption = "",
+    spark_master: MasterOption = "local[*]",
+    spark_config: ConfigOption = None,
+    write: WriteOption = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show dead letters by group and origin: how many, why, how old, top keys; put a selection back."""
+    at = since_of(since, datetime.now(UTC))
+    pairs = brokers_of(broker)
+    only_files = (archive or store) and not replay_to
+    cluster = "" if only_files else resolve_endpoint(endpoint)
+
+    def job(session: "SparkSession") -> "DataFrame":
+        from whimbrel.spark.jobs import dlq as module
+
+        options = module.DlqOptions(
+            endpoint=cluster,
+            archive=archive,
+            store=store,
+            group=group,
+            reason=reason,
+            since=at,
+            messages=messages,
+            replay_to=replay_to,
+            rate=rate,
+            dry_run=dry_run,
+            brokers=pairs,
+        )
+        return module.dlq(session, options, note)
+
+    run_job(job, output, master=spark_master, config=spark_config, write=write)

@@ -1,0 +1,203 @@
+"""`dlq`: what is in the dead-letter topics and why, and a selection of it back into topics.
+
+A broker does not write down why it gave a message up; what the record tells is how often it was delivered:
+
+    attempts    RECONSUMETIMES reached MAX_RECONSUME_TIMES, or RocketMQ's default of 16
+    early       it was delivered again, but less often: its consumer gave it up, or its group allows fewer
+    forwarded   never delivered again, and DLQ_ORIGIN_TOPIC is there: a client of RocketMQ 5 forwarded it
+    unknown     neither
+
+Where it came from: RETRY_TOPIC, else DLQ_ORIGIN_TOPIC; the group is in the topic's name, %DLQ%GROUP. Dead
+letters that go back are told by id and origin, so the same selection twice, or one that overlaps, stores
+nothing twice. That there are some is no finding: the table says how many.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from whimbrel.spark.jobs import JobError, Tell, silent
+from whimbrel.spark.jobs.replay import Source, put_back, rows_of, servers_of
+from whimbrel.spark.restoring import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["ORIGIN", "REASONS", "DlqOptions", "dlq"]
+
+REASONS = ("attempts", "early", "forwarded", "unknown")
+ORIGIN = "ORIGIN"  # instead of a topic: each to where it came from
+NOWHERE = "(unknown)"
+ATTEMPTS = 16  # RocketMQ's, where a message does not say
+TOP_KEYS = 3
+PREFIX = "%DLQ%"
+BODY_BYTES_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DlqOptions:
+    """What is looked at, and what is done with it.
+
+    Attributes:
+        endpoint: nameservers of the cluster, HOST:PORT; empty with an archive or a store that is only read.
+        archive, store: read these in place of the cluster.
+        group: of this consumer group only.
+        reason: one of REASONS; empty for all.
+        since: stored at or after this time.
+        messages: list single messages.
+        replay_to: put the selection back: a topic, or ORIGIN.
+        rate: messages a second; 0 for no bound.
+        dry_run: with replay_to, store nothing.
+        brokers: with replay_to, as in `replay`.
+    """
+
+    endpoint: str = ""
+    archive: str = ""
+    store: str = ""
+    group: str = ""
+    reason: str = ""
+    since: datetime | None = None
+    messages: bool = False
+    replay_to: str = ""
+    rate: float = 0.0
+    dry_run: bool = False
+    brokers: tuple[tuple[str, str], ...] = ()
+
+
+def dlq(session: "SparkSession", options: DlqOptions, tell: Tell = silent) -> "DataFrame":
+    """Return a row for each group and origin topic, for each message, or for what became of a selection.
+
+    Raises:
+        JobError: the options contradict each other, or messages do not tell where they came from.
+        WhimbrelError: a broker refuses, or does not answer.
+    """
+    if options.reason not in ("", *REASONS):
+        raise JobError(f"--reason {options.reason!r} is not one of {', '.join(REASONS)}")
+    if options.messages and options.replay_to:
+        raise JobError("--messages and --replay-to: list them first, then put them back")
+    found = selected(letters(rows_of(session, source_of(options))), options)
+    if options.replay_to:
+        return back(session, found, options, tell)
+    return listed(session, found) if options.messages else grouped(session, found)
+
+
+def source_of(options: DlqOptions) -> Source:
+    """Return where dead letters are read."""
+    servers = "" if options.archive or options.store else options.endpoint
+    topic = PREFIX + options.group if options.group else ""
+    pattern = "" if topic else f"{PREFIX}.*"
+    return Source(archive=options.archive, store=options.store, servers=servers, topic=topic, pattern=pattern)
+
+
+def property_of(name: str) -> "Column":
+    """Return a property told by the stored text; of equal names the last one, null without one."""
+    text = F.col("propertiesText").cast("string")
+    found = F.regexp_extract(text, f"(?s)^(?:.*\x02)?{name}\x01([^\x02]*)", 1)
+    return F.nullif(found, F.lit(""))
+
+
+def letters(rows: "DataFrame") -> "DataFrame":
+    """Return rows with what they tell of themselves."""
+    forwarded = property_of("DLQ_ORIGIN_TOPIC")
+    most = F.coalesce(property_of("MAX_RECONSUME_TIMES").try_cast("int"), F.lit(ATTEMPTS))
+    times = F.col("reconsumeTimes")
+    reason = (
+        F.when(times >= most, "attempts")
+        .when(times > 0, "early")
+        .when(forwarded.isNotNull(), "forwarded")
+        .otherwise("unknown")
+    )
+    return rows.withColumns(
+        {
+            "group": F.substring("topic", len(PREFIX) + 1, 1000),
+            "originTopic": F.coalesce(property_of("RETRY_TOPIC"), forwarded, F.lit(NOWHERE)),
+            "originId": F.coalesce(property_of("ORIGIN_MESSAGE_ID"), property_of("DLQ_ORIGIN_MESSAGE_ID")),
+            "reason": reason,
+            "keys": property_of("KEYS"),
+            "tags": property_of("TAGS"),
+        }
+    )
+
+
+def selected(frame: "DataFrame", options: DlqOptions) -> "DataFrame":
+    """Return the rows that are asked for."""
+    if options.reason:
+        frame = frame.filter(F.col("reason") == options.reason)
+    return frame if options.since is None else frame.filter(F.col("storeTimestamp") >= F.lit(options.since))
+
+
+def computed(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
+    """Return a small table with its rows at hand, so that it does not read the topics again."""
+    return session.createDataFrame(frame.collect(), frame.schema)
+
+
+def grouped(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
+    """Return a row for each group and origin topic."""
+    by = ("group", "originTopic")
+    narrow = frame.select(*by, "reason", "reconsumeTimes", "storeTimestamp", "keys")
+    counts: Mapping[str, Column] = {name: F.count_if(F.col("reason") == name) for name in REASONS}
+    age = F.timestamp_diff("SECOND", F.min("storeTimestamp"), F.current_timestamp())
+    table = narrow.groupBy(*by).agg(
+        F.count(F.lit(1)).alias("messages"),
+        *(count.alias(name) for name, count in counts.items()),
+        F.max("reconsumeTimes").alias("timesMax"),
+        F.min("storeTimestamp").alias("oldest"),
+        F.max("storeTimestamp").alias("newest"),
+        age.alias("oldestAgeS"),
+    )
+    words = narrow.select(*by, F.explode(F.split("keys", " ")).alias("key")).groupBy(*by, "key").count()
+    place = F.row_number().over(Window.partitionBy(*by).orderBy(F.desc("count"), "key"))
+    shown = F.struct(
+        "place", F.concat("key", F.lit(" ("), F.col("count").cast("string"), F.lit(")")).alias("text")
+    )
+    top = (
+        words.withColumn("place", place)
+        .filter(F.col("place") <= TOP_KEYS)
+        .groupBy(*by)
+        .agg(F.concat_ws(", ", F.sort_array(F.collect_list(shown)).getField("text")).alias("topKeys"))
+    )
+    return computed(session, table.join(top, list(by), "left").orderBy(F.desc("messages"), *by))
+
+
+def listed(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
+    """Return a row for each message, the oldest first."""
+    body = F.expr(f"substring(body, 1, {BODY_BYTES_SHOWN})")
+    return frame.orderBy("storeTimestamp", "brokerName", "topic", "queueOffset").select(
+        "group",
+        "originTopic",
+        "reason",
+        F.col("reconsumeTimes").alias("times"),
+        "storeTimestamp",
+        "bornTimestamp",
+        "msgId",
+        "keys",
+        "tags",
+        F.concat_ws("/", "brokerName", F.col("queueOffset").cast("string")).alias("place"),
+        body.alias("body"),
+    )
+
+
+def back(session: "SparkSession", frame: "DataFrame", options: DlqOptions, tell: Tell) -> "DataFrame":
+    """Put the selection back."""
+    if options.replay_to == ORIGIN:
+        lost = frame.filter(F.col("originTopic") == NOWHERE).count()
+        if lost:
+            raise JobError(
+                f"{lost} of these messages do not tell where they came from: name a topic with"
+                " --replay-to TOPIC, or leave them out"
+            )
+        frame = frame.withColumn("targetTopic", F.col("originTopic"))
+    else:
+        frame = frame.withColumn("targetTopic", F.lit(options.replay_to))
+    target = Target(
+        servers=servers_of(options.endpoint),
+        brokers=options.brokers,
+        selection=True,
+        dry=options.dry_run,
+        rate=options.rate,
+    )
+    return put_back(session, frame, frame, target, tell, taken=frozenset({"dead letter"}))
