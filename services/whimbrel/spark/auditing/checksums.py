@@ -161,5 +161,3 @@ def tail_of(channel: grpc.Channel, segment: int, file_size: int) -> int | None:
 def state_of(stat: os.stat_result) -> FileState:
     """Return what tells whether a file was written meanwhile."""
     return FileState(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
-
-

@@ -108,7 +108,11 @@ def view_of(root: Path, index_slots: int) -> DerivedView:
         options.index_entries,
         queues,
         tuple(list_index_files(root / "index")),
-        {(topic, number): floor for topic, found in floors.by_topic.items() for number, floor in found.items()},
+        {
+            (topic, number): floor
+            for topic, found in floors.by_topic.items()
+            for number, floor in found.items()
+        },
         broken,
     )
 
@@ -189,7 +193,9 @@ def index_part(view: DerivedView, path: Path) -> IndexPart:
     with closing(IndexFile(path, slots, entries, writable=False)) as whole:
         faults = list(whole.faults(limit))
         pairs = [] if count > entries else list(whole.reachable())
-    hashes, places = (np.array(values, np.int64) for values in (zip(*pairs, strict=True) if pairs else ((), ())))
+    hashes, places = (
+        np.array(values, np.int64) for values in (zip(*pairs, strict=True) if pairs else ((), ()))
+    )
     return IndexPart(max(count - 1, 0), begin, end, places, hashes, faults)
 
 

@@ -34,7 +34,11 @@ __all__ = ["SINGLE_MAX", "Difference", "Side", "differences", "extra"]
 SINGLE_MAX = 100  # records of a chunk looked at one by one; more are counted by queue
 BLOCK_BYTES = 1 << 20
 BLOCKS_MAX = 40  # kept of each side: a chunk of 16 MiB, and a record of 16 MiB behind it
-BACK_BYTES = (64 << 10, 1 << 20, 20 << 20)  # how far back a record is looked for that goes over a chunk's begin
+BACK_BYTES = (
+    64 << 10,
+    1 << 20,
+    20 << 20,
+)  # how far back a record is looked for that goes over a chunk's begin
 ZEROS_MIN = 16  # fewer zeros are as likely flipped bits
 RECORD_BYTES_MAX = 16 << 20
 
@@ -168,9 +172,9 @@ class Table:
         return np.where(inside, found, -1)
 
 
-def before(side: Side, begin: int) -> list[Records]:
-    """Return the last record that begins before an offset in the same file."""
-    segment = begin - begin % side.file_size
+def before(side: Side, begin: int, segment: int = -1) -> list[Records]:
+    """Return the last record that begins before an offset in the same file, or in one that is named."""
+    segment = begin - begin % side.file_size if segment < 0 else segment
     for back in BACK_BYTES:
         low = max(segment, begin - back)
         found = list(side.scan(low, begin)) if low < begin else []
@@ -233,8 +237,14 @@ class Comparison:
         crcs = crc_of(ours), crc_of(theirs)
         kind, what = self.judge(at, size, ours, theirs, places - at)
         if kind == "differs":
-            bad = [side.name for side, crc in zip((self.master, self.slave), crcs, strict=True) if crc == "BAD"]
-            told = f"the CRC is BAD on the {' and the '.join(bad)}" if bad else "both CRCs fit, they cover the body only"
+            bad = [
+                side.name for side, crc in zip((self.master, self.slave), crcs, strict=True) if crc == "BAD"
+            ]
+            told = (
+                f"the CRC is BAD on the {' and the '.join(bad)}"
+                if bad
+                else "both CRCs fit, they cover the body only"
+            )
             what = f"bytes differ: {told}"
         offset = int(table.offsets[number])
         topic, queue_id = table.names[table.topic_ids[number]], int(table.queue_ids[number])
@@ -253,8 +263,10 @@ class Comparison:
                 place = found.physical_offset
                 back = whole_record_at(side, place)
                 said = "exchanged with" if back is not None and back.physical_offset == at else "it is"
-                return "other", f"on the {side.name} another record stands here: {said} the one of {place}" + (
-                    f" ({found.topic}, queue {found.queue_id}, offset {found.queue_offset})"
+                return (
+                    "other",
+                    f"on the {side.name} another record stands here: {said} the one of {place}"
+                    + (f" ({found.topic}, queue {found.queue_id}, offset {found.queue_offset})"),
                 )
             if len(inner) >= ZEROS_MIN and not np.frombuffer(data, np.uint8)[inner].any():
                 return "zeros", f"zeros on the {side.name}"
@@ -263,7 +275,10 @@ class Comparison:
                 return "moved", f"on the {side.name} it stands at {moved}, {moved - at:+d} bytes"
         if None not in identity and identity[0] != identity[1]:
             topic, queue_id, offset = identity[1] or ("", 0, 0)
-            return "other", f"on the slave another record stands here: {topic}, queue {queue_id}, offset {offset}"
+            return (
+                "other",
+                f"on the slave another record stands here: {topic}, queue {queue_id}, offset {offset}",
+            )
         return "differs", ""
 
     def of_nobody(self, places: Ints) -> list[Difference]:
@@ -322,7 +337,9 @@ def behind(table: Table, number: int, at: int, count: int) -> Difference:
     """Return bytes that stand behind a record; number -1 for none."""
     what = "bytes differ where no record stands, behind this one"
     if number < 0:
-        return Difference(at, None, 0, 0, 0, 0, count, "-", "-", "no record", "bytes differ, and no record is near")
+        return Difference(
+            at, None, 0, 0, 0, 0, count, "-", "-", "no record", "bytes differ, and no record is near"
+        )
     topic = table.names[table.topic_ids[number]]
     queue_id, offset = int(table.queue_ids[number]), int(table.offsets[number])
     return Difference(at, topic, queue_id, offset, offset, 0, count, "-", "-", "no record", what)
@@ -331,7 +348,7 @@ def behind(table: Table, number: int, at: int, count: int) -> Difference:
 def extra(side: Side, segment: int, size: int) -> Difference:
     """Return what a file has behind its end, by its last record."""
     file_end = segment + side.file_size
-    found = before(side, file_end)
+    found = before(side, file_end, segment)
     what = f"the {side.name}'s file is {size} bytes too long; this is its last record"
     if not found:
         return Difference(file_end, None, 0, 0, 0, 0, size, "-", "-", "extra", what)
@@ -376,4 +393,3 @@ def whole_record_at(side: Side, place: int) -> StoredMessage | None:
     head = side.read(place, 40)
     size = int.from_bytes(head[:4], "big", signed=True)
     return whole_record(side.read(place, size)) if 40 <= size <= RECORD_BYTES_MAX else None
-

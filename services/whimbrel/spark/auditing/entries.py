@@ -115,7 +115,10 @@ def times_of(records: Records, rows: Ints, delays_ms: tuple[int, ...], tags: Int
     return np.array(
         [
             deliver_time(
-                bytes(records.data[int(starts[row]) : int(ends[row])]), int(stored[row]), delays_ms, int(tags[row])
+                bytes(records.data[int(starts[row]) : int(ends[row])]),
+                int(stored[row]),
+                delays_ms,
+                int(tags[row]),
             )
             for row in rows.tolist()
         ],

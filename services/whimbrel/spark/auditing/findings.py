@@ -103,7 +103,10 @@ def segment_lines(
         elif found.master_lacks == found.total and segment in removed[1]:
             states.append("REMOVED ON MASTER")
         else:
-            for name, look, lacks in (("SLAVE", slave, found.slave_lacks), ("MASTER", master, found.master_lacks)):
+            for name, look, lacks in (
+                ("SLAVE", slave, found.slave_lacks),
+                ("MASTER", master, found.master_lacks),
+            ):
                 state, text = fault_of(name, look, segment, size, lacks, found)
                 states += state
                 told += text
@@ -185,7 +188,9 @@ def general_lines(master: Look, slave: Look, span: Span) -> list[Line]:
         what = f"nothing to compare: the master has {master.begin} to {master.end}, this {slave.begin} to {slave.end}"
         lines.append(general(slave, None, "APART", what))
     if slave.end > master.end:
-        what = f"the master's log ends at {master.end}, its slave's at {slave.end}: the master has lost its end"
+        what = (
+            f"the master's log ends at {master.end}, its slave's at {slave.end}: the master has lost its end"
+        )
         lines.append(general(slave, master.end, f"AHEAD {bytes_text(slave.end - master.end)}", what))
     return lines
 
@@ -274,7 +279,9 @@ def sum_of(one: Difference, other: Difference, *, records: int | None = None) ->
         queue_id=one.queue_id,
         queue_offset=min(one.queue_offset, other.queue_offset),
         last_offset=max(one.last_offset, other.last_offset),
-        records=one.records + other.records if records is None else min(records, max(one.records, other.records)),
+        records=one.records + other.records
+        if records is None
+        else min(records, max(one.records, other.records)),
         count=one.count + other.count,
         master_crc=one.master_crc if one.master_crc == other.master_crc else "-",
         slave_crc=one.slave_crc if one.slave_crc == other.slave_crc else "-",

@@ -121,7 +121,9 @@ def group(server: str, broker: str) -> list[str]:
             cluster = perform_blocking(channel, describe_cluster(host), (), ASK_S_MAX)
     except WhimbrelError as error:
         raise JobError(f"--endpoint {server}: no nameserver answers there ({error})") from error
-    found = sorted((each for each in cluster.brokers if each.broker_name == broker), key=lambda each: each.broker_id)
+    found = sorted(
+        (each for each in cluster.brokers if each.broker_name == broker), key=lambda each: each.broker_id
+    )
     if not found:
         names = ", ".join(sorted({each.broker_name for each in cluster.brokers})) or "none"
         raise JobError(f"--broker {broker}: the nameserver does not know it; it knows {names}")
@@ -215,9 +217,7 @@ def begins_with_record(segments: Segments, start: int) -> bool:
 def last_whole_record(segments: Segments, at: int, file_end: int) -> int:
     """Return where the last record behind damage ends whose body matches its CRC; `at` without one."""
     end = at
-    scan = Scan(
-        segments.read, at, file_end, limit=file_end, file_size=segments.file_size, on_fault="skip"
-    )
+    scan = Scan(segments.read, at, file_end, limit=file_end, file_size=segments.file_size, on_fault="skip")
     for records in scan:
         for position in reversed(records.positions.tolist()):
             size = PREFIX.unpack_from(records.data, position)[0]
@@ -252,4 +252,3 @@ def bytes_between(member: Member, begin: int, end: int, file_size: int) -> bytes
             return os.pread(file.fileno(), end - begin, position)
     except FileNotFoundError:
         return b""
-

@@ -109,7 +109,9 @@ def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -
     master = asked(session, [Member(options.master)], look)[0]
     looks = [master, *slaves]
     file_size = next((found.file_size for found in looks if found.file_size), 0)
-    spans = [span_of(master, slave) if slave.file_size == master.file_size else Span(0, 0) for slave in slaves]
+    spans = [
+        span_of(master, slave) if slave.file_size == master.file_size else Span(0, 0) for slave in slaves
+    ]
     compared = sum(span.end - span.begin for span in spans)
     tell(f"comparing {compared / (1 << 30):.2f} GiB of {len(slaves)} slave{'s' if len(slaves) > 1 else ''}")
     sums = summed(session, looks, parts_of(spans, file_size) if file_size else [], file_size, options, tell)
@@ -176,7 +178,9 @@ def side_by_side(sums: "DataFrame") -> "DataFrame":
     """Return each slave's chunks with what they are, compared with the master's."""
     from pyspark.sql import functions as f
 
-    ours = sums.filter("member = 0").selectExpr("at", "size", "crc AS master_crc", "trouble AS master_trouble")
+    ours = sums.filter("member = 0").selectExpr(
+        "at", "size", "crc AS master_crc", "trouble AS master_trouble"
+    )
     theirs = sums.filter("member > 0").drop("known", "tail")
     kind = (
         f.when(f.expr("master_trouble = 'short' OR trouble = 'short'"), SHORT)
@@ -204,9 +208,7 @@ def unequal(sums: "DataFrame", looks: Sequence[Look]) -> list[Chunk]:
     for number, slave in enumerate(looks[1:], 1):
         wanted = side_by_side(sums).filter(f"member = {number} AND kind <> '{EQUAL}'").orderBy("at")
         for row in wanted.limit(LOOKED_INTO_MAX).collect():
-            chunks.append(
-                Chunk(looks[0], slave, number, row["segment"], row["at"], row["at"] + row["size"])
-            )
+            chunks.append(Chunk(looks[0], slave, number, row["segment"], row["at"], row["at"] + row["size"]))
         too_long = {
             segment
             for each in (slave, looks[0])

@@ -119,7 +119,9 @@ def look(question: tuple[Path, int]) -> DerivedView:
 def batch(schema: str, rows: Sequence[Row]) -> pa.RecordBatch:
     """Return rows as Spark wants them."""
     fields = [word.split() for word in schema.split(",")]
-    columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * len(fields)
+    columns: list[list[Any]] = (
+        [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * len(fields)
+    )
     arrays = [pa.array(column, ROW_TYPES[kind]) for column, (_, kind) in zip(columns, fields, strict=True)]
     return pa.record_batch(arrays, names=[name for name, _ in fields])
 
@@ -155,7 +157,8 @@ def expected_sums(part: LogPart) -> Iterator[pa.RecordBatch]:
         queues = units.topic_ids << 32 | units.queue_ids
         kinds, which = np.unique(queues, return_inverse=True)
         floors = np.array(
-            [view.floors.get((units.topics[kind >> 32], kind & 0xFFFFFFFF), 0) for kind in kinds.tolist()], np.int64
+            [view.floors.get((units.topics[kind >> 32], kind & 0xFFFFFFFF), 0) for kind in kinds.tolist()],
+            np.int64,
         )
         due = units.places < view.entries_due
         due &= units.numbers >= floors[which] if len(kinds) else due
@@ -191,7 +194,11 @@ def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
     view, file = part.view, part.file
     numbers, units = queue_units(view, file)
     places, sizes = units["place"].astype(np.int64), units["size"].astype(np.int64)
-    tags = units["tags"].astype(np.int64) if file.topic != "SCHEDULE_TOPIC_XXXX" else np.zeros(len(units), np.int64)
+    tags = (
+        units["tags"].astype(np.int64)
+        if file.topic != "SCHEDULE_TOPIC_XXXX"
+        else np.zeros(len(units), np.int64)
+    )
     rows = []
     inside = (places >= view.begin) & (places < view.entries_due)
     if inside.any():
@@ -206,7 +213,9 @@ def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
             sums.greatest.tolist(),
             strict=True,
         ):
-            rows.append((file.topic, file.queue_id, int(chosen[0][row]) >> QUEUE_BITS, *values, 0, None, None))
+            rows.append(
+                (file.topic, file.queue_id, int(chosen[0][row]) >> QUEUE_BITS, *values, 0, None, None)
+            )
     behind = numbers[places >= view.end] if not view.live else numbers[:0]
     if len(behind):
         first = int(behind[0])
@@ -238,7 +247,13 @@ def found_units(part: FilePart) -> Iterator[pa.RecordBatch]:
     file = part.file
     assert part.wanted is not None, "some buckets are wanted"
     numbers, units = queue_units(part.view, file)
-    buckets = np.array([bucket for topic, queue_id, bucket in part.wanted if (topic, queue_id) == (file.topic, file.queue_id)])
+    buckets = np.array(
+        [
+            bucket
+            for topic, queue_id, bucket in part.wanted
+            if (topic, queue_id) == (file.topic, file.queue_id)
+        ]
+    )
     chosen = np.isin(numbers >> QUEUE_BITS, buckets)
     schedule = file.topic == "SCHEDULE_TOPIC_XXXX"
     rows = [
@@ -255,27 +270,41 @@ def queue_rows(
     from pyspark.sql import functions as f
 
     expected = spread(session, [LogPart(view, *split) for split in splits], expected_sums, QUEUE_SUMS)
-    found = spread(session, [FilePart(view, file) for file in view.queues], found_sums, QUEUE_SUMS, size=queue_bytes(view.queues))
+    found = spread(
+        session,
+        [FilePart(view, file) for file in view.queues],
+        found_sums,
+        QUEUE_SUMS,
+        size=queue_bytes(view.queues),
+    )
     sides = expected.withColumn("side", f.lit(1)).unionByName(found.withColumn("side", f.lit(0)))
 
     def of(side: int, name: str) -> "Column":
         return f.sum(f.when(f.col("side") == side, f.col(name)).otherwise(0))
 
-    buckets = sides.groupBy("topic", "queueId", "bucket").agg(
-        of(1, "count").alias("expected"),
-        of(0, "count").alias("found"),
-        (of(1, "low") - of(0, "low")).alias("low"),
-        (of(1, "high") - of(0, "high")).alias("high"),
-        f.min(f.when(f.col("side") == 1, f.col("least"))).alias("least"),
-        f.max(f.when(f.col("side") == 1, f.col("greatest"))).alias("greatest"),
-        f.sum("behind").alias("behind"),
-        f.min("firstBehind").alias("firstBehind"),
-        f.min("fault").alias("fault"),
-    ).cache()
+    buckets = (
+        sides.groupBy("topic", "queueId", "bucket")
+        .agg(
+            of(1, "count").alias("expected"),
+            of(0, "count").alias("found"),
+            (of(1, "low") - of(0, "low")).alias("low"),
+            (of(1, "high") - of(0, "high")).alias("high"),
+            f.min(f.when(f.col("side") == 1, f.col("least"))).alias("least"),
+            f.max(f.when(f.col("side") == 1, f.col("greatest"))).alias("greatest"),
+            f.sum("behind").alias("behind"),
+            f.min("firstBehind").alias("firstBehind"),
+            f.min("fault").alias("fault"),
+        )
+        .cache()
+    )
     try:
-        totals = buckets.filter("topic IS NOT NULL").groupBy("topic", "queueId").agg(
-            f.sum("expected"), f.sum("found"), f.sum("behind"), f.min("firstBehind")
-        ).orderBy("topic", "queueId").collect()
+        totals = (
+            buckets.filter("topic IS NOT NULL")
+            .groupBy("topic", "queueId")
+            .agg(f.sum("expected"), f.sum("found"), f.sum("behind"), f.min("firstBehind"))
+            .orderBy("topic", "queueId")
+            .collect()
+        )
         unequal = buckets.filter("topic IS NOT NULL AND (expected <> found OR low <> 0 OR high <> 0)")
         differing = unequal.orderBy("topic", "queueId", "bucket").limit(BUCKETS_MAX + 1).collect()
         faults = buckets.filter("fault IS NOT NULL").orderBy("bucket").limit(2).collect()
@@ -290,7 +319,13 @@ def queue_rows(
         seen.add((topic, queue_id))
         detail = details.get((topic, queue_id), (0, 0, 0, 0, None))
         rows.append(
-            queue_row(view, (topic, queue_id), (due, there, after, first_after), detail, more=(topic, queue_id) in more)
+            queue_row(
+                view,
+                (topic, queue_id),
+                (due, there, after, first_after),
+                detail,
+                more=(topic, queue_id) in more,
+            )
         )
     for queue, problem in sorted(view.broken.items()):
         if queue not in seen:
@@ -305,7 +340,17 @@ def log_row(view: DerivedView, faults: Sequence[Any], count: int) -> Row:
         more = f" (and {count - 1} more)" if count > 1 else ""
     else:
         first, what, more = view.end, view.fault, ""
-    return ("log", "commitlog", None, None, None, None, None, first, f"the log is damaged at {first}: {what}{more}")
+    return (
+        "log",
+        "commitlog",
+        None,
+        None,
+        None,
+        None,
+        None,
+        first,
+        f"the log is damaged at {first}: {what}{more}",
+    )
 
 
 def queue_row(
@@ -364,7 +409,9 @@ def queue_details(
     parts = [LogPart(view, *split, wanted) for split in touched(splits, spans)]
     queues = {(topic, queue_id) for topic, queue_id, _ in wanted}
     files = [FilePart(view, file, wanted) for file in view.queues if (file.topic, file.queue_id) in queues]
-    due = spread(session, parts, expected_units, UNITS).toDF("topic", "queueId", "number", "due", "dueSize", "dueTags")
+    due = spread(session, parts, expected_units, UNITS).toDF(
+        "topic", "queueId", "number", "due", "dueSize", "dueTags"
+    )
     there = spread(session, files, found_units, UNITS, size=queue_bytes(part.file for part in files))
     kind = (
         f.when(f.expr("place IS NULL"), "missing")
@@ -376,8 +423,13 @@ def queue_details(
         .when(f.expr("tags <> dueTags"), "tags")
     )
     joined = due.join(there, ["topic", "queueId", "number"], "full").withColumn("kind", kind)
-    bad = joined.filter("kind IS NOT NULL").groupBy("topic", "queueId").agg(
-        *(f.count_if(f.col("kind") == name) for name in ("wrong", "tags", "missing", "surplus")), f.min("number")
+    bad = (
+        joined.filter("kind IS NOT NULL")
+        .groupBy("topic", "queueId")
+        .agg(
+            *(f.count_if(f.col("kind") == name) for name in ("wrong", "tags", "missing", "surplus")),
+            f.min("number"),
+        )
     )
     return {(row[0], row[1]): tuple(row)[2:] for row in bad.collect()}
 
@@ -475,7 +527,10 @@ def index_rows(
     from pyspark.sql import functions as f
 
     parts = [IndexFilePart(view, path) for path in view.index]
-    files = sorted(tuple(row) for row in spread(session, parts, index_files, INDEX_FILES, size=index_bytes(view)).collect())
+    files = sorted(
+        tuple(row)
+        for row in spread(session, parts, index_files, INDEX_FILES, size=index_bytes(view)).collect()
+    )
     expected = spread(session, [LogPart(view, *split) for split in splits], expected_key_sums, INDEX_SUMS)
     found = spread(session, parts, found_key_sums, INDEX_SUMS, size=index_bytes(view))
     sides = expected.withColumn("sign", f.lit(1)).unionByName(found.withColumn("sign", f.lit(-1)))
@@ -522,7 +577,11 @@ def index_details(
         .groupBy(f.shiftright("place", INDEX_BITS))
         .agg(f.min("place"), f.count("*"))
     )
-    wrong = there.join(due.distinct(), ["place", "hash"], "anti").groupBy("name").agg(f.count("*"), f.min("place"))
+    wrong = (
+        there.join(due.distinct(), ["place", "hash"], "anti")
+        .groupBy("name")
+        .agg(f.count("*"), f.min("place"))
+    )
     return (
         sorted((row[1], row[2]) for row in missing.collect()),
         {row[0]: (row[1], row[2]) for row in wrong.collect()},
@@ -554,7 +613,10 @@ def named_rows(
             told.append(f"{strange} entries are of no record's key")
         if faults:
             told.append(f"at byte {position}: {fault}" + (f" (and {faults - 1} more)" if faults > 1 else ""))
-        first = min([place for place, _ in absent] + ([first_strange] if first_strange is not None else []), default=None)
+        first = min(
+            [place for place, _ in absent] + ([first_strange] if first_strange is not None else []),
+            default=None,
+        )
         rows.append(("index", name, None, count, strange, keys, 0, first, "; ".join(told) or None))
     beyond = lacking.get("", [])
     keys = sum(found for _, found in beyond)
