@@ -1,6 +1,6 @@
 """Bytes that differ, as records: whose they are, and what has become of them. Pure: reading is handed in.
 
-    the bytes of both sides ──► positions that differ ──► the records that own them ──► what is wrong with each
+    the bytes of both sides ──► positions that differ ──► the records that own them ──► what is wrong there
 
 A record is looked for on the master's side first, and where that side has none on the slave's: one of them is
 damaged, and which one only the CRC of a body may tell. Bytes that belong to a record of neither side stand
@@ -20,7 +20,7 @@ together by who reads the rows (`findings.py`).
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class Table:
     queue_ids: Ints
     offsets: Ints
     topic_ids: Ints
-    names: list[str] = field(default_factory=list)
+    names: list[str]
 
     @classmethod
     def of(cls, side: Side, begin: int, end: int) -> "Table":
@@ -163,7 +163,8 @@ class Table:
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
         joined = [np.concatenate(column) if column else np.zeros(0, np.int64) for column in columns]
-        return cls(*joined, names=list(numbers))
+        starts, ends, queue_ids, offsets, topic_ids = joined
+        return cls(starts, ends, queue_ids, offsets, topic_ids, list(numbers))
 
     def owners(self, places: Ints) -> Ints:
         """Return for each place the number of the record that it is in, -1 for none."""
@@ -258,7 +259,7 @@ class Comparison:
         sides = ((self.slave, theirs, ours, self.chunks[1]), (self.master, ours, theirs, self.chunks[0]))
         identity = identity_of(whole_record(ours)), identity_of(whole_record(theirs))
         for side, data, other, chunk in sides:
-            found = whole_record(data)
+            found = whole_record_at(side, at)
             if found is not None and found.physical_offset != at:
                 place = found.physical_offset
                 back = whole_record_at(side, place)

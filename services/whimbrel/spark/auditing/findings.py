@@ -185,7 +185,8 @@ def general_lines(master: Look, slave: Look, span: Span) -> list[Line]:
         if other.begin < look.begin < other.end:
             lines.append(general(slave, other.begin, f"REMOVED ON {name} up to {look.begin}", None))
     if span.end == span.begin and min(master.end, slave.end) > 0 and slave.end > slave.begin:
-        what = f"nothing to compare: the master has {master.begin} to {master.end}, this {slave.begin} to {slave.end}"
+        held = f"the master has {master.begin} to {master.end}, the slave {slave.begin} to {slave.end}"
+        what = f"nothing to compare: {held}"
         lines.append(general(slave, None, "APART", what))
     if slave.end > master.end:
         what = (
@@ -197,7 +198,7 @@ def general_lines(master: Look, slave: Look, span: Span) -> list[Line]:
 
 def general(slave: Look, segment: int | None, state: str, finding: str | None) -> Line:
     """Return a line that is about no record."""
-    return (slave.member.text, segment, *(None,) * 4, state, *(None,) * 8, finding)  # type: ignore[return-value]
+    return (slave.member.text, segment, *(None,) * 4, state, *(None,) * 8, finding)
 
 
 def record_lines(slave: str, segment: int, found: Iterable[Difference]) -> list[Line]:

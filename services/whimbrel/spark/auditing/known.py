@@ -4,7 +4,8 @@ One JSON file for each member, named by its identity (the resolved path, or a br
 address):
 
     {"version": 1, "identity": "...", "fileSize": n, "chunkBytes": n,
-     "files": {"BEGIN": {"state": [size, modified, changed, inode] | null, "tail": crc | null, "chunks": [crc, ...]}}}
+     "files": {"BEGIN": {"state": [size, modified, changed, inode] or null,
+                         "tail": crc or null, "chunks": [crc, ...]}}}
 
 Trusted is only what is the same file still (`checksums.py` says how that is told). A bit that rots in a file
 changes none of that: now and then, an audit has to read everything again.

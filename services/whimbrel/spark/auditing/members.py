@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError
+from whimbrel.rpc.admin_calls import describe_cluster
 from whimbrel.rpc.bulk_calls import describe_queues, log_bytes, open_bulk_channel, stream_blocking
 from whimbrel.rpc.calls import perform_blocking
 from whimbrel.rpc.channel import open_channel
-from whimbrel.rpc.admin_calls import describe_cluster
 from whimbrel.spark.jobs import JobError
 from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
 from whimbrel.store.columns import Scan
@@ -42,7 +42,17 @@ from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.view import page_cells
 
-__all__ = ["CALL_S_MAX", "GONE", "FileState", "Look", "Member", "bytes_between", "group", "look"]
+__all__ = [
+    "CALL_S_MAX",
+    "GONE",
+    "FileState",
+    "Look",
+    "Member",
+    "agreed_size",
+    "bytes_between",
+    "group",
+    "look",
+]
 
 BROKER = re.compile(r"(?:[^/\s:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 ASK_S_MAX = 10.0  # one small question to a broker
@@ -54,9 +64,14 @@ GONE = (IllegalOffset, CorruptRecord)  # a broker's answer when a file is missin
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A master or a slave, as the operator names it."""
+    """A master or a slave, as the operator names it.
+
+    Attributes:
+        file_size: of the files of its log, as the others tell; 0 to find it out.
+    """
 
     text: str
+    file_size: int = 0
 
     @property
     def address(self) -> str:
@@ -153,7 +168,7 @@ def look_at_store(member: Member) -> Look:
         hint = "" if root.is_dir() else " (there is no such directory; a broker is named as HOST:PORT)"
         raise JobError(f"{root} is no store: it has no commitlog directory{hint}")
     files = files_of(root / "commitlog")
-    size = usual_size(files)
+    size = member.file_size or usual_size(files)
     identity = str(root.resolve())
     if not files or not size:
         return Look(member, 0, 0, 0, identity)
@@ -187,6 +202,17 @@ def usual_size(files: dict[int, FileState]) -> int:
         if state.size and all(start % state.size == 0 for start in files)
     )
     return max(fitting, key=lambda size: (fitting[size], size)) if fitting else 0
+
+
+def agreed_size(looks: Sequence[Look]) -> int:
+    """Return the size that files of the log have, as most of all members' files tell; 0 without any."""
+    sizes: Counter[int] = Counter()
+    for each in looks:
+        sizes.update(state.size for state in each.files.values())
+        sizes.update({each.file_size: 1} if not each.files else {})
+    del sizes[0]
+    fitting = [size for size in sizes if all(start % size == 0 for each in looks for start in each.files)]
+    return max(fitting, key=lambda size: (sizes[size], size), default=0)
 
 
 def end_at_rest(root: Path, starts: Sequence[int], file_size: int) -> tuple[int, str]:

@@ -12,6 +12,7 @@ wherever one slave's part begins or ends.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from whimbrel.spark.auditing.members import Look
 
@@ -43,7 +44,7 @@ def span_of(master: Look, slave: Look) -> Span:
 
 
 def parts_of(spans: Sequence[Span], file_size: int) -> list[Part]:
-    """Return the work on checksums: of the master (number 0) and of its slaves, of which these are the spans."""
+    """Return the work on checksums: of the master (number 0), and of its slaves with these spans."""
     cuts = sorted({border for span in spans for border in (span.begin, span.end)})
     parts = []
     covered = merged(spans)
@@ -54,7 +55,7 @@ def parts_of(spans: Sequence[Span], file_size: int) -> list[Part]:
                 begin, end = max(span.begin, segment), min(span.end, segment + file_size)
                 inner = [cut for cut in cuts if begin < cut < end]
                 borders = [begin, *inner, end]
-                pieces = tuple(Span(low, high) for low, high in zip(borders, borders[1:], strict=False))
+                pieces = tuple(Span(low, high) for low, high in pairwise(borders))
                 parts.append(Part(member, segment, pieces, len(pieces) == 1 and end - begin == file_size))
     return parts
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def gaps_of(files: Sequence[Written], per_file: int) -> tuple[list[Gap], list[st
         files: of one queue, in order.
     """
     gaps, jumps = [], []
-    for one, following in zip(files, files[1:], strict=False):
+    for one, following in pairwise(files):
         begin, end = one.high + 1, following.low
         if end - begin > FILLERS_MAX:
             jumps.append(f"queue offsets jump from {one.high} to {end}, which a broker does not believe")

@@ -13,7 +13,7 @@ can't seem to be ahead of a master that goes on meanwhile.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from whimbrel.spark.auditing.checksums import CHUNK_BYTES, Checksums, sum_up
 from whimbrel.spark.auditing.differences import Difference, Side, differences, extra
 from whimbrel.spark.auditing.findings import SCHEMA, Counts, Line, general, record_lines, segment_lines
 from whimbrel.spark.auditing.known import Known, KnownFile
-from whimbrel.spark.auditing.members import Look, Member, bytes_between, look
+from whimbrel.spark.auditing.members import Look, Member, agreed_size, bytes_between, look
 from whimbrel.spark.auditing.ranges import Part, Span, parts_of, span_of
 from whimbrel.spark.auditing.spread import asked, spread
 from whimbrel.spark.jobs import JobError, Tell, silent
@@ -105,9 +105,8 @@ def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -
     Raises:
         JobError: a member is no store, does not answer, or has an empty log while the others have none.
     """
-    slaves = asked(session, [Member(text) for text in options.slaves], look)
-    master = asked(session, [Member(options.master)], look)[0]
-    looks = [master, *slaves]
+    looks = members(session, options)
+    master, *slaves = looks
     file_size = next((found.file_size for found in looks if found.file_size), 0)
     spans = [
         span_of(master, slave) if slave.file_size == master.file_size else Span(0, 0) for slave in slaves
@@ -136,6 +135,22 @@ def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -
     if options.deep:
         lines += deep_lines(session, options, tell)
     return session.createDataFrame(lines, SCHEMA)
+
+
+def members(session: "SparkSession", options: AuditOptions) -> list[Look]:
+    """Look at all members, the master last; return them, the master first.
+
+    A log of few files, of which one is cut off, does not tell the size that they should have: the other
+    members do.
+    """
+    slaves = asked(session, [Member(text) for text in options.slaves], look)
+    looks = [*asked(session, [Member(options.master)], look), *slaves]
+    size = agreed_size(looks)
+    odd = [number for number, each in enumerate(looks) if each.files and size and each.file_size != size]
+    again = asked(session, [Member(looks[number].member.text, size) for number in odd], look) if odd else []
+    for number, found in zip(odd, again, strict=True):
+        looks[number] = found
+    return looks
 
 
 def summed(
@@ -204,11 +219,13 @@ def counted(sums: "DataFrame", slaves: int) -> dict[int, dict[int, Counts]]:
 
 def unequal(sums: "DataFrame", looks: Sequence[Look]) -> list[Chunk]:
     """Return the chunks to look into, and the files that are too long."""
-    chunks = []
+    chunks: list[Chunk] = []
     for number, slave in enumerate(looks[1:], 1):
         wanted = side_by_side(sums).filter(f"member = {number} AND kind <> '{EQUAL}'").orderBy("at")
-        for row in wanted.limit(LOOKED_INTO_MAX).collect():
-            chunks.append(Chunk(looks[0], slave, number, row["segment"], row["at"], row["at"] + row["size"]))
+        chunks += [
+            Chunk(looks[0], slave, number, row["segment"], row["at"], row["at"] + row["size"])
+            for row in wanted.limit(LOOKED_INTO_MAX).collect()
+        ]
         too_long = {
             segment
             for each in (slave, looks[0])
@@ -232,22 +249,13 @@ def detailed(session: "SparkSession", chunks: Sequence[Chunk]) -> dict[tuple[int
 
 def look_into(chunk: Chunk) -> Iterator[pa.RecordBatch]:
     """Yield what differs in a chunk; for a task."""
-    sides = [
-        Side(
-            name,
-            reader(each, each.file_size),
-            begin=each.begin,
-            end=max(each.end, each.begin),
-            file_size=each.file_size,
-        )
-        for name, each in (("master", chunk.master), ("slave", chunk.slave))
-    ]
+    master, slave = (side_of(name, each) for name, each in (("master", chunk.master), ("slave", chunk.slave)))
     if chunk.end > chunk.begin:
-        found = differences(*sides, chunk.begin, chunk.end)
+        found = differences(master, slave, chunk.begin, chunk.end)
     else:
         found = [
             extra(side, chunk.segment, state.size - each.file_size)
-            for side, each in zip(sides, (chunk.master, chunk.slave), strict=True)
+            for side, each in ((master, chunk.master), (slave, chunk.slave))
             if (state := each.files.get(chunk.segment)) and state.size > each.file_size
         ]
     if found:
@@ -274,9 +282,13 @@ def look_into(chunk: Chunk) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(arrays, names=DETAIL_NAMES)
 
 
-def reader(each: Look, file_size: int) -> Any:
-    """Return what reads ranges of a member's log."""
-    return lambda begin, end: bytes_between(each.member, begin, end, file_size)
+def side_of(name: str, each: Look) -> Side:
+    """Return what reads a member's log."""
+
+    def read(begin: int, end: int) -> bytes:
+        return bytes_between(each.member, begin, end, each.file_size)
+
+    return Side(name, read, begin=each.begin, end=each.end, file_size=each.file_size)
 
 
 def keep(sums: "DataFrame", looks: Sequence[Look], file_size: int, options: AuditOptions) -> None:
@@ -318,5 +330,5 @@ def deep_lines(session: "SparkSession", options: AuditOptions, tell: Tell) -> li
             topic = fault.queue.rpartition("/")[0] if fault.queue else None
             queue_id = int(fault.queue.rpartition("/")[2]) if fault.queue else None
             first = None if fault.first_bad is None else fault.first_bad
-            lines.append((*line[:8], topic, queue_id, first, *line[11:]))  # type: ignore[arg-type]
+            lines.append((*line[:8], topic, queue_id, first, *line[11:]))
     return lines

@@ -323,7 +323,7 @@ def count_keys(reading: Reading) -> Iterator[pa.RecordBatch]:
 
 
 def numbered_keys(reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Give the keys of a split with their numbers; the last one of a file for the next file, too; for a task."""
+    """Give the keys of a split, numbered; the last one of a file for the next file too; for a task."""
     first = reading.first_key
     for records in scan(reading.view, reading.begin, reading.end)[1]:
         keys = keys_of(records)

@@ -1,7 +1,7 @@
 """Do a store's consume queues and index say what its log says?
 
     log     splits, a task each ──► entries that should be there ──► sums by bucket ─┐
-    files   queue and index files, a task each ──► entries that are ──► sums by bucket ─┴─► buckets that differ
+    files   queues and index, a task each ──► entries that are ──► sums by bucket ────┴─► buckets that differ
     those   entries of both sides, joined: wrong, missing, without a record
 
 Only buckets whose sums differ (`auditing/sums.py`) are read a second time and joined, so a store in which all
