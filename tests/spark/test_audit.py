@@ -69,13 +69,13 @@ def damage(root: Path, kind: str, records: list[Appended]) -> set[tuple[str, int
     def names(*numbers: int) -> set[tuple[str, int, int]]:
         return {(f"t{number % TOPICS}", number % 2, records[number].queue_offset) for number in numbers}
 
-    one, other = records[400], records[1000]
+    one, other = records[200], records[801]
     if kind == "flipped bit":
         poke(root, one.physical_offset + 200, b"\xff")
-        return names(400)
+        return names(200)
     if kind == "zeros":
         poke(root, one.physical_offset, bytes(one.size))
-        return names(400)
+        return names(200)
     if kind == "swapped":
         assert one.size == other.size
         data = [
@@ -83,7 +83,7 @@ def damage(root: Path, kind: str, records: list[Appended]) -> set[tuple[str, int
         ]
         poke(root, one.physical_offset, data[1])
         poke(root, other.physical_offset, data[0])
-        return names(400, 1000)
+        return names(200, 801)
     if kind == "extra":
         with file_of(root, 2).open("ab") as file:
             file.write(b"stray")
@@ -163,7 +163,7 @@ def test_a_slave_that_is_behind_or_has_removed_old_files_is_not_wrong(
     (behind / "whimbrel" / "log-mark").unlink()
     for number in range(6, len(list((root / "commitlog").iterdir()))):
         file_of(behind, number).unlink()
-    poke(behind, records[600].physical_offset, bytes(6 * FILE - records[600].physical_offset))
+    poke(behind, records[700].physical_offset, bytes(6 * FILE - records[700].physical_offset))
     younger = Path(shutil.copytree(root, tmp_path / "younger"))
     for number in range(2):
         file_of(younger, number).unlink()
@@ -173,7 +173,7 @@ def test_a_slave_that_is_behind_or_has_removed_old_files_is_not_wrong(
     for row in found:
         if row["state"] != "EQUAL":
             states[row["slave"]].append(row["state"])
-    missing = records[-1].end - records[600].physical_offset
+    missing = records[-1].end - records[700].physical_offset
     assert states == {
         str(clean): [],
         str(behind): [f"BEHIND {missing / 1024:.1f} KiB"],
