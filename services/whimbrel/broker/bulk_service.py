@@ -47,7 +47,7 @@ READERS_MAX = 128  # streams at a time; one whose reader has stopped reading hol
 TURNS = 8
 QUEUES_AT_ONCE = 512  # described in one turn of the loop, about 2 ms
 CHUNK_BYTES, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 16 << 20, 4 << 10, 256 << 20
-READ_BYTES = 1 << 20  # of the log at a time, by a thread that computes checksums
+READ_BYTES = 1 << 20  # of the log at a time, by a thread that computes checksums or reads
 GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 THREADS_MAX = 2  # that compute checksums; more would take the processor from those who send and receive
 
@@ -83,6 +83,7 @@ class BulkService:
                 PulledStreamMethod("ReadRecords", bulk.ReadRecordsRequest, self.read_records),
                 UnaryMethod("DescribeQueues", bulk.DescribeQueuesRequest, self.describe_queues),
                 PulledStreamMethod("ChecksumLog", bulk.ChecksumLogRequest, self.checksum_log),
+                PulledStreamMethod("ReadLog", bulk.ReadLogRequest, self.read_log),
             ),
         )
 
@@ -166,6 +167,7 @@ class BulkService:
             log_begin=store.min_offset,
             log_confirmed=log_confirmed,
             log_written=store.written,
+            log_file_size=store.file_size,
         )
         left = self._described(request, response, log_confirmed)
         if _took_all(left):
@@ -245,6 +247,19 @@ class BulkService:
                     log_written=store.written,
                 )
 
+    async def read_log(
+        self, call: Call, request: bulk.ReadLogRequest
+    ) -> AsyncGenerator[bulk.ReadLogResponse, None]:
+        """Yield the bytes of a range of the log, piece by piece."""
+        begin, end = request.begin_offset, request.end_offset
+        self._check_log_range(begin, end, self._confirmed())
+        directory, file_size = self._store.root / "commitlog", self._store.file_size
+        with self._reader():
+            for offset, size in checksum_chunks(begin, end, READ_BYTES, file_size):
+                async with self._threads:
+                    data = await asyncio.to_thread(_bytes_of, directory, file_size, offset, size)
+                yield bulk.ReadLogResponse(offset=offset, data=data)
+
     def _check_log_range(self, begin: int, end: int, confirmed: int) -> None:
         """Raise unless all of a range of the log is there and confirmed."""
         store = self._store
@@ -283,21 +298,33 @@ def checksum_chunks(begin: int, end: int, chunk_bytes: int, file_size: int) -> I
 
 def _checksum(directory: Path, file_size: int, offset: int, size: int) -> int:
     """Return the CRC32 of a piece of one log file; for a thread."""
+    crc = 0
+    for piece in _pieces(directory, file_size, offset, size):
+        crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def _bytes_of(directory: Path, file_size: int, offset: int, size: int) -> bytes:
+    """Return a piece of one log file; for a thread."""
+    return b"".join(_pieces(directory, file_size, offset, size))
+
+
+def _pieces(directory: Path, file_size: int, offset: int, size: int) -> Iterator[bytes]:
+    """Yield the bytes of a piece of one log file, a little at a time; for a thread."""
     if not size:
-        return 0
+        return
     position = offset % file_size
     try:
         fd = os.open(directory / segment_name(offset - position), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise RangeGone(f"byte {offset} of the log is gone: its file was removed") from error
     try:
-        crc, end = 0, position + size
+        end = position + size
         while position < end:
             data = os.pread(fd, min(READ_BYTES, end - position), position)
             if not data:
                 raise CorruptRecord(f"the log file {segment_name(offset - offset % file_size)} is cut off")
-            crc = zlib.crc32(data, crc)
+            yield data
             position += len(data)
-        return crc
     finally:
         os.close(fd)

@@ -37,6 +37,7 @@ __all__ = [
     "TopicQueues",
     "checksum_log",
     "describe_queues",
+    "log_bytes",
     "open_bulk_aio_channel",
     "open_bulk_channel",
     "read_records",
@@ -106,6 +107,7 @@ class BrokerQueues:
     log_confirmed: int
     log_written: int
     topics: tuple[TopicQueues, ...]
+    log_file_size: int = 0  # 0 from a broker that does not tell it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +197,7 @@ def describe_queues(topics: Sequence[str] = (), *, include_system: bool = False)
             log_begin=answer.log_begin,
             log_confirmed=answer.log_confirmed,
             log_written=answer.log_written,
+            log_file_size=answer.log_file_size,
             topics=tuple(
                 TopicQueues(
                     name=topic.name,
@@ -237,6 +240,17 @@ def checksum_log(
 
     request = bulk.ChecksumLogRequest(begin_offset=begin, end_offset=end, chunk_bytes=chunk_bytes)
     return OutboundStream(BULK + "ChecksumLog", request.SerializeToString(), decode)
+
+
+def log_bytes(begin: int, end: int) -> OutboundStream[tuple[int, bytes]]:
+    """Read a range of the log as it stands, in pieces of up to 1 MiB: (offset, bytes)."""
+
+    def decode(answer: bytes) -> tuple[int, bytes]:
+        piece = bulk.ReadLogResponse.FromString(answer)
+        return piece.offset, piece.data
+
+    request = bulk.ReadLogRequest(begin_offset=begin, end_offset=end)
+    return OutboundStream(BULK + "ReadLog", request.SerializeToString(), decode)
 
 
 def stream_blocking(

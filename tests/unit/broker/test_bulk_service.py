@@ -37,6 +37,7 @@ from whimbrel.rpc.bulk_calls import (
     OutboundStream,
     checksum_log,
     describe_queues,
+    log_bytes,
     open_bulk_aio_channel,
     read_records,
     stream,
@@ -330,3 +331,21 @@ async def test_checksums_of_what_is_not_there_are_refused_by_name(tmp_path: Path
         assert rig.store.run_retention(NOW) > 0
         with pytest.raises(RangeGone, match=f"begins at {rig.store.min_offset}"):
             await rig.checksums(0)
+
+
+async def test_the_log_is_read_as_it_stands_and_no_further_than_confirmed(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as rig:
+        ends = rig.add(300, size=800)
+        assert (await rig.describe()).log_file_size == FILE
+        pieces = await rig.all(log_bytes(1000, ends[-1]))
+        found = b"".join(data for _, data in pieces)
+        files = sorted((rig.store.root / "commitlog").iterdir())
+        assert found == b"".join(path.read_bytes() for path in files)[1000 : ends[-1]]
+        assert [offset for offset, _ in pieces][:2] == [1000, FILE]
+        assert await rig.all(log_bytes(ends[0], ends[0])) == []
+        rig.confirmed = ends[10]
+        with pytest.raises(BeyondConfirmed):
+            await rig.all(log_bytes(0, ends[11]))
+        (rig.store.root / "commitlog" / f"{0:020d}").rename(tmp_path / "gone")
+        with pytest.raises(RangeGone, match="its file was removed"):
+            await rig.all(log_bytes(0, ends[10]))

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as whimbrel_dot_admin_dot_v1_dot_admin__service__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n#whimbrel/bulk/v1/bulk_service.proto\x12\x10whimbrel.bulk.v1\x1a%whimbrel/admin/v1/admin_service.proto\"\xb2\x01\n\x12ReadRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x13\n\x0b\x62yte_budget\x18\x05 \x01(\x03\x12\x0c\n\x04tags\x18\x06 \x01(\t\x12.\n\tisolation\x18\x07 \x01(\x0e\x32\x1b.whimbrel.bulk.v1.Isolation\"}\n\x13ReadRecordsResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10\x63onfirmed_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\"?\n\x15\x44\x65scribeQueuesRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x16\n\x0einclude_system\x18\x02 \x01(\x08\"b\n\x0cQueueOffsets\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x18\n\x10\x63onfirmed_offset\x18\x04 \x01(\x03\"\xa5\x01\n\x0bTopicQueues\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x34\n\x0cmessage_type\x18\x02 \x01(\x0e\x32\x1e.whimbrel.admin.v1.MessageType\x12\x12\n\npermission\x18\x03 \x01(\x05\x12\x0e\n\x06system\x18\x04 \x01(\x08\x12.\n\x06queues\x18\x05 \x03(\x0b\x32\x1e.whimbrel.bulk.v1.QueueOffsets\"\xd4\x01\n\x16\x44\x65scribeQueuesResponse\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12$\n\x04role\x18\x03 \x01(\x0e\x32\x16.whimbrel.bulk.v1.Role\x12\x11\n\tlog_begin\x18\x04 \x01(\x03\x12\x15\n\rlog_confirmed\x18\x05 \x01(\x03\x12\x13\n\x0blog_written\x18\x06 \x01(\x03\x12-\n\x06topics\x18\x07 \x03(\x0b\x32\x1d.whimbrel.bulk.v1.TopicQueues\"}\n\x12\x43hecksumLogRequest\x12\x19\n\x0c\x62\x65gin_offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0b\x63hunk_bytes\x18\x03 \x01(\x03\x42\x0f\n\r_begin_offsetB\r\n\x0b_end_offset\"\x81\x01\n\x13\x43hecksumLogResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\r\n\x05\x63rc32\x18\x03 \x01(\r\x12\x11\n\tlog_begin\x18\x04 \x01(\x03\x12\x15\n\rlog_confirmed\x18\x05 \x01(\x03\x12\x13\n\x0blog_written\x18\x06 \x01(\x03*U\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x17\n\x13ISOLATION_CONFIRMED\x10\x01\x12\x14\n\x10ISOLATION_LATEST\x10\x02*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MASTER\x10\x01\x12\x0e\n\nROLE_SLAVE\x10\x02\x32\xae\x02\n\x0b\x42ulkService\x12\\\n\x0bReadRecords\x12$.whimbrel.bulk.v1.ReadRecordsRequest\x1a%.whimbrel.bulk.v1.ReadRecordsResponse0\x01\x12\x63\n\x0e\x44\x65scribeQueues\x12\'.whimbrel.bulk.v1.DescribeQueuesRequest\x1a(.whimbrel.bulk.v1.DescribeQueuesResponse\x12\\\n\x0b\x43hecksumLog\x12$.whimbrel.bulk.v1.ChecksumLogRequest\x1a%.whimbrel.bulk.v1.ChecksumLogResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n#whimbrel/bulk/v1/bulk_service.proto\x12\x10whimbrel.bulk.v1\x1a%whimbrel/admin/v1/admin_service.proto\"\xb2\x01\n\x12ReadRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x0cstart_offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x13\n\x0b\x62yte_budget\x18\x05 \x01(\x03\x12\x0c\n\x04tags\x18\x06 \x01(\t\x12.\n\tisolation\x18\x07 \x01(\x0e\x32\x1b.whimbrel.bulk.v1.Isolation\"}\n\x13ReadRecordsResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x18\n\x10\x63onfirmed_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\"?\n\x15\x44\x65scribeQueuesRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x16\n\x0einclude_system\x18\x02 \x01(\x08\"b\n\x0cQueueOffsets\x12\x10\n\x08queue_id\x18\x01 \x01(\x05\x12\x12\n\nmin_offset\x18\x02 \x01(\x03\x12\x12\n\nmax_offset\x18\x03 \x01(\x03\x12\x18\n\x10\x63onfirmed_offset\x18\x04 \x01(\x03\"\xa5\x01\n\x0bTopicQueues\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x34\n\x0cmessage_type\x18\x02 \x01(\x0e\x32\x1e.whimbrel.admin.v1.MessageType\x12\x12\n\npermission\x18\x03 \x01(\x05\x12\x0e\n\x06system\x18\x04 \x01(\x08\x12.\n\x06queues\x18\x05 \x03(\x0b\x32\x1e.whimbrel.bulk.v1.QueueOffsets\"\xeb\x01\n\x16\x44\x65scribeQueuesResponse\x12\x13\n\x0b\x62roker_name\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12$\n\x04role\x18\x03 \x01(\x0e\x32\x16.whimbrel.bulk.v1.Role\x12\x11\n\tlog_begin\x18\x04 \x01(\x03\x12\x15\n\rlog_confirmed\x18\x05 \x01(\x03\x12\x13\n\x0blog_written\x18\x06 \x01(\x03\x12-\n\x06topics\x18\x07 \x03(\x0b\x32\x1d.whimbrel.bulk.v1.TopicQueues\x12\x15\n\rlog_file_size\x18\x08 \x01(\x03\"}\n\x12\x43hecksumLogRequest\x12\x19\n\x0c\x62\x65gin_offset\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x17\n\nend_offset\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0b\x63hunk_bytes\x18\x03 \x01(\x03\x42\x0f\n\r_begin_offsetB\r\n\x0b_end_offset\"\x81\x01\n\x13\x43hecksumLogResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\r\n\x05\x63rc32\x18\x03 \x01(\r\x12\x11\n\tlog_begin\x18\x04 \x01(\x03\x12\x15\n\rlog_confirmed\x18\x05 \x01(\x03\x12\x13\n\x0blog_written\x18\x06 \x01(\x03\":\n\x0eReadLogRequest\x12\x14\n\x0c\x62\x65gin_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\"/\n\x0fReadLogResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c*U\n\tIsolation\x12\x19\n\x15ISOLATION_UNSPECIFIED\x10\x00\x12\x17\n\x13ISOLATION_CONFIRMED\x10\x01\x12\x14\n\x10ISOLATION_LATEST\x10\x02*=\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_MASTER\x10\x01\x12\x0e\n\nROLE_SLAVE\x10\x02\x32\x80\x03\n\x0b\x42ulkService\x12\\\n\x0bReadRecords\x12$.whimbrel.bulk.v1.ReadRecordsRequest\x1a%.whimbrel.bulk.v1.ReadRecordsResponse0\x01\x12\x63\n\x0e\x44\x65scribeQueues\x12\'.whimbrel.bulk.v1.DescribeQueuesRequest\x1a(.whimbrel.bulk.v1.DescribeQueuesResponse\x12\\\n\x0b\x43hecksumLog\x12$.whimbrel.bulk.v1.ChecksumLogRequest\x1a%.whimbrel.bulk.v1.ChecksumLogResponse0\x01\x12P\n\x07ReadLog\x12 .whimbrel.bulk.v1.ReadLogRequest\x1a!.whimbrel.bulk.v1.ReadLogResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'whimbrel.bulk.v1.bulk_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ISOLATION']._serialized_start=1211
-  _globals['_ISOLATION']._serialized_end=1296
-  _globals['_ROLE']._serialized_start=1298
-  _globals['_ROLE']._serialized_end=1359
+  _globals['_ISOLATION']._serialized_start=1343
+  _globals['_ISOLATION']._serialized_end=1428
+  _globals['_ROLE']._serialized_start=1430
+  _globals['_ROLE']._serialized_end=1491
   _globals['_READRECORDSREQUEST']._serialized_start=97
   _globals['_READRECORDSREQUEST']._serialized_end=275
   _globals['_READRECORDSRESPONSE']._serialized_start=277
@@ -47,11 +47,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICQUEUES']._serialized_start=570
   _globals['_TOPICQUEUES']._serialized_end=735
   _globals['_DESCRIBEQUEUESRESPONSE']._serialized_start=738
-  _globals['_DESCRIBEQUEUESRESPONSE']._serialized_end=950
-  _globals['_CHECKSUMLOGREQUEST']._serialized_start=952
-  _globals['_CHECKSUMLOGREQUEST']._serialized_end=1077
-  _globals['_CHECKSUMLOGRESPONSE']._serialized_start=1080
-  _globals['_CHECKSUMLOGRESPONSE']._serialized_end=1209
-  _globals['_BULKSERVICE']._serialized_start=1362
-  _globals['_BULKSERVICE']._serialized_end=1664
+  _globals['_DESCRIBEQUEUESRESPONSE']._serialized_end=973
+  _globals['_CHECKSUMLOGREQUEST']._serialized_start=975
+  _globals['_CHECKSUMLOGREQUEST']._serialized_end=1100
+  _globals['_CHECKSUMLOGRESPONSE']._serialized_start=1103
+  _globals['_CHECKSUMLOGRESPONSE']._serialized_end=1232
+  _globals['_READLOGREQUEST']._serialized_start=1234
+  _globals['_READLOGREQUEST']._serialized_end=1292
+  _globals['_READLOGRESPONSE']._serialized_start=1294
+  _globals['_READLOGRESPONSE']._serialized_end=1341
+  _globals['_BULKSERVICE']._serialized_start=1494
+  _globals['_BULKSERVICE']._serialized_end=1878
 # @@protoc_insertion_point(module_scope)

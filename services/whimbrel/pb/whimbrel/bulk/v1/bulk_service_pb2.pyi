@@ -93,7 +93,7 @@ class TopicQueues(_message.Message):
     def __init__(self, name: _Optional[str] = ..., message_type: _Optional[_Union[_admin_service_pb2.MessageType, str]] = ..., permission: _Optional[int] = ..., system: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[QueueOffsets, _Mapping]]] = ...) -> None: ...
 
 class DescribeQueuesResponse(_message.Message):
-    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_confirmed", "log_written", "topics")
+    __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_confirmed", "log_written", "topics", "log_file_size")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class DescribeQueuesResponse(_message.Message):
     LOG_CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     LOG_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LOG_FILE_SIZE_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     broker_id: int
     role: Role
@@ -108,7 +109,8 @@ class DescribeQueuesResponse(_message.Message):
     log_confirmed: int
     log_written: int
     topics: _containers.RepeatedCompositeFieldContainer[TopicQueues]
-    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., log_begin: _Optional[int] = ..., log_confirmed: _Optional[int] = ..., log_written: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ...) -> None: ...
+    log_file_size: int
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., log_begin: _Optional[int] = ..., log_confirmed: _Optional[int] = ..., log_written: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., log_file_size: _Optional[int] = ...) -> None: ...
 
 class ChecksumLogRequest(_message.Message):
     __slots__ = ("begin_offset", "end_offset", "chunk_bytes")
@@ -135,3 +137,19 @@ class ChecksumLogResponse(_message.Message):
     log_confirmed: int
     log_written: int
     def __init__(self, offset: _Optional[int] = ..., size: _Optional[int] = ..., crc32: _Optional[int] = ..., log_begin: _Optional[int] = ..., log_confirmed: _Optional[int] = ..., log_written: _Optional[int] = ...) -> None: ...
+
+class ReadLogRequest(_message.Message):
+    __slots__ = ("begin_offset", "end_offset")
+    BEGIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    begin_offset: int
+    end_offset: int
+    def __init__(self, begin_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class ReadLogResponse(_message.Message):
+    __slots__ = ("offset", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...

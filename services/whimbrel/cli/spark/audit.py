@@ -1,0 +1,98 @@
+"""`whimbrel spark audit`: a master's log against its slaves'."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from whimbrel.cli.lazy import examples
+from whimbrel.cli.output import Format, OutputOption, note
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["EXAMPLES", "audit"]
+
+EXAMPLES = examples(
+    "whimbrel spark audit --master ./store-master --slave ./store-slave",
+    "whimbrel spark audit --master 127.0.0.1:8091 --slave 127.0.0.1:8092 --known ./checksums",
+    "whimbrel spark audit --endpoint 127.0.0.1:8080 --broker broker-a",
+    "whimbrel spark audit --master ./store-master --slave ./store-slave --deep -o json",
+)
+
+
+def audit(
+    master_log: Annotated[
+        str,
+        typer.Option(
+            "--master",
+            metavar="DIRECTORY|HOST:PORT",
+            help="The master: its store directory, or the broker itself.",
+            show_default=False,
+        ),
+    ] = "",
+    slaves: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slave",
+            metavar="DIRECTORY|HOST:PORT",
+            help="A slave, likewise; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            "--endpoint",
+            metavar="HOST:PORT",
+            help="In place of the two: a nameserver, which tells the members of --broker.",
+            show_default=False,
+        ),
+    ] = "",
+    broker: Annotated[
+        str, typer.Option("--broker", metavar="NAME", help="With --endpoint: whose log.", show_default=False)
+    ] = "",
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Compare each store's queues and index with its log too.")
+    ] = False,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            "--known",
+            metavar="FOLDER",
+            help="Keep the checksums of full files here, and read only new files the next time.",
+            show_default=False,
+        ),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="With --known: read everything, and write down what is found.")
+    ] = False,
+    master: MasterOption = "local[*]",
+    config: ConfigOption = None,
+    write: WriteOption = None,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Compare a master's log with its slaves', by checksums and then by record.
+
+    A slave that is behind is no finding, nor is a file that retention has removed on one side.
+    """
+
+    def job(session: "SparkSession") -> "DataFrame":
+        from whimbrel.spark.auditing.members import group
+        from whimbrel.spark.jobs import JobError
+        from whimbrel.spark.jobs.audit import AuditOptions
+        from whimbrel.spark.jobs.audit import audit as run
+
+        first, others = master_log, tuple(slaves or ())
+        if endpoint or broker:
+            if first or others:
+                raise JobError("give either --master and --slave, or --endpoint and --broker")
+            if not (endpoint and broker):
+                raise JobError("--endpoint and --broker go together: the nameserver, and the broker's name")
+            first, *rest = group(endpoint, broker)
+            others = tuple(rest)
+        options = AuditOptions(master=first, slaves=others, deep=deep, known=known, again=again)
+        return run(session, options, note)
+
+    run_job(job, output, master=master, config=config, write=write)

@@ -1,0 +1,185 @@
+"""Records of a log as the entries they should have: units of queues, and keys of the index. Pure.
+
+The rules are those of `store/dispatch.py` and `store/indexer.py`, here for many records at once:
+
+- Prepared and rolled-back transactions have no unit; rolled-back ones no keys.
+- A unit carries the hash of the tag; in the topic of delayed messages the time of delivery.
+- The index has UNIQ_KEY, then every word of KEYS, filed under the hash of `topic#key`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from whimbrel.store.codec import (
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    index_key_hash,
+    prefix_hash,
+    tags_code,
+)
+from whimbrel.store.columns import Records, Topics
+from whimbrel.store.columns.records import Ints
+from whimbrel.store.columns.texts import Pairs
+from whimbrel.store.dispatch import SCHEDULE_TOPIC, deliver_time
+
+__all__ = ["Keys", "Units", "key_hashes", "keys_of", "units_of"]
+
+LENGTH_MAX = 256  # of texts hashed side by side; longer ones come one by one
+Hashes = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Units:
+    """What the queues should have, one for each record; `topic_ids` are numbers of `topics`."""
+
+    topics: list[str]
+    topic_ids: Ints
+    queue_ids: Ints
+    numbers: Ints
+    places: Ints
+    sizes: Ints
+    tags: Ints
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return len(self.places)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """What the index should have, in its order."""
+
+    places: Ints
+    hashes: Ints
+    stored_ms: Ints
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return len(self.places)
+
+
+def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> Units:
+    """Return the units of records.
+
+    Args:
+        delays_ms: of the delay levels; without, units in the topic of delayed messages carry 0.
+    """
+    state = records.head["sys_flag"] & TRANSACTION_MASK
+    wanted = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK)
+    wanted &= records.ints("queue_id") >= 0
+    records = records.pick(wanted)
+    topics = Topics.of(records)
+    usable = np.array([is_name(name) for name in topics.names], np.bool_)
+    if not usable.all():
+        records = records.pick(usable[topics.ids])
+        topics = Topics.of(records)
+    pairs = Pairs(records)
+    tags = tag_codes(pairs)
+    if SCHEDULE_TOPIC in topics.names:
+        delayed = np.flatnonzero(topics.ids == topics.names.index(SCHEDULE_TOPIC))
+        tags[delayed] = times_of(records, delayed, delays_ms, tags) if delays_ms else 0
+    return Units(
+        topics.names,
+        topics.ids,
+        records.ints("queue_id"),
+        records.ints("queue_offset"),
+        records.ints("physical_offset"),
+        records.sizes,
+        tags,
+    )
+
+
+def is_name(topic: str) -> bool:
+    """Tell whether a topic can have a folder."""
+    return bool(topic) and "/" not in topic and topic not in (".", "..")
+
+
+def tag_codes(pairs: Pairs) -> Ints:
+    """Return the tags code of each record."""
+    tags = pairs.value_of(b"TAGS", pa.string()).dictionary_encode()
+    codes = np.array([*(tags_code(tag) for tag in tags.dictionary.to_pylist()), 0], np.int64)
+    numbers = np.asarray(pc.fill_null(tags.indices, len(codes) - 1)).astype(np.int64)
+    found: Ints = codes[numbers] if len(numbers) else np.zeros(0, np.int64)
+    return found
+
+
+def times_of(records: Records, rows: Ints, delays_ms: tuple[int, ...], tags: Ints) -> Ints:
+    """Return the times of delivery of some records."""
+    stored = records.ints("stored_ms")
+    starts, ends = records.topic_end + 2, records.ends
+    return np.array(
+        [
+            deliver_time(
+                bytes(records.data[int(starts[row]) : int(ends[row])]),
+                int(stored[row]),
+                delays_ms,
+                int(tags[row]),
+            )
+            for row in rows.tolist()
+        ],
+        np.int64,
+    )
+
+
+def keys_of(records: Records) -> Keys:
+    """Return the keys of records."""
+    records = records.pick((records.head["sys_flag"] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
+    if not len(records):
+        return Keys(*(np.zeros(0, np.int64),) * 3)
+    topics = Topics.of(records)
+    pairs = Pairs(records)
+    unique = pairs.value_of(b"UNIQ_KEY", pa.string())
+    words = pc.split_pattern(pairs.value_of(b"KEYS", pa.string()), " ")
+    rows = np.concatenate(
+        [np.arange(len(records)), np.asarray(pc.list_parent_indices(words)).astype(np.int64)]
+    )
+    texts = pa.concat_arrays([unique, pc.list_flatten(words)])
+    there = np.asarray(pc.fill_null(pc.greater(pc.binary_length(texts), 0), False))
+    rows, texts = rows[there], texts.filter(pa.array(there))
+    hashes = key_hashes(topics.names, topics.ids[rows], texts)
+    order = np.argsort(rows, kind="stable")  # UNIQ_KEY stands before the words of its record
+    rows = rows[order]
+    return Keys(records.ints("physical_offset")[rows], hashes[order], records.ints("stored_ms")[rows])
+
+
+def key_hashes(topics: list[str], topic_ids: Ints, keys: pa.Array) -> Ints:
+    """Return `codec.index_key_hash` of each key."""
+    prefixes = np.array([prefix_hash(topic) for topic in topics], np.uint32)
+    hashes, plain = java_hashes(keys, prefixes[topic_ids])
+    values = hashes.astype(np.int64)
+    found: Ints = np.where(values < 1 << 31, values, (1 << 32) - values & 0x7FFFFFFF)
+    for row in np.flatnonzero(~plain).tolist():
+        found[row] = index_key_hash(topics[topic_ids[row]], keys[row].as_py())
+    return found
+
+
+def java_hashes(texts: pa.Array, starts: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_]]:
+    """Return Java's hashes of texts, going on from those given, and which of them are right.
+
+    All texts take a step at a time: the longest first, so that those that are done are at the end. Texts that
+    are long or not ASCII are left to the caller.
+    """
+    count = len(texts)
+    if not count:
+        return np.zeros(0, np.uint32), np.ones(0, np.bool_)
+    _, borders, data = texts.buffers()
+    offsets = np.frombuffer(borders, np.int32)[texts.offset : texts.offset + count + 1].astype(np.int64)
+    letters = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    lengths = offsets[1:] - offsets[:-1]
+    plain = lengths <= LENGTH_MAX
+    high = np.concatenate([[0], np.cumsum(letters[: int(offsets[-1])] >= 128)])
+    plain &= high[offsets[1:]] == high[offsets[:-1]]
+    order = np.argsort(-np.where(plain, lengths, 0), kind="stable")
+    places, left = offsets[:-1][order], np.where(plain, lengths, 0)[order]
+    hashes = starts[order].astype(np.uint32)
+    for step in range(int(left[0])):
+        alive = int(np.searchsorted(-left, -step, "left"))  # those longer than `step` stand first
+        hashes[:alive] = hashes[:alive] * np.uint32(31) + letters[places[:alive] + step]
+    found = np.empty(count, np.uint32)
+    found[order] = hashes
+    return found, plain

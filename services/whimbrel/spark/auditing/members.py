@@ -1,0 +1,280 @@
+"""Masters and slaves to be compared, each a store directory or a broker, and how far each holds the log.
+
+A directory is looked at with all its faults: files that are missing, too short or too long must not keep an
+audit from telling so, while recovery and everything that serves messages rightly refuse them.
+
+    what a log holds (`end`)                     of a directory
+    with a page of marks of this boot, in        what that broker has confirmed
+    which a broker has confirmed something
+    else                                         the end of the last whole record of its last file; but at
+                                                 least what the log mark says was on disk once
+
+At rest that is beyond the place where recovery would end a log whose last file is damaged in the middle: what
+stands behind the damage is compared too, so that a rotten bit is a difference and not a slave that is
+behind. What recovery would make of it is told (`damage`).
+
+The log mark tells of a last file that was lost; RocketMQ has none, and there it looks like a slave that is
+behind. A first file that was lost looks like one that retention has removed.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError
+from whimbrel.rpc.admin_calls import describe_cluster
+from whimbrel.rpc.bulk_calls import describe_queues, log_bytes, open_bulk_channel, stream_blocking
+from whimbrel.rpc.calls import perform_blocking
+from whimbrel.rpc.channel import open_channel
+from whimbrel.spark.jobs import JobError
+from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
+from whimbrel.store.columns import Scan
+from whimbrel.store.locking import is_locked
+from whimbrel.store.marks import LogMark
+from whimbrel.store.raw import CONFIRMED_CELL
+from whimbrel.store.recovery import recover_log
+from whimbrel.store.segment import segment_name
+from whimbrel.store.segments import Segments
+from whimbrel.store.view import page_cells
+
+__all__ = [
+    "CALL_S_MAX",
+    "GONE",
+    "FileState",
+    "Look",
+    "Member",
+    "agreed_size",
+    "bytes_between",
+    "group",
+    "look",
+]
+
+BROKER = re.compile(r"(?:[^/\s:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
+ASK_S_MAX = 10.0  # one small question to a broker
+CALL_S_MAX = 1800.0  # a stream of a broker: checksums of a file of 1 GiB take seconds, on a busy disk minutes
+NO_TOPIC = "-"  # asked for, so that a broker tells of its log and not of a thousand queues
+MAGICS = (MAGIC_V1, MAGIC_V2, BLANK_MAGIC)
+GONE = (IllegalOffset, CorruptRecord)  # a broker's answer when a file is missing or cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A master or a slave, as the operator names it.
+
+    Attributes:
+        file_size: of the files of its log, as the others tell; 0 to find it out.
+    """
+
+    text: str
+    file_size: int = 0
+
+    @property
+    def address(self) -> str:
+        """Where the broker is; "" for a directory."""
+        return self.text if BROKER.fullmatch(self.text) else ""
+
+    @property
+    def root(self) -> Path:
+        """The store directory."""
+        return Path(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file of a log; two that are equal in all of this were not written in between."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A member as it stands.
+
+    Attributes:
+        begin, end: of the log that it holds; `end` is confirmed.
+        file_size: of each file; 0 without any.
+        files: those of a directory, by their begin; a broker does not tell.
+        damage: why recovery would end the log before `end`; "" when it would not.
+        identity: of the store, so that what was known of one is not taken for another's.
+    """
+
+    member: Member
+    begin: int
+    end: int
+    file_size: int
+    identity: str
+    files: dict[int, FileState] = field(default_factory=dict)
+    damage: str = ""
+
+
+def look(member: Member) -> Look:
+    """Look at a member; for a task, which stands where the files are.
+
+    Raises:
+        JobError: there is no store, or no broker answers.
+    """
+    return look_at_broker(member) if member.address else look_at_store(member)
+
+
+def group(server: str, broker: str) -> list[str]:
+    """Return the addresses of a broker's members, the master first, as a nameserver tells them.
+
+    Raises:
+        JobError: the nameserver does not answer, or does not know a master and a slave of that name.
+    """
+    host = re.sub(r":\d+$", "", server).strip("[]")
+    try:
+        with open_channel(server) as channel:
+            cluster = perform_blocking(channel, describe_cluster(host), (), ASK_S_MAX)
+    except WhimbrelError as error:
+        raise JobError(f"--endpoint {server}: no nameserver answers there ({error})") from error
+    found = sorted(
+        (each for each in cluster.brokers if each.broker_name == broker), key=lambda each: each.broker_id
+    )
+    if not found:
+        names = ", ".join(sorted({each.broker_name for each in cluster.brokers})) or "none"
+        raise JobError(f"--broker {broker}: the nameserver does not know it; it knows {names}")
+    if found[0].broker_id or len(found) < 2:
+        lives = ", ".join(f"{each.role} {each.address}" for each in found)
+        raise JobError(f"--broker {broker}: an audit needs a master and a slave, and there is only {lives}")
+    return [each.address for each in found]
+
+
+def look_at_broker(member: Member) -> Look:
+    """Ask a broker."""
+    try:
+        with open_bulk_channel(member.address) as channel:
+            found = perform_blocking(channel, describe_queues((NO_TOPIC,)), (), ASK_S_MAX)
+    except WhimbrelError as error:
+        raise JobError(f"{member.text}: no broker answers there ({error}); is it running?") from error
+    if not found.log_file_size:
+        raise JobError(f"{member.text} does not tell the size of its log files: audit its store directory")
+    identity = f"{found.broker_name}/{found.broker_id} at {member.address}"
+    return Look(member, found.log_begin, found.log_confirmed, found.log_file_size, identity)
+
+
+def look_at_store(member: Member) -> Look:
+    """Look into a directory."""
+    root = member.root
+    if not (root / "commitlog").is_dir():
+        hint = "" if root.is_dir() else " (there is no such directory; a broker is named as HOST:PORT)"
+        raise JobError(f"{root} is no store: it has no commitlog directory{hint}")
+    files = files_of(root / "commitlog")
+    size = member.file_size or usual_size(files)
+    identity = str(root.resolve())
+    if not files or not size:
+        return Look(member, 0, 0, 0, identity)
+    begin = min(files)
+    try:
+        cells = page_cells(root)
+        if cells is not None and (cells[CONFIRMED_CELL] or is_locked(root)):
+            return Look(member, begin, max(cells[CONFIRMED_CELL], begin), size, identity, files)
+        end, damage = end_at_rest(root, sorted(files), size)
+        mark = LogMark.load(root)
+    except (OSError, StoreError) as error:
+        raise JobError(f"{root}: {error}") from error
+    return Look(member, begin, max(end, mark.offset if mark else 0), size, identity, files, damage)
+
+
+def files_of(directory: Path) -> dict[int, FileState]:
+    """Return the files of a log, by their begin."""
+    found = {}
+    for entry in os.scandir(directory):
+        if len(entry.name) == 20 and entry.name.isdigit() and entry.is_file():
+            stat = entry.stat()
+            found[int(entry.name)] = FileState(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+    return found
+
+
+def usual_size(files: dict[int, FileState]) -> int:
+    """Return the size that files of this log have, as most of them tell; 0 when none can be right."""
+    fitting = Counter(
+        state.size
+        for state in files.values()
+        if state.size and all(start % state.size == 0 for start in files)
+    )
+    return max(fitting, key=lambda size: (fitting[size], size)) if fitting else 0
+
+
+def agreed_size(looks: Sequence[Look]) -> int:
+    """Return the size that files of the log have, as most of all members' files tell; 0 without any."""
+    sizes: Counter[int] = Counter()
+    for each in looks:
+        sizes.update(state.size for state in each.files.values())
+        sizes.update({each.file_size: 1} if not each.files else {})
+    del sizes[0]
+    fitting = [size for size in sizes if all(start % size == 0 for each in looks for start in each.files)]
+    return max(fitting, key=lambda size: (sizes[size], size), default=0)
+
+
+def end_at_rest(root: Path, starts: Sequence[int], file_size: int) -> tuple[int, str]:
+    """Return where the last whole record ends, and why recovery would end the log before."""
+    segments = Segments(root / "commitlog", file_size)
+    segments.starts = list(starts)
+    try:
+        last = next((at for at in reversed(starts) if begins_with_record(segments, at)), starts[0])
+        behind = [at for at in starts if last <= at <= last + file_size]
+        state = recover_log(segments.read, behind, file_size, clean=True, mark=None, checkpoint=None)
+        file_end = last + file_size
+        if state.end >= file_end or not (state.fault or state.dirty):
+            return state.end, ""
+        further = last_whole_record(segments, state.end, file_end)
+        if further <= state.end:
+            return state.end, ""
+        return further, f"recovery would end the log at {state.end}: {state.fault or 'zeros within'}"
+    finally:
+        segments.close()
+
+
+def begins_with_record(segments: Segments, start: int) -> bool:
+    """Tell whether anything was written into a file."""
+    head = segments.read(start, 8)
+    return len(head) == 8 and int.from_bytes(head[4:], "big") in MAGICS
+
+
+def last_whole_record(segments: Segments, at: int, file_end: int) -> int:
+    """Return where the last record behind damage ends whose body matches its CRC; `at` without one."""
+    end = at
+    scan = Scan(segments.read, at, file_end, limit=file_end, file_size=segments.file_size, on_fault="skip")
+    for records in scan:
+        for position in reversed(records.positions.tolist()):
+            size = PREFIX.unpack_from(records.data, position)[0]
+            chunk = bytes(records.data[position : position + size])
+            place = int(records.head["physical_offset"][np.searchsorted(records.positions, position)])
+            if not record_fault(chunk, 0, place):
+                end = max(end, place + size)
+                break
+    return end
+
+
+def bytes_between(member: Member, begin: int, end: int, file_size: int) -> bytes:
+    """Return the bytes of a range of one log file; fewer, where the file is cut off or gone.
+
+    Raises:
+        WhimbrelError: a broker does not answer.
+    """
+    if end <= begin:
+        return b""
+    if member.address:
+        pieces: list[bytes] = []
+        try:
+            with open_bulk_channel(member.address) as channel:
+                for _, data in stream_blocking(channel, log_bytes(begin, end), timeout_s=CALL_S_MAX):
+                    pieces.append(data)
+        except GONE:
+            pass
+        return b"".join(pieces)
+    position = begin % file_size
+    try:
+        with (member.root / "commitlog" / segment_name(begin - position)).open("rb") as file:
+            return os.pread(file.fileno(), end - begin, position)
+    except FileNotFoundError:
+        return b""

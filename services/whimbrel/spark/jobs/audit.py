@@ -1,0 +1,334 @@
+"""Is the slave's log the master's? By checksums first; what differs is told down to the record.
+
+    1  the CRC32 of each chunk of 16 MiB on every side, where the log is     checksums.py
+    2  of chunks that differ: the bytes that do, and whose record they are   differences.py
+    3  with `deep`: the log of each side against its queues and index        verify_index.py
+
+Each member is a store directory, which the executors read, or a broker, which reads for itself: checksums
+move, and of the log only chunks that differ. What is compared ends where both sides have confirmed; a slave
+that is behind is told to be behind, and is no finding. Slaves are looked at before their master, so that one
+can't seem to be ahead of a master that goes on meanwhile.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from whimbrel.spark.auditing import checksums
+from whimbrel.spark.auditing.checksums import CHUNK_BYTES, Checksums, sum_up
+from whimbrel.spark.auditing.differences import Difference, Side, differences, extra
+from whimbrel.spark.auditing.findings import SCHEMA, Counts, Line, general, record_lines, segment_lines
+from whimbrel.spark.auditing.known import Known, KnownFile
+from whimbrel.spark.auditing.members import Look, Member, agreed_size, bytes_between, look
+from whimbrel.spark.auditing.ranges import Part, Span, parts_of, span_of
+from whimbrel.spark.auditing.spread import asked, spread
+from whimbrel.spark.jobs import JobError, Tell, silent
+from whimbrel.spark.jobs.verify_index import VerifyOptions, faults_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["AuditOptions", "audit"]
+
+LOOKED_INTO_MAX = 1024  # chunks of each slave: 16 GiB that differ are enough to see what is wrong
+DETAIL = (
+    "slave int, segment long, at long, topic string, queueId int, queueOffset long, lastOffset long,"
+    " records long, count long, masterCrc string, slaveCrc string, kind string, what string"
+)
+DETAIL_TYPES = (
+    pa.int32(), pa.int64(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.int64(),
+    pa.int64(), pa.int64(), pa.string(), pa.string(), pa.string(), pa.string(),
+)  # fmt: skip
+DETAIL_NAMES = [word.split()[0] for word in DETAIL.split(",")]
+EQUAL, DIFFERS, SHORT, SLAVE_LACKS, MASTER_LACKS = "equal", "differs", "short", "slave_lacks", "master_lacks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditOptions:
+    """Who is compared, and how far.
+
+    Attributes:
+        master: a store directory, or HOST:PORT of a broker.
+        slaves: each likewise.
+        deep: compare each side's queues and index with its log too; for directories.
+        known: a folder with the checksums that earlier audits have found; None for none.
+        again: read everything, whatever is known, and keep what is found.
+        chunk_bytes: what one checksum is of.
+    """
+
+    master: str
+    slaves: tuple[str, ...]
+    deep: bool = False
+    known: Path | None = None
+    again: bool = False
+    chunk_bytes: int = CHUNK_BYTES
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be audited."""
+        if not self.master:
+            raise JobError("no master: give --master DIRECTORY or HOST:PORT, or --endpoint and --broker")
+        if not self.slaves:
+            raise JobError("no slave to compare the master with: give --slave DIRECTORY or HOST:PORT")
+        if len(set(self.members)) != len(self.members):
+            raise JobError(f"one member is named twice: {', '.join(self.members)}")
+        if self.deep and (brokers := [text for text in self.members if Member(text).address]):
+            raise JobError(
+                f"--deep reads store directories, and {', '.join(brokers)} is a broker: name its store"
+            )
+        if self.again and self.known is None:
+            raise JobError("--again has a meaning with --known FOLDER only")
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All of them, the master first."""
+        return (self.master, *self.slaves)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One that is not equal, to be looked into; without bytes: a file that is too long."""
+
+    master: Look
+    slave: Look
+    number: int  # of the slave
+    segment: int
+    begin: int
+    end: int
+
+
+def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -> "DataFrame":
+    """Compare a master's log with its slaves'.
+
+    Raises:
+        JobError: a member is no store, does not answer, or has an empty log while the others have none.
+    """
+    looks = members(session, options)
+    master, *slaves = looks
+    file_size = next((found.file_size for found in looks if found.file_size), 0)
+    spans = [
+        span_of(master, slave) if slave.file_size == master.file_size else Span(0, 0) for slave in slaves
+    ]
+    compared = sum(span.end - span.begin for span in spans)
+    tell(f"comparing {compared / (1 << 30):.2f} GiB of {len(slaves)} slave{'s' if len(slaves) > 1 else ''}")
+    sums = summed(session, looks, parts_of(spans, file_size) if file_size else [], file_size, options, tell)
+    try:
+        counts = counted(sums, len(slaves))
+        chunks = unequal(sums, looks)
+        if options.known is not None:
+            keep(sums, looks, file_size, options)
+    finally:
+        sums.unpersist()
+    if chunks:
+        tell(f"looking into {len(chunks)} chunks that differ")
+    details = detailed(session, chunks)
+    lines: list[Line] = []
+    for number, (slave, span) in enumerate(zip(slaves, spans, strict=True), 1):
+        seen = sum(chunk.number == number and chunk.end > chunk.begin for chunk in chunks)
+        for line in segment_lines(master, slave, span, counts[number], seen):
+            lines.append(line)
+            segment = line[1]
+            if segment is not None and line[2] is not None:
+                lines += record_lines(slave.member.text, segment, details.pop((number, segment), ()))
+    if options.deep:
+        lines += deep_lines(session, options, tell)
+    return session.createDataFrame(lines, SCHEMA)
+
+
+def members(session: "SparkSession", options: AuditOptions) -> list[Look]:
+    """Look at all members, the master last; return them, the master first.
+
+    A log of few files, of which one is cut off, does not tell the size that they should have: the other
+    members do.
+    """
+    slaves = asked(session, [Member(text) for text in options.slaves], look)
+    looks = [*asked(session, [Member(options.master)], look), *slaves]
+    size = agreed_size(looks)
+    odd = [number for number, each in enumerate(looks) if each.files and size and each.file_size != size]
+    again = asked(session, [Member(looks[number].member.text, size) for number in odd], look) if odd else []
+    for number, found in zip(odd, again, strict=True):
+        looks[number] = found
+    return looks
+
+
+def summed(
+    session: "SparkSession",
+    looks: Sequence[Look],
+    parts: Sequence[Part],
+    file_size: int,
+    options: AuditOptions,
+    tell: Tell,
+) -> "DataFrame":
+    """Return the checksums of all members, computed."""
+    known: list[Known | None] = [None] * len(looks)
+    if options.known is not None and not options.again:
+        known = [Known.load(options.known, each.identity, file_size, options.chunk_bytes) for each in looks]
+    tasks = [
+        Checksums(
+            looks[part.member].member,
+            part,
+            file_size,
+            options.chunk_bytes,
+            found.files.get(part.segment) if part.sealed and (found := known[part.member]) else None,
+            options.known is not None and part.sealed and bool(looks[part.member].member.address),
+        )
+        for part in parts
+    ]
+    size = sum(piece.end - piece.begin for part in parts for piece in part.pieces)
+    sums = spread(session, tasks, sum_up, checksums.SCHEMA, size=size).cache()
+    from pyspark.sql import functions as f
+
+    row = sums.agg(f.count_distinct("member", "segment"), f.count_distinct(f.expr(KNOWN_FILE))).first()
+    if options.known is not None and row is not None:
+        tell(f"{row[1]} of {row[0]} files were known from {options.known}")
+    return sums
+
+
+KNOWN_FILE = "CASE WHEN known THEN struct(member, segment) END"
+
+
+def side_by_side(sums: "DataFrame") -> "DataFrame":
+    """Return each slave's chunks with what they are, compared with the master's."""
+    from pyspark.sql import functions as f
+
+    ours = sums.filter("member = 0").selectExpr(
+        "at", "size", "crc AS master_crc", "trouble AS master_trouble"
+    )
+    theirs = sums.filter("member > 0").drop("known", "tail")
+    kind = (
+        f.when(f.expr("master_trouble = 'short' OR trouble = 'short'"), SHORT)
+        .when(f.expr("trouble IS NOT NULL AND master_trouble IS NULL"), SLAVE_LACKS)
+        .when(f.expr("master_trouble IS NOT NULL AND trouble IS NULL"), MASTER_LACKS)
+        .when(f.expr("master_trouble IS NOT NULL"), SLAVE_LACKS)
+        .when(f.expr("crc = master_crc"), EQUAL)
+        .otherwise(DIFFERS)
+    )
+    return theirs.join(ours, ["at", "size"]).withColumn("kind", kind)
+
+
+def counted(sums: "DataFrame", slaves: int) -> dict[int, dict[int, Counts]]:
+    """Return how many chunks of each file are what, by slave."""
+    found: dict[int, dict[int, Counts]] = {number: {} for number in range(1, slaves + 1)}
+    for row in side_by_side(sums).groupBy("member", "segment", "kind").count().collect():
+        files = found[row["member"]]
+        files[row["segment"]] = replace(files.get(row["segment"], Counts()), **{row["kind"]: row["count"]})
+    return found
+
+
+def unequal(sums: "DataFrame", looks: Sequence[Look]) -> list[Chunk]:
+    """Return the chunks to look into, and the files that are too long."""
+    chunks: list[Chunk] = []
+    for number, slave in enumerate(looks[1:], 1):
+        wanted = side_by_side(sums).filter(f"member = {number} AND kind <> '{EQUAL}'").orderBy("at")
+        chunks += [
+            Chunk(looks[0], slave, number, row["segment"], row["at"], row["at"] + row["size"])
+            for row in wanted.limit(LOOKED_INTO_MAX).collect()
+        ]
+        too_long = {
+            segment
+            for each in (slave, looks[0])
+            for segment, state in each.files.items()
+            if state.size > each.file_size > 0
+        }
+        chunks += [Chunk(looks[0], slave, number, segment, segment, segment) for segment in sorted(too_long)]
+    return chunks
+
+
+def detailed(session: "SparkSession", chunks: Sequence[Chunk]) -> dict[tuple[int, int], list[Difference]]:
+    """Return what differs in some chunks, by slave and file."""
+    found: dict[tuple[int, int], list[Difference]] = {}
+    if not chunks:
+        return found
+    for row in spread(session, chunks, look_into, DETAIL, size=len(chunks) * CHUNK_BYTES).collect():
+        slave, segment, *fields = row
+        found.setdefault((slave, segment), []).append(Difference(*fields))
+    return found
+
+
+def look_into(chunk: Chunk) -> Iterator[pa.RecordBatch]:
+    """Yield what differs in a chunk; for a task."""
+    master, slave = (side_of(name, each) for name, each in (("master", chunk.master), ("slave", chunk.slave)))
+    if chunk.end > chunk.begin:
+        found = differences(master, slave, chunk.begin, chunk.end)
+    else:
+        found = [
+            extra(side, chunk.segment, state.size - each.file_size)
+            for side, each in ((master, chunk.master), (slave, chunk.slave))
+            if (state := each.files.get(chunk.segment)) and state.size > each.file_size
+        ]
+    if found:
+        rows = [
+            (
+                chunk.number,
+                chunk.segment,
+                each.at,
+                each.topic,
+                each.queue_id,
+                each.queue_offset,
+                each.last_offset,
+                each.records,
+                each.count,
+                each.master_crc,
+                each.slave_crc,
+                each.kind,
+                each.what,
+            )
+            for each in found
+        ]
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(list(values), kind) for values, kind in zip(columns, DETAIL_TYPES, strict=True)]
+        yield pa.record_batch(arrays, names=DETAIL_NAMES)
+
+
+def side_of(name: str, each: Look) -> Side:
+    """Return what reads a member's log."""
+
+    def read(begin: int, end: int) -> bytes:
+        return bytes_between(each.member, begin, end, each.file_size)
+
+    return Side(name, read, begin=each.begin, end=each.end, file_size=each.file_size)
+
+
+def keep(sums: "DataFrame", looks: Sequence[Look], file_size: int, options: AuditOptions) -> None:
+    """Write down the checksums of full files, over what was known of them."""
+    from pyspark.sql import functions as f
+
+    assert options.known is not None, "there is a folder"
+    whole = (
+        sums.groupBy("member", "segment")
+        .agg(
+            f.sum("size").alias("bytes"),
+            f.count("trouble").alias("troubles"),
+            f.max("tail").alias("tail"),
+            f.sort_array(f.collect_list(f.struct("at", "crc"))).alias("chunks"),
+        )
+        .filter(f"bytes = {file_size} AND troubles = 0")
+    )
+    found: list[dict[int, KnownFile]] = [{} for _ in looks]
+    for row in whole.collect():
+        each, segment = looks[row["member"]], row["segment"]
+        state = each.files.get(segment)
+        cuts = [chunk["at"] for chunk in row["chunks"]]
+        aligned = all((at - segment) % options.chunk_bytes == 0 for at in cuts)
+        if aligned and (state is not None or row["tail"] is not None):
+            crcs = tuple(chunk["crc"] for chunk in row["chunks"])
+            found[row["member"]][segment] = KnownFile(state, row["tail"], crcs)
+    for each, files in zip(looks, found, strict=True):
+        before = Known.load(options.known, each.identity, file_size, options.chunk_bytes)
+        kept = {at: known for at, known in before.files.items() if at >= each.begin}
+        replace(before, files={**kept, **files}).save(options.known)
+
+
+def deep_lines(session: "SparkSession", options: AuditOptions, tell: Tell) -> list[Line]:
+    """Return what is wrong with queues and index of each side."""
+    lines: list[Line] = []
+    for text in options.members:
+        for fault in faults_of(session, VerifyOptions(store=Path(text)), tell):
+            line = general(Look(Member(text), 0, 0, 0, ""), None, "DEEP", fault.finding)
+            topic = fault.queue.rpartition("/")[0] if fault.queue else None
+            queue_id = int(fault.queue.rpartition("/")[2]) if fault.queue else None
+            first = None if fault.first_bad is None else fault.first_bad
+            lines.append((*line[:8], topic, queue_id, first, *line[11:]))
+    return lines
