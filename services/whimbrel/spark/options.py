@@ -57,7 +57,8 @@ class SourceOptions:
     Attributes:
         servers: nameservers, HOST:PORT; none where a store is read.
         store: a store directory, ours or RocketMQ's; empty where brokers are read.
-        subscription: None reads a store's whole log.
+        archive: the folder of an archive; empty where something else is read.
+        subscription: None reads a store's whole log, or all of an archive.
         starting, ending: EARLIEST, LATEST, or positions by queue; queues that are not named start at the
             earliest, and end at the latest.
         max_offsets, max_bytes, min_offsets: of a micro-batch; 0 for no bound.
@@ -67,6 +68,7 @@ class SourceOptions:
 
     servers: tuple[str, ...]
     store: str = ""
+    archive: str = ""
     subscription: Subscription | None
     read_from: Literal["slave", "master", "any"] = "any"
     starting: int | Positions
@@ -101,7 +103,6 @@ class SourceOptions:
 
 # What is specified and not there yet: it is refused by name, not ignored.
 NOT_YET = {
-    "archive": "archives are not there yet; read running brokers with `servers`, or files with `store`",
     "startingphysicaloffset": "read the log from its begin, and filter by physicalOffset",
     "endingphysicaloffset": "read the log to its end, and filter by physicalOffset",
     "startingtimestamp": "start by offset with startingOffsets, and filter by storeTimestamp",
@@ -110,7 +111,7 @@ NOT_YET = {
     "pushdown": "filters are not pushed down yet; assign queues and offsets by options",
 }
 COMMON = (
-    "servers", "store", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
+    "servers", "store", "archive", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
     "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags", "properties",
     "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
@@ -148,11 +149,16 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
             raise OptionError(f"option {known[name]} has no meaning for {kind}: leave it out")
     read = Reader(values)
     servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
-    store = read.text("store")
-    if bool(servers) == bool(store):
+    store, archive = read.text("store"), read.text("archive")
+    if (bool(servers), bool(store), bool(archive)).count(True) != 1:
         raise OptionError(
-            "options servers, store: exactly one is needed, as in"
-            ' .option("servers", "127.0.0.1:8081") or .option("store", "/data/broker-a")'
+            "options servers, store, archive: exactly one is needed, as in"
+            ' .option("servers", "127.0.0.1:8081"), .option("store", "/data/broker-a") or'
+            ' .option("archive", "/data/archive")'
+        )
+    if archive and streaming:
+        raise OptionError(
+            "option archive: an archive is read as a batch, with spark.read; a stream reads `servers` or `store`"
         )
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
         raise OptionError(
@@ -161,6 +167,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     return SourceOptions(
         servers=servers,
         store=store,
+        archive=archive,
         subscription=subscription(read, needed=bool(servers) or streaming is True),
         read_from=cast(Any, read.choice("readFrom", "any", "slave", "master", "any")),
         starting=read.positions(

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from whimbrel.spark.archives import ArchiveTask, ArchiveView, read_archive_task
 from whimbrel.spark.brokers import Brokers, Seen
 from whimbrel.spark.offsets import Positions, from_checkpoint, to_checkpoint
 from whimbrel.spark.options import OptionError, SourceOptions, parse
@@ -49,7 +50,7 @@ TASKS_PER_CORE = 2
 class TaskPartition(InputPartition):
     """What a task is given."""
 
-    def __init__(self, task: Task | StoreTask) -> None:
+    def __init__(self, task: Task | StoreTask | ArchiveTask) -> None:
         self.task = task
         super().__init__(None)
 
@@ -108,7 +109,7 @@ def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ..
     return columns
 
 
-Stand = Seen | StoreView  # where queues stand: those of brokers, or of a store directory
+Stand = Seen | StoreView | ArchiveView  # where queues stand: of brokers, a store directory, an archive
 
 
 class Reader:
@@ -126,6 +127,8 @@ class Reader:
         pieces = pieces_between(start, end, seen.extents, fail_on_data_loss=options.fail_on_data_loss)
         if isinstance(seen, StoreView):
             return self.store_tasks(seen, pieces, partition_bytes) if pieces else []
+        if isinstance(seen, ArchiveView):
+            return [TaskPartition(t) for t in seen.tasks(pieces, self.columns, options, default_tasks_max())]
         packed = pack(
             pieces,
             task_bytes=options.partition_bytes or partition_bytes,
@@ -160,11 +163,15 @@ class Reader:
 
     def look(self) -> Stand:
         """Return where the queues stand now."""
+        if self.options.archive:
+            return ArchiveView.of(self.options)
         return StoreView.of(self.options) if self.options.store else Brokers(self.options).look()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task; runs in a worker."""
         task = cast(TaskPartition, partition).task
+        if isinstance(task, ArchiveTask):
+            return gathered(read_archive_task(task))
         return gathered(read_store_task(task)) if isinstance(task, StoreTask) else read_task(task)
 
 

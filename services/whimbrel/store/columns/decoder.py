@@ -32,7 +32,9 @@ OnCorrupt = Literal["fail", "skip", "flag"]
 Predicate = Callable[[Records], Mask]
 
 # Columns that take as many bytes as their records have of it; batches of others are cut by rows alone.
-LARGE = frozenset({"body", "value", "properties", "propertiesText", "headers", "keys", "key", "tags", "msgId"})
+LARGE = frozenset(
+    {"body", "value", "properties", "propertiesText", "headers", "keys", "key", "tags", "msgId"}
+)
 
 
 @dataclass(frozen=True, slots=True)
