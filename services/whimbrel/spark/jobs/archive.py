@@ -15,10 +15,10 @@ A micro-batch takes BATCH_BYTES of the log at most, so that a kill costs no more
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from whimbrel.model.names import is_system_topic
 from whimbrel.spark.archiving import checking
@@ -174,7 +174,7 @@ class BatchSink:
 def write_frame(frame: "DataFrame", target: Target) -> list[Any]:
     """Have the tasks of a frame write their rows; return a row for each file."""
 
-    def write(batches: "Iterable[pa.RecordBatch]") -> "Iterable[pa.RecordBatch]":
+    def write(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
         for staged in write_task(target, batches):
@@ -334,7 +334,7 @@ def damaged(session: "SparkSession", root: Path, entries: list[Entry]) -> dict[s
     wanted = [(entry.path, entry.size, entry.crc) for entry in entries]
     tasks = min(len(wanted), CHECK_TASKS_MAX)
 
-    def look(batches: "Iterable[pa.RecordBatch]") -> "Iterable[pa.RecordBatch]":
+    def look(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
         from whimbrel.spark.archiving.files import fault_of

@@ -6,7 +6,7 @@ The plan is made from manifests alone, each file is made by one task, and the dr
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,7 +159,7 @@ def made_of(
     tasks = min(len(outputs), TASKS_MAX)
     source, wanted, attempts = folder.root, list(outputs), uuid.uuid4().hex[:6]
 
-    def make(batches: "Iterable[pa.RecordBatch]") -> "Iterable[pa.RecordBatch]":
+    def make(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
         for batch in batches:
