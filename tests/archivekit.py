@@ -1,4 +1,4 @@
-"""What the tests of archives share: batches as the source gives them, a disk that stops, and what readers see."""
+"""What tests of archives share: batches as the source gives them, a disk that stops, what readers see."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

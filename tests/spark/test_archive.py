@@ -37,6 +37,11 @@ def back(spark: Any, root: Path, **options: object) -> Any:
     return reader.load()
 
 
+def messages(report: Any) -> int:
+    """Return how many messages the first row of a report counts."""
+    return int(report.first()["messages"])
+
+
 def numbers_of(table: Any) -> list[int]:
     return sorted(int(bytes(body.as_py())) for body in table["body"])
 
@@ -64,7 +69,10 @@ def test_an_archive_gives_the_rows_that_brokers_and_stores_give(
     wanted = read("kept").sparkSession.read.format("whimbrel").option("servers", cluster.endpoint)
     wanted = wanted.option("subscribe", "kept").schema(texts).load()
     fingerprint = "bit_xor(xxhash64(*))"
-    assert back(spark, root, schema=texts).selectExpr(fingerprint).first() == wanted.selectExpr(fingerprint).first()
+    assert (
+        back(spark, root, schema=texts).selectExpr(fingerprint).first()
+        == wanted.selectExpr(fingerprint).first()
+    )
     kafka = read("kept", kafkaColumns="true").selectExpr(fingerprint).first()
     assert back(spark, root, kafkaColumns="true").selectExpr(fingerprint).first() == kafka
     raw = read("kept", properties="raw").selectExpr(fingerprint).first()
@@ -72,7 +80,9 @@ def test_an_archive_gives_the_rows_that_brokers_and_stores_give(
     assert {row["finding"] for row in check(spark, CheckOptions(root=root, deep=True)).collect()} == {None}
 
 
-def test_ranges_tags_and_topics_are_chosen_as_with_brokers(cluster: Cluster, spark: Any, tmp_path: Path) -> None:
+def test_ranges_tags_and_topics_are_chosen_as_with_brokers(
+    cluster: Cluster, spark: Any, tmp_path: Path
+) -> None:
     fill(cluster, "part-a", 200, queues=2)
     fill(cluster, "part-b", 50, queues=1)
     archive(spark, options_of(cluster, tmp_path, "part-a,part-b")).collect()
@@ -90,9 +100,11 @@ def test_ranges_tags_and_topics_are_chosen_as_with_brokers(cluster: Cluster, spa
     assert back(spark, tmp_path, schema="topic string").distinct().count() == 2
     many = back(spark, tmp_path, minPartitions="4")
     assert many.rdd.getNumPartitions() > 1 and many.count() == 250
-    with pytest.raises(Exception, match="the archive has no topic nowhere; it has part-a, part-b"):
+    with pytest.raises(Exception, match=r"the archive has no topic nowhere; it has part-a, part-b"):
         back(spark, tmp_path, subscribe="nowhere").count()
-    stream = spark.readStream.format("whimbrel").option("archive", str(tmp_path)).option("subscribe", "part-a")
+    stream = (
+        spark.readStream.format("whimbrel").option("archive", str(tmp_path)).option("subscribe", "part-a")
+    )
     with pytest.raises(Exception, match="an archive is read as a batch"):
         stream.load().writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(60)
 
@@ -105,14 +117,14 @@ def test_runs_go_on_where_the_last_one_ended_and_a_new_query_has_to_resume(
     archive(spark, options_of(cluster, root, "again")).collect()
     assert archive(spark, options_of(cluster, root, "again")).collect() == []
     fill(cluster, "again", 40, start=300)
-    assert archive(spark, options_of(cluster, root, "again")).first()["messages"] == 40
+    assert messages(archive(spark, options_of(cluster, root, "again"))) == 40
     fill(cluster, "again", 25, start=340)
     other = tmp_path / "other"
     with pytest.raises(Exception, match="this query is new to it: resume=true"):
         archive(spark, options_of(cluster, root, "again", checkpoint=other))
     resumed = options_of(cluster, root, "again", checkpoint=other, resume=True)
-    assert archive(spark, resumed).first()["messages"] == 25
-    with pytest.raises(Exception, match="are in the archive .* already"):
+    assert messages(archive(spark, resumed)) == 25
+    with pytest.raises(Exception, match=r"are in the archive .* already"):
         archive(spark, options_of(cluster, root, "again"))
     with pytest.raises(Exception, match="belongs to the archive"):
         archive(spark, options_of(cluster, tmp_path / "elsewhere", "again", checkpoint=other))

@@ -1,4 +1,4 @@
-"""The driver of an archive is killed -9 at random moments: every message stands once, for whoever reads Parquet.
+"""The driver of an archive is killed -9 at random moments: every message stands once, in any reader.
 
 WHIMBREL_SOAK_KILLS=20     kills; 3 without
 WHIMBREL_FAULT_SEED=...    repeats a run

@@ -1,6 +1,6 @@
 """Reads an archive: the same rows as the brokers gave, from the files that its manifests name.
 
-    manifests ──► where each queue's range in the archive begins and ends ──► pieces of queues, as with brokers
+    manifests ──► where each queue's range begins and ends ──► pieces of queues, as with brokers
     pieces ──► the files that hold some of them, large ones by row groups ──► tasks of about the same size
 
 Folders are not listed: a file that no manifest names is not there, and one that a manifest names and that is
@@ -12,6 +12,7 @@ where records are decoded (`whimbrel.store.columns.Decoder`).
 """
 
 import heapq
+import itertools
 import logging
 import math
 import zlib
@@ -106,8 +107,8 @@ class ArchiveView:
         folder.check()
         if folder.switching():
             raise ArchiveError(
-                f"the archive {folder.root} is being compacted in place, or that was cut short: wait for it, or"
-                f" run `whimbrel spark compact --in-place {folder.root}` again"
+                f"the archive {folder.root} is being compacted in place, or that was cut short: wait for it,"
+                f" or run `whimbrel spark compact --in-place {folder.root}` again"
             )
         return cls.made(folder.root, folder.entries(), options)
 
@@ -137,7 +138,8 @@ class ArchiveView:
             missing = [name for name in subscription.named if name not in seen]
             if missing:
                 raise LookupError(
-                    f"the archive has no topic {', '.join(missing)}; it has {', '.join(sorted(seen)) or 'none'}"
+                    f"the archive has no topic {', '.join(missing)}; it has"
+                    f" {', '.join(sorted(seen)) or 'none'}"
                 )
         return cls(root, extents, tuple(chosen))
 
@@ -206,7 +208,7 @@ def split(part: Part, count: int) -> list[Part]:
     borders = [begin + (end - begin) * number // count for number in range(count + 1)]
     return [
         replace(part, groups=(first, last), size=part.size * (last - first) // (end - begin))
-        for first, last in zip(borders[:-1], borders[1:], strict=True)
+        for first, last in itertools.pairwise(borders)
     ]
 
 
@@ -225,7 +227,8 @@ def read_archive_task(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
             what = f"{task.root / part.path} {'is gone' if gone else f'is damaged: {error}'}"
             if task.options.fail_on_data_loss:
                 raise DataLoss(
-                    f"{what}; `archive --check --deep` tells what else is; failOnDataLoss=false passes over it"
+                    f"{what}; `archive --check --deep` tells what else is; failOnDataLoss=false passes over"
+                    " it"
                 ) from error
             log.warning("%s; passing over it", what)
 

@@ -111,9 +111,9 @@ NOT_YET = {
     "pushdown": "filters are not pushed down yet; assign queues and offsets by options",
 }
 COMMON = (
-    "servers", "store", "archive", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
-    "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags", "properties",
-    "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
+    "servers", "store", "archive", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets",
+    "isolation", "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags",
+    "properties", "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 BATCH = ("endingOffsets",)
@@ -158,7 +158,8 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
         )
     if archive and streaming:
         raise OptionError(
-            "option archive: an archive is read as a batch, with spark.read; a stream reads `servers` or `store`"
+            "option archive: an archive is read as a batch, with spark.read; a stream reads `servers`"
+            " or `store`"
         )
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
         raise OptionError(

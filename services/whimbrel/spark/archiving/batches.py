@@ -15,9 +15,9 @@ Spark gives a batch again that it has not committed, with the same ranges, perha
                     that has the batch already (died between 5 and 6) keeps its files, and 6 is made up for
     died after 6    there is a manifest: nothing is written, the rest of 7 is done
 
-So a reader of folders never sees a message twice: only one attempt's files become visible, and those of a batch
-are removed before it is written anew. While that goes on it sees a part of the batch; at rest, all of it, once.
-A task that outlives its driver, or that Spark has given up, can only leave files that nobody sees.
+So a reader of folders never sees a message twice: only one attempt's files become visible, and those of a
+batch are removed before it is written anew. While that goes on it sees a part of the batch; at rest, all of
+it, once. A task that outlives its driver, or that Spark has given up, can only leave files that nobody sees.
 
 A batch that nobody comes back to (its checkpoint was removed) is cleared by the first batch of any other
 query, since the lock of its query is free. Ranges that another query has archived are refused at 3.
@@ -129,7 +129,8 @@ class Batch:
                 if ours & {one.path, other.path}:
                     raise ArchiveError(
                         f"{topic}, queue {queue_id} of {broker}: offsets {first} to {end} are in the archive"
-                        f" {self.folder.root} already; a new query starts after them with resume=true (--resume)"
+                        f" {self.folder.root} already; a new query starts after them with resume=true"
+                        " (--resume)"
                     )
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with an archive: told from its manifests, from the names of its files, and from the files. Pure.
+"""What is wrong with an archive, told from its manifests, the names of its files, and the files. Pure.
 
     gap          offsets between the ranges of a queue that no file holds
     holes        a file has fewer rows of a queue than offsets between its first and last
@@ -60,8 +60,8 @@ def span_findings(queue: Sequence[Span]) -> tuple[list[str], int]:
     missing = gaps(queue)
     found = [f"{where}: offsets {first} to {end} are missing" for first, end in missing]
     found += [
-        f"{where}: {span.end - span.first - span.rows} of the offsets {span.first} to {span.end} are missing in"
-        f" {span.path}"
+        f"{where}: {span.end - span.first - span.rows} of the offsets {span.first} to {span.end} are missing"
+        f" in {span.path}"
         for span in queue
         if span.rows < span.end - span.first
     ]

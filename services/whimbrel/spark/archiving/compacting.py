@@ -107,8 +107,7 @@ def plan(
         if in_place and (len(files) < 2 or all(file.size >= target_bytes // 2 for file in files)):
             continue
         pieces = pieces_of(files, held)
-        for run in runs(pieces, target_bytes):
-            outputs.append(Output(topic, broker, day, tuple(run)))
+        outputs += [Output(topic, broker, day, tuple(run)) for run in runs(pieces, target_bytes)]
     return outputs
 
 
@@ -123,8 +122,10 @@ def pieces_of(files: Sequence[Entry], held: Mapping[Key, Sequence[Span]]) -> lis
                 f" {other.path}; `archive --check` tells of all that is wrong"
             )
         for span in queue:
-            for first, end in without(span.first, span.end, held.get(key, ())):
-                found.append(Piece(span.path, key[2], first, end, round((end - first) * sizes[span.path])))
+            found += [
+                Piece(span.path, key[2], first, end, round((end - first) * sizes[span.path]))
+                for first, end in without(span.first, span.end, held.get(key, ()))
+            ]
     return found
 
 

@@ -4,14 +4,15 @@
 
 A file holds rows of one topic, broker and day, of as many queues as the task reads of it, in the order of
 queue and offset. While what comes next stands behind what a file has, it goes on; else another file is begun.
-A task that reads brokers gets its queues one after the other, and so writes a file for each topic and day; one
-that reads a store directory gets them in the order of the log, and writes one for each HELD_BYTES_MAX of it.
-`compact` makes few of many.
+A task that reads brokers gets its queues one after the other, and so writes a file for each topic and day;
+one that reads a store directory gets them in the order of the log, and writes one for each HELD_BYTES_MAX of
+it. `compact` makes few of many.
 
 The files' columns are those of the source but for `topic`, which stands in the folder's name, and
 `propertiesText` at the end (`properties.py`). Bodies are as they were stored.
 """
 
+import itertools
 import json
 import os
 import uuid
@@ -43,9 +44,11 @@ OPEN_FILES_MAX = 16
 DAY_MS = 86_400_000
 READ_BYTES = 4 * 1024 * 1024
 
-# Few different values, or in runs. Bodies, ids and property values repeat too little to be worth a dictionary.
-DICTIONARY = ["topic", "brokerName", "queueId", "tags", "bornHost", "storeHost", "reconsumeTimes", "flag", "sysFlag",
-              "properties.key_value.key"]  # fmt: skip
+# Few different values, or in runs. Bodies, ids and property values repeat too little for a dictionary.
+DICTIONARY = [
+    "topic", "brokerName", "queueId", "tags", "bornHost", "storeHost", "reconsumeTimes", "flag", "sysFlag",
+    "properties.key_value.key",
+]  # fmt: skip
 STATISTICS = [
     "topic",
     "brokerName",
@@ -249,8 +252,8 @@ def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[St
     except OSError as error:
         writer.drop()
         raise ArchiveError(
-            f"the archive {target.root} can't be written: {error.strerror or error}; readers see nothing of this"
-            " batch, and the next run writes it"
+            f"the archive {target.root} can't be written: {error.strerror or error}; readers see nothing"
+            " of this batch, and the next run writes it"
         ) from error
     except BaseException:
         writer.drop()
@@ -330,7 +333,7 @@ Run = tuple[int, int, tuple[str, str, str]]
 
 
 def ordered(table: pa.Table) -> tuple[Any | None, list[Run]]:
-    """Return the order in which rows are written, None as they are, and the runs of one topic, broker and day."""
+    """Return the order of the rows, None as they are, and the runs of one topic, broker and day."""
     topics, brokers = codes(table["topic"]), codes(table["brokerName"])
     days = stored_ms(table) // DAY_MS
     queue_ids = np.asarray(table["queueId"]).astype(np.int64)
@@ -340,7 +343,7 @@ def ordered(table: pa.Table) -> tuple[Any | None, list[Run]]:
     kind = np.stack([places[order], days[order]])
     borders = [0, *(np.flatnonzero((np.diff(kind) != 0).any(axis=0)) + 1).tolist(), len(order)]
     runs = []
-    for begin, end in zip(borders[:-1], borders[1:], strict=True):
+    for begin, end in itertools.pairwise(borders):
         place, day = int(kind[0][begin]), int(kind[1][begin])
         key = topics[0][place // len(brokers[0])], brokers[0][place % len(brokers[0])], day_of(day)
         runs.append((begin, end, key))

@@ -1,7 +1,7 @@
 """The folder of an archive: writes that last, locks, manifests, and what is left of batches that died.
 
-Every change goes through a `Disk`, one small step at a time, so that tests can stop between any two. A text is
-written under its own name only by a rename of a file that is on the disk already.
+Every change goes through a `Disk`, one small step at a time, so that tests can stop between any two. A text
+is written under its own name only by a rename of a file that is on the disk already.
 
 Two locks, both given up by the kernel when their holder dies, kill -9 included (flock on folders):
 
@@ -121,7 +121,8 @@ class Folder:
         """Raise ArchiveError when there is no archive."""
         if not self.manifest_root.is_dir():
             raise ArchiveError(
-                f"{self.root} is no archive: there is no {MANIFESTS} in it; `whimbrel spark archive` makes one"
+                f"{self.root} is no archive: there is no {MANIFESTS} in it; `whimbrel spark archive`"
+                " makes one"
             )
 
     def manifests(self) -> list[Manifest]:
@@ -158,11 +159,8 @@ class Folder:
 
     def switching(self) -> list[tuple[str, int]]:
         """Return the compactions in place that were cut short, or are at it."""
-        found = []
-        for path in self.manifest_root.glob(f"*/_*.{SWITCH}"):
-            if matched := MARK.fullmatch(path.name):
-                found.append((path.parent.name, int(matched[1])))
-        return sorted(found)
+        marks = self.manifest_root.glob(f"*/_*.{SWITCH}")
+        return sorted((path.parent.name, int(path.stem.removeprefix("_"))) for path in marks)
 
     def data_files(self) -> Iterator[Path]:
         """Give every file below the folders of topics, visible or not."""
@@ -213,8 +211,8 @@ class Folder:
                 raise ArchiveError(f"the archive {self.root} {who} by somebody else: wait for its end")
             if not held.enter_context(flock(folder, fcntl.LOCK_EX)):
                 raise ArchiveError(
-                    f"another run writes a batch of the same query to {self.root}: wait for its end, or give this"
-                    " run a checkpoint of its own"
+                    f"another run writes a batch of the same query to {self.root}: wait for its end, or give"
+                    " this run a checkpoint of its own"
                 )
             if not alone and self.switching():
                 raise ArchiveError(
@@ -224,7 +222,7 @@ class Folder:
             yield
 
     def abandoned(self, query: str) -> Iterator[tuple[str, int]]:
-        """Give the batches of other queries that nobody is at any more, each locked while it is dealt with."""
+        """Give the batches of other queries that nobody is at; each is locked while it is dealt with."""
         for other, batch in self.under_way():
             if other == query:
                 continue

@@ -5,10 +5,10 @@
     ROOT/_manifests/QUERY/BATCH.json                                             what the batch has written
     ROOT/_manifests/QUERY/_BATCH.begun, _BATCH.prepared, _BATCH.switch           a batch under way
 
-Days are those of the store time, in UTC. Topics and brokers are escaped as in a URL, which Hive, Spark,
-Arrow and DuckDB undo. Whatever begins with `_` is passed over by all of them, and a temporary file does not
-end in `.parquet` either, for those that go by a pattern. The column `topic` stands in the folder's name alone:
-Arrow and pandas refuse a folder whose name and files both have it.
+Days are those of the store time, in UTC. Topics and brokers are escaped as in a URL, which Hive, Spark, Arrow
+and DuckDB undo. Whatever begins with `_` is passed over by all of them, and a temporary file does not end in
+`.parquet` either, for those that go by a pattern. The column `topic` stands in the folder's name alone: Arrow
+and pandas refuse a folder whose name and files both have it.
 
 A table that has a catalog of its own (`--table iceberg`) needs the column in the files, and so has other
 folders, `data/T/YYYY-MM-DD`, in which nobody sees a column.

@@ -7,9 +7,9 @@
                 "groups": 1, "queues": [[0, 100, 200, 100]], "stored": [1763683200000, 1763683201000]}],
      "replaces": []}
 
-`queues` has queue id, first offset, one past the last, and rows; `crc` is the CRC32 of the file, `logBytes` the
-size that its records had in the log, `groups` its row groups, `stored` the first and last store time in ms.
-A file counts when a manifest names it and no manifest replaces it; compacting in place replaces.
+`queues` has queue id, first offset, one past the last, and rows; `crc` is the CRC32 of the file, `logBytes`
+the size that its records had in the log, `groups` its row groups, `stored` the first and last store time in
+ms. A file counts when a manifest names it and no manifest replaces it; compacting in place replaces.
 """
 
 import json

@@ -8,9 +8,9 @@ Exactly once comes from the tables' own commits, which name query and batch:
 A batch is in the table when that says so; `batches.py` asks before it removes anything. Snapshots may expire:
 Spark gives only its last batch again, so the newest one of a query has to stay.
 
-A Delta table is partitioned by topic and dt, as the folders are; its log stands in ROOT/_delta_log. An Iceberg
-table has the column topic in its files and no partitions; its catalog is ROOT/_iceberg/catalog.db (SQLite)
-unless another is named, and there its metadata is.
+A Delta table is partitioned by topic and dt, as the folders are; its log stands in ROOT/_delta_log. An
+Iceberg table has the column topic in its files and no partitions; its catalog is ROOT/_iceberg/catalog.db
+(SQLite) unless another is named, and there its metadata is.
 """
 
 import json
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -98,7 +97,7 @@ class DeltaFiles:
         now = int(time.time() * 1000)
         actions = [
             self.transaction.AddAction(
-                path=quote(entry.path, safe="/=-_.~"),
+                path=entry.path,  # escaped by the library
                 size=entry.size,
                 partition_values={"topic": entry.topic, "dt": entry.day},
                 modification_time=now,
@@ -188,5 +187,6 @@ class IcebergFiles:
             if namespace:
                 self.catalog.create_namespace_if_not_exists(namespace)
             table = self.catalog.create_table(self.options.name, file_schema(inside=True))
-        paths = [(self.root / entry.path).as_uri() for entry in entries]
+        # As the library takes them: the path as it is, not escaped as in a URL.
+        paths = [f"file://{self.root}/{entry.path}" for entry in entries]
         table.add_files(paths, snapshot_properties={QUERY: query, BATCH: str(batch)})

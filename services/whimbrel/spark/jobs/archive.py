@@ -1,13 +1,13 @@
 """`archive`: topics into Parquet files, and whether all of them are there. `compact` is beside it.
 
-The job is a stream of the source, by default one that ends at what is there when it begins (AvailableNow). Each
-micro-batch goes through `foreachBatch`: tasks write files that nobody sees (`mapInArrow`), the driver makes
-them visible and writes the manifest (`archiving.batches` says what a kill at any moment leaves).
+The job is a stream of the source, by default one that ends at what is there when it begins (AvailableNow).
+Each micro-batch goes through `foreachBatch`: tasks write files that nobody sees (`mapInArrow`), the driver
+makes them visible and writes the manifest (`archiving.batches` says what a kill at any moment leaves).
 
 The checkpoint stands in the archive, `_checkpoints/default`, unless another is named; its folder also holds
-who writes the files, `archive.json`: an id that batches keep over restarts and that a new checkpoint has anew.
-A query that is new begins at the first message that is there. Where the archive already has some of what it
-would read, it refuses to begin, or with `resume` begins behind that.
+who writes the files, `archive.json`: an id that batches keep over restarts and that a new checkpoint has
+anew. A query that is new begins at the first message that is there. Where the archive already has some of
+what it would read, it refuses to begin, or with `resume` begins behind that.
 
 A micro-batch takes BATCH_BYTES of the log at most, so that a kill costs no more than that.
 """
@@ -107,7 +107,7 @@ def archive(session: "SparkSession", options: ArchiveOptions, tell: Tell = silen
     every = folder.manifests()
     written = [m for m in every if manifest_key(m) not in before and m.query == query_id]
     entries = [entry for manifest in written for entry in manifest.entries]
-    tell(f"{sum(entry.rows for entry in entries)} messages archived in {len(written)} batches")
+    tell(f"{sum(entry.rows for entry in entries)} messages archived, batches: {len(written)}")
     lines = checking.report(entries, all_entries=folder.entries(), queues=options.queues)
     return table_of(session, lines)
 
@@ -127,8 +127,8 @@ def check(session: "SparkSession", options: CheckOptions, tell: Tell = silent) -
     left = checking.leftovers(names, entries, replaced, folder.under_way())
     if left.unfinished:
         tell(
-            f"{len(left.unfinished)} files are of batches that are under way or were cut short ({left.unfinished[0]});"
-            " they are harmless, and the next run of the same query removes them"
+            f"{len(left.unfinished)} files are of batches that are under way or were cut short"
+            f" ({left.unfinished[0]}); they are harmless, and the next run of the same query removes them"
         )
     there = set(names)
     broken = {entry.path: "is gone" for entry in entries if entry.path not in there}
@@ -277,8 +277,8 @@ def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[K
         topic, broker, queue_id = min(ends)
         raise ArchiveError(
             f"the archive {folder.root} has {topic}, queue {queue_id} of {broker}, up to offset"
-            f" {ends[topic, broker, queue_id]} already, and this query is new to it: resume=true (--resume) starts"
-            " after what is there"
+            f" {ends[topic, broker, queue_id]} already, and this query is new to it: resume=true (--resume)"
+            " starts after what is there"
         )
     return {}
 

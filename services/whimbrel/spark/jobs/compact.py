@@ -107,8 +107,8 @@ def in_place(session: "SparkSession", folder: Folder, options: CompactOptions, t
     tables = [name for name in TABLES if (folder.root / name).exists()]
     if tables:
         raise JobError(
-            f"{folder.root} is a table ({tables[0]}), which knows its files by name: compact it by the table's own"
-            " means, or compact the archive into a new folder"
+            f"{folder.root} is a table ({tables[0]}), which knows its files by name: compact it by the"
+            " table's own means, or compact the archive into a new folder"
         )
     tell("compacting in place: nobody may read the archive until this has ended")
     compacting.recover(folder, tell)
@@ -133,8 +133,8 @@ def in_place(session: "SparkSession", folder: Folder, options: CompactOptions, t
         if before != after:
             compacting.undo(folder, number)
             raise ArchiveError(
-                f"{folder.root}: {before} messages would become {after}; nothing was changed, `archive --check"
-                " --deep` tells what is damaged"
+                f"{folder.root}: {before} messages would become {after}; nothing was changed, `archive"
+                " --check --deep` tells what is damaged"
             )
         return compacting.switch(folder, number, staged, replaced).entries
 
