@@ -113,8 +113,8 @@ NOT_YET = {
 COMMON = (
     "servers", "store", "archive", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets",
     "isolation", "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags",
-    "properties", "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
-    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "properties", "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns",
+    "pullTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 BATCH = ("endingOffsets",)
 STREAM = (

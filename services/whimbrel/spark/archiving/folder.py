@@ -42,8 +42,7 @@ class ArchiveError(RuntimeError):
 def trouble(root: Path, error: OSError) -> ArchiveError:
     """Return what is wrong with a folder, as one sentence."""
     return ArchiveError(
-        f"the archive {root} can't be written: {error.strerror or error}; nothing of this batch is visible to"
-        " readers as a whole, and the next run does it again"
+        f"the archive {root} can't be written: {error.strerror or error}; the next run writes what is missing"
     )
 
 
@@ -93,7 +92,7 @@ class Folder:
     """
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
-        self.root, self.disk = root, disk or Disk()
+        self.root, self.disk = root.absolute(), disk or Disk()
         self.known: dict[Path, Manifest] = {}
 
     @property

@@ -210,7 +210,7 @@ def source_schema() -> Any:
 
 def checkpoint_of(options: ArchiveOptions) -> Path:
     """Return where the query's state is."""
-    return options.checkpoint or options.root / CHECKPOINTS / "default"
+    return (options.checkpoint or options.root / CHECKPOINTS / "default").absolute()
 
 
 def identity(options: ArchiveOptions) -> tuple[str, bool]:
