@@ -112,10 +112,10 @@ def test_each_kind_of_damage_is_found_down_to_the_record(
     spark: Any, original: tuple[Path, list[Appended]], tmp_path: Path
 ) -> None:
     root, records = original
-    wanted = {}
+    wanted: dict[str, tuple[str, set[tuple[str, int, int]]]] = {}
     for kind in KINDS:
-        slave = Path(shutil.copytree(root, tmp_path / kind.replace(" ", "-")))
-        wanted[str(slave)] = kind, damage(slave, kind, records)
+        copy = Path(shutil.copytree(root, tmp_path / kind.replace(" ", "-")))
+        wanted[str(copy)] = kind, damage(copy, kind, records)
     found = rows(spark, root, *wanted)
     for slave, (kind, names) in wanted.items():
         mine = [row for row in found if row["slave"] == slave]
@@ -169,7 +169,7 @@ def test_a_slave_that_is_behind_or_has_removed_old_files_is_not_wrong(
         file_of(younger, number).unlink()
     found = rows(spark, root, clean, behind, younger)
     assert findings(found) == []
-    states = {row["slave"]: [] for row in found}
+    states: dict[str, list[str]] = {row["slave"]: [] for row in found}
     for row in found:
         if row["state"] != "EQUAL":
             states[row["slave"]].append(row["state"])
@@ -199,7 +199,8 @@ def test_known_files_are_not_read_again(
 ) -> None:
     root, records = original
     slave = Path(shutil.copytree(root, tmp_path / "slave"))
-    known, told = tmp_path / "known", []
+    known = tmp_path / "known"
+    told: list[str] = []
 
     def again(**fields: Any) -> list[Any]:
         told.clear()

@@ -52,7 +52,8 @@ def rows(spark: Any, **options: Any) -> list[dict[str, Any]]:
 def test_dead_letters_are_counted_by_group_and_origin_with_what_they_tell(spark: Any, store: Path) -> None:
     found = {(row["group"], row["originTopic"]): row for row in rows(spark, store=str(store))}
     assert set(found) == {
-        ("billing", "orders"), ("billing", "refunds"), ("mail", "letters"), ("mail", "(unknown)")}  # fmt: skip
+        ("billing", "orders"), ("billing", "refunds"), ("mail", "letters"), ("mail", "(unknown)")
+    }  # fmt: skip
     orders = found["billing", "orders"]
     assert (orders["messages"], orders["attempts"], orders["early"], orders["timesMax"]) == (7, 6, 1, 17)
     assert orders["topKeys"] == "both (7), k0 (1), k1 (1)"

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from whimbrel.spark.narrowing import ALL, Range
 from whimbrel.spark.offsets import EARLIEST, LATEST, Positions, from_option
 
-__all__ = ["NOT_YET", "OptionError", "SourceOptions", "Subscription", "parse"]
+__all__ = ["OptionError", "SourceOptions", "Subscription", "parse"]
 
 MIB = 1 << 20
 TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
@@ -59,7 +59,8 @@ class SourceOptions:
     Attributes:
         servers: nameservers, HOST:PORT; none where a store is read.
         store: a store directory, ours or RocketMQ's; empty where brokers are read.
-        subscription: None reads a store's whole log.
+        archive: the folder of an archive; empty where something else is read.
+        subscription: None reads a store's whole log, or all of an archive.
         starting, ending: EARLIEST, LATEST, or positions by queue; queues that are not named start at the
             earliest, and end at the latest.
         starting_ms, ending_ms: store times, which win over offsets; None where offsets decide.
@@ -74,6 +75,7 @@ class SourceOptions:
 
     servers: tuple[str, ...]
     store: str = ""
+    archive: str = ""
     subscription: Subscription | None
     read_from: Literal["slave", "master", "any"] = "any"
     starting: int | Positions
@@ -112,15 +114,11 @@ class SourceOptions:
         return None if not names or "*" in names else names
 
 
-# What is specified and not there yet: it is refused by name, not ignored.
-NOT_YET = {
-    "archive": "archives are not there yet; read running brokers with `servers`, or files with `store`",
-}
 COMMON = (
-    "servers", "store", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets", "isolation",
-    "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags", "properties",
-    "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns", "pullTimeoutMs",
-    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "startingTimestamp",
+    "servers", "store", "archive", "subscribe", "subscribePattern", "assign", "readFrom", "startingOffsets",
+    "isolation", "failOnDataLoss", "minPartitions", "maxPartitions", "maxBytesPerPartition", "tags",
+    "properties", "decompress", "includeSystemTopics", "verifyCrc", "onCorrupt", "kafkaColumns",
+    "pullTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "startingTimestamp",
     "startingOffsetsByTimestampStrategy",
 )  # fmt: skip
 BATCH = ("endingOffsets", "endingTimestamp", "startingPhysicalOffset", "endingPhysicalOffset", "pushdown")
@@ -130,6 +128,12 @@ STREAM = (
 )  # fmt: skip
 OF_STORES = ("startingPhysicalOffset", "endingPhysicalOffset")
 OF_BROKERS = ("group", "readFrom")
+# What each place to read from has no use for.
+MEANINGLESS = {
+    "servers": OF_STORES,
+    "store": OF_BROKERS,
+    "archive": (*OF_STORES, *OF_BROKERS, "isolation", "startingOffsetsByTimestampStrategy"),
+}
 # Spark's own, which reach every source.
 SPARKS = frozenset({"path", "checkpointlocation", "queryname", "__columns"})
 
@@ -147,8 +151,6 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     values = {name.lower(): text for name, text in given.items() if name.lower() not in SPARKS}
     known = {name.lower(): name for name in (*COMMON, *BATCH, *STREAM)}
     for name in values:
-        if name in NOT_YET:
-            raise OptionError(f"option {name}: {NOT_YET[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(known.values())}"
@@ -159,17 +161,22 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
             raise OptionError(f"option {known[name]} has no meaning for {query}: leave it out")
     read = Reader(values)
     servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
-    store = read.text("store")
-    if bool(servers) == bool(store):
+    store, archive = read.text("store"), read.text("archive")
+    if (bool(servers), bool(store), bool(archive)).count(True) != 1:
         raise OptionError(
-            "options servers, store: exactly one is needed, as in"
-            ' .option("servers", "127.0.0.1:8081") or .option("store", "/data/broker-a")'
+            "options servers, store, archive: exactly one is needed, as in"
+            ' .option("servers", "127.0.0.1:8081"), .option("store", "/data/broker-a") or'
+            ' .option("archive", "/data/archive")'
         )
-    for name in OF_BROKERS if store else OF_STORES:
+    if archive and streaming:
+        raise OptionError(
+            "option archive: an archive is read as a batch, with spark.read; a stream reads `servers`"
+            " or `store`"
+        )
+    place = "servers" if servers else "store" if store else "archive"
+    for name in MEANINGLESS[place]:
         if read.text(name):
-            raise OptionError(
-                f"option {name} has no meaning with `{'store' if store else 'servers'}`: leave it out"
-            )
+            raise OptionError(f"option {name} has no meaning with `{place}`: leave it out")
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
         raise OptionError(
             "options maxOffsetsPerTrigger and maxBytesPerTrigger: Spark takes one limit; choose one"
@@ -177,6 +184,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     return SourceOptions(
         servers=servers,
         store=store,
+        archive=archive,
         subscription=subscription(read, needed=bool(servers) or streaming is True),
         read_from=cast(Any, read.choice("readFrom", "any", "slave", "master", "any")),
         starting=read.positions(

@@ -38,6 +38,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from whimbrel.spark.archives import ArchiveTask, ArchiveView, read_archive_task
 from whimbrel.spark.brokers import Brokers, Seen
 from whimbrel.spark.narrowing import ALL, EVERYTHING, Range, narrowed, push, within
 from whimbrel.spark.offsets import Key, Positions, from_checkpoint, to_checkpoint
@@ -72,7 +73,7 @@ TASKS_PER_CORE = 2
 class TaskPartition(InputPartition):
     """What a task is given."""
 
-    def __init__(self, task: Task | StoreTask) -> None:
+    def __init__(self, task: Task | StoreTask | ArchiveTask) -> None:
         self.task = task
         super().__init__(None)
 
@@ -140,7 +141,7 @@ def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ..
     return columns
 
 
-Stand = Seen | StoreView  # where queues stand: those of brokers, or of a store directory
+Stand = Seen | StoreView | ArchiveView  # where queues stand: of brokers, a store directory, an archive
 
 
 class Reader:
@@ -158,7 +159,7 @@ class Reader:
             LookupError: a queue has nothing as late as the time to start at, and that is to be an error.
         """
         options = self.options
-        if options.starting_ms is None:
+        if options.starting_ms is None or isinstance(seen, ArchiveView):
             return starting(options.starting, seen.extents)
         found = self.offsets_by_time(seen, list(seen.extents), options.starting_ms)
         return starting_at(found, seen.extents, latest_without_match=options.latest_without_match)
@@ -166,11 +167,11 @@ class Reader:
     def last(self, seen: Stand) -> Positions:
         """Return where a batch ends."""
         options = self.options
-        if options.ending_ms is None:
+        if options.ending_ms is None or isinstance(seen, ArchiveView):
             return ending(options.ending, seen.extents)
         return ending_at(self.offsets_by_time(seen, list(seen.extents), options.ending_ms), seen.extents)
 
-    def offsets_by_time(self, seen: Stand, keys: Sequence[Key], at_ms: int) -> Positions:
+    def offsets_by_time(self, seen: Seen | StoreView, keys: Sequence[Key], at_ms: int) -> Positions:
         """Return the first offset of each queue that was stored at a time or later, else the queue's end."""
         if isinstance(seen, StoreView):
             return seen.offsets_by_time(keys, at_ms)
@@ -178,6 +179,8 @@ class Reader:
 
     def offsets_between(self, seen: Stand, keys: Sequence[Key], stored_ms: Range) -> dict[Key, Range]:
         """Return the queue offsets that were stored within a range of times."""
+        if isinstance(seen, ArchiveView):
+            return {}  # its tasks go by the times of files and rows
         low, high = stored_ms
         begins = self.offsets_by_time(seen, keys, low) if low > ALL[0] else {}
         ends = self.offsets_by_time(seen, keys, high) if high < ALL[1] else {}
@@ -194,6 +197,9 @@ class Reader:
             pieces = narrowed(pieces, self.narrow, between)
         if isinstance(seen, StoreView):
             return self.store_tasks(seen, pieces, partition_bytes) if pieces else []
+        if isinstance(seen, ArchiveView):
+            chosen = seen.tasks(pieces, self.columns, options, self.narrow, default_tasks_max())
+            return [TaskPartition(task) for task in chosen]
         packed = pack(
             pieces,
             task_bytes=options.partition_bytes or partition_bytes,
@@ -231,6 +237,8 @@ class Reader:
 
     def look(self) -> Stand:
         """Return where the queues stand now."""
+        if self.options.archive:
+            return ArchiveView.of(self.options)
         return StoreView.of(self.options) if self.options.store else Brokers(self.options).look()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -238,6 +246,8 @@ class Reader:
         if not isinstance(partition, TaskPartition):  # what Spark makes of a batch without tasks
             return iter(())
         task = partition.task
+        if isinstance(task, ArchiveTask):
+            return gathered(read_archive_task(task))
         return gathered(read_store_task(task)) if isinstance(task, StoreTask) else read_task(task)
 
 
@@ -255,10 +265,12 @@ class BatchReader(Reader, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
         seen = self.look()
-        if isinstance(seen, StoreView) and self.options.subscription is None:
+        whole_log = isinstance(seen, StoreView) and self.options.subscription is None
+        if whole_log or isinstance(seen, ArchiveView):  # times choose rows, not places in queues
             low, high = self.options.starting_ms, self.options.ending_ms
             stored_ms = ALL[0] if low is None else low, ALL[1] if high is None else high
             self.narrow = replace(self.narrow, stored_ms=within(self.narrow.stored_ms, stored_ms))
+        if isinstance(seen, StoreView) and whole_log:
             return self.store_tasks(seen, None, BATCH_PARTITION_BYTES)
         return self.tasks(self.first(seen), self.last(seen), seen, BATCH_PARTITION_BYTES)
 
@@ -271,7 +283,7 @@ class FilteringReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keep what can be told of the queues or records; return what Spark has still to apply."""
-        pushed, left = push(filters, from_log=bool(self.options.store))
+        pushed, left = push(filters, from_log=not self.options.servers)
         self.narrow = replace(
             pushed, physical_offsets=within(pushed.physical_offsets, self.narrow.physical_offsets)
         )

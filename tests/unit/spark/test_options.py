@@ -3,7 +3,7 @@
 import pytest
 
 from whimbrel.spark.offsets import EARLIEST, LATEST
-from whimbrel.spark.options import NOT_YET, OptionError, parse
+from whimbrel.spark.options import OptionError, parse
 
 BASE = {"servers": "127.0.0.1:8081", "subscribe": "orders"}
 
@@ -63,8 +63,8 @@ def test_tags_are_a_set_and_a_star_takes_all() -> None:
     [
         ({"servres": "x"}, None, "did you mean servers"),
         ({"colour": "red"}, None, "there is no such option"),
-        ({"servers": ""}, None, "options servers, store: exactly one is needed"),
-        ({"store": "/x"}, None, "options servers, store: exactly one is needed"),
+        ({"servers": ""}, None, "options servers, store, archive: exactly one is needed"),
+        ({"store": "/x"}, None, "options servers, store, archive: exactly one is needed"),
         ({"subscribe": ""}, None, "exactly one is needed, not none"),
         ({"subscribePattern": ".*"}, None, "exactly one is needed, not subscribe, subscribePattern"),
         ({"subscribe": "", "subscribePattern": "("}, None, "no regular expression"),
@@ -83,6 +83,8 @@ def test_tags_are_a_set_and_a_star_takes_all() -> None:
         ({"startingTimestamp": "yesterday"}, None, "neither milliseconds nor a time"),
         ({"startingPhysicalOffset": "0"}, False, "no meaning with `servers`"),
         ({"servers": "", "store": "/x", "readFrom": "slave"}, None, "no meaning with `store`"),
+        ({"servers": "", "archive": "/x", "isolation": "latest"}, None, "no meaning with `archive`"),
+        ({"servers": "", "archive": "/x"}, True, "an archive is read as a batch"),
         ({"servers": "", "store": "/x", "endingPhysicalOffset": "0"}, False, "is not a range"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, None, "not one of error, latest"),
         ({"maxOffsetsPerTrigger": "5", "maxBytesPerTrigger": "5"}, True, "choose one"),
@@ -94,12 +96,6 @@ def test_a_wrong_option_is_named_with_what_to_do(
     with pytest.raises(OptionError) as caught:
         parse(BASE | changes, streaming=streaming)
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("name", sorted(NOT_YET))
-def test_what_is_not_there_yet_is_refused_and_not_ignored(name: str) -> None:
-    with pytest.raises(OptionError, match=name):
-        parse(BASE | {name: "x"})
 
 
 def test_a_store_is_read_whole_by_a_batch_that_names_no_topic() -> None:

@@ -119,7 +119,8 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
     running = session(master, **settings)
     try:
         if not master.startswith("sc://"):
-            running.sparkContext.setLogLevel("ERROR")
+            # What goes wrong is raised, and told in one sentence; Spark would print traces of it as well.
+            running.sparkContext.setLogLevel("OFF")
         yield running
     finally:
         running.stop()

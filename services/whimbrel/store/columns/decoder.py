@@ -32,7 +32,9 @@ OnCorrupt = Literal["fail", "skip", "flag"]
 Predicate = Callable[[Records], Mask]
 
 # Columns that take as many bytes as their records have of it; batches of others are cut by rows alone.
-LARGE = frozenset({"body", "value", "properties", "headers", "keys", "key", "tags", "msgId"})
+LARGE = frozenset(
+    {"body", "value", "properties", "propertiesText", "headers", "keys", "key", "tags", "msgId"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +265,14 @@ class Rows:
     def properties(self) -> pa.Array:
         """Make the column of properties."""
         if self.decoder.raw_properties:
-            records = self.records
-            return slices(records.buffer, records.topic_end + 2, records.ends, pa.binary())
+            return self.property_texts()
         self.pairs.unique()
         return pa.MapArray.from_arrays(self.pairs.offsets, self.pairs.names, self.pairs.values)
+
+    def property_texts(self) -> pa.Array:
+        """Make the column of properties as they are stored."""
+        records = self.records
+        return slices(records.buffer, records.topic_end + 2, records.ends, pa.binary())
 
     def headers(self) -> pa.Array:
         """Make the column of headers; like Kafka's, null where there are none."""
@@ -306,6 +312,7 @@ OTHERS: dict[str, Callable[[Rows], pa.Array]] = {
     "bornHost": lambda rows: hosts(rows.records, "born_host"),
     "storeHost": lambda rows: hosts(rows.records, "store_host"),
     "properties": Rows.properties,
+    "propertiesText": Rows.property_texts,
     "crcOk": lambda rows: pa.array(rows.crc_ok),
     "key": lambda rows: rows.pairs.value_of(b"KEYS", pa.binary()),
     "value": Rows.bodies,

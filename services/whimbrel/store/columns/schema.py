@@ -21,6 +21,7 @@ marked with a star, which are null where a record has none of it.
     properties                 map            parsed; or the text as stored, as binary (`raw_properties`)
     bodyCrc                    int32          as stored: of the stored body, without the top bit
     crcOk                      bool           whether it is; only when asked for
+    propertiesText             binary         the property text as stored; only when asked for
 
 The same as Spark's Kafka source names it, for jobs that were written for that:
 
@@ -66,6 +67,7 @@ TYPES: dict[str, pa.DataType] = {
     "properties": PROPERTIES,
     "bodyCrc": pa.int32(),
     "crcOk": pa.bool_(),
+    "propertiesText": pa.binary(),
     "key": pa.binary(),
     "value": pa.binary(),
     "partition": pa.int32(),

@@ -1,0 +1,152 @@
+"""A micro-batch from its first mark to its manifest, and what is left of it when its driver dies.
+
+    1 begun      `_BATCH.begun` is put: from here on there may be files of this batch
+    2 written    tasks write files under names that begin with `_`, fsynced; each tells its name and contents
+    3 prepared   the manifest is put as `_BATCH.prepared`
+    4 visible    the driver renames the files that the tasks told of, and no others
+    5 added      a table with a catalog (Delta, Iceberg) gets the files, with query and batch in its commit
+    6 done       `_BATCH.prepared` becomes `BATCH.json`: the batch is in the archive
+    7 cleared    `_BATCH.begun` is removed, and what other attempts of the tasks left
+
+Spark gives a batch again that it has not committed, with the same ranges, perhaps packed into other tasks:
+
+    died before 1   nothing is there; the batch is done as if it were new
+    died in 1 to 5  no manifest: every file of the batch goes, visible or not, then it is done anew. A table
+                    that has the batch already (died between 5 and 6) keeps its files, and 6 is made up for
+    died after 6    there is a manifest: nothing is written, the rest of 7 is done
+
+So a reader of folders never sees a message twice: only one attempt's files become visible, and those of a
+batch are removed before it is written anew. While that goes on it sees a part of the batch; at rest, all of
+it, once. A task that outlives its driver, or that Spark has given up, can only leave files that nobody sees.
+
+A batch that nobody comes back to (its checkpoint was removed) is cleared by the first batch of any other
+query, since the lock of its query is free. Ranges that another query has archived are refused at 3.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from whimbrel.spark.archiving.files import Staged
+from whimbrel.spark.archiving.folder import ArchiveError, Folder
+from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH
+from whimbrel.spark.archiving.manifests import Entry, Manifest
+from whimbrel.spark.archiving.ranges import by_key, overlaps
+
+__all__ = ["Batch", "Table", "clear_abandoned"]
+
+log = logging.getLogger(__name__)
+
+
+class Table(Protocol):
+    """A catalog that lists the archive's files too."""
+
+    def has(self, query: str, batch: int) -> bool:
+        """Tell whether a batch was added."""
+
+    def add(self, query: str, batch: int, entries: Sequence[Entry]) -> None:
+        """Add a batch's files, in one commit that names the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of one query; its query's lock is held by whoever calls."""
+
+    folder: Folder
+    query: str
+    number: int
+    table: Table | None = None
+
+    def begin(self) -> bool:
+        """Make way for the batch; return False when it is in the archive already."""
+        folder, disk = self.folder, self.folder.disk
+        begun = folder.mark_path(self.query, self.number, BEGUN)
+        if folder.manifest_path(self.query, self.number).exists():
+            disk.remove(begun)
+            return False
+        if begun.exists():
+            if self.table is not None and self.table.has(self.query, self.number):
+                self.complete()
+                disk.remove(begun)
+                return False
+            self.clear()
+        else:
+            disk.make(begun.parent)
+        disk.put(begun, "")
+        return True
+
+    def clear(self) -> None:
+        """Remove whatever the batch has written."""
+        folder = self.folder
+        count = folder.sweep(self.query, self.number)
+        folder.disk.remove(folder.mark_path(self.query, self.number, PREPARED))
+        if count:
+            log.warning("%s: removed %d files of a batch that was not finished", folder.root, count)
+
+    def finish(self, staged: Sequence[Staged]) -> Manifest:
+        """Make files visible, and write the manifest.
+
+        Raises:
+            ArchiveError: others have archived some of it.
+        """
+        folder, disk = self.folder, self.folder.disk
+        entries = tuple(sorted((each.entry for each in staged), key=lambda entry: entry.path))
+        manifest = Manifest(query=self.query, batch=self.number, entries=entries)
+        self.refuse_overlaps(entries)
+        disk.put(folder.mark_path(self.query, self.number, PREPARED), manifest.text())
+        targets = [(folder.root / each.waiting, folder.root / each.entry.path) for each in staged]
+        for source, target in targets:
+            disk.rename(source, target)
+        touched = sorted({target.parent for _, target in targets})
+        above = {each.parent for each in touched}
+        for each in [*touched, *sorted(above | {each.parent for each in above})]:
+            disk.sync(each)
+        if self.table is not None and entries:
+            self.table.add(self.query, self.number, entries)
+        self.complete()
+        hidden = [path for each in touched for path in each.glob(f"_{self.query}-*")]
+        for path in hidden:
+            disk.remove(path)
+        disk.remove(folder.mark_path(self.query, self.number, BEGUN))
+        return manifest
+
+    def complete(self) -> None:
+        """Give the prepared manifest its name."""
+        folder, disk = self.folder, self.folder.disk
+        target = folder.manifest_path(self.query, self.number)
+        disk.rename(folder.mark_path(self.query, self.number, PREPARED), target)
+        disk.sync(target.parent)
+
+    def refuse_overlaps(self, entries: Iterable[Entry]) -> None:
+        """Raise ArchiveError when a range is in the archive already, or comes twice."""
+        new = [span for entry in entries for span in entry.spans()]
+        keys = {span.key for span in new}
+        old = [span for entry in self.folder.entries() for span in entry.spans() if span.key in keys]
+        ours = {span.path for span in new}
+        for (topic, broker, queue_id), queue in by_key([*old, *new]).items():
+            for first, end, one, other in overlaps(queue):
+                if ours & {one.path, other.path}:
+                    raise ArchiveError(
+                        f"{topic}, queue {queue_id} of {broker}: offsets {first} to {end} are in the archive"
+                        f" {self.folder.root} already; a new query starts after them with resume=true"
+                        " (--resume)"
+                    )
+
+
+def clear_abandoned(folder: Folder, query: str, table: Table | None = None) -> None:
+    """Remove what batches of other queries left that nobody is at any more.
+
+    A batch that the table has is completed, as its own query would do it. A compaction in place that was cut
+    short is not dealt with here (`compacting.recover`).
+    """
+    for other, number in folder.abandoned(query):
+        if folder.mark_path(other, number, SWITCH).exists():
+            continue
+        batch = Batch(folder, other, number)
+        if not folder.manifest_path(other, number).exists():
+            if table is not None and table.has(other, number):
+                batch.complete()
+            else:
+                batch.clear()
+        folder.disk.remove(folder.mark_path(other, number, BEGUN))

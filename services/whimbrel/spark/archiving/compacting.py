@@ -1,0 +1,306 @@
+"""Small files into large ones: the plan, the merging, and the switch.
+
+    entries of closed days ──► by topic, broker, day ──► queue by queue, in the order of offsets ──► files of
+    TARGET_BYTES, each named by its first and last row, and each made by one task
+
+A day is closed when it is over. What comes late for it, from an archive that lags, is compacted by a later
+run: only ranges that are not in the target yet are taken.
+
+Into a new root, the result is a batch like any other (`batches.py`), of the query `compact`; the source is
+only read. In place, old and new files change over, which no reader may see half done; so that needs the whole
+archive for itself, and no readers:
+
+    1 begun      `_BATCH.begun`; tasks write new files that nobody sees
+    2 switch     `_BATCH.prepared` is renamed `_BATCH.switch`: the new files, the old ones, the manifest
+    3 changed    old files are removed, then new ones renamed
+    4 done       the manifest, which names the new files and replaces the old ones; marks are removed
+
+Died before 2: undone, new files are removed. Died after 2: finished, by whoever comes first of `compact` and
+`archive`. Old manifests stay: they say which batches are in the archive.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from whimbrel.spark.archiving.files import GROUP_BYTES, FileWriter, Staged, Target, file_schema
+from whimbrel.spark.archiving.folder import ArchiveError, Folder
+from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH, waiting_name
+from whimbrel.spark.archiving.manifests import Entry, Manifest
+from whimbrel.spark.archiving.ranges import Span, by_key, overlaps, without
+from whimbrel.spark.jobs import Tell, silent
+from whimbrel.spark.offsets import Key
+
+__all__ = [
+    "COMPACT",
+    "Output",
+    "Piece",
+    "merge",
+    "next_number",
+    "plan",
+    "recover",
+    "switch",
+    "undo",
+]
+
+COMPACT = "compact"
+TARGET_BYTES = 512 * 1024 * 1024
+FILE_BYTES_MIN, FILE_BYTES_MAX = 256 * 1024 * 1024, 1 << 30
+CACHE_BYTES = 256 * 1024 * 1024  # of row groups: those of several queues are read once, not for each queue
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range of one queue in one file, and about how many bytes it has there."""
+
+    path: str
+    queue_id: int
+    first: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file to be made of pieces, in this order."""
+
+    topic: str
+    broker: str
+    day: str
+    pieces: tuple[Piece, ...]
+
+
+def plan(
+    entries: Iterable[Entry],
+    *,
+    before: str,
+    have: Iterable[Entry] = (),
+    target_bytes: int = TARGET_BYTES,
+    in_place: bool = False,
+) -> list[Output]:
+    """Return the files to make.
+
+    Args:
+        entries: the files that count.
+        before: days from this one on are not closed, as YYYY-MM-DD.
+        have: what the target has already.
+        target_bytes: of a file, about; never more than twice that.
+        in_place: topics and days of one file, or of large ones only, are left as they are.
+
+    Raises:
+        ArchiveError: the archive has messages twice.
+    """
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in entries:
+        if entry.day < before:
+            groups.setdefault((entry.topic, entry.broker, entry.day), []).append(entry)
+    held = by_key(span for entry in have for span in entry.spans())
+    outputs: list[Output] = []
+    for (topic, broker, day), files in sorted(groups.items()):
+        if in_place and (len(files) < 2 or all(file.size >= target_bytes // 2 for file in files)):
+            continue
+        pieces = pieces_of(files, held)
+        outputs += [Output(topic, broker, day, tuple(run)) for run in runs(pieces, target_bytes)]
+    return outputs
+
+
+def pieces_of(files: Sequence[Entry], held: Mapping[Key, Sequence[Span]]) -> list[Piece]:
+    """Return what of some files is not held yet, queue by queue in the order of offsets."""
+    sizes = {file.path: file.size / max(file.rows, 1) for file in files}
+    found = []
+    for key, queue in by_key(span for file in files for span in file.spans()).items():
+        for first, end, one, other in overlaps(queue):
+            raise ArchiveError(
+                f"{key[0]}, queue {key[2]} of {key[1]}: offsets {first} to {end} stand in both {one.path} and"
+                f" {other.path}; `archive --check` tells of all that is wrong"
+            )
+        for span in queue:
+            found += [
+                Piece(span.path, key[2], first, end, round((end - first) * sizes[span.path]))
+                for first, end in without(span.first, span.end, held.get(key, ()))
+            ]
+    return found
+
+
+def runs(pieces: Iterable[Piece], target_bytes: int) -> Iterator[list[Piece]]:
+    """Cut pieces into runs of about the target's size."""
+    run: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if run and (size >= target_bytes or size + piece.size > 2 * target_bytes):
+            yield run
+            run, size = [], 0
+        run.append(piece)
+        size += piece.size
+    if run:
+        yield run
+
+
+def next_number(folder: Folder) -> int:
+    """Return the number of the next compaction."""
+    numbers = [manifest.batch for manifest in folder.manifests() if manifest.query == COMPACT]
+    return max(numbers, default=-1) + 1
+
+
+def merge(source: Path, target: Target, number: int, output: Output, attempt: str) -> Staged:
+    """Make a file of pieces; nobody sees it yet.
+
+    Raises:
+        ArchiveError: a file has fewer rows than its manifest says.
+    """
+    cache = Groups(source)
+    name = waiting_name(target.query, target.batch, attempt, number)
+    file = FileWriter.open(target, output.topic, output.broker, output.day, name)
+    try:
+        held: list[pa.Table] = []
+        size = 0
+        for piece in output.pieces:
+            for table in cache.rows(piece):
+                held.append(table)
+                size += table.nbytes
+                if size >= GROUP_BYTES:
+                    file.write(pa.concat_tables(held).combine_chunks())
+                    held, size = [], 0
+        if held:
+            file.write(pa.concat_tables(held).combine_chunks())
+        if not file.rows:
+            raise ArchiveError(f"{output.pieces[0].path} has none of the rows that its manifest tells of")
+        return file.close()
+    except BaseException:
+        file.drop()
+        raise
+
+
+class Groups:
+    """Row groups of an archive's files; some are kept, since several queues stand in one."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self.kept: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self.size = 0
+        self.path, self.file = "", None
+
+    def rows(self, piece: Piece) -> Iterator[pa.Table]:
+        """Give the rows of a piece, in order."""
+        found = 0
+        for number in range(self.opened(piece.path).num_row_groups):
+            if not self.holds(piece, number):
+                continue
+            table = self.group(piece.path, number)
+            queue_ids, offsets = (np.asarray(table[name]) for name in ("queueId", "queueOffset"))
+            mask = (queue_ids == piece.queue_id) & (offsets >= piece.first) & (offsets < piece.end)
+            if mask.any():
+                found += int(mask.sum())
+                yield table if mask.all() else table.filter(pa.array(mask))
+        if not found:
+            raise ArchiveError(
+                f"{self.source / piece.path} has no rows of queue {piece.queue_id} from {piece.first} to"
+                f" {piece.end}; `archive --check --deep` tells what is damaged"
+            )
+
+    def opened(self, path: str) -> Any:
+        """Return a file; one is open at a time."""
+        if path != self.path:
+            self.close()
+            self.file, self.path = pq.ParquetFile(self.source / path), path
+        return self.file
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self.file is not None:
+            self.file.close()
+        self.path, self.file = "", None
+
+    def holds(self, piece: Piece, number: int) -> bool:
+        """Tell whether a row group may have rows of a piece."""
+        group = self.opened(piece.path).metadata.row_group(number)
+        limits = {"queueId": (piece.queue_id, piece.queue_id)}
+        for at in range(group.num_columns):
+            column = group.column(at)
+            wanted = limits.get(column.path_in_schema)
+            if wanted and column.is_stats_set and column.statistics.has_min_max:
+                return bool(column.statistics.min <= wanted[1] and column.statistics.max >= wanted[0])
+        return True
+
+    def group(self, path: str, number: int) -> pa.Table:
+        """Return a row group."""
+        key = path, number
+        if key in self.kept:
+            self.kept.move_to_end(key)
+            return self.kept[key]
+        table = self.opened(path).read_row_group(number, columns=file_schema().names)
+        self.kept[key] = table
+        self.size += table.nbytes
+        while self.size > CACHE_BYTES and len(self.kept) > 1:
+            self.size -= self.kept.popitem(last=False)[1].nbytes
+        return table
+
+
+def switch(folder: Folder, number: int, staged: Sequence[Staged], replaced: Iterable[str]) -> Manifest:
+    """Change old files for new ones, in place; the caller has the archive for itself."""
+    disk = folder.disk
+    entries = tuple(sorted((each.entry for each in staged), key=lambda entry: entry.path))
+    manifest = Manifest(
+        query=COMPACT, batch=number, entries=entries, kind=COMPACT, replaces=tuple(sorted(replaced))
+    )
+    renames = [[each.waiting, each.entry.path] for each in staged]
+    prepared = folder.mark_path(COMPACT, number, PREPARED)
+    disk.put(prepared, json.dumps({"manifest": manifest.text(), "renames": renames}))
+    disk.rename(prepared, folder.mark_path(COMPACT, number, SWITCH))
+    disk.sync(prepared.parent)
+    redo(folder, number)
+    return manifest
+
+
+def redo(folder: Folder, number: int) -> None:
+    """Do what the switch says, from its begin, however far it had come."""
+    disk = folder.disk
+    mark = folder.mark_path(COMPACT, number, SWITCH)
+    target = folder.manifest_path(COMPACT, number)
+    value = json.loads(mark.read_text(encoding="utf-8"))
+    manifest = Manifest.parse(value["manifest"], str(mark))
+    if not target.exists():
+        for path in manifest.replaces:
+            disk.remove(folder.root / path)
+        for waiting, path in value["renames"]:
+            if (folder.root / waiting).exists():
+                disk.rename(folder.root / waiting, folder.root / path)
+            elif not (folder.root / path).exists():
+                raise ArchiveError(f"{folder.root / path} is gone: compaction can't be finished without it")
+        for touched in sorted({(folder.root / path).parent for _, path in value["renames"]}):
+            disk.sync(touched)
+        prepared = folder.mark_path(COMPACT, number, PREPARED)
+        disk.put(prepared, manifest.text())
+        disk.rename(prepared, target)
+        disk.sync(target.parent)
+    disk.remove(mark)
+    disk.remove(folder.mark_path(COMPACT, number, BEGUN))
+
+
+def undo(folder: Folder, number: int) -> None:
+    """Remove what a compaction wrote that had not come to its switch."""
+    if not folder.manifest_path(COMPACT, number).exists():
+        folder.sweep(COMPACT, number)
+        folder.disk.remove(folder.mark_path(COMPACT, number, PREPARED))
+    folder.disk.remove(folder.mark_path(COMPACT, number, BEGUN))
+
+
+def recover(folder: Folder, tell: Tell = silent) -> None:
+    """Finish a compaction in place that was cut short at its switch.
+
+    Raises:
+        ArchiveError: somebody is at the archive.
+    """
+    if not folder.switching():
+        return
+    with folder.locked(COMPACT, alone=True):
+        for _, number in folder.switching():
+            tell(f"finishing compaction {number}, which was cut short")
+            redo(folder, number)

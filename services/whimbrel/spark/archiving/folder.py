@@ -1,0 +1,249 @@
+"""The folder of an archive: writes that last, locks, manifests, and what is left of batches that died.
+
+Every change goes through a `Disk`, one small step at a time, so that tests can stop between any two. A text
+is written under its own name only by a rename of a file that is on the disk already.
+
+Two locks, both given up by the kernel when their holder dies, kill -9 included (flock on folders):
+
+    _manifests          shared by batches; alone for compacting in place, which moves what others wrote
+    _manifests/QUERY    one batch at a time of one query
+
+The folder has to be one that everybody who works on the archive mounts, and on which a rename is one step: a
+local disk, NFS, a cluster file system; no object store.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from whimbrel.spark.archiving.layout import (
+    BEGUN,
+    MANIFESTS,
+    PREPARED,
+    SWITCH,
+    batch_name,
+    owner_of,
+)
+from whimbrel.spark.archiving.manifests import Entry, Manifest, live
+
+__all__ = ["ArchiveError", "Disk", "Folder", "trouble"]
+
+MARK = re.compile(rf"_(\d+)\.(?:{BEGUN}|{PREPARED}|{SWITCH})")
+
+
+class ArchiveError(RuntimeError):
+    """An archive can't be written or read; the text says why and what to do."""
+
+
+def trouble(root: Path, error: OSError) -> ArchiveError:
+    """Return what is wrong with a folder, as one sentence."""
+    return ArchiveError(
+        f"the archive {root} can't be written: {error.strerror or error}; the next run writes what is missing"
+    )
+
+
+class Disk:
+    """Changes files, one step at a time, each on the disk when it returns."""
+
+    def make(self, folder: Path) -> None:
+        """Make a folder, and those above it."""
+        missing = [folder, *folder.parents]
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            self.sync(each.parent)
+            if (each / MANIFESTS).exists() or each.parent == each:
+                break
+
+    def put(self, path: Path, text: str) -> None:
+        """Write a file under a name that is not read before it is renamed."""
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self.sync(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename a file; what had the name before is gone."""
+        source.rename(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that is not there is as well."""
+        path.unlink(missing_ok=True)
+
+    def sync(self, folder: Path) -> None:
+        """Bring the names in a folder to the disk."""
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+class Folder:
+    """An archive.
+
+    Attributes:
+        root: its folder.
+        disk: what changes it.
+    """
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.root, self.disk = root.absolute(), disk or Disk()
+        self.known: dict[Path, Manifest] = {}
+
+    @property
+    def manifest_root(self) -> Path:
+        """Where the manifests are."""
+        return self.root / MANIFESTS
+
+    def create(self) -> None:
+        """Make the folder when it is not there.
+
+        Raises:
+            ArchiveError: it can't be made, or is a folder of something else.
+        """
+        try:
+            others = not self.manifest_root.is_dir() and self.root.is_dir() and any(self.root.iterdir())
+            if others and not (self.root / "_checkpoints").is_dir():
+                raise ArchiveError(f"{self.root} is no archive and not empty: name a new or an empty folder")
+            self.manifest_root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArchiveError(
+                f"the archive {self.root} can't be made: {error.strerror}; name a folder that can be written"
+            ) from error
+
+    def check(self) -> None:
+        """Raise ArchiveError when there is no archive."""
+        if not self.manifest_root.is_dir():
+            raise ArchiveError(
+                f"{self.root} is no archive: there is no {MANIFESTS} in it; `whimbrel spark archive`"
+                " makes one"
+            )
+
+    def manifests(self) -> list[Manifest]:
+        """Return all manifests; those that were read before are not read again.
+
+        Raises:
+            ValueError: one can't be read.
+        """
+        paths = [path for path in self.manifest_root.glob("*/*.json") if path.stem.isdigit()]
+        for path in paths:
+            if path not in self.known:
+                self.known[path] = Manifest.parse(path.read_text(encoding="utf-8"), str(path))
+        return [self.known[path] for path in sorted(paths)]
+
+    def entries(self) -> list[Entry]:
+        """Return the files that count."""
+        return live(self.manifests())
+
+    def manifest_path(self, query: str, batch: int) -> Path:
+        """Return where a batch's manifest is."""
+        return self.manifest_root / query / f"{batch_name(batch)}.json"
+
+    def mark_path(self, query: str, batch: int, mark: str) -> Path:
+        """Return where a mark of a batch under way is."""
+        return self.manifest_root / query / f"_{batch_name(batch)}.{mark}"
+
+    def under_way(self) -> list[tuple[str, int]]:
+        """Return the batches that have begun and not ended, whoever is at them."""
+        found = set()
+        for path in self.manifest_root.glob("*/_*"):
+            if matched := MARK.fullmatch(path.name):
+                found.add((path.parent.name, int(matched[1])))
+        return sorted(found)
+
+    def switching(self) -> list[tuple[str, int]]:
+        """Return the compactions in place that were cut short, or are at it."""
+        marks = self.manifest_root.glob(f"*/_*.{SWITCH}")
+        return sorted((path.parent.name, int(path.stem.removeprefix("_"))) for path in marks)
+
+    def data_files(self) -> Iterator[Path]:
+        """Give every file below the folders of topics, visible or not."""
+        for pattern in ("topic=*/dt=*", "data/*/*"):
+            for folder in self.root.glob(pattern):
+                with os.scandir(folder) as found:
+                    for entry in found:
+                        yield Path(entry.path)
+
+    def sweep(self, query: str, batch: int, folders: Iterable[Path] | None = None) -> int:
+        """Remove a batch's files, visible ones and others, and what older batches of its query left unseen.
+
+        Args:
+            folders: where to look; None: everywhere.
+
+        Returns:
+            How many there were.
+        """
+        looked = self.data_files() if folders is None else (p for each in folders for p in each.iterdir())
+        count = 0
+        touched = set()
+        for path in list(looked):
+            owner = owner_of(path.name)
+            hidden = path.name.startswith("_")
+            if owner is None or owner[0] != query or owner[1] > batch:
+                continue
+            if owner[1] == batch or hidden:
+                self.disk.remove(path)
+                touched.add(path.parent)
+                count += 1
+        for folder in sorted(touched):
+            self.disk.sync(folder)
+        return count
+
+    @contextlib.contextmanager
+    def locked(self, query: str, *, alone: bool = False) -> Iterator[None]:
+        """Hold the lock of a query's batch; `alone`: nobody else may write the archive at all.
+
+        Raises:
+            ArchiveError: somebody else has it.
+        """
+        folder = self.manifest_root / query
+        folder.mkdir(exist_ok=True)
+        mode = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        with contextlib.ExitStack() as held:
+            if not held.enter_context(flock(self.manifest_root, mode)):
+                who = "is being written" if alone else "is being compacted in place"
+                raise ArchiveError(f"the archive {self.root} {who} by somebody else: wait for its end")
+            if not held.enter_context(flock(folder, fcntl.LOCK_EX)):
+                raise ArchiveError(
+                    f"another run writes a batch of the same query to {self.root}: wait for its end, or give"
+                    " this run a checkpoint of its own"
+                )
+            if not alone and self.switching():
+                raise ArchiveError(
+                    f"compacting the archive {self.root} in place was cut short: run"
+                    f" `whimbrel spark compact --in-place {self.root}` again, which finishes it"
+                )
+            yield
+
+    def abandoned(self, query: str) -> Iterator[tuple[str, int]]:
+        """Give the batches of other queries that nobody is at; each is locked while it is dealt with."""
+        for other, batch in self.under_way():
+            if other == query:
+                continue
+            with flock(self.manifest_root / other, fcntl.LOCK_EX) as free:
+                if free and (other, batch) in self.under_way():
+                    yield other, batch
+
+    def room(self) -> int:
+        """Return how many bytes are free where the archive is."""
+        return shutil.disk_usage(self.root).free
+
+
+@contextlib.contextmanager
+def flock(folder: Path, mode: int) -> Iterator[bool]:
+    """Lock a folder, without waiting; give whether that went well."""
+    number = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(number, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(number)
