@@ -83,6 +83,10 @@ faults: setup ## kill processes under load, and the whole table of faults with c
 	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py
 	WHIMBREL_FAULT_PAGE=docs/faults.md REQUIRE_DOCKER=1 $(PY) -m pytest -q -s -m "" tests/containers/test_faults.py
 
+soak: setup ## kill -9 the driver of a streaming archive 20 times, and write docs/soak.md (WHIMBREL_FAULT_SEED)
+	WHIMBREL_SOAK_KILLS=$${WHIMBREL_SOAK_KILLS:-20} WHIMBREL_SOAK_PAGE=docs/soak.md REQUIRE_SPARK=1 \
+		$(PY) -m pytest -q -s tests/spark/test_archive_kills.py
+
 up: setup ## build and start the cluster of compose.yaml, and say what it took
 	@$(PY) deploy/stack.py up
 

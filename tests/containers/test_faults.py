@@ -7,17 +7,15 @@ CI runs one case of each fault; `make faults` runs all, and writes the page of r
 """
 
 import os
-import random
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import provenance
 from containers.faults import CASES, RECOVERY_S, Case, Result, run
 from containers.page import page
 from containers.rig import Rig
-from stack import ROOT
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -27,16 +25,13 @@ HOLD_QUICK_S_MAX = 4.0
 
 @pytest.fixture(scope="module")
 def seed() -> int:
-    return int(os.environ.get("WHIMBREL_FAULT_SEED") or random.SystemRandom().randrange(1 << 32))
+    return provenance.seed()
 
 
 @pytest.fixture(scope="module")
 def results(seed: int) -> Iterator[list[Result]]:
     """Collect the results, and write the page when that is asked for and all cases have passed."""
-    said = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    commit = said.stdout.strip() or "unknown"
+    commit = provenance.commit()
     print(f"seed {seed}, commit {commit}")
     collected: list[Result] = []
     yield collected

@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import pytest
 
+import provenance
 from brokerapi import Api, message, queue
 from processes import Cluster, Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -140,7 +141,7 @@ def equal_logs(*brokers: Process) -> Callable[[], bool]:
 
 
 def dice_of(test: str) -> tuple[int, random.Random]:
-    seed = int(os.environ.get("WHIMBREL_FAULT_SEED") or random.SystemRandom().randrange(1 << 32))
+    seed = provenance.seed()
     return seed, random.Random(f"{seed} {test}")
 
 

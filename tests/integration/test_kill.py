@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import provenance
 from processes import Cluster, Process, program, until
 from whimbrel.store.verify import verify
 
@@ -102,7 +103,7 @@ def kill(cluster: Cluster, victim: Process | None) -> None:
 def test_no_acknowledged_message_is_missing_after_kills(
     mode: str, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    seed = int(os.environ.get("WHIMBREL_FAULT_SEED") or random.SystemRandom().randrange(1 << 32))
+    seed = provenance.seed()
     dice = random.Random(seed)
     with Cluster(tmp_path, broker=dict(MODES[mode])) as cluster:
         load = Load(cluster.endpoint, tmp_path)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import provenance
 from processes import Cluster, environment, until
 from spark.test_batch import fill
 from whimbrel.client import Message
@@ -179,7 +180,7 @@ def test_a_log_that_was_cut_is_never_a_silent_reset(
 def test_a_driver_that_is_killed_goes_on_where_it_was(
     cluster: Cluster, spark: Any, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
-    seed = int(os.environ.get("WHIMBREL_FAULT_SEED") or random.SystemRandom().randrange(1 << 32))
+    seed = provenance.seed()
     chance = random.Random(seed)
     total = 20_000
     fill(cluster, "killed", total, queues=8)
