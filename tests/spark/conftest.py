@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from processes import SERVICES, Cluster
+from spark.topics import confirmed
 from whimbrel.spark import session
 from whimbrel.spark.session import java_problem
 
@@ -62,9 +63,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def read(spark: Any, cluster: Cluster) -> Callable[..., Any]:
-    """Return what reads a topic as a batch."""
+    """Return what reads a topic as a batch, with all that was acknowledged before."""
 
     def load(topic: str, **options: object) -> Any:
+        confirmed(cluster)
         reader = spark.read.format("whimbrel").option("servers", cluster.endpoint).option("subscribe", topic)
         for name, value in options.items():
             reader = reader.option(name, str(value))

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from processes import Cluster
-from spark.test_batch import bodies, fill
+from spark.topics import bodies, confirmed, fill
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.spark.jobs.archive import ArchiveOptions, CheckOptions, archive, check
@@ -52,6 +52,7 @@ def test_an_archive_gives_the_rows_that_brokers_and_stores_give(
     fill(cluster, "kept", 500)
     with Producer(cluster.endpoint) as producer:
         producer.send(Message(topic="kept", body=b"500" * 3000, tag="a", properties={"ä": "ö"}))
+    confirmed(cluster)
     root = tmp_path / "archive"
     told: list[str] = []
     rows = archive(spark, options_of(cluster, root, "kept"), told.append).collect()

@@ -8,7 +8,7 @@ import pytest
 from archivekit import rows_of, seen, write_batch
 from processes import Cluster
 from spark.test_archive import back, options_of
-from spark.test_batch import bodies, fill
+from spark.topics import bodies, fill
 from whimbrel.spark.archiving.folder import Folder
 from whimbrel.spark.archiving.tables import TableOptions, open_table
 from whimbrel.spark.jobs.archive import CheckOptions, archive, check

@@ -22,7 +22,7 @@ import pytest
 
 import provenance
 from processes import Cluster, environment, until
-from spark.test_batch import fill
+from spark.topics import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
 

@@ -1,6 +1,5 @@
 """Topics of a running cluster as DataFrames."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,38 +7,13 @@ from typing import Any
 import pytest
 
 from processes import Cluster, until
+from spark.topics import bodies, fill
 from whimbrel.client import Message
-from whimbrel.client.sync import Admin, Producer
-from whimbrel.errors import AlreadyExists
+from whimbrel.client.sync import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 Read = Callable[..., Any]
-
-
-def fill(cluster: Cluster, topic: str, count: int, *, queues: int = 4, start: int = 0) -> None:
-    """Send messages `start`, `start + 1`...; odd ones have the tag a, even ones b."""
-    with Admin(cluster.endpoint) as admin, contextlib.suppress(AlreadyExists):
-        admin.create_topic(topic, queues=queues)
-    with Producer(cluster.endpoint) as producer:
-        for first in range(start, start + count, 25):
-            producer.send_batch(
-                [
-                    Message(
-                        topic=topic,
-                        body=b"%d" % number,
-                        tag="a" if number % 2 else "b",
-                        keys=(f"k{number}", "both"),
-                        properties={"n": str(number)},
-                    )
-                    for number in range(first, min(first + 25, start + count))
-                ]
-            )
-
-
-def bodies(frame: Any) -> list[int]:
-    """Return the numbers in the bodies, sorted."""
-    return sorted(int(bytes(row["body"])) for row in frame.select("body").collect())
 
 
 def test_a_topic_is_found_by_name_and_shows_every_message_once(cluster: Cluster, read: Read) -> None:
@@ -152,7 +126,7 @@ def test_the_stores_of_master_and_slave_give_the_same_rows_as_the_brokers(
     [
         ({"servres": "x"}, "did you mean servers"),
         ({"store": "/x"}, "exactly one is needed"),
-        ({"archive": "/x", "subscribe": "t", "isolation": "latest"}, "no meaning with `archive`"),
+        ({"archive": "/x"}, "exactly one is needed"),
         ({"endingOffsets": "earliest"}, "endingOffsets"),
     ],
 )

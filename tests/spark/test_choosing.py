@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from processes import Cluster, until
-from spark.test_batch import bodies, fill
+from spark.topics import bodies, fill
 from whimbrel.client.sync import Admin
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -21,7 +21,7 @@ from whimbrel.store.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-INDEX = replace(OPTIONS, index_slots=500, index_entries=2000)
+INDEX = replace(OPTIONS, index_slots=200, index_entries=800)
 SPLIT = 100_000
 
 
@@ -146,7 +146,7 @@ def contents(root: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def rebuilt(spark: Any, original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     to = tmp_path_factory.mktemp("rebuilt") / "new"
-    options = RebuildOptions(store=original, to=to, index_slots=500, split_bytes=SPLIT)
+    options = RebuildOptions(store=original, to=to, index_slots=200, split_bytes=SPLIT)
     assert [row for row in rebuild_index(spark, options).collect() if row["finding"] is not None] == []
     yield to
 
@@ -177,7 +177,7 @@ def test_a_broker_goes_on_with_what_was_swapped_in(
     for name in ("consumequeue", "index"):
         shutil.rmtree(root / name)
         shutil.copytree(rebuilt / name, root / name)
-    assert verify(root, index_slots=500) == []
+    assert verify(root, index_slots=200) == []
     store = open_master(root, INDEX)
     try:
         assert store.append(make_draft(1, topic="t1", queue_id=1)).queue_offset == 200

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from processes import Cluster
+from processes import Cluster, until
+from spark.topics import confirmed
 from storekit import NOW, OPTIONS, make_draft
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
@@ -15,7 +16,7 @@ from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.latency import LatencyOptions, latency
 from whimbrel.spark.spans import OURS
 from whimbrel.store.store import MessageStore
-from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FRAME, SLAVE_APPEND
+from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FLUSH, FRAME, SLAVE_APPEND
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -173,6 +174,7 @@ def test_a_running_cluster_tells_the_same_of_its_log(spark: Any, cluster: Cluste
         admin.create_topic("aged", queues=2)
     with Producer(cluster.endpoint) as producer:
         producer.send_batch([Message(topic="aged", body=b"x") for _ in range(50)])
+    confirmed(cluster)
     source = {"servers": cluster.endpoint, "subscribe": "aged"}
     (row,) = rows(latency(spark, LatencyOptions(source=source, per_s=86_400 * 7)))
     assert (row["topic"], row["messages"], row["negative"]) == ("aged", 50, 0)
@@ -191,6 +193,8 @@ def test_what_real_processes_trace_has_every_stage_of_replication(spark: Any, tm
         with Producer(running.endpoint) as producer:
             for _ in range(40):
                 producer.send(Message(topic="traced", body=b"x" * 1000))
+        spans = traces / "all.jsonl"
+        until(lambda: spans.exists() and FLUSH in spans.read_text(), timeout=30, what="a span of a flush")
         assert set(running.stop().values()) == {0}
     found = rows(latency(spark, LatencyOptions(spans=str(traces), topics=("traced",))))
     assert {r["stage"] for r in found} == {"create", *OURS.values()}

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from processes import COMMAND, Cluster, environment
-from spark.test_batch import fill
+from spark.topics import fill
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
 from whimbrel.rpc.bulk_calls import describe_queues, open_bulk_channel
 from whimbrel.rpc.calls import perform_blocking
 from whimbrel.spark.jobs import JobError
+from whimbrel.spark.jobs.archive import ArchiveOptions, archive
 from whimbrel.spark.jobs.replay import ReplayOptions, Source, replay
 from whimbrel.store.codec import RecordDraft, format_properties, pack_host
 from whimbrel.store.options import StoreOptions
@@ -167,6 +168,32 @@ def fields(options: ReplayOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in options.__dataclass_fields__}
 
 
+def test_an_archive_comes_back_equal_into_an_empty_topic(spark: Any, target: Cluster, tmp_path: Path) -> None:
+    root = old_store(tmp_path / "old")
+    archive(
+        spark, ArchiveOptions(root=tmp_path / "archive", source={"store": str(root), "subscribe": "kept"})
+    )
+    options = ReplayOptions(
+        endpoint=target.endpoint,
+        source=Source(archive=str(tmp_path / "archive"), topic="kept"),
+        to="kept-archived",
+        create=True,
+    )
+    assert totals(replay(spark, options).collect()) == (97, 95, 0, 1)
+    before = [
+        row | {"topic": "kept-archived", "sysFlag": row["sysFlag"] & 0x701}
+        for row in kept(spark, "kept", archive=str(tmp_path / "archive"))
+        if "big" not in row["properties"] and "DELAY" not in row["properties"] and row["sysFlag"] & 0xC != 0x4
+    ]
+    assert before == [
+        row | {"topic": "kept-archived", "sysFlag": row["sysFlag"] & 0x701}
+        for row in kept(spark, "kept", store=str(root))
+        if "big" not in row["properties"] and "DELAY" not in row["properties"] and row["sysFlag"] & 0xC != 0x4
+    ]
+    assert kept(spark, "kept-archived", servers=target.endpoint) == before
+    assert totals(replay(spark, options).collect()) == (97, 0, 95, 1)
+
+
 def test_another_range_that_leaves_messages_out_is_a_finding(
     spark: Any, cluster: Cluster, target: Cluster
 ) -> None:
@@ -252,14 +279,14 @@ def test_a_driver_killed_in_the_middle_leaves_a_job_that_can_be_run_again(
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     total = 1500
-    fill(cluster, "killed", total, queues=3)
+    fill(cluster, "halfway", total, queues=3)
     words = [
-        "spark", "replay", "--servers", cluster.endpoint, "--topic", "killed", "--endpoint", target.endpoint,
-        "--to", "killed-again", "--create", "--rate", "400", "--spark-master", "local[2]", "-o", "json",
+        "spark", "replay", "--servers", cluster.endpoint, "--topic", "halfway", "--endpoint", target.endpoint,
+        "--to", "halfway-again", "--create", "--rate", "400", "--spark-master", "local[2]", "-o", "json",
     ]  # fmt: skip
     log = tmp_path / "driver.log"
     for _ in range(KILLS):
-        before = ends(target, "killed-again")
+        before = ends(target, "halfway-again")
         with log.open("ab") as output:
             driver = subprocess.Popen(
                 [sys.executable, "-c", COMMAND, *words], env=environment(), stdout=output, stderr=output,
@@ -268,18 +295,18 @@ def test_a_driver_killed_in_the_middle_leaves_a_job_that_can_be_run_again(
         goal = before + chance.randrange(50, 400)
         deadline = time.monotonic() + 120
         try:
-            while ends(target, "killed-again") < goal and driver.poll() is None:
+            while ends(target, "halfway-again") < goal and driver.poll() is None:
                 assert time.monotonic() < deadline, log.read_text()[-2000:]
                 time.sleep(0.1)
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
-    stored = ends(target, "killed-again")
+    stored = ends(target, "halfway-again")
     assert 0 < stored < total, f"seed {seed}: {log.read_text()[-2000:]}"
     options = ReplayOptions(
         endpoint=target.endpoint,
-        source=Source(servers=cluster.endpoint, topic="killed"),
-        to="killed-again",
+        source=Source(servers=cluster.endpoint, topic="halfway"),
+        to="halfway-again",
     )
     rows = replay(spark, options).collect()
     assert totals(rows)[1:3] == (total - stored, stored), f"seed {seed}"
@@ -290,4 +317,4 @@ def test_a_driver_killed_in_the_middle_leaves_a_job_that_can_be_run_again(
         frame = reader.load().orderBy("queueId", "queueOffset")
         return [(row["queueId"], bytes(row["body"])) for row in frame.select("queueId", "body").collect()]
 
-    assert bodies(target.endpoint, "killed-again") == bodies(cluster.endpoint, "killed"), f"seed {seed}"
+    assert bodies(target.endpoint, "halfway-again") == bodies(cluster.endpoint, "halfway"), f"seed {seed}"

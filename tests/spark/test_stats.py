@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from processes import Cluster
+from spark.topics import confirmed
 from storekit import OPTIONS, make_draft
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
@@ -92,6 +93,7 @@ def test_a_running_cluster_is_counted_and_a_topic_without_messages_is_no_row(
     with Producer(cluster.endpoint) as producer:
         for _ in range(3):
             producer.send_batch([Message(topic="stats-some", body=b"x" * 100) for _ in range(20)])
+    confirmed(cluster)
     source = {"servers": cluster.endpoint, "subscribe": "stats-some,stats-none"}
     found = rows(stats(spark, StatsOptions(source=source, by="topic")))
     assert [(r["topic"], r["messages"]) for r in found] == [("stats-some", 60)]

@@ -15,7 +15,7 @@ import pytest
 
 import provenance
 from processes import Cluster, environment, until
-from spark.test_batch import fill
+from spark.topics import fill
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from processes import Cluster, environment, until
-from spark.test_batch import fill
+from spark.topics import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -71,7 +71,17 @@ def verify(root: Path, *, index_slots: int = 0) -> list[Damage]:
     except (StoreError, ValueError, OSError) as error:
         return [*damages, Damage(root / "index", 0, str(error))]
     try:
-        return damages + list(Derived(view, queues, index).verify())
+        crowded = [
+            Damage(
+                file.path,
+                0,
+                f"it counts {file.count} entries, and has room for {file.entries}: its header is damaged, or it"
+                " has another number of slots (--index-slots)",
+            )
+            for file in index.files
+            if file.count > file.entries
+        ]
+        return damages + (crowded or list(Derived(view, queues, index).verify()))
     finally:
         index.close()
 

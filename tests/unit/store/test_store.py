@@ -412,3 +412,16 @@ def test_a_key_that_its_slot_does_not_lead_to_is_missing(tmp_path: Path) -> None
     path.write_bytes(data)
     (damage,) = verify(tmp_path / "s")
     assert "a key of a record is missing" in damage.what
+
+
+def test_another_number_of_slots_is_told_and_not_stumbled_over(tmp_path: Path) -> None:
+    store = open_master(tmp_path / "s")
+    for number in range(180):
+        store.append(make_draft(number))
+    while store.indexer.step(store.written):
+        pass
+    store.close()
+    assert verify(tmp_path / "s", index_slots=OPTIONS.index_slots) == []
+    (damage, *_) = verify(tmp_path / "s", index_slots=OPTIONS.index_slots + 500)
+    assert damage.path.parent.name == "index"
+    assert "--index-slots" in damage.what

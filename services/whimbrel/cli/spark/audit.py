@@ -17,7 +17,7 @@ __all__ = ["EXAMPLES", "audit"]
 EXAMPLES = examples(
     "whimbrel spark audit --master ./store-master --slave ./store-slave",
     "whimbrel spark audit --master 127.0.0.1:8091 --slave 127.0.0.1:8092 --known ./checksums",
-    "whimbrel spark audit --endpoint 127.0.0.1:8080 --broker broker-a",
+    "whimbrel spark audit --endpoint 127.0.0.1:8081 --broker broker-a",
     "whimbrel spark audit --master ./store-master --slave ./store-slave --deep -o json",
 )
 

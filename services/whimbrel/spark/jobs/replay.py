@@ -43,7 +43,7 @@ QUEUES_MAX = 10_000  # of one run: where each goes is part of the plan
 HEAD = "topic string, brokerName string, queueId int, queueOffset bigint, storeTimestamp timestamp"
 WHOLE = (
     f"{HEAD}, msgId string, bornTimestamp timestamp, bornHost string, flag int, sysFlag int,"
-    " reconsumeTimes int, properties binary, body binary"
+    " reconsumeTimes int, propertiesText binary, body binary"
 )
 
 Bound = int | datetime | None
@@ -138,23 +138,12 @@ def rows_of(session: "SparkSession", source: Source, *, head_only: bool = False)
         raise JobError("name one source: --archive ROOT, --store DIRECTORY, or --servers HOST:PORT")
     reader = session.read.format("whimbrel").option(given[0], getattr(source, given[0]))
     reader = reader.option("decompress", "false")
-    if source.archive:
-        frame = reader.load()
-        if source.topic:
-            frame = frame.filter(F.col("topic") == source.topic)
-        elif source.pattern:
-            frame = frame.filter(F.col("topic").rlike(f"^(?:{source.pattern})$"))
-        names = [part.split()[0] for part in HEAD.split(", ")]
-        return frame.select(*names) if head_only else frame.select(*names, *COLUMNS[4:], "reconsumeTimes")
-    reader = reader.option("properties", "raw")
     if source.topic:
         reader = reader.option("subscribe", source.topic)
     elif source.pattern or source.servers:
         reader = reader.option("subscribePattern", source.pattern or ".*")
         reader = reader.option("includeSystemTopics", str(bool(source.pattern)).lower())
-    if head_only:
-        return reader.schema(HEAD).load()
-    return reader.schema(WHOLE).load().withColumnRenamed("properties", "propertiesText")
+    return reader.schema(HEAD if head_only else WHOLE).load()
 
 
 def within(frame: "DataFrame", first: Bound, until: Bound) -> "DataFrame":
