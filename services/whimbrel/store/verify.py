@@ -75,7 +75,7 @@ def verify(root: Path, *, index_slots: int = 0) -> list[Damage]:
             Damage(
                 file.path,
                 0,
-                f"it counts {file.count} entries, and has room for {file.entries}: its header is damaged, or it"
+                f"it counts {file.count} entries and has room for {file.entries}: its header is damaged, or it"
                 " has another number of slots (--index-slots)",
             )
             for file in index.files
