@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=problem))
 
 
+# Sessions live for seconds here: what the second compiler would gain, it costs many times over.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
@@ -47,6 +49,7 @@ def spark() -> Iterator[Any]:
     if problem := spark_problem():
         pytest.fail(f"REQUIRE_SPARK is set, and {problem}")
     os.environ["PYTHONPATH"] = str(SERVICES)  # of the workers
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA)
     running = session("local[2,3]", **SETTINGS)
     running.sparkContext.setLogLevel("ERROR")
     yield running

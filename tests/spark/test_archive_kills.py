@@ -44,7 +44,7 @@ too, when none stood there twice.
 
 KILLS = int(os.environ.get("WHIMBREL_SOAK_KILLS", "3"))
 ROWS_PER_BATCH = 250
-BATCHES_PER_KILL = 6
+BATCHES_PER_KILL = 4
 DELAY_S_MAX = 1.5  # two or three batches
 
 

@@ -182,7 +182,7 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(
 ) -> None:
     seed = provenance.seed()
     chance = random.Random(seed)
-    total = 20_000
+    total = 10_000
     fill(cluster, "killed", total, queues=8)
     driver = Path(__file__).with_name("driver.py")
     command = [sys.executable, str(driver), cluster.endpoint, "killed", str(tmp_path), "500"]

@@ -75,8 +75,8 @@ def verify(root: Path, *, index_slots: int = 0) -> list[Damage]:
             Damage(
                 file.path,
                 0,
-                f"it counts {file.count} entries and has room for {file.entries}: its header is damaged, or it"
-                " has another number of slots (--index-slots)",
+                f"it counts {file.count} entries and has room for {file.entries}: its header is damaged,"
+                " or it has another number of slots (--index-slots)",
             )
             for file in index.files
             if file.count > file.entries
