@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whimbrel.cli.endpoint import resolve_endpoint
 from whimbrel.cli.output import Format, body_fields, emit, note, time_text
+from whimbrel.errors import ClientError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +31,7 @@ __all__ = [
     "ConfigOption",
     "MasterOption",
     "WriteOption",
+    "endpoint_or_exit",
     "run_job",
     "sentence_of",
     "session_for",
@@ -93,6 +96,19 @@ def run_job(
     if findings:
         note(f"{findings} finding{'s' if findings > 1 else ''}")
     raise typer.Exit(FINDINGS if findings else 0)
+
+
+def endpoint_or_exit(given: str) -> str:
+    """Return the nameserver to ask, as `--endpoint` says; leave as a job that could not run if there is none.
+
+    Raises:
+        typer.Exit: no cluster is named, and none runs.
+    """
+    try:
+        return resolve_endpoint(given)
+    except ClientError as error:
+        note(f"whimbrel: {error}")
+        raise typer.Exit(COULD_NOT_RUN) from error
 
 
 @contextlib.contextmanager
