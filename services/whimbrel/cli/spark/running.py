@@ -39,6 +39,7 @@ __all__ = [
 
 ROWS_MAX = 100_000  # of a report: it is a table to be read, and comes to the driver
 ROWS_SHOWN_MAX = 500  # by a table; -o json has all
+SILENT = Path(__file__).with_name("log4j2.properties")
 FINDINGS, COULD_NOT_RUN, INTERRUPTED = 1, 2, 130
 
 MasterOption = Annotated[
@@ -132,11 +133,10 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
         raise ImportError(f'{", ".join(missing)} is missing: jobs need pip install "whimbrel[spark]"')
     from whimbrel.spark import session
 
+    if not master.startswith("sc://"):
+        settings.setdefault("spark.driver.extraJavaOptions", f'"-Dlog4j2.configurationFile={SILENT}"')
     running = session(master, **settings)
     try:
-        if not master.startswith("sc://"):
-            # What goes wrong is raised, and told in one sentence; Spark would print traces of it as well.
-            running.sparkContext.setLogLevel("OFF")
         yield running
     finally:
         running.stop()
