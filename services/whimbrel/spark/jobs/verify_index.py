@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.spark.auditing.compared import Row
 from whimbrel.spark.auditing.derived import DerivedView, view_of
+from whimbrel.spark.auditing.findings import bytes_text
 from whimbrel.spark.auditing.index import index_rows
 from whimbrel.spark.auditing.queues import queue_rows
 from whimbrel.spark.auditing.spread import asked
@@ -88,7 +89,7 @@ def report(session: "SparkSession", options: VerifyOptions, tell: Tell) -> list[
     """Return the rows."""
     view = asked(session, [(options.store, options.index_slots)], look)[0]
     splits = view.splits(options.split_bytes, view.begin, view.end)
-    tell(f"{view.root}: {(view.end - view.begin) / (1 << 30):.2f} GiB of log, {len(view.queues)} queue files")
+    tell(f"{view.root}: {bytes_text(view.end - view.begin)} of log, {len(view.queues)} queue files")
     return [*queue_rows(session, view, splits, tell), *index_rows(session, view, splits, tell)]
 
 
