@@ -69,7 +69,7 @@ def examples(*lines: str) -> str:
 
 def _examples_of(module: ModuleType, name: str) -> str | None:
     """Return the examples of a command's module: NAME_EXAMPLES, else EXAMPLES."""
-    own = getattr(module, f"{name.upper()}_EXAMPLES", None)
+    own = getattr(module, f"{name.upper().replace('-', '_')}_EXAMPLES", None)
     found = getattr(module, "EXAMPLES", None) if own is None else own
     return found if isinstance(found, str) else None
 

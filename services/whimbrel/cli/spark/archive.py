@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,7 +112,7 @@ def archive(
     source: dict[str, str] = pairs("--option", option)
     if not check:
         source |= {"subscribe": topic} if topic else {"subscribePattern": pattern}
-        source |= {"store": str(store)} if store is not None else {"servers": resolve_endpoint(endpoint)}
+        source |= {"store": str(store)} if store is not None else {"servers": endpoint_or_exit(endpoint)}
     properties = tuple(pairs("--catalog", catalog).items())
 
     def job(session: "SparkSession") -> "DataFrame":

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.spark.replay import BrokerOption, bound_of, brokers_of
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +81,7 @@ def dlq(
     at = since_of(since, datetime.now(UTC))
     pairs = brokers_of(broker)
     only_files = (archive or store) and not replay_to
-    cluster = "" if only_files else resolve_endpoint(endpoint)
+    cluster = "" if only_files else endpoint_or_exit(endpoint)
 
     def job(session: "SparkSession") -> "DataFrame":
         from whimbrel.spark.jobs import dlq as module

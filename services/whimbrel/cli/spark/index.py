@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REBUILD_INDEX_EXAMPLES", "VERIFY_INDEX_EXAMPLES", "rebuild_index", "verify_index"]
 
-VERIFY_INDEX_EXAMPLES = EXAMPLES = examples(
+VERIFY_INDEX_EXAMPLES = examples(
     "whimbrel spark verify-index ./store", "whimbrel spark verify-index ./store -o json"
 )
 REBUILD_INDEX_EXAMPLES = examples("whimbrel spark rebuild-index ./store --to ./rebuilt")

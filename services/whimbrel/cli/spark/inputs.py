@@ -10,10 +10,8 @@ from typing import Annotated
 
 import typer
 
-from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
-from whimbrel.cli.output import note
-from whimbrel.cli.spark.running import COULD_NOT_RUN
-from whimbrel.errors import ClientError
+from whimbrel.cli.endpoint import EndpointOption
+from whimbrel.cli.spark.running import endpoint_or_exit
 
 __all__ = [
     "ArchiveOption",
@@ -23,7 +21,6 @@ __all__ = [
     "StoreOption",
     "TopicOption",
     "checked_page",
-    "endpoint_or_exit",
     "parse_duration",
     "source_options",
     "topic_names",
@@ -99,19 +96,6 @@ def source_options(
     if archive:
         return {"archive": archive, **chosen}
     return {"servers": endpoint_or_exit(endpoint), **chosen}
-
-
-def endpoint_or_exit(given: str) -> str:
-    """Return the nameserver to ask, as `--endpoint` says; leave as a job that could not run if there is none.
-
-    Raises:
-        typer.Exit: no cluster is named, and none runs.
-    """
-    try:
-        return resolve_endpoint(given)
-    except ClientError as error:
-        note(f"whimbrel: {error}")
-        raise typer.Exit(COULD_NOT_RUN) from error
 
 
 def topic_names(topics: list[str] | None) -> tuple[str, ...]:

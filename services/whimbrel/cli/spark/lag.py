@@ -21,11 +21,17 @@ from whimbrel.cli.spark.inputs import (
     HtmlOption,
     TopicOption,
     checked_page,
-    endpoint_or_exit,
     parse_duration,
     topic_names,
 )
-from whimbrel.cli.spark.running import COULD_NOT_RUN, ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import (
+    COULD_NOT_RUN,
+    ConfigOption,
+    MasterOption,
+    WriteOption,
+    endpoint_or_exit,
+    run_job,
+)
 from whimbrel.errors import WhimbrelError
 
 __all__ = ["EXAMPLES", "lag"]

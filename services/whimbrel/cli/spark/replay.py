@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +106,7 @@ def replay(
     """
     bounds = bound_of(first, "--from"), bound_of(until, "--until")
     pairs = brokers_of(broker)
-    target = resolve_endpoint(endpoint)
+    target = endpoint_or_exit(endpoint)
 
     def job(session: "SparkSession") -> "DataFrame":
         from whimbrel.spark.jobs import replay as module

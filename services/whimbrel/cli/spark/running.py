@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whimbrel.cli.endpoint import resolve_endpoint
 from whimbrel.cli.output import Format, body_fields, emit, note, time_text
+from whimbrel.errors import ClientError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +31,7 @@ __all__ = [
     "ConfigOption",
     "MasterOption",
     "WriteOption",
+    "endpoint_or_exit",
     "run_job",
     "sentence_of",
     "session_for",
@@ -36,6 +39,7 @@ __all__ = [
 
 ROWS_MAX = 100_000  # of a report: it is a table to be read, and comes to the driver
 ROWS_SHOWN_MAX = 500  # by a table; -o json has all
+SILENT = Path(__file__).with_name("log4j2.properties")
 FINDINGS, COULD_NOT_RUN, INTERRUPTED = 1, 2, 130
 
 MasterOption = Annotated[
@@ -95,6 +99,19 @@ def run_job(
     raise typer.Exit(FINDINGS if findings else 0)
 
 
+def endpoint_or_exit(given: str) -> str:
+    """Return the nameserver to ask, as `--endpoint` says; leave as a job that could not run if there is none.
+
+    Raises:
+        typer.Exit: no cluster is named, and none runs.
+    """
+    try:
+        return resolve_endpoint(given)
+    except ClientError as error:
+        note(f"whimbrel: {error}")
+        raise typer.Exit(COULD_NOT_RUN) from error
+
+
 @contextlib.contextmanager
 def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSession]":
     """Give a session, stopped at the end.
@@ -116,11 +133,10 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
         raise ImportError(f'{", ".join(missing)} is missing: jobs need pip install "whimbrel[spark]"')
     from whimbrel.spark import session
 
+    if not master.startswith("sc://"):
+        settings.setdefault("spark.driver.extraJavaOptions", f'"-Dlog4j2.configurationFile={SILENT}"')
     running = session(master, **settings)
     try:
-        if not master.startswith("sc://"):
-            # What goes wrong is raised, and told in one sentence; Spark would print traces of it as well.
-            running.sparkContext.setLogLevel("OFF")
         yield running
     finally:
         running.stop()

@@ -12,5 +12,8 @@ findings.py    from compared chunks to what a person reads                      
 entries.py     records of a log as the entries they should have in queues and index        pure
 sums.py        many entries as a few numbers, so that equal parts need no further look     pure
 derived.py     queues and index as they are on disk                                        reads
+compared.py    what the next two share
+queues.py      queues against the log, by sums, then by entry                              reads
+index.py       index files likewise                                                        reads
 written.py     queue and index files, written anew                                         writes
 """

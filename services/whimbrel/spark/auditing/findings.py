@@ -22,7 +22,7 @@ from whimbrel.spark.auditing.differences import SINGLE_MAX, Difference
 from whimbrel.spark.auditing.members import Look
 from whimbrel.spark.auditing.ranges import Span
 
-__all__ = ["COLUMNS", "SCHEMA", "Counts", "Line", "record_lines", "segment_lines"]
+__all__ = ["COLUMNS", "SCHEMA", "Counts", "Line", "bytes_text", "record_lines", "segment_lines"]
 
 SCHEMA = (
     "slave string, segment long, equal int, differs int, short int, missing int, state string,"

@@ -20,7 +20,15 @@ import pyarrow as pa
 from whimbrel.spark.auditing import checksums
 from whimbrel.spark.auditing.checksums import CHUNK_BYTES, Checksums, sum_up
 from whimbrel.spark.auditing.differences import Difference, Side, differences, extra
-from whimbrel.spark.auditing.findings import SCHEMA, Counts, Line, general, record_lines, segment_lines
+from whimbrel.spark.auditing.findings import (
+    SCHEMA,
+    Counts,
+    Line,
+    bytes_text,
+    general,
+    record_lines,
+    segment_lines,
+)
 from whimbrel.spark.auditing.known import Known, KnownFile
 from whimbrel.spark.auditing.members import Look, Member, agreed_size, bytes_between, look
 from whimbrel.spark.auditing.ranges import Part, Span, parts_of, span_of
@@ -112,7 +120,7 @@ def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -
         span_of(master, slave) if slave.file_size == master.file_size else Span(0, 0) for slave in slaves
     ]
     compared = sum(span.end - span.begin for span in spans)
-    tell(f"comparing {compared / (1 << 30):.2f} GiB of {len(slaves)} slave{'s' if len(slaves) > 1 else ''}")
+    tell(f"comparing {bytes_text(compared)} of {len(slaves)} slave{'s' if len(slaves) > 1 else ''}")
     sums = summed(session, looks, parts_of(spans, file_size) if file_size else [], file_size, options, tell)
     try:
         counts = counted(sums, len(slaves))

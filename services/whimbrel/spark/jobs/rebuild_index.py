@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from whimbrel.spark.auditing.derived import DerivedView, scan, view_of
 from whimbrel.spark.auditing.entries import keys_of, units_of
+from whimbrel.spark.auditing.findings import bytes_text
 from whimbrel.spark.auditing.spread import asked, spread
 from whimbrel.spark.auditing.written import (
     Entry,
@@ -119,7 +120,7 @@ def rebuild_index(session: "SparkSession", options: RebuildOptions, tell: Tell =
     """
     view = asked(session, [options], look)[0]
     splits = view.splits(options.split_bytes, view.begin, view.end)
-    tell(f"{view.root}: {(view.end - view.begin) / (1 << 30):.2f} GiB of log")
+    tell(f"{view.root}: {bytes_text(view.end - view.begin)} of log")
     rows = queues(session, view, splits, options)
     tell(f"{len(rows)} queues are written")
     rows += index(session, view, splits, options)
