@@ -11,6 +11,7 @@ Progress goes to standard error: Spark's bar of stages where that is a terminal,
 import contextlib
 import logging
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -78,7 +79,6 @@ def run_job(
     Raises:
         typer.Exit: always.
     """
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         with session_for(master, config) as session:
             frame = job(session)
@@ -97,6 +97,14 @@ def run_job(
     if findings:
         note(f"{findings} finding{'s' if findings > 1 else ''}")
     raise typer.Exit(FINDINGS if findings else 0)
+
+
+def keep_gateway_quiet() -> None:
+    """Let warnings of ours through, and nothing of the gateway to Java: it logs the calls that Ctrl-C ends."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: record.name != "root")  # where the gateway logs as well
+    logging.getLogger().addHandler(handler)
 
 
 def endpoint_or_exit(given: str) -> str:
@@ -133,9 +141,12 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
         raise ImportError(f'{", ".join(missing)} is missing: jobs need pip install "whimbrel[spark]"')
     from whimbrel.spark import session
 
+    keep_gateway_quiet()
     if not master.startswith("sc://"):
         settings.setdefault("spark.driver.extraJavaOptions", f'"-Dlog4j2.configurationFile={SILENT}"')
     running = session(master, **settings)
+    # PySpark's own handler calls Java from within a call to Java; stopping the session ends its jobs as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield running
     finally:
