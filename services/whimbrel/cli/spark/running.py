@@ -13,6 +13,7 @@ import logging
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from importlib.util import find_spec
@@ -100,7 +101,7 @@ def run_job(
 
 
 def keep_gateway_quiet() -> None:
-    """Let warnings of ours through, and nothing of the gateway to Java: it logs the calls that Ctrl-C ends."""
+    """Let our warnings through, and nothing of the gateway to Java: it logs the calls that Ctrl-C ends."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     handler = logging.StreamHandler()
     handler.addFilter(lambda record: record.name != "root")  # where the gateway logs as well
@@ -150,7 +151,9 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
     try:
         yield running
     finally:
-        running.stop()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # after Ctrl-C, its JVM may be gone before
+            running.stop()
 
 
 def sentence_of(error: BaseException) -> str:
