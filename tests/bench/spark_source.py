@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
@@ -28,6 +27,7 @@ from typing import Any
 
 from bench.bulk_reading import SIZES, measure
 from processes import Cluster
+from provenance import commit
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark import session
@@ -196,12 +196,6 @@ def micro_batches(spark: Any, root: Path) -> None:
             print(f"| {queues} | {len(durations)} | {medians[-1]:.0f} | {ratio:.2f} |", flush=True)
 
 
-def commit() -> str:
-    """Return what is measured."""
-    asked = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -213,7 +207,11 @@ def main() -> None:
     try:
         spark = session(
             "local[2]",
-            **{"spark.driver.memory": "4g", "spark.sql.streaming.numRecentProgressUpdates": "1000"},
+            **{
+                "spark.driver.memory": "4g",
+                "spark.sql.streaming.numRecentProgressUpdates": "1000",
+                "spark.ui.showConsoleProgress": "false",
+            },
         )
         spark.sparkContext.setLogLevel("OFF")
         try:

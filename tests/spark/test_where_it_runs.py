@@ -35,20 +35,23 @@ def bare() -> dict[str, str]:
     return environment() | {"PATH": os.pathsep.join(folders), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def run(master: str, cluster: Cluster, topic: str, folder: Path) -> dict[str, list[int]]:
+def run(master: str, cluster: Cluster, topic: str, folder: Path) -> dict[str, list[Any]]:
     """Run the program and return what it saw."""
-    command = [sys.executable, str(PROGRAM), master, cluster.endpoint, topic, str(cluster.master.store)]
+    command = [sys.executable, str(PROGRAM), master, cluster.endpoint, topic]
+    stores = [str(cluster.master.store), str(cluster.slaves[0].store)]
     done = subprocess.run(
-        [*command, str(folder)], env=bare(), capture_output=True, text=True, timeout=240, check=False
+        [*command, *stores, str(folder)], env=bare(), capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, list[int]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, list[Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def check(found: dict[str, list[int]]) -> None:
+def check(found: dict[str, list[Any]]) -> None:
     assert found["batch"][0] == MESSAGES
-    assert found["batch"] == found["store"] == found["stream"]
+    assert found["batch"] == found["store"] == found["stream"] == found["archive"]
+    findings, equal = found["audit"]
+    assert findings == [] and equal > 0
 
 
 @contextlib.contextmanager
