@@ -99,8 +99,9 @@ logs: setup ## follow its logs
 bench: setup ## tables of our figures beside a real RocketMQ's and the machine's limits (takes an hour)
 	$(PY) bench/run.py $(BENCH)
 
-bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet and to PullMessage (ten minutes)
+bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet and to PullMessage; and the jobs (ten minutes)
 	PYTHONPATH=services:tests $(PY) tests/bench/spark_source.py $(BENCH)
+	PYTHONPATH=services:tests $(PY) tests/bench/spark_jobs.py
 
 wheel: setup ## build the wheel, install it into an empty environment and run `whimbrel dev` there
 	$(PY) -m pytest -q -m "" tests/integration/test_dev_wheel.py
