@@ -68,9 +68,9 @@ def cpu_s() -> float:
     return total * TICK_S
 
 
-def fill(root: Path, body_bytes: int, records: int) -> None:
+def fill(root: Path, body_bytes: int, records: int, *, indexed: bool = False) -> None:
     """Make a store of messages with five properties in 24 queues."""
-    options = StoreOptions(commitlog_file_size=FILE_SIZE, index_enabled=False, prefault_bytes=0)
+    options = StoreOptions(commitlog_file_size=FILE_SIZE, index_enabled=indexed, prefault_bytes=0)
     store = MessageStore.open_master(root, options, clock=lambda: int(time.time() * 1000))
     chance = random.Random(1)
     host = pack_host("10.0.0.1", 40_000)
@@ -93,6 +93,8 @@ def fill(root: Path, body_bytes: int, records: int) -> None:
             store_host=host,
         )
         store.append(draft)
+    while indexed and store.indexer.step(store.written):
+        pass
     store.close()
 
 
