@@ -1,0 +1,902 @@
+"""One connection of HTTP/2, of either side (RFC 9113): bytes in, events out, bytes out. Pure.
+
+    receive(bytes) ──► frames ──► rules of the connection and of a stream ──► events      Headers, Data, Reset ...
+    send_headers, send_data, reset ... ──► windows ──► frames ──► take() ──► bytes
+
+    a stream          HEADERS ──► open ──(END_STREAM)──► half closed ──(END_STREAM)──► gone
+                        any of them ──(RST_STREAM, an error of the stream)──► gone
+
+What a peer does wrong ends one stream (RST_STREAM, and a `Reset` for who held it) or the connection (GOAWAY;
+`error` says why, and nothing is taken any more). Nothing else comes of it: no exception leaves `receive`.
+
+**Flow control.** Data that may not be sent yet waits in its stream, in order, trailers behind it; windows that
+grow let it go, and `Drained` tells when a stream that had to wait has nothing left. What was received is
+given back by `consumed`, when half of a window is used up. So who does not consume stops its peer.
+
+**Bounds** (`Limits`): streams at a time, a header block's and list's bytes, a frame's bytes, resets, pings,
+settings and empty frames in `WINDOW_S` seconds of the clock that the caller reads. Of streams that are gone,
+`GONE_KEPT` are remembered, so that late frames to those that were reset here are let pass in silence.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from whimbrel.rpc.http2.hpack import Decoder, Field, HpackError, ListTooLarge, value_of
+
+__all__ = [
+    "PREFACE",
+    "Code",
+    "Connection",
+    "Data",
+    "Drained",
+    "Event",
+    "GoAway",
+    "Headers",
+    "Limits",
+    "Pong",
+    "ProtocolError",
+    "Reset",
+    "Stream",
+]
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
+HEADER_TABLE_SIZE, ENABLE_PUSH, STREAMS_MAX, INITIAL_WINDOW, FRAME_MAX, LIST_MAX = range(1, 7)
+
+HEAD = Struct(">BHBBI")  # length in two parts, type, flags, stream
+HEAD_BYTES = 9
+SETTING = Struct(">HI")
+U32 = Struct(">I")
+TWO_U32 = Struct(">II")
+
+WINDOW_DEFAULT = 65_535
+WINDOW_MAX = 2**31 - 1
+STREAM_ID_MAX = 2**31 - 1
+FRAME_BYTES_DEFAULT = 16_384
+FRAME_BYTES_LIMIT = 2**24 - 1
+GONE_KEPT = 256
+WINDOW_S = 10.0
+NAMES_KEPT = 4096
+DEBUG_BYTES_MAX = 256
+
+NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+OF_CONNECTIONS = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
+)
+WITH_RULES = frozenset((b"te", b"content-length"))
+DIGITS_MAX = 18
+REQUEST_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
+REQUIRED = 3  # of them: method, scheme and path
+
+
+class Code(IntEnum):
+    """Why a stream or a connection ends."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ProtocolError(Exception):
+    """What a peer did wrong; it ends the connection."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class StreamError(Exception):
+    """What a peer did wrong with one stream; it ends that."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may do.
+
+    Attributes:
+        streams: open at a time.
+        window: bytes of a stream that may be received and not be consumed.
+        connection_window: of all streams.
+        frame: bytes of a frame.
+        block: bytes of a header block, over all of its frames.
+        header_list: bytes of its fields, decoded.
+        resets, pings, settings, empty: in WINDOW_S seconds; empty are frames that carry nothing forward.
+    """
+
+    streams: int = 1024
+    window: int = 1 << 20
+    connection_window: int = 64 << 20
+    frame: int = 1 << 20
+    block: int = 32 << 10
+    header_list: int = 16 << 10
+    resets: int = 20_000
+    pings: int = 20_000
+    settings: int = 200
+    empty: int = 2000
+
+
+class Stream:
+    """One stream.
+
+    Attributes:
+        app: for who uses the connection.
+        waiting: what may not be sent yet: (bytes, None) of data, or (block, True) of trailers.
+        waiting_bytes: of the data in it.
+        ends: the last of it ends the stream.
+        received: bytes of data; `declared`: by content-length, -1 for none.
+        unread: bytes that were not consumed; `owed`: those that were, and were not given back yet.
+    """
+
+    __slots__ = (
+        "app", "declared", "ends", "headers_received", "id", "local_closed", "owed", "received",
+        "receive_window", "remote_closed", "send_window", "unread", "waiting", "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(self, number: int, send_window: int, receive_window: int) -> None:
+        self.id = number
+        self.app: object = None
+        self.send_window, self.receive_window = send_window, receive_window
+        self.local_closed = self.remote_closed = self.headers_received = False
+        self.received, self.declared = 0, -1
+        self.unread = self.owed = 0
+        self.waiting: deque[tuple[bytes, bool]] | None = None
+        self.waiting_bytes = 0
+        self.ends = False
+
+
+@dataclass(slots=True)
+class Headers:
+    """Header fields: the first of a stream, or with `trailers` the last."""
+
+    stream: Stream
+    fields: list[Field]
+    ended: bool
+    trailers: bool
+
+
+@dataclass(slots=True)
+class Data:
+    """Data of a stream; `size` is what counts for the windows, and what `consumed` is to be given."""
+
+    stream: Stream
+    data: bytes
+    size: int
+    ended: bool
+
+
+@dataclass(slots=True)
+class Reset:
+    """A stream is gone before its end, by the peer or by what it did wrong."""
+
+    stream: Stream
+    code: int
+    by_peer: bool
+
+
+@dataclass(slots=True)
+class GoAway:
+    """The peer takes no new streams, and has seen none beyond `last_stream_id`."""
+
+    last_stream_id: int
+    code: int
+    debug: bytes
+
+
+@dataclass(slots=True)
+class Drained:
+    """A stream that had to wait for a window has sent everything."""
+
+    stream: Stream
+
+
+@dataclass(slots=True)
+class Pong:
+    """The answer to a ping."""
+
+    data: bytes
+
+
+Event = Headers | Data | Reset | GoAway | Drained | Pong
+
+
+class Connection:
+    """See the module.
+
+    Attributes:
+        streams: those that are not gone, by number.
+        error: why nothing is taken any more; None while all is well.
+        draining: new streams are refused: GOAWAY was sent.
+        peer_streams_max: how many streams this side may open at a time.
+    """
+
+    def __init__(self, *, server: bool, limits: Limits | None = None) -> None:
+        self.server = server
+        self.limits = limits = limits or Limits()
+        self.streams: dict[int, Stream] = {}
+        self.error: ProtocolError | None = None
+        self.draining = False
+        self.gone_away = False
+        self.out: list[bytes] = []
+        self.buffer = bytearray()
+        self.needed = 0
+        self.preface = PREFACE if server else b""
+        self.settled = False  # the peer's first SETTINGS came
+        self.decoder = Decoder(list_bytes_max=limits.header_list)
+        self.block: list[bytes] | None = None
+        self.block_bytes = self.block_flags = self.block_stream = 0
+        self.last_id = 0  # of the peer's streams
+        self.next_id = 2 if server else 1
+        self.gone: dict[int, bool] = {}  # by number: reset here
+        self.send_window = WINDOW_DEFAULT
+        self.receive_window = limits.connection_window
+        self.owed = 0
+        self.peer_window = WINDOW_DEFAULT
+        self.peer_frame = FRAME_BYTES_DEFAULT
+        self.peer_streams_max = WINDOW_MAX
+        self.blocked: dict[int, Stream] = {}  # streams with data that waits, in turn
+        self.counted_since = 0.0
+        self.resets = self.pings = self.settings_seen = self.empty = 0
+        self.handlers: tuple[Callable[[int, int, bytes, list[Event]], None], ...] = (
+            self.on_data, self.on_headers, self.on_priority, self.on_reset, self.on_settings, self.on_push,
+            self.on_ping, self.on_goaway, self.on_window_update, self.on_continuation,
+        )  # fmt: skip
+        self.open()
+
+    # What is sent first
+
+    def open(self) -> None:
+        """Send the preface of a client, the settings, and the connection's window."""
+        limits = self.limits
+        settings = [
+            (STREAMS_MAX, limits.streams),
+            (INITIAL_WINDOW, limits.window),
+            (FRAME_MAX, limits.frame),
+            (LIST_MAX, limits.header_list),
+        ]
+        if not self.server:
+            self.out.append(PREFACE)
+            settings[0] = (ENABLE_PUSH, 0)
+        self.frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings))
+        if limits.connection_window > WINDOW_DEFAULT:
+            self.frame(WINDOW_UPDATE, 0, 0, U32.pack(limits.connection_window - WINDOW_DEFAULT))
+
+    def take(self) -> bytes:
+        """Return what is to be written, and forget it."""
+        if not self.out:
+            return b""
+        data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
+        self.out.clear()
+        return data
+
+    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes = b"") -> None:
+        """Send a frame."""
+        length = len(payload)
+        self.out.append(HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream_id))
+        if length:
+            self.out.append(payload)
+
+    # Receiving
+
+    def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
+        """Take bytes of the peer; return what they mean.
+
+        Args:
+            data: as it came.
+            now: of any clock that does not go back, in seconds; floods are counted by it.
+        """
+        events: list[Event] = []
+        if self.error is not None:
+            return events
+        if now - self.counted_since >= WINDOW_S:
+            self.counted_since = now
+            self.resets = self.pings = self.settings_seen = self.empty = 0
+        if self.buffer:
+            self.buffer += data
+            if len(self.buffer) < self.needed:
+                return events
+            data = bytes(self.buffer)
+            self.buffer.clear()
+        try:
+            at = self.parse(data, events)
+        except ProtocolError as error:
+            self.fail(error)
+            return events
+        if at < len(data):
+            self.buffer += memoryview(data)[at:]
+        return events
+
+    def parse(self, data: bytes, events: list[Event]) -> int:
+        """Take the frames that are whole; return where they end."""
+        at, size = 0, len(data)
+        if self.preface:
+            begin = data[: len(self.preface)]
+            if not self.preface.startswith(begin):
+                raise ProtocolError(Code.PROTOCOL_ERROR, "this is no HTTP/2: the preface is another one")
+            if len(begin) < len(self.preface):
+                self.needed = len(self.preface)
+                return 0
+            at, self.preface = len(begin), b""
+        unpack, limit = HEAD.unpack_from, self.limits.frame
+        handlers = self.handlers
+        while size - at >= HEAD_BYTES:
+            high, low, kind, flags, stream_id = unpack(data, at)
+            length = high << 16 | low
+            stream_id &= STREAM_ID_MAX
+            if length > limit:
+                raise ProtocolError(
+                    Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, and {limit} are allowed"
+                )
+            end = at + HEAD_BYTES + length
+            if end > size:
+                self.needed = end - at
+                return at
+            payload = data[at + HEAD_BYTES : end]
+            at = end
+            if not self.settled and kind != SETTINGS:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            if self.block is not None and (kind != CONTINUATION or stream_id != self.block_stream):
+                raise ProtocolError(Code.PROTOCOL_ERROR, "another frame comes within a header block")
+            if kind >= len(handlers):
+                self.count_empty()
+                continue
+            try:
+                handlers[kind](flags, stream_id, payload, events)
+            except StreamError as error:
+                self.fail_stream(stream_id, error, events)
+        self.needed = HEAD_BYTES
+        return at
+
+    def fail(self, error: ProtocolError) -> None:
+        """End the connection."""
+        self.error = error
+        debug = str(error).encode()[:DEBUG_BYTES_MAX]
+        self.frame(GOAWAY, 0, 0, TWO_U32.pack(self.last_id if self.server else 0, error.code) + debug)
+        self.buffer.clear()
+        self.block = None
+
+    def fail_stream(self, stream_id: int, error: StreamError, events: list[Event]) -> None:
+        """End a stream; one that never was is answered all the same."""
+        stream = self.streams.get(stream_id)
+        self.count_reset()
+        self.frame(RST_STREAM, 0, stream_id, U32.pack(error.code))
+        if stream is None:
+            self.remember(stream_id, reset=True)
+            return
+        self.forget(stream, reset=True)
+        events.append(Reset(stream, error.code, by_peer=False))
+
+    def count_reset(self) -> None:
+        """Count a stream that ends before its time, by either side: both are a rapid reset's."""
+        self.resets += 1
+        if self.resets > self.limits.resets:
+            raise ProtocolError(
+                Code.ENHANCE_YOUR_CALM, f"more than {self.limits.resets} resets in {WINDOW_S} s"
+            )
+
+    def count_empty(self) -> None:
+        """Count a frame that carries nothing forward."""
+        self.empty += 1
+        if self.empty > self.limits.empty:
+            raise ProtocolError(
+                Code.ENHANCE_YOUR_CALM, f"more than {self.limits.empty} empty frames in {WINDOW_S} s"
+            )
+
+    def remember(self, stream_id: int, *, reset: bool) -> None:
+        """Keep in mind how a stream ended."""
+        gone = self.gone
+        gone[stream_id] = reset
+        if len(gone) > GONE_KEPT:
+            del gone[next(iter(gone))]
+
+    def forget(self, stream: Stream, *, reset: bool) -> None:
+        """Drop a stream, and give back what nobody will consume."""
+        self.streams.pop(stream.id, None)
+        self.blocked.pop(stream.id, None)
+        stream.local_closed = stream.remote_closed = True
+        stream.waiting, stream.waiting_bytes = None, 0
+        if stream.unread:
+            self.give_back(stream.unread)
+            stream.unread = 0
+        self.remember(stream.id, reset=reset)
+
+    # Frames of streams
+
+    def on_data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Take data."""
+        size = len(payload)
+        if not stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "DATA of no stream")
+        if flags & PADDED:
+            payload = unpadded(payload)
+        self.receive_window -= size
+        if self.receive_window < 0:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more data than the connection's window")
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.remote_closed:
+            self.give_back(size)
+            if stream is None:
+                self.check_gone(stream_id, "DATA")
+                if self.gone.get(stream_id):
+                    return  # it crossed our reset
+            raise StreamError(Code.STREAM_CLOSED, "DATA of a stream that has ended")
+        stream.receive_window -= size
+        ended = bool(flags & END_STREAM)
+        if stream.receive_window < 0:
+            self.give_back(size)
+            raise StreamError(Code.FLOW_CONTROL_ERROR, "more data than the stream's window")
+        if not stream.headers_received:
+            self.give_back(size)
+            raise StreamError(Code.PROTOCOL_ERROR, "DATA before HEADERS")
+        if not payload and not ended:
+            self.count_empty()
+        stream.received += len(payload)
+        stream.unread += size
+        if ended:
+            check_length(stream)
+            stream.remote_closed = True
+        events.append(Data(stream, payload, size, ended))
+        if ended and stream.local_closed:
+            self.forget_read(stream)
+
+    def forget_read(self, stream: Stream) -> None:
+        """Drop a stream whose both sides have ended; what it has unread is consumed later."""
+        self.streams.pop(stream.id, None)
+        self.blocked.pop(stream.id, None)
+        self.remember(stream.id, reset=False)
+
+    def check_gone(self, stream_id: int, what: str) -> None:
+        """Refuse a frame of a stream that never was."""
+        mine = stream_id % 2 == (0 if self.server else 1)
+        if stream_id >= self.next_id if mine else stream_id > self.last_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, f"{what} of a stream that nobody has opened")
+
+    def on_headers(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Take the begin of a header block."""
+        if not stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "HEADERS of no stream")
+        if flags & PADDED:
+            payload = unpadded(payload)
+        if flags & PRIORITIZED:
+            if len(payload) < 5:
+                raise ProtocolError(Code.FRAME_SIZE_ERROR, "HEADERS too short for a priority")
+            if U32.unpack_from(payload)[0] & STREAM_ID_MAX == stream_id:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "a stream that depends on itself")
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            self.whole_block(flags, stream_id, payload, events)
+            return
+        if len(payload) > self.limits.block:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
+        self.block, self.block_bytes = [payload], len(payload)
+        self.block_flags, self.block_stream = flags, stream_id
+
+    def on_continuation(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Take more of a header block."""
+        if self.block is None:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "CONTINUATION of no header block")
+        if not payload and not flags & END_HEADERS:
+            self.count_empty()
+        self.block.append(payload)
+        self.block_bytes += len(payload)
+        if self.block_bytes > self.limits.block or len(self.block) > self.limits.empty:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
+        if flags & END_HEADERS:
+            block, self.block = b"".join(self.block), None
+            self.whole_block(self.block_flags, stream_id, block, events)
+
+    def whole_block(self, flags: int, stream_id: int, block: bytes, events: list[Event]) -> None:
+        """Take a header block. It is decoded in any case: the next ones build on its table."""
+        if len(block) > self.limits.block:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
+        try:
+            fields = self.decoder.decode(block)
+        except ListTooLarge as error:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, str(error)) from error
+        except HpackError as error:
+            raise ProtocolError(Code.COMPRESSION_ERROR, str(error)) from error
+        ended = bool(flags & END_STREAM)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            stream = self.opened_by_peer(stream_id)
+            if stream is None:
+                return
+        elif stream.remote_closed:
+            raise StreamError(Code.STREAM_CLOSED, "HEADERS of a stream that has ended")
+        # Before its last word a server may send a status that is only for information.
+        trailers = stream.headers_received and (self.server or fields[:1] == [] or fields[0][0] != b":status")
+        if trailers and not ended:
+            raise StreamError(Code.PROTOCOL_ERROR, "HEADERS within a stream that do not end it")
+        check_fields(fields, stream, request=self.server, trailers=trailers)
+        stream.headers_received = True
+        if ended:
+            check_length(stream)
+            stream.remote_closed = True
+        events.append(Headers(stream, fields, ended, trailers))
+        if ended and stream.local_closed:
+            self.forget_read(stream)
+
+    def opened_by_peer(self, stream_id: int) -> Stream | None:
+        """Open a stream of the peer's; None for one whose frames are let pass.
+
+        Raises:
+            ProtocolError, StreamError: it can't be.
+        """
+        if not self.server or stream_id % 2 == 0:
+            self.check_gone(stream_id, "HEADERS")
+            if self.gone.get(stream_id):
+                return None
+            raise ProtocolError(Code.PROTOCOL_ERROR, "HEADERS that open a stream which the peer may not open")
+        if stream_id <= self.last_id:
+            if self.gone.get(stream_id):
+                return None  # it crossed our reset
+            code = Code.STREAM_CLOSED if stream_id in self.gone else Code.PROTOCOL_ERROR
+            raise ProtocolError(code, "HEADERS of a stream that has ended, or whose number was passed over")
+        self.last_id = stream_id
+        if self.draining:
+            raise StreamError(Code.REFUSED_STREAM, "this side is going away")
+        if len(self.streams) >= self.limits.streams:
+            raise StreamError(Code.REFUSED_STREAM, f"more than {self.limits.streams} streams at a time")
+        stream = self.streams[stream_id] = Stream(stream_id, self.peer_window, self.limits.window)
+        return stream
+
+    def on_priority(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Pass over a priority, which means nothing here; check its form."""
+        if not stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "PRIORITY of no stream")
+        if len(payload) != 5:
+            raise StreamError(Code.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+        if U32.unpack_from(payload)[0] & STREAM_ID_MAX == stream_id:
+            raise StreamError(Code.PROTOCOL_ERROR, "a stream that depends on itself")
+        self.count_empty()
+
+    def on_reset(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Take the end of a stream."""
+        if not stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "RST_STREAM of no stream")
+        if len(payload) != 4:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes")
+        self.check_gone(stream_id, "RST_STREAM")
+        self.count_reset()
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self.forget(stream, reset=False)
+            events.append(Reset(stream, U32.unpack(payload)[0], by_peer=True))
+
+    def on_push(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Refuse a promise: clients make none, and we do not let servers."""
+        raise ProtocolError(Code.PROTOCOL_ERROR, "PUSH_PROMISE is not taken")
+
+    # Frames of the connection
+
+    def on_settings(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Take settings, and acknowledge them."""
+        if stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "SETTINGS of a stream")
+        if flags & ACK:
+            if payload:
+                raise ProtocolError(Code.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS is empty")
+            self.count_empty()
+            return
+        if len(payload) % SETTING.size:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS of 6 bytes each")
+        self.settings_seen += 1
+        if self.settings_seen > self.limits.settings:
+            raise ProtocolError(
+                Code.ENHANCE_YOUR_CALM, f"more than {self.limits.settings} SETTINGS in {WINDOW_S} s"
+            )
+        self.settled = True
+        for name, value in SETTING.iter_unpack(payload):
+            self.set(name, value, events)
+        self.frame(SETTINGS, ACK, 0)
+
+    def set(self, name: int, value: int, events: list[Event]) -> None:
+        """Take one setting of the peer's; those that nobody knows mean nothing."""
+        if name == ENABLE_PUSH:
+            if value > 1 or (value and not self.server):
+                raise ProtocolError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
+        elif name == STREAMS_MAX:
+            self.peer_streams_max = value
+        elif name == FRAME_MAX:
+            if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
+                raise ProtocolError(Code.PROTOCOL_ERROR, f"frames of {value} bytes")
+            self.peer_frame = value
+        elif name == INITIAL_WINDOW:
+            if value > WINDOW_MAX:
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
+            change, self.peer_window = value - self.peer_window, value
+            for stream in self.streams.values():
+                stream.send_window += change
+                if stream.send_window > WINDOW_MAX:
+                    raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
+            if change > 0:
+                self.unblock(events)
+
+    def on_ping(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Answer a ping."""
+        if stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "PING of a stream")
+        if len(payload) != 8:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "PING has 8 bytes")
+        if flags & ACK:
+            self.count_empty()
+            events.append(Pong(payload))
+            return
+        self.pings += 1
+        if self.pings > self.limits.pings:
+            raise ProtocolError(
+                Code.ENHANCE_YOUR_CALM, f"more than {self.limits.pings} pings in {WINDOW_S} s"
+            )
+        self.frame(PING, ACK, 0, payload)
+
+    def on_goaway(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Take the peer's farewell."""
+        if stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "GOAWAY of a stream")
+        if len(payload) < TWO_U32.size:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "GOAWAY has 8 bytes or more")
+        last, code = TWO_U32.unpack_from(payload)
+        self.gone_away = True
+        self.count_empty()
+        events.append(GoAway(last & STREAM_ID_MAX, code, payload[TWO_U32.size :][:DEBUG_BYTES_MAX]))
+
+    def on_window_update(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
+        """Take more room to send."""
+        if len(payload) != 4:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
+        size = U32.unpack(payload)[0] & WINDOW_MAX
+        if not stream_id:
+            if not size:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "a window that grows by nothing")
+            self.send_window += size
+            if self.send_window > WINDOW_MAX:
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window grows too large")
+            self.unblock(events)
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self.check_gone(stream_id, "WINDOW_UPDATE")
+            return
+        if not size:
+            raise StreamError(Code.PROTOCOL_ERROR, "a window that grows by nothing")
+        stream.send_window += size
+        if stream.send_window > WINDOW_MAX:
+            raise StreamError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
+        if stream.waiting:
+            self.send_waiting(stream, events)
+
+    # Sending
+
+    def request(self) -> Stream:
+        """Open a stream of a client; its headers are to be sent next.
+
+        Raises:
+            ProtocolError: the connection takes no more streams.
+        """
+        if self.error is not None or self.gone_away or self.next_id > STREAM_ID_MAX:
+            raise ProtocolError(Code.REFUSED_STREAM, "the connection takes no more streams")
+        stream = Stream(self.next_id, self.peer_window, self.limits.window)
+        self.streams[self.next_id] = stream
+        self.next_id += 2
+        return stream
+
+    def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
+        """Send header fields; trailers (`end`) wait for the data before them."""
+        if stream.local_closed or self.error is not None:
+            return
+        if stream.waiting:
+            stream.waiting.append((block, True))
+            stream.ends = end
+            return
+        self.write_block(stream, block, end=end)
+        if end:
+            self.ended(stream)
+
+    def write_block(self, stream: Stream, block: bytes, *, end: bool) -> None:
+        """Write a header block, in several frames where the peer's are smaller."""
+        flags = END_STREAM if end else 0
+        limit = self.peer_frame
+        if len(block) <= limit:
+            self.frame(HEADERS, flags | END_HEADERS, stream.id, block)
+            return
+        self.frame(HEADERS, flags, stream.id, block[:limit])
+        for at in range(limit, len(block), limit):
+            last = at + limit >= len(block)
+            self.frame(CONTINUATION, END_HEADERS if last else 0, stream.id, block[at : at + limit])
+
+    def send_data(self, stream: Stream, data: bytes, *, end: bool = False) -> bool:
+        """Send data, as far as the windows allow; return whether all of it is gone.
+
+        What is left goes by itself when windows grow.
+        """
+        if stream.local_closed or self.error is not None:
+            return True
+        if not stream.waiting and len(data) <= min(self.peer_frame, stream.send_window, self.send_window):
+            if data or end:
+                stream.send_window -= len(data)
+                self.send_window -= len(data)
+                self.frame(DATA, END_STREAM if end else 0, stream.id, data)
+            if end:
+                self.ended(stream)
+            return True
+        if stream.waiting is None:
+            stream.waiting = deque()
+        stream.waiting.append((data, False))
+        stream.waiting_bytes += len(data)
+        stream.ends = end
+        self.blocked[stream.id] = stream
+        self.send_waiting(stream, None)
+        return not stream.waiting
+
+    def send_waiting(self, stream: Stream, events: list[Event] | None) -> None:
+        """Send what waits in a stream, as far as the windows allow."""
+        waiting = stream.waiting
+        while waiting:
+            data, is_block = waiting[0]
+            last = stream.ends and len(waiting) == 1
+            if is_block:
+                waiting.popleft()
+                self.write_block(stream, data, end=last)
+                continue
+            room = min(self.peer_frame, stream.send_window, self.send_window)
+            if data and room <= 0:
+                return
+            piece = data[:room] if len(data) > room else data
+            stream.send_window -= len(piece)
+            self.send_window -= len(piece)
+            stream.waiting_bytes -= len(piece)
+            whole = len(piece) == len(data)
+            self.frame(DATA, END_STREAM if last and whole else 0, stream.id, piece)
+            if whole:
+                waiting.popleft()
+            else:
+                waiting[0] = (data[len(piece) :], False)
+        self.blocked.pop(stream.id, None)
+        if stream.ends:
+            self.ended(stream)
+        if events is not None:
+            events.append(Drained(stream))
+
+    def unblock(self, events: list[Event]) -> None:
+        """Let all streams go on, the one that went first last time last."""
+        for stream in list(self.blocked.values()):
+            if self.send_window <= 0:
+                return
+            self.blocked.pop(stream.id, None)
+            self.blocked[stream.id] = stream
+            self.send_waiting(stream, events)
+
+    def ended(self, stream: Stream) -> None:
+        """Note that this side has said everything; a server that has heard too little says so."""
+        stream.local_closed = True
+        if stream.remote_closed:
+            self.forget_read(stream)
+        elif self.server:
+            self.frame(RST_STREAM, 0, stream.id, U32.pack(Code.NO_ERROR))
+            self.forget(stream, reset=True)
+
+    def reset(self, stream: Stream, code: Code) -> None:
+        """End a stream before its time."""
+        if self.error is None and stream.id in self.streams:
+            self.frame(RST_STREAM, 0, stream.id, U32.pack(code))
+            self.forget(stream, reset=True)
+
+    def consumed(self, stream: Stream, size: int) -> None:
+        """Give back what was received of a stream (`Data.size`)."""
+        if not size or self.error is not None:
+            return
+        size = min(size, stream.unread)
+        stream.unread -= size
+        self.give_back(size)
+        stream.owed += size
+        if not stream.remote_closed and stream.owed >= self.limits.window // 2:
+            self.frame(WINDOW_UPDATE, 0, stream.id, U32.pack(stream.owed))
+            stream.receive_window += stream.owed
+            stream.owed = 0
+
+    def give_back(self, size: int) -> None:
+        """Give back a part of the connection's window."""
+        self.owed += size
+        if self.owed >= self.limits.connection_window // 2:
+            self.frame(WINDOW_UPDATE, 0, 0, U32.pack(self.owed))
+            self.receive_window += self.owed
+            self.owed = 0
+
+    def ping(self, data: bytes) -> None:
+        """Send a ping of 8 bytes."""
+        self.frame(PING, 0, 0, data)
+
+    def drain(self) -> None:
+        """Take no new streams; those that are open go on."""
+        if not self.draining and self.error is None:
+            self.draining = True
+            self.frame(GOAWAY, 0, 0, TWO_U32.pack(self.last_id if self.server else 0, Code.NO_ERROR))
+
+
+def unpadded(payload: bytes) -> bytes:
+    """Return a payload without its padding."""
+    if not payload or payload[0] >= len(payload):
+        raise ProtocolError(Code.PROTOCOL_ERROR, "more padding than the frame has bytes")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def check_length(stream: Stream) -> None:
+    """Refuse a stream that has not as much data as its content-length says."""
+    if stream.declared >= 0 and stream.declared != stream.received:
+        raise StreamError(
+            Code.PROTOCOL_ERROR, f"content-length {stream.declared}, and {stream.received} bytes came"
+        )
+
+
+NAMES_OK: set[bytes] = set()  # that were looked at before
+
+
+def check_fields(fields: list[Field], stream: Stream, *, request: bool, trailers: bool) -> None:
+    """Refuse fields that are malformed (RFC 9113, section 8)."""
+    pseudo: list[bytes] = []
+    regular = trailers
+    for field in fields:
+        name = field[0]
+        if name[:1] == b":":
+            if regular:
+                raise StreamError(Code.PROTOCOL_ERROR, "a pseudo field behind others, or in trailers")
+            if name in pseudo or (name not in REQUEST_PSEUDO if request else name != b":status"):
+                raise StreamError(
+                    Code.PROTOCOL_ERROR, f"the pseudo field {name[:40]!r} is unknown, or there twice"
+                )
+            if name == b":path" and not field[1]:
+                raise StreamError(Code.PROTOCOL_ERROR, "an empty path")
+            pseudo.append(name)
+            continue
+        regular = True
+        if name not in NAMES_OK:
+            check_name(name)
+        if name in WITH_RULES:
+            check_value(field, stream)
+    if not trailers and len(pseudo) - (b":authority" in pseudo) != (REQUIRED if request else 1):
+        raise StreamError(Code.PROTOCOL_ERROR, "a pseudo field is missing")
+
+
+def check_name(name: bytes) -> None:
+    """Refuse a name that no field has."""
+    if not NAME.fullmatch(name) or name in OF_CONNECTIONS:
+        raise StreamError(Code.PROTOCOL_ERROR, f"the field {name[:40]!r} may not be in a stream")
+    if len(NAMES_OK) < NAMES_KEPT:
+        NAMES_OK.add(name)
+
+
+def check_value(field: Field, stream: Stream) -> None:
+    """Refuse the value of a field that has rules; note the length that is declared."""
+    try:
+        value = value_of(field)
+    except HpackError as error:
+        raise ProtocolError(Code.COMPRESSION_ERROR, str(error)) from error
+    if field[0] == b"te":
+        if value != b"trailers":
+            raise StreamError(Code.PROTOCOL_ERROR, "the field te says something else than trailers")
+        return
+    if not value.isdigit() or len(value) > DIGITS_MAX or stream.declared not in (-1, int(value)):
+        raise StreamError(Code.PROTOCOL_ERROR, "the field content-length is no number, or there twice")
+    stream.declared = int(value)
