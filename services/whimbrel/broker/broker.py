@@ -57,8 +57,9 @@ from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.model.registration import BrokerFacts, Member, replicator_host
 from whimbrel.rpc.calls import Metadata, Outbound
+from whimbrel.rpc.edge import RunningServer
 from whimbrel.rpc.handlers import Service
-from whimbrel.rpc.server import RunningServer, serve
+from whimbrel.rpc.serving import serve
 from whimbrel.store.codec import pack_host
 from whimbrel.store.store import MessageStore
 from whimbrel.store.watermark import SLAVES_MAX
@@ -372,6 +373,7 @@ class Broker:
             host=self.options.host,
             port=self.options.port,
             heard=None if self.counted is None else self.counted.calls.take,
+            transport=self.options.transport,
         )
         self._undo.append(self._stop_serving)
         self.sends.store_host = self._store_host(self.server.port)

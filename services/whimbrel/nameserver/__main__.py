@@ -16,7 +16,7 @@ from whimbrel.nameserver.registry_service import TICK_S, RegistryService
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
 from whimbrel.rpc.loop import run as run_loop
-from whimbrel.rpc.server import serve
+from whimbrel.rpc.serving import serve
 from whimbrel.rpc.timing import CallTimes
 from whimbrel.telemetry import setup_logging, write_ready_file
 
@@ -58,7 +58,11 @@ async def run(options: NameserverOptions) -> int:
     heard = None if times is None else times.take
     try:
         server = await serve(
-            [routes.service, brokers.service], host=options.host, port=options.port, heard=heard
+            [routes.service, brokers.service],
+            host=options.host,
+            port=options.port,
+            heard=heard,
+            transport=options.transport,
         )
     except OSError as error:
         log.error("%s", error)

@@ -9,7 +9,7 @@ from whimbrel.metrics import Family, Labels, Number, bounded, build_info
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import RegistryService
-from whimbrel.rpc.server import RunningServer
+from whimbrel.rpc.edge import RunningServer
 from whimbrel.rpc.timing import CallTimes, stream_family
 
 if TYPE_CHECKING:

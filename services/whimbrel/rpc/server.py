@@ -40,6 +40,16 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
+from whimbrel.rpc.edge import (
+    MESSAGE_BYTES_MAX,
+    OUTBOX_BYTES_MAX,
+    OUTBOX_MESSAGES_MAX,
+    STOP_GRACE_S,
+    UNREAD_BYTES_MAX,
+    Heard,
+    body_code,
+    known_error,
+)
 from whimbrel.rpc.handlers import (
     BidiMethod,
     Call,
@@ -53,31 +63,7 @@ from whimbrel.rpc.handlers import (
 from whimbrel.rpc.health import Health
 from whimbrel.rpc.status import REASON_KEY, grpc_status
 
-__all__ = [
-    "MESSAGE_BYTES_MAX",
-    "OUTBOX_BYTES_MAX",
-    "OUTBOX_MESSAGES_MAX",
-    "Heard",
-    "RunningServer",
-    "peer_address",
-    "serve",
-]
-
-MESSAGE_BYTES_MAX = 130 * 1024 * 1024  # RocketMQ's: 32 bodies of 4 MiB and 2 MiB for the rest
-
-# Messages that may wait for one stream's peer. Telemetry commands are few; a journal stream batches. A peer
-# so far behind is hung, or does not read at all (the Python SDK's push consumer), and what it misses it must
-# be able to ask for again.
-OUTBOX_MESSAGES_MAX = 1024
-OUTBOX_BYTES_MAX = (
-    16 * 1024 * 1024
-)  # so that a thousand hung peers can't eat the machine; one message may be larger
-
-# Answers of several messages that one connection may leave unread; each may have 4 MiB, and the transport
-# holds them a second time. Who does not read gets no more until it does; others are not concerned.
-UNREAD_BYTES_MAX = 32 * 1024 * 1024
-
-STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
+__all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -92,10 +78,6 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 log = logging.getLogger(__name__)
-
-# What hears of each answered call: the method's name, how it ended, whether the answer came later, and
-# after how many seconds. How it ended is the code of a `Status` in the body, or the name of a gRPC status.
-Heard = Callable[[str, int | str, bool, float], None]
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 if TYPE_CHECKING:
@@ -118,14 +100,6 @@ def make_call(path: str, context: Context) -> Call:
         metadata=dict(context.invocation_metadata() or ()),  # type: ignore[arg-type]
         deadline=None if remaining is None else time.monotonic() + remaining,
     )
-
-
-def known_error(call: Call, error: Exception) -> WhimbrelError:
-    """Return the error to answer with; a bug is logged, and its text stays here."""
-    if isinstance(error, WhimbrelError):
-        return error
-    log.error("%s from %s failed", call.method, call.peer, exc_info=error)
-    return WhimbrelError("internal error; the server's log says more")
 
 
 async def abort(context: Context, call: Call, error: WhimbrelError) -> None:
@@ -197,12 +171,6 @@ async def answered(
     if call.trailers:
         context.set_trailing_metadata(tuple(call.trailers))
     return response
-
-
-def body_code(response: Any) -> int:
-    """Return the code of the `Status` in an answer of the client API; a list's is in its first message."""
-    first = response[0] if type(response) is list else response
-    return first.status.code  # type: ignore[no-any-return]
 
 
 def unary(path: str, method: UnaryMethod, heard: Heard | None) -> "Adapter":
@@ -458,7 +426,7 @@ def adapt(
 
 
 @dataclass(frozen=True, slots=True)
-class RunningServer:
+class GrpcioServer:
     """A server that takes calls. `port` is the real one, also when any free one was asked for."""
 
     host: str
@@ -484,14 +452,14 @@ class RunningServer:
             await asyncio.wait(self.streams.readers, timeout=grace)
 
 
-async def serve(
+async def serve_grpcio(
     services: Sequence[Service],
     *,
     host: str,
     port: int,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     heard: Heard | None = None,
-) -> RunningServer:
+) -> GrpcioServer:
     """Start to serve on `host` and `port`; 0 is any free port. Health is served as well.
 
     `heard` is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
@@ -513,4 +481,4 @@ async def serve(
     except RuntimeError as error:
         raise OSError(f"can't listen on {bracketed}:{port}: is another process there? ({error})") from error
     await server.start()
-    return RunningServer(host, bound, server, streams, health)
+    return GrpcioServer(host, bound, server, streams, health)

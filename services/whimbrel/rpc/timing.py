@@ -14,7 +14,7 @@ from functools import cache
 
 from whimbrel.metrics import OTHER, SERIES_MAX, Family, Histogram, Labels, Point
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.rpc.server import RunningServer
+from whimbrel.rpc.edge import RunningServer
 
 __all__ = ["CallTimes", "stream_family"]
 

@@ -43,7 +43,7 @@ from whimbrel.rpc.bulk_calls import (
     stream,
 )
 from whimbrel.rpc.calls import perform
-from whimbrel.rpc.server import serve
+from whimbrel.rpc.serving import serve
 from whimbrel.store.codec import decode_record
 from whimbrel.store.store import MessageStore
 

@@ -42,7 +42,7 @@ from whimbrel.rpc.preserve_calls import (
     append_preserved,
     describe_preserved,
 )
-from whimbrel.rpc.server import serve
+from whimbrel.rpc.serving import serve
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 from whimbrel.store.store import MessageStore
 

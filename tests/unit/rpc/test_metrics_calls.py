@@ -13,8 +13,10 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.answers import failing_with
 from whimbrel.rpc.channel import open_aio_channel
 from whimbrel.rpc.handlers import Deferred, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server import serve
+from whimbrel.rpc.serving import serve
 from whimbrel.rpc.timing import CallTimes
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 REQUEST = service_pb2.HeartbeatRequest
 RESPONSE = service_pb2.HeartbeatResponse

@@ -14,12 +14,16 @@ from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.bulk_calls import OutboundStream, RecordFrame, open_bulk_channel, read_records, stream
 from whimbrel.rpc.bulk_calls import stream_blocking as blocking
 from whimbrel.rpc.channel import open_aio_channel
+from whimbrel.rpc.edge import RunningServer
 from whimbrel.rpc.handlers import Call, PulledStreamMethod, Service
-from whimbrel.rpc.server import RunningServer, serve
+from whimbrel.rpc.serving import serve
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 MIB = 1 << 20
 # What the transport holds of a stream that nobody reads: both ends' windows and buffers. Measured: 5 MiB.
-IN_FLIGHT_MAX = 16
+# Of 1 MiB each: the client's window, which it widens to 16 MiB, and what sockets hold.
+IN_FLIGHT_MAX = 24
 
 
 class Source:

@@ -1,4 +1,4 @@
-"""The grpc.aio adapter, over a real loopback connection."""
+"""Handlers behind either transport, over a real loopback connection."""
 
 import asyncio
 import logging
@@ -14,9 +14,13 @@ from grpc_health.v1 import health_pb2
 from whimbrel.errors import NotReady, NotWritable, ReplicaTimeout, TopicNotFound, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.channel import open_aio_channel, open_channel
+from whimbrel.rpc.edge import OUTBOX_MESSAGES_MAX, RunningServer
 from whimbrel.rpc.handlers import BidiMethod, Call, Deferred, Outbox, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server import OUTBOX_MESSAGES_MAX, RunningServer, StreamOutbox, peer_address, serve
+from whimbrel.rpc.server import StreamOutbox, peer_address
+from whimbrel.rpc.serving import serve
 from whimbrel.rpc.status import error_of
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 REQUEST = service_pb2.HeartbeatRequest
 RESPONSE = service_pb2.HeartbeatResponse
@@ -286,7 +290,7 @@ async def test_peer_that_goes_closes_the_handler_once() -> None:
         await call.read()
         call.cancel()
         await eventually(lambda: "closed" in opened[0].events)
-        await eventually(lambda: not server.streams.readers)
+        await eventually(lambda: not getattr(server.streams, "readers", ()))
         assert opened[0].events.count("closed") == 1
         assert opened[0].events[-1] == "closed"
         assert not opened[0].outbox.send(command("late"))

@@ -1,6 +1,6 @@
 """One connection of HTTP/2, of either side (RFC 9113): bytes in, events out, bytes out. Pure.
 
-    receive(bytes) ──► frames ──► rules of the connection and of a stream ──► events      Headers, Data, Reset ...
+    receive(bytes) ──► frames ──► rules of the connection and of a stream ──► events     Headers, Data, Reset
     send_headers, send_data, reset ... ──► windows ──► frames ──► take() ──► bytes
 
     a stream          HEADERS ──► open ──(END_STREAM)──► half closed ──(END_STREAM)──► gone
@@ -9,8 +9,8 @@
 What a peer does wrong ends one stream (RST_STREAM, and a `Reset` for who held it) or the connection (GOAWAY;
 `error` says why, and nothing is taken any more). Nothing else comes of it: no exception leaves `receive`.
 
-**Flow control.** Data that may not be sent yet waits in its stream, in order, trailers behind it; windows that
-grow let it go, and `Drained` tells when a stream that had to wait has nothing left. What was received is
+**Flow control.** Data that may not be sent yet waits in its stream, in order, trailers behind it; windows
+that grow let it go, and `Drained` tells when a stream that had to wait has nothing left. What was received is
 given back by `consumed`, when half of a window is used up. So who does not consume stops its peer.
 
 **Bounds** (`Limits`): streams at a time, a header block's and list's bytes, a frame's bytes, resets, pings,
@@ -151,8 +151,20 @@ class Stream:
     """
 
     __slots__ = (
-        "app", "declared", "ends", "headers_received", "id", "local_closed", "owed", "received",
-        "receive_window", "remote_closed", "send_window", "unread", "waiting", "waiting_bytes",
+        "app",
+        "declared",
+        "ends",
+        "headers_received",
+        "id",
+        "local_closed",
+        "owed",
+        "receive_window",
+        "received",
+        "remote_closed",
+        "send_window",
+        "unread",
+        "waiting",
+        "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, number: int, send_window: int, receive_window: int) -> None:
@@ -608,11 +620,15 @@ class Connection:
                 Code.ENHANCE_YOUR_CALM, f"more than {self.limits.settings} SETTINGS in {WINDOW_S} s"
             )
         self.settled = True
+        window = self.peer_window
         for name, value in SETTING.iter_unpack(payload):
-            self.set(name, value, events)
+            self.set(name, value)
+        # Before anything that a larger window lets go: the peer counts by the old one until it sees this.
         self.frame(SETTINGS, ACK, 0)
+        if self.peer_window > window:
+            self.unblock(events)
 
-    def set(self, name: int, value: int, events: list[Event]) -> None:
+    def set(self, name: int, value: int) -> None:
         """Take one setting of the peer's; those that nobody knows mean nothing."""
         if name == ENABLE_PUSH:
             if value > 1 or (value and not self.server):
@@ -631,8 +647,6 @@ class Connection:
                 stream.send_window += change
                 if stream.send_window > WINDOW_MAX:
                     raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
-            if change > 0:
-                self.unblock(events)
 
     def on_ping(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         """Answer a ping."""

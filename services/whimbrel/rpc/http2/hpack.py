@@ -9,8 +9,8 @@ table costs a look-up, whatever it says.
     001xxxxx  the table's size changes                 at the begin of a block only, at most `table_bytes_max`
     000nxxxx  a field that does not                    its value stays as it came
 
-Blocks are not cached as a whole: nearly every client sends an id of its own with each call, so that no two are
-equal. What a peer can make this hold: the table, and one block's list; both have bounds.
+Blocks are not cached as a whole: nearly every client sends an id of its own with each call, so that no two
+are equal. What a peer can make this hold: the table, and one block's list; both have bounds.
 
 The encoder writes what a gRPC peer sends: fields of the static table by number, others in full, never into
 the peer's table. So it has no state, and its blocks can be made once for all connections.

@@ -1,0 +1,183 @@
+"""What gRPC puts into HTTP/2: messages behind five bytes, timeouts, statuses, metadata. Pure.
+
+DATA         compressed (1 byte, 0) | length (4 bytes) | message       any number, cut anywhere
+grpc-timeout         up to 8 digits and a unit: H M S m u n
+grpc-message         percent-encoded UTF-8
+NAME-bin             base64, with or without padding
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
+from urllib.parse import quote, unquote_to_bytes
+
+from whimbrel.rpc.http2.hpack import Field, HpackError, encode, value_of
+
+__all__ = [
+    "ANSWER",
+    "OK",
+    "Assembler",
+    "CompressedMessage",
+    "MessageTooLong",
+    "Metadata",
+    "message_text",
+    "prefixed",
+    "status_block",
+    "timeout_s",
+]
+
+PREFIX = Struct(">BI")
+UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
+
+CONTENT_TYPE = (b"content-type", b"application/grpc")
+ANSWER = encode([(b":status", b"200"), CONTENT_TYPE])  # before the first message
+OK = encode([(b"grpc-status", b"0")])  # after the last one
+
+
+class CompressedMessage(ValueError):
+    """A message that is compressed, which nobody has agreed on."""
+
+
+class MessageTooLong(ValueError):
+    """A message beyond the limit."""
+
+
+def prefixed(message: bytes) -> bytes:
+    """Return a message as it stands in a stream."""
+    return PREFIX.pack(0, len(message)) + message
+
+
+class Assembler:
+    """Puts the messages of one stream together.
+
+    Attributes:
+        held: bytes of a message that is not whole.
+    """
+
+    __slots__ = ("buffer", "limit", "needed")
+
+    def __init__(self, limit: int) -> None:
+        self.buffer = bytearray()
+        self.limit = limit
+        self.needed = PREFIX.size
+
+    @property
+    def held(self) -> int:
+        """How many bytes wait for the rest of their message."""
+        return len(self.buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take data; return the messages that are whole.
+
+        Raises:
+            CompressedMessage, MessageTooLong: the stream can't go on.
+        """
+        if self.buffer:
+            self.buffer += data
+            if len(self.buffer) < self.needed:
+                return []
+            data = bytes(self.buffer)
+            self.buffer.clear()
+        found: list[bytes] = []
+        at, size = 0, len(data)
+        self.needed = PREFIX.size
+        while size - at >= PREFIX.size:
+            compressed, length = PREFIX.unpack_from(data, at)
+            if compressed:
+                raise CompressedMessage("the message is compressed, and no encoding was agreed on")
+            if length > self.limit:
+                raise MessageTooLong(f"a message of {length} bytes, and {self.limit} are allowed")
+            end = at + PREFIX.size + length
+            if end > size:
+                self.needed = end - at
+                break
+            found.append(data[at + PREFIX.size : end])
+            at = end
+        if at < size:
+            self.buffer += memoryview(data)[at:]
+        return found
+
+
+def timeout_s(text: bytes) -> float | None:
+    """Return a timeout in seconds; None for one that can't be read, which is as good as none."""
+    found = TIMEOUT.fullmatch(text)
+    return int(found[1]) * UNITS_S[found[2]] if found else None
+
+
+def message_text(text: str) -> bytes:
+    """Return a status message as its field holds it."""
+    return quote(text.encode(), safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()
+
+
+def status_block(
+    code: int, text: str, metadata: Sequence[tuple[str, str | bytes]] = (), *, first: bool = False
+) -> bytes:
+    """Return the trailers that end a call; `first` when nothing was sent before them."""
+    fields: list[tuple[bytes, bytes]] = [(b":status", b"200"), CONTENT_TYPE] if first else []
+    fields.append((b"grpc-status", b"%d" % code))
+    if text:
+        fields.append((b"grpc-message", message_text(text)))
+    for name, value in metadata:
+        if name.endswith("-bin"):
+            value = base64.b64encode(value if isinstance(value, bytes) else value.encode()).rstrip(b"=")
+        fields.append((name.encode(), value if isinstance(value, bytes) else value.encode()))
+    return encode(fields)
+
+
+class Metadata(Mapping[str, str]):
+    """A call's metadata, decoded when it is asked for; of a name that comes twice the last value counts."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: list[Field]) -> None:
+        self.fields = fields
+
+    def raw(self, name: bytes) -> bytes | None:
+        """Return a field's value as bytes; None without it.
+
+        Raises:
+            HpackError: it is wrongly coded.
+        """
+        for field in reversed(self.fields):
+            if field[0] == name:
+                return value_of(field)
+        return None
+
+    def __getitem__(self, name: str) -> str:
+        value = self.raw(name.encode())
+        if value is None or name[:1] == ":":
+            raise KeyError(name)
+        return text_of(name, value)
+
+    def __iter__(self) -> Iterator[str]:
+        seen = {field[0] for field in self.fields if field[0][:1] != b":"}
+        return iter(sorted(name.decode("latin-1") for name in seen))
+
+    def __len__(self) -> int:
+        return len({field[0] for field in self.fields if field[0][:1] != b":"})
+
+    def check(self) -> None:
+        """Decode everything.
+
+        Raises:
+            HpackError: something is wrongly coded.
+        """
+        for field in self.fields:
+            value_of(field)
+
+
+def text_of(name: str, value: bytes) -> str:
+    """Return a value as text; one of a name in -bin without its base64."""
+    if name.endswith("-bin"):
+        try:
+            value = base64.b64decode(value + b"=" * (-len(value) % 4))
+        except ValueError as error:
+            raise HpackError(f"the field {name} is no base64") from error
+    return value.decode("latin-1") if name.endswith("-bin") else value.decode("utf-8", "replace")
+
+
+def percent_decoded(text: bytes) -> str:
+    """Return a status message from its field."""
+    return unquote_to_bytes(text).decode("utf-8", "replace")
