@@ -4,6 +4,9 @@ file in time.
 All of it can also happen without the thread, only slower: a page not populated comes at its first touch, a
 next file that is not there when it is needed is made by the writer itself. So a lost or late wake-up costs
 time, nothing else.
+
+A late one must not make what the writer has made meanwhile: the next file is reckoned from the file that the
+writer is in, so that stops being known in the moment in which the writer takes the next one.
 """
 
 import logging
@@ -52,11 +55,12 @@ class Ahead:
         """
         with self.lock:
             made, self.next = self.next, None
-            if made is not None and made.start == start:
-                return made
-            if made is not None:
-                discard(made)
-            return self.create(start)
+            if made is None or made.start != start:
+                if made is not None:
+                    discard(made)
+                made = self.create(start)
+            self.current = None  # from here on the writer is in no file that another one follows
+            return made
 
     def run(self) -> None:
         """The thread's loop."""
@@ -66,15 +70,20 @@ class Ahead:
             if self.stopping:
                 return
             current, end = self.current, self.end
-            if current is None:
-                continue
-            with self.lock:  # the mapping stays while the lock is held: `leave` and `take` need it too
-                position = end - current.start
-                if not self.stopping and self.current is current and 0 <= position <= current.size:
-                    current.populate(position + self.window_bytes)
-                    current.release(position - RESIDENT_BEHIND_BYTES)
-                if not self.stopping and self.next is None and needs_next(current, position):
-                    self.make_next(current.start + current.size)
+            if current is not None:
+                self.step(current, end)
+
+    def step(self, current: Segment, end: int) -> None:
+        """Do what is due, unless the writer has left that file meanwhile."""
+        with self.lock:  # the mapping stays while the lock is held: `leave` and `take` need it too
+            if self.stopping or self.current is not current:
+                return
+            position = end - current.start
+            if 0 <= position <= current.size:
+                current.populate(position + self.window_bytes)
+                current.release(position - RESIDENT_BEHIND_BYTES)
+            if self.next is None and needs_next(current, position):
+                self.make_next(current.start + current.size)
 
     def make_next(self, start: int) -> None:
         """Make the next file; on a full disk the writer will find out itself."""

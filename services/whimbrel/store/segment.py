@@ -45,9 +45,12 @@ class Segment:
 
         Raises:
             StoreFull: the disk has no room for it.
+            FileExistsError: there is one, which may hold messages.
         """
         draft = scratch / f"segment-{start:020d}"
         path = directory / segment_name(start)
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "this log file is there already", str(path))
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             allocate(fd, 0, size)

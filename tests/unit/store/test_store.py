@@ -355,7 +355,10 @@ def test_retention_never_removes_the_file_being_written(
     store.close()
 
 
-def test_young_files_stay_and_aged_ones_wait_for_their_hour(tmp_path: Path) -> None:
+def test_young_files_stay_and_aged_ones_wait_for_their_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
     root = tmp_path / "s"
     store = open_master(root, dataclasses.replace(OPTIONS, delete_when=(), reserved_hours=1))
     for number in range(100):
