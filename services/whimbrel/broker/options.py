@@ -27,7 +27,7 @@ class BrokerOptions:
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8091, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
-    # native: as the prototypes measured, a tenth of the CPU time a call; it has no TLS yet.
+    # native takes a quarter of the CPU time for a single send (docs/operating.md); it has no TLS yet.
     transport: Literal["grpcio", "native"] = option("grpcio", help="what serves gRPC: grpcio, or native")
     advertise_host: str = option("", help="host that clients are told; empty: chosen by how they come")
     advertise_port: int = option(0, help="port that clients are told; 0: the bound one", minimum=0)

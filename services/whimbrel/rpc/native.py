@@ -245,8 +245,11 @@ class OnceExchange(Exchange):
             return
         if deferred.error is not None:
             self.failed(deferred.error)
-        else:
+            return
+        try:
             self.respond(deferred.result)
+        except Exception as error:  # noqa: BLE001 - who completed the call has no part in this
+            self.end(known_error(self.call, error))
 
     def expire(self) -> None:
         """End a call whose deadline has come; who holds it hears of that."""
@@ -533,6 +536,9 @@ class NativeConnection(asyncio.Protocol):
         try:
             for event in self.conn.receive(data, now):
                 self.take(event)
+        except Exception:
+            log.exception("%s: a call can't be answered", self.peer)
+            self.conn.fail(ProtocolError(Code.INTERNAL_ERROR, "internal error; the server's log says more"))
         finally:
             self.receiving = False
         self.flush()

@@ -2,4 +2,6 @@
 
 huffman.py     the code of strings
 hpack.py       header blocks
+connection.py  frames, streams, windows, limits
+wire.py        what gRPC puts into it: messages, timeouts, statuses
 """
