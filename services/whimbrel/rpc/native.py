@@ -169,6 +169,32 @@ class Exchange:
         self.connection.touched()
 
 
+class PlainExchange(Exchange):
+    """A request of somebody who does not speak gRPC; it is answered with a word of what this is."""
+
+    __slots__ = ("verb",)
+
+    def __init__(self, connection: "NativeConnection", stream: Stream, call: Call, verb: bytes) -> None:
+        super().__init__(connection, stream, call)
+        self.verb = verb
+
+    def data(self, data: bytes) -> None:
+        """Let what was sent along pass."""
+
+    def half_closed(self) -> None:
+        """Answer: not before all of the request was there, so that what is wrong with it is told."""
+        if self.over:
+            return
+        self.over = True
+        conn, stream = self.connection.conn, self.stream
+        stream.app = None
+        if self.call.method == "/" and self.verb in (b"GET", b"HEAD", b"POST"):
+            conn.send_headers(stream, ABOUT_HEAD, end=self.verb == b"HEAD")
+            conn.send_data(stream, ABOUT, end=True)
+        else:
+            conn.send_headers(stream, NOT_GRPC if self.verb == b"POST" else NOT_FOUND, end=True)
+
+
 class OnceExchange(Exchange):
     """A method that answers once: with one message, or with a list of them."""
 
@@ -604,7 +630,10 @@ class NativeConnection(asyncio.Protocol):
             kind = metadata.raw(b"content-type")
             if kind is None or not kind.startswith(b"application/grpc"):
                 metadata.check()
-                self.answer_plain(stream, metadata.raw(b":method"), path)
+                call = Call(path, self.peer, metadata, None)
+                plain = stream.app = PlainExchange(self, stream, call, metadata.raw(b":method") or b"")
+                if event.ended:
+                    plain.half_closed()
                 return
             timeout = metadata.raw(b"grpc-timeout")
         except HpackError as error:
@@ -628,14 +657,6 @@ class NativeConnection(asyncio.Protocol):
             exchange.open()
         if event.ended:
             exchange.half_closed()
-
-    def answer_plain(self, stream: Stream, method: bytes | None, path: str) -> None:
-        """Answer who does not speak gRPC, with a word of what this is."""
-        if path == "/" and method in (b"GET", b"HEAD", b"POST"):
-            self.conn.send_headers(stream, ABOUT_HEAD, end=method == b"HEAD")
-            self.conn.send_data(stream, ABOUT, end=True)
-        else:
-            self.conn.send_headers(stream, NOT_GRPC if method == b"POST" else NOT_FOUND, end=True)
 
     # Writing
 
