@@ -56,7 +56,7 @@ def test_a_step_that_comes_late_does_not_make_the_writers_file_again(disk: Disk,
     ahead.current = first
     # The thread has seen the writer at the end of its file, and is about to take the lock.
     second = ahead.take(SIZE)
-    second.write(0, b"a message")
+    second.write(0, memoryview(b"a message"))
     ahead.step(first, SIZE)
     ahead.leave(first)
     ahead.step(first, SIZE)
@@ -72,7 +72,7 @@ def test_a_step_that_comes_late_does_not_make_the_writers_file_again(disk: Disk,
 
 def test_a_file_that_is_there_is_never_replaced(disk: Disk) -> None:
     segment = disk.create(0)
-    segment.write(0, b"a message")
+    segment.write(0, memoryview(b"a message"))
     with pytest.raises(FileExistsError, match="there already"):
         disk.create(0)
     assert segment.path.read_bytes()[:9] == b"a message"
