@@ -2,6 +2,9 @@
 
 huffman.py     the code of strings
 hpack.py       header blocks
-connection.py  frames, streams, windows, limits
+errors.py      what a peer can do wrong
+stream.py      streams, events, limits
+fields.py      what makes header fields malformed
+connection.py  frames, windows, floods: the state machine
 wire.py        what gRPC puts into it: messages, timeouts, statuses
 """

@@ -18,30 +18,26 @@ settings and empty frames in `WINDOW_S` seconds of the clock that the caller rea
 `GONE_KEPT` are remembered, so that late frames to those that were reset here are let pass in silence.
 """
 
-import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import IntEnum
 from struct import Struct
 
-from whimbrel.rpc.http2.hpack import Decoder, Field, HpackError, ListTooLarge, value_of
+from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
+from whimbrel.rpc.http2.fields import check_fields, check_length
+from whimbrel.rpc.http2.hpack import Decoder, HpackError, ListTooLarge
+from whimbrel.rpc.http2.stream import (
+    Data,
+    Drained,
+    Event,
+    GoAway,
+    Headers,
+    Limits,
+    Pong,
+    Reset,
+    Stream,
+)
 
-__all__ = [
-    "PREFACE",
-    "Code",
-    "Connection",
-    "Data",
-    "Drained",
-    "Event",
-    "GoAway",
-    "Headers",
-    "Limits",
-    "Pong",
-    "ProtocolError",
-    "Reset",
-    "Stream",
-]
+__all__ = ["PREFACE", "Connection"]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -64,174 +60,7 @@ FRAME_BYTES_DEFAULT = 16_384
 FRAME_BYTES_LIMIT = 2**24 - 1
 GONE_KEPT = 256
 WINDOW_S = 10.0
-NAMES_KEPT = 4096
 DEBUG_BYTES_MAX = 256
-
-NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-OF_CONNECTIONS = frozenset(
-    (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")
-)
-WITH_RULES = frozenset((b"te", b"content-length"))
-DIGITS_MAX = 18
-REQUEST_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
-REQUIRED = 3  # of them: method, scheme and path
-
-
-class Code(IntEnum):
-    """Why a stream or a connection ends."""
-
-    NO_ERROR = 0
-    PROTOCOL_ERROR = 1
-    INTERNAL_ERROR = 2
-    FLOW_CONTROL_ERROR = 3
-    SETTINGS_TIMEOUT = 4
-    STREAM_CLOSED = 5
-    FRAME_SIZE_ERROR = 6
-    REFUSED_STREAM = 7
-    CANCEL = 8
-    COMPRESSION_ERROR = 9
-    CONNECT_ERROR = 10
-    ENHANCE_YOUR_CALM = 11
-    INADEQUATE_SECURITY = 12
-    HTTP_1_1_REQUIRED = 13
-
-
-class ProtocolError(Exception):
-    """What a peer did wrong; it ends the connection."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class StreamError(Exception):
-    """What a peer did wrong with one stream; it ends that."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a peer may do.
-
-    Attributes:
-        streams: open at a time.
-        window: bytes of a stream that may be received and not be consumed.
-        connection_window: of all streams.
-        frame: bytes of a frame.
-        block: bytes of a header block, over all of its frames.
-        header_list: bytes of its fields, decoded.
-        resets, pings, settings, empty: in WINDOW_S seconds; empty are frames that carry nothing forward.
-    """
-
-    streams: int = 1024
-    window: int = 1 << 20
-    connection_window: int = 64 << 20
-    frame: int = 1 << 20
-    block: int = 32 << 10
-    header_list: int = 16 << 10
-    resets: int = 20_000
-    pings: int = 20_000
-    settings: int = 200
-    empty: int = 2000
-
-
-class Stream:
-    """One stream.
-
-    Attributes:
-        app: for who uses the connection.
-        waiting: what may not be sent yet: (bytes, None) of data, or (block, True) of trailers.
-        waiting_bytes: of the data in it.
-        ends: the last of it ends the stream.
-        received: bytes of data; `declared`: by content-length, -1 for none.
-        unread: bytes that were not consumed; `owed`: those that were, and were not given back yet.
-    """
-
-    __slots__ = (
-        "app",
-        "declared",
-        "ends",
-        "headers_received",
-        "id",
-        "local_closed",
-        "owed",
-        "receive_window",
-        "received",
-        "remote_closed",
-        "send_window",
-        "unread",
-        "waiting",
-        "waiting_bytes",
-    )  # fmt: skip
-
-    def __init__(self, number: int, send_window: int, receive_window: int) -> None:
-        self.id = number
-        self.app: object = None
-        self.send_window, self.receive_window = send_window, receive_window
-        self.local_closed = self.remote_closed = self.headers_received = False
-        self.received, self.declared = 0, -1
-        self.unread = self.owed = 0
-        self.waiting: deque[tuple[bytes, bool]] | None = None
-        self.waiting_bytes = 0
-        self.ends = False
-
-
-@dataclass(slots=True)
-class Headers:
-    """Header fields: the first of a stream, or with `trailers` the last."""
-
-    stream: Stream
-    fields: list[Field]
-    ended: bool
-    trailers: bool
-
-
-@dataclass(slots=True)
-class Data:
-    """Data of a stream; `size` is what counts for the windows, and what `consumed` is to be given."""
-
-    stream: Stream
-    data: bytes
-    size: int
-    ended: bool
-
-
-@dataclass(slots=True)
-class Reset:
-    """A stream is gone before its end, by the peer or by what it did wrong."""
-
-    stream: Stream
-    code: int
-    by_peer: bool
-
-
-@dataclass(slots=True)
-class GoAway:
-    """The peer takes no new streams, and has seen none beyond `last_stream_id`."""
-
-    last_stream_id: int
-    code: int
-    debug: bytes
-
-
-@dataclass(slots=True)
-class Drained:
-    """A stream that had to wait for a window has sent everything."""
-
-    stream: Stream
-
-
-@dataclass(slots=True)
-class Pong:
-    """The answer to a ping."""
-
-    data: bytes
-
-
-Event = Headers | Data | Reset | GoAway | Drained | Pong
 
 
 class Connection:
@@ -854,63 +683,3 @@ def unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise ProtocolError(Code.PROTOCOL_ERROR, "more padding than the frame has bytes")
     return payload[1 : len(payload) - payload[0]]
-
-
-def check_length(stream: Stream) -> None:
-    """Refuse a stream that has not as much data as its content-length says."""
-    if stream.declared >= 0 and stream.declared != stream.received:
-        raise StreamError(
-            Code.PROTOCOL_ERROR, f"content-length {stream.declared}, and {stream.received} bytes came"
-        )
-
-
-NAMES_OK: set[bytes] = set()  # that were looked at before
-
-
-def check_fields(fields: list[Field], stream: Stream, *, request: bool, trailers: bool) -> None:
-    """Refuse fields that are malformed (RFC 9113, section 8)."""
-    pseudo: list[bytes] = []
-    regular = trailers
-    for field in fields:
-        name = field[0]
-        if name[:1] == b":":
-            if regular:
-                raise StreamError(Code.PROTOCOL_ERROR, "a pseudo field behind others, or in trailers")
-            if name in pseudo or (name not in REQUEST_PSEUDO if request else name != b":status"):
-                raise StreamError(
-                    Code.PROTOCOL_ERROR, f"the pseudo field {name[:40]!r} is unknown, or there twice"
-                )
-            if name == b":path" and not field[1]:
-                raise StreamError(Code.PROTOCOL_ERROR, "an empty path")
-            pseudo.append(name)
-            continue
-        regular = True
-        if name not in NAMES_OK:
-            check_name(name)
-        if name in WITH_RULES:
-            check_value(field, stream)
-    if not trailers and len(pseudo) - (b":authority" in pseudo) != (REQUIRED if request else 1):
-        raise StreamError(Code.PROTOCOL_ERROR, "a pseudo field is missing")
-
-
-def check_name(name: bytes) -> None:
-    """Refuse a name that no field has."""
-    if not NAME.fullmatch(name) or name in OF_CONNECTIONS:
-        raise StreamError(Code.PROTOCOL_ERROR, f"the field {name[:40]!r} may not be in a stream")
-    if len(NAMES_OK) < NAMES_KEPT:
-        NAMES_OK.add(name)
-
-
-def check_value(field: Field, stream: Stream) -> None:
-    """Refuse the value of a field that has rules; note the length that is declared."""
-    try:
-        value = value_of(field)
-    except HpackError as error:
-        raise ProtocolError(Code.COMPRESSION_ERROR, str(error)) from error
-    if field[0] == b"te":
-        if value != b"trailers":
-            raise StreamError(Code.PROTOCOL_ERROR, "the field te says something else than trailers")
-        return
-    if not value.isdigit() or len(value) > DIGITS_MAX or stream.declared not in (-1, int(value)):
-        raise StreamError(Code.PROTOCOL_ERROR, "the field content-length is no number, or there twice")
-    stream.declared = int(value)

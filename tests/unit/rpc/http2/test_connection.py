@@ -12,20 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.rpc.http2.connection import (
-    HEAD,
-    PREFACE,
-    Code,
-    Connection,
-    Data,
-    Drained,
-    GoAway,
-    Headers,
-    Limits,
-    Pong,
-    Reset,
-)
+from whimbrel.rpc.http2.connection import HEAD, PREFACE, Connection
+from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.hpack import encode, value_of
+from whimbrel.rpc.http2.stream import Data, Drained, GoAway, Headers, Limits, Pong, Reset
 
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20

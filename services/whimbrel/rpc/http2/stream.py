@@ -1,0 +1,130 @@
+"""Streams, what is told of them, and what a peer may do with them."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from whimbrel.rpc.http2.hpack import Field
+
+__all__ = ["Data", "Drained", "Event", "GoAway", "Headers", "Limits", "Pong", "Reset", "Stream"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a peer may do.
+
+    Attributes:
+        streams: open at a time.
+        window: bytes of a stream that may be received and not be consumed.
+        connection_window: of all streams.
+        frame: bytes of a frame.
+        block: bytes of a header block, over all of its frames.
+        header_list: bytes of its fields, decoded.
+        resets, pings, settings, empty: in WINDOW_S seconds; empty are frames that carry nothing forward.
+    """
+
+    streams: int = 1024
+    window: int = 1 << 20
+    connection_window: int = 64 << 20
+    frame: int = 1 << 20
+    block: int = 32 << 10
+    header_list: int = 16 << 10
+    resets: int = 20_000
+    pings: int = 20_000
+    settings: int = 200
+    empty: int = 2000
+
+
+class Stream:
+    """One stream.
+
+    Attributes:
+        app: for who uses the connection.
+        waiting: what may not be sent yet: (bytes, None) of data, or (block, True) of trailers.
+        waiting_bytes: of the data in it.
+        ends: the last of it ends the stream.
+        received: bytes of data; `declared`: by content-length, -1 for none.
+        unread: bytes that were not consumed; `owed`: those that were, and were not given back yet.
+    """
+
+    __slots__ = (
+        "app",
+        "declared",
+        "ends",
+        "headers_received",
+        "id",
+        "local_closed",
+        "owed",
+        "receive_window",
+        "received",
+        "remote_closed",
+        "send_window",
+        "unread",
+        "waiting",
+        "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(self, number: int, send_window: int, receive_window: int) -> None:
+        self.id = number
+        self.app: object = None
+        self.send_window, self.receive_window = send_window, receive_window
+        self.local_closed = self.remote_closed = self.headers_received = False
+        self.received, self.declared = 0, -1
+        self.unread = self.owed = 0
+        self.waiting: deque[tuple[bytes, bool]] | None = None
+        self.waiting_bytes = 0
+        self.ends = False
+
+
+@dataclass(slots=True)
+class Headers:
+    """Header fields: the first of a stream, or with `trailers` the last."""
+
+    stream: Stream
+    fields: list[Field]
+    ended: bool
+    trailers: bool
+
+
+@dataclass(slots=True)
+class Data:
+    """Data of a stream; `size` is what counts for the windows, and what `consumed` is to be given."""
+
+    stream: Stream
+    data: bytes
+    size: int
+    ended: bool
+
+
+@dataclass(slots=True)
+class Reset:
+    """A stream is gone before its end, by the peer or by what it did wrong."""
+
+    stream: Stream
+    code: int
+    by_peer: bool
+
+
+@dataclass(slots=True)
+class GoAway:
+    """The peer takes no new streams, and has seen none beyond `last_stream_id`."""
+
+    last_stream_id: int
+    code: int
+    debug: bytes
+
+
+@dataclass(slots=True)
+class Drained:
+    """A stream that had to wait for a window has sent everything."""
+
+    stream: Stream
+
+
+@dataclass(slots=True)
+class Pong:
+    """The answer to a ping."""
+
+    data: bytes
+
+
+Event = Headers | Data | Reset | GoAway | Drained | Pong
