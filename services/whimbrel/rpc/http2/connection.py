@@ -70,7 +70,7 @@ class Connection:
         streams: those that are not gone, by number.
         error: why nothing is taken any more; None while all is well.
         draining: new streams are refused: GOAWAY was sent.
-        peer_streams_max: how many streams this side may open at a time.
+        peer_streams_max: how many streams this side may open at a time; who opens them keeps to it.
     """
 
     def __init__(self, *, server: bool, limits: Limits | None = None) -> None:

@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 from whimbrel.rpc.http2.hpack import Field, HpackError, encode, value_of
 
@@ -50,11 +50,7 @@ def prefixed(message: bytes) -> bytes:
 
 
 class Assembler:
-    """Puts the messages of one stream together.
-
-    Attributes:
-        held: bytes of a message that is not whole.
-    """
+    """Puts the messages of one stream together."""
 
     __slots__ = ("buffer", "limit", "needed")
 
@@ -62,11 +58,6 @@ class Assembler:
         self.buffer = bytearray()
         self.limit = limit
         self.needed = PREFIX.size
-
-    @property
-    def held(self) -> int:
-        """How many bytes wait for the rest of their message."""
-        return len(self.buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take data; return the messages that are whole.
@@ -176,8 +167,3 @@ def text_of(name: str, value: bytes) -> str:
         except ValueError as error:
             raise HpackError(f"the field {name} is no base64") from error
     return value.decode("latin-1") if name.endswith("-bin") else value.decode("utf-8", "replace")
-
-
-def percent_decoded(text: bytes) -> str:
-    """Return a status message from its field."""
-    return unquote_to_bytes(text).decode("utf-8", "replace")
