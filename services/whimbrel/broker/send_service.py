@@ -56,20 +56,36 @@ from whimbrel.model.trace import FALLBACK_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.answers import OK, status_of
-from whimbrel.rpc.handlers import Call, Deferred
+from whimbrel.rpc.handlers import Call, Deferred, Encoded
 from whimbrel.store.codec import PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
 
 if TYPE_CHECKING:
     from whimbrel.broker.record_traces import RecordTraces
 
-__all__ = ["COMPRESSED", "QUEUE_HEADER", "SendService"]
+__all__ = ["COMPRESSED", "QUEUE_HEADER", "SendService", "encoded_answer"]
 
 COMPRESSED = 0x1  # sysFlag bit: the body is compressed
 QUEUE_HEADER = "whimbrel-queue-id"
 DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
 RECOVERY_MAX_S = 3600
+TARGETS_MAX = 4096  # topics of which it is kept what sends need to know
 
 _tags_code = lru_cache(maxsize=4096)(tags_code)
+
+
+class _Target:
+    """What sends to a topic need to know.
+
+    Attributes:
+        plain: it takes messages without a type of their own. queues: that may be written.
+    """
+
+    __slots__ = ("plain", "queues", "topic")
+
+    def __init__(self, topic: TopicConfig) -> None:
+        self.topic = topic
+        self.plain = topic.message_type in (MessageType.NORMAL, MessageType.MIXED)
+        self.queues = topic.write_queues if topic.writable else 0
 
 
 class SendService:
@@ -94,6 +110,8 @@ class SendService:
         self._traces: RecordTraces | None = None  # None: tracing is off
         self._sampled = 0.0  # share of messages without a context that are traced
         self._context_seen = False  # in this request
+        self._special = False  # a message of this request is more than a plain one
+        self._targets: dict[str, _Target] = {}
 
     def trace(self, traces: "RecordTraces", ratio: float) -> None:
         """Trace sampled messages from now on, and this share of those that came without a context."""
@@ -106,22 +124,25 @@ class SendService:
             raise MessageCorrupted("the request holds no message")
         name = messages[0].topic.name
         topic = self._topics.get(name)
-        if topic is None or self._topics.is_system(name):
-            check_topic(name)
-            if self._topics.is_system(name):
-                raise IllegalTopic(f"{name} is a system topic")
+        target = self._targets.get(name)
+        if target is None or target.topic is not topic:
+            target = self._look_at(name, topic)
         traces = self._traces
         if traces is not None:
             self._context_seen, began_ns = False, time_ns()
+        self._special = False
         born_host = _born_host(call.peer)
         now_ms = self._clock()
         drafts = [self._draft(message, name, born_host, now_ms) for message in messages]
-        topic = self._accept({_type_of(message.system_properties) for message in messages}, name, topic)
-        queue_id = self._queue(call, topic)
-        for message, draft in zip(messages, drafts, strict=True):
-            if message.system_properties.HasField("body_digest"):
-                _check_digest(message)
+        if target is None or not target.plain or self._special:
+            target = self._accept({_type_of(message.system_properties) for message in messages}, name, topic)
+        queue_id = self._queue(call, target)
+        for draft in drafts:
             draft.queue_id = queue_id
+        if self._special:
+            for message in messages:
+                if message.system_properties.HasField("body_digest"):
+                    _check_digest(message)
         appended = self._sender.append(drafts)
         created = None
         if traces is not None and self._context_seen:
@@ -129,19 +150,38 @@ class SendService:
         if not self._sender.waits:
             if created and traces is not None:
                 traces.answered(created)
-            return _response(drafts, appended, OK)
+            return encoded_answer(drafts, appended)
         deferred: Deferred[Any] = Deferred()
 
         def answer(error: WhimbrelError | None) -> None:
             if created and traces is not None:
                 traces.answered(created, error)
-            status = OK if error is None else status_of(error)
-            deferred.complete(_response(drafts, appended, status))
+            if error is None:
+                deferred.complete(encoded_answer(drafts, appended))
+            else:
+                deferred.complete(_response(drafts, appended, status_of(error)))
 
         self._sender.park(appended[-1].end, answer)
         return deferred
 
-    def _accept(self, kinds: set[MessageType], name: str, topic: TopicConfig | None) -> TopicConfig:
+    def _look_at(self, name: str, topic: TopicConfig | None) -> "_Target | None":
+        """Find out, once for each version of a topic, what sends to it need to know; None: it is not there.
+
+        Raises:
+            IllegalTopic: no client may send to it.
+        """
+        if topic is None or self._topics.is_system(name):
+            check_topic(name)
+            if self._topics.is_system(name):
+                raise IllegalTopic(f"{name} is a system topic")
+        if topic is None:
+            return None
+        if len(self._targets) >= TARGETS_MAX:
+            self._targets.clear()
+        target = self._targets[name] = _Target(topic)
+        return target
+
+    def _accept(self, kinds: set[MessageType], name: str, topic: TopicConfig | None) -> "_Target":
         """Return the topic when it takes messages of these kinds, creating it where a send may."""
         if topic is None:
             self._sender.check()  # a broker that takes no writes creates no topics either
@@ -155,18 +195,19 @@ class SendService:
         for kind in kinds:
             if kind is not MessageType.NORMAL:
                 raise NotSupported(f"{kind} messages are not supported yet")
-        return topic
+        return _Target(topic)
 
-    def _queue(self, call: Call, topic: TopicConfig) -> int:
-        if not topic.writable:
-            raise Forbidden(f"topic {topic.name} has no writable queue here")
+    def _queue(self, call: Call, target: "_Target") -> int:
+        queues = target.queues
+        if not queues:
+            raise Forbidden(f"topic {target.topic.name} has no writable queue here")
         wanted = call.metadata.get(QUEUE_HEADER)
         if wanted is not None:
-            if not wanted.isdecimal() or int(wanted) >= topic.write_queues:
-                raise BadRequest(f"queue {wanted} is not one of the {topic.write_queues} of {topic.name}")
+            if not wanted.isdecimal() or int(wanted) >= queues:
+                raise BadRequest(f"queue {wanted} is not one of the {queues} of {target.topic.name}")
             return int(wanted)
         self._turn += 1
-        return self._turn % topic.write_queues
+        return self._turn % queues
 
     def _draft(self, message: Any, topic: str, born_host: bytes, now_ms: int) -> RecordDraft:
         """Check one message and return it as a record without a queue.
@@ -179,10 +220,12 @@ class SendService:
         fine = 0 < len(body) <= BODY_BYTES_MAX and message.topic.name == topic
         text = ""
         user = message.user_properties
-        for key in user:
-            value = user[key]
-            fine = fine and key not in RESERVED_PROPERTY_KEYS and key.isprintable() and value.isprintable()
-            text += f"{key}\x01{value}\x02"
+        if user:
+            for key in user:
+                value = user[key]
+                fine = fine and key not in RESERVED_PROPERTY_KEYS and key.isprintable() and value.isprintable()
+                text += f"{key}\x01{value}\x02"
+            fine = fine and "" not in user and len(user) <= PROPERTIES_COUNT_MAX
         born = system.born_timestamp
         born_ms = born.seconds * 1000 + born.nanos // 1_000_000 if born.seconds else now_ms
         text += f"UNIQ_KEY\x01{message_id}\x02{self._cluster}BORN_TIMESTAMP\x01{born_ms}\x02"
@@ -192,11 +235,15 @@ class SendService:
             fine = fine and "|" not in tag and tag.isprintable()
             text += f"TAGS\x01{tag}\x02"
             code = _tags_code(tag)
-        keys = tuple([key for key in system.keys if key])
-        if keys:
-            joined = " ".join(keys)
-            fine = fine and joined.count(" ") == len(keys) - 1 and joined.isprintable()
-            text += f"KEYS\x01{joined}\x02"
+        keys: tuple[str, ...] = (message_id,)
+        named = system.keys
+        if named:
+            given = [key for key in named if key]
+            if given:
+                joined = " ".join(given)
+                fine = fine and joined.count(" ") == len(given) - 1 and joined.isprintable()
+                text += f"KEYS\x01{joined}\x02"
+                keys = (message_id, *given)
         host, trace = system.born_host, system.trace_context
         if host:
             fine = fine and host.isprintable()
@@ -210,29 +257,26 @@ class SendService:
                 self._context_seen = True
             elif random() < self._sampled:
                 text = self._traced(text, self._traces)
+        has = system.HasField
+        if (
+            has("delivery_timestamp") or has("message_group") or has("orphaned_transaction_recovery_duration")
+            or has("lite_topic") or has("priority") or has("body_digest")
+            or system.message_type == v2.TRANSACTION
+        ):  # fmt: skip
+            self._special, fine = True, False
         if (
             not fine
             or not message_id.isprintable()
             or message_id.isspace()
             or not message_id
             or tag.isspace()
-            or "" in user
             or len(text) > _CHARS_CHECKED
-            or len(user) > PROPERTIES_COUNT_MAX
-            or _timed(system)
         ):
             _check_in_order(message, topic, now_ms)
+        sys_flag = COMPRESSED if system.body_encoding == v2.GZIP else 0
+        # In the order of its fields: by name it takes half a microsecond more.
         return RecordDraft(
-            topic=topic,
-            queue_id=0,
-            body=body,
-            properties=text.encode(),
-            sys_flag=COMPRESSED if system.body_encoding == v2.GZIP else 0,
-            born_timestamp=born_ms,
-            born_host=born_host,
-            store_host=self.store_host,
-            tags_code=code,
-            keys=(message_id, *keys),
+            topic, 0, body, text.encode(), born_ms, born_host, self.store_host, 0, sys_flag, 0, 0, code, keys
         )
 
     def _traced(self, text: str, traces: "RecordTraces") -> str:
@@ -260,15 +304,6 @@ def _type_of(system: Any) -> MessageType:
     if system.HasField("delivery_timestamp"):
         return MessageType.DELAY
     return MessageType.FIFO if system.message_group else MessageType.NORMAL
-
-
-def _timed(system: v2.SystemProperties) -> bool:
-    """Tell whether the message has a field that plain messages lack and that has rules of its own."""
-    return (
-        system.HasField("delivery_timestamp")
-        or system.HasField("message_group")
-        or system.HasField("orphaned_transaction_recovery_duration")
-    )
 
 
 def _check_in_order(message: Any, topic: str, now_ms: int) -> None:
@@ -342,3 +377,34 @@ def _response(drafts: Sequence[RecordDraft], appended: Sequence[Any], status: An
     for draft, place in zip(drafts, appended, strict=True):
         add(status=status, message_id=draft.keys[0], offset=place.queue_offset)
     return response
+
+
+_OK_FIELD = messaging.SendMessageResponse(status=OK).SerializeToString()
+_ENTRY, _ID, _OFFSET = b"\x12", b"\x12", b"\x20"  # field 2 of the response; 2 and 4 of an entry
+
+
+def encoded_answer(drafts: Sequence[RecordDraft], appended: Sequence[Any]) -> Encoded:
+    """Return the bytes of the response to a send that went well: only ids and offsets differ."""
+    answer = _OK_FIELD
+    for draft, place in zip(drafts, appended, strict=True):
+        message_id = draft.keys[0].encode()
+        entry = _OK_FIELD + _ID + varint(len(message_id)) + message_id
+        if place.queue_offset:  # as in all of proto3, a zero is not written
+            entry += _OFFSET + varint(place.queue_offset)
+        answer += _ENTRY + varint(len(entry)) + entry
+    return Encoded(answer, OK)
+
+
+_SMALL = tuple(bytes((value,)) for value in range(128))
+
+
+def varint(value: int) -> bytes:
+    """Return a number that is not negative as protobuf writes it."""
+    if value < 128:
+        return _SMALL[value]
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

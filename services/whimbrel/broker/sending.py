@@ -142,6 +142,7 @@ class Sender:
         self._ring = ring
         self._parked: deque[_Parked] = deque()
         self._tick_pending = False
+        self._near = False  # enough slaves were near in this tick, within which nothing is heard of them
         self._timer: Any = None
         self._index_timer: Any = None
         self._ring_timer: Any = None
@@ -154,18 +155,21 @@ class Sender:
         """
         if self.refusal:
             raise NotWritable(self.refusal)
-        if self.waits and len(self._parked) >= PARKED_MAX:
+        if not self.waits:
+            return
+        if len(self._parked) >= PARKED_MAX:
             raise Throttled(f"{PARKED_MAX} sends wait for the disk or for slaves already")
         if self._parked and self._store.written - self._parked[0].end > PARKED_BYTES_MAX:
             raise Throttled(f"sends of {PARKED_BYTES_MAX} bytes wait for the disk or for slaves already")
         needed = self._durability.acks
-        if needed:
+        if needed and not self._near:
             found = self.near_slaves()
             if found < needed:
                 raise NoReplica(
                     f"{found} of {needed} slaves are connected and lack less than"
                     f" {self._durability.fallbehind_max} bytes; nothing was stored"
                 )
+            self._near = True
 
     @property
     def parked(self) -> int:
@@ -202,6 +206,7 @@ class Sender:
         )
 
     def _end_tick(self) -> None:
+        self._near = False
         # The index may have more to do than one tick should take.
         self._tick_pending = self._store.end_tick()
         if self._tick_pending:

@@ -40,11 +40,13 @@ from whimbrel.rpc.http2.stream import Stream
 from whimbrel.rpc.http2.wire import (
     ANSWER,
     OK,
+    PREFIX,
     Assembler,
     CompressedMessage,
     MessageTooLong,
     prefixed,
     status_block,
+    whole_answer,
 )
 from whimbrel.rpc.status import REASON_KEY, grpc_status
 
@@ -69,17 +71,22 @@ class Exchange:
         over: nothing may be sent any more.
     """
 
-    __slots__ = ("answered", "assembler", "call", "connection", "over", "stream")
+    answered = over = False
+    assembler: Assembler | None = None
 
     def __init__(self, connection: "NativeConnection", stream: Stream, call: Call) -> None:
         self.connection, self.stream, self.call = connection, stream, call
-        self.assembler = Assembler(MESSAGE_BYTES_MAX)
-        self.answered = self.over = False
 
     def data(self, data: bytes) -> None:
         """Take data of the peer."""
+        assembler = self.assembler
+        if assembler is None:
+            if data[0] == 0 and len(data) == PREFIX.size + int.from_bytes(data[1:5], "big"):
+                self.received(data[PREFIX.size :])  # one message in one frame: nothing to put together
+                return
+            assembler = self.assembler = Assembler(MESSAGE_BYTES_MAX)
         try:
-            for message in self.assembler.feed(data):
+            for message in assembler.feed(data):
                 if self.over:
                     return
                 self.received(message)
@@ -133,8 +140,6 @@ class Exchange:
 class PlainExchange(Exchange):
     """A request of somebody who does not speak gRPC; it is answered with a word of what this is."""
 
-    __slots__ = ("verb",)
-
     def __init__(self, connection: "NativeConnection", stream: Stream, call: Call, verb: bytes) -> None:
         super().__init__(connection, stream, call)
         self.verb = verb
@@ -159,7 +164,10 @@ class PlainExchange(Exchange):
 class OnceExchange(Exchange):
     """A method that answers once: with one message, or with a list of them."""
 
-    __slots__ = ("deferred", "later", "method", "raw", "started", "timer")
+    raw: bytes | None = None
+    deferred: Deferred[Any] | None = None
+    timer: asyncio.TimerHandle | None = None
+    started, later = 0.0, False
 
     def __init__(
         self,
@@ -168,12 +176,7 @@ class OnceExchange(Exchange):
         call: Call,
         method: UnaryMethod | ServerStreamMethod,
     ) -> None:
-        super().__init__(connection, stream, call)
-        self.method = method
-        self.raw: bytes | None = None
-        self.deferred: Deferred[Any] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.started, self.later = 0.0, False
+        self.connection, self.stream, self.call, self.method = connection, stream, call, method
 
     def received(self, message: bytes) -> None:
         """Keep the request."""
@@ -253,9 +256,15 @@ class OnceExchange(Exchange):
         conn, stream = self.connection.conn, self.stream
         self.tell(body_code(response) if response and self.method.fail is not None else "OK")
         if type(self.method) is UnaryMethod:
-            self.answered = True
-            conn.send_headers(stream, ANSWER)
-            conn.send_data(stream, prefixed(response.SerializeToString()))
+            message = response.SerializeToString()
+            size = PREFIX.size + len(message)
+            if not self.call.trailers and conn.fits(stream, size):
+                self.over = True
+                stream.app = None
+                conn.send_answer(stream, whole_answer(stream.id, message), size)
+                self.connection.touched()
+                return
+            self.send(message)
         else:
             for one in response:
                 self.send(one.SerializeToString())
@@ -294,8 +303,6 @@ class OnceExchange(Exchange):
 
 class PulledExchange(Exchange):
     """A method whose responses are made one after the other, each when the one before is on its way."""
-
-    __slots__ = ("method", "raw", "room", "task")
 
     def __init__(
         self, connection: "NativeConnection", stream: Stream, call: Call, method: PulledStreamMethod
@@ -367,8 +374,6 @@ class PulledExchange(Exchange):
 
 class BothExchange(Exchange):
     """A stream both ways, or of one request and as many responses as somebody has; it is its own outbox."""
-
-    __slots__ = ("closing", "error", "handler", "method", "queue", "queued")
 
     def __init__(
         self, connection: "NativeConnection", stream: Stream, call: Call, method: BidiMethod

@@ -3,7 +3,7 @@
 A *handler* knows nothing of grpcio. It gets a `Call` (who asks, until when) and the decoded request, and
 returns
 
-- the response message, or
+- the response message (or its bytes, `Encoded`), or
 - a `Deferred`, which it (or whoever it handed it to) completes later: flush, replica, long poll.
 
 No task and no future is made for a call that answers at once. A handler for a response stream returns the
@@ -29,6 +29,7 @@ __all__ = [
     "BidiMethod",
     "Call",
     "Deferred",
+    "Encoded",
     "Outbox",
     "PulledStreamMethod",
     "ServerStreamMethod",
@@ -57,6 +58,23 @@ class Call:
     metadata: Mapping[str, str]
     deadline: float | None
     trailers: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Encoded:
+    """A response that its handler has serialised already, where making a message first would cost more.
+
+    Attributes:
+        data: the message's bytes. status: as the message's, for who counts.
+    """
+
+    __slots__ = ("data", "status")
+
+    def __init__(self, data: bytes, status: Any) -> None:
+        self.data, self.status = data, status
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - as a message's
+        """Return the bytes."""
+        return self.data
 
 
 class Deferred(Generic[R]):

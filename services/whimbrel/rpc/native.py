@@ -74,6 +74,25 @@ log = logging.getLogger(__name__)
 Method = UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod
 
 
+KIND_FIELDS = frozenset((b":path", b"content-type", b"grpc-timeout"))
+
+
+class Kind:
+    """What the fields of a call say; found out once for all calls of a shape (`hpack.Shape`).
+
+    Attributes:
+        method: None when it is unknown. seconds: until the deadline; None without one. known, varying: for
+        `Metadata`.
+    """
+
+    __slots__ = ("grpc", "known", "method", "path", "seconds", "varying")
+
+    def __init__(self, path: str, method: Method | None, seconds: float | None, *, grpc: bool) -> None:
+        self.path, self.method, self.seconds, self.grpc = path, method, seconds, grpc
+        self.known: dict[str, str | None] | None = None
+        self.varying: frozenset[bytes] = frozenset()
+
+
 class NativeConnection(asyncio.Protocol):
     """One peer.
 
@@ -172,39 +191,61 @@ class NativeConnection(asyncio.Protocol):
 
     def opened(self, event: Headers) -> None:
         """Begin a call."""
-        stream, metadata = event.stream, Metadata(event.fields)
-        try:
-            path = (metadata.raw(b":path") or b"").decode("latin-1")
-            kind = metadata.raw(b"content-type")
-            if kind is None or not kind.startswith(b"application/grpc"):
-                metadata.check()
-                call = Call(path, self.peer, metadata, None)
-                plain = stream.app = PlainExchange(self, stream, call, metadata.raw(b":method") or b"")
-                if event.ended:
-                    plain.half_closed()
+        stream, shape = event.stream, event.shape
+        kind: Kind | None = None if shape is None else shape.memo
+        if kind is not None:
+            metadata = Metadata(event.fields, kind.known, kind.varying)
+        else:
+            metadata = Metadata(event.fields)
+            try:
+                kind = self.kind_of(metadata)
+                if not kind.grpc:
+                    metadata.check()
+            except HpackError as error:
+                self.fail(ProtocolError(Code.COMPRESSION_ERROR, str(error)))
                 return
-            timeout = metadata.raw(b"grpc-timeout")
-        except HpackError as error:
-            self.fail(ProtocolError(Code.COMPRESSION_ERROR, str(error)))
+            if shape is not None and not shape.varying & KIND_FIELDS:
+                kind.varying, kind.known = shape.varying, {}
+                shape.memo = kind
+        method = kind.method
+        seconds = kind.seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
+        call = Call(kind.path, self.peer, metadata, deadline)
+        if type(method) is UnaryMethod or type(method) is ServerStreamMethod:
+            once = stream.app = OnceExchange(self, stream, call, method)
+            if event.ended:
+                once.half_closed()
             return
-        seconds = timeout_s(timeout) if timeout is not None else None
-        call = Call(path, self.peer, metadata, None if seconds is None else time.monotonic() + seconds)
-        method = self.server.methods.get(path)
-        if method is None:
+        exchange: PlainExchange | PulledExchange | BothExchange
+        if not kind.grpc:
+            exchange = PlainExchange(self, stream, call, metadata.raw(b":method") or b"")
+        elif method is None:
             self.conn.send_headers(stream, UNKNOWN, end=True)
             return
-        exchange: OnceExchange | PulledExchange | BothExchange
-        if isinstance(method, UnaryMethod | ServerStreamMethod):
-            exchange = OnceExchange(self, stream, call, method)
-        elif isinstance(method, PulledStreamMethod):
+        elif type(method) is PulledStreamMethod:
             exchange = PulledExchange(self, stream, call, method)
         else:
+            assert type(method) is BidiMethod
             exchange = BothExchange(self, stream, call, method)
         stream.app = exchange
-        if isinstance(exchange, BothExchange):
+        if type(exchange) is BothExchange:
             exchange.open()
         if event.ended:
             exchange.half_closed()
+
+    def kind_of(self, metadata: Metadata) -> "Kind":
+        """Find out what a call's fields ask for.
+
+        Raises:
+            HpackError: a field is wrongly coded.
+        """
+        path = (metadata.raw(b":path") or b"").decode("latin-1")
+        content = metadata.raw(b"content-type")
+        if content is None or not content.startswith(b"application/grpc"):
+            return Kind(path, None, None, grpc=False)
+        timeout = metadata.raw(b"grpc-timeout")
+        seconds = None if timeout is None else timeout_s(timeout)
+        return Kind(path, self.server.methods.get(path), seconds, grpc=True)
 
     # Writing
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from whimbrel.broker.delivery_service import delivered
-from whimbrel.broker.send_service import SendService
+from whimbrel.broker.send_service import SendService, encoded_answer
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import NotWritable, WhimbrelError
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.handlers import Call, Deferred
+from whimbrel.rpc.answers import OK
+from whimbrel.rpc.handlers import Call, Deferred, Encoded
 from whimbrel.store.codec import RecordDraft, decode_record, encode_record, pack_host
 
 NOW = 1_800_000_000_000
@@ -47,6 +48,13 @@ class FakeSender:
         self.parked = answer
 
 
+def plain(response: Any) -> Any:
+    """Return a response as a message, also one that was serialised already."""
+    if isinstance(response, Encoded):
+        return messaging.SendMessageResponse.FromString(response.data)
+    return response
+
+
 class Rig:
     def __init__(self, tmp_path: Path, *, auto_create: bool = False) -> None:
         self.topics = TopicTable(
@@ -65,7 +73,8 @@ class Rig:
 
     def send(self, *messages: Any, headers: dict[str, str] | None = None) -> Any:
         call = Call("m", "10.0.0.9:5000", headers or {}, None)
-        return self.service.send(call, messaging.SendMessageRequest(messages=messages))
+        response = self.service.send(call, messaging.SendMessageRequest(messages=messages))
+        return plain(response)
 
     def code(self, *messages: Any, headers: dict[str, str] | None = None) -> int:
         """Return the code of a refused send; nothing may have been stored."""
@@ -181,6 +190,19 @@ def test_body_of_exactly_four_mebibytes_is_taken(rig: Rig) -> None:
 )
 def test_right_digests_are_taken(rig: Rig, digest: Any) -> None:
     assert rig.send(message(body_digest=digest)).status.code == v2.OK
+
+
+@pytest.mark.parametrize("offset", [0, 1, 127, 128, 16_383, 16_384, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("id_bytes", [1, 127, 128, 255])
+def test_answer_is_what_the_library_would_write(offset: int, id_bytes: int) -> None:
+    drafts: Any = [RecordDraft("t", 0, b"", b"", 0, b"", b"", keys=("i" * id_bytes, "k")) for _ in range(3)]
+    places = [Place(offset) for _ in drafts]
+    wanted = messaging.SendMessageResponse(status=OK)
+    for _ in drafts:
+        wanted.entries.add(status=OK, message_id="i" * id_bytes, offset=offset)
+    found = encoded_answer(drafts, places)
+    assert found.SerializeToString() == wanted.SerializeToString()
+    assert found.status.code == v2.OK
 
 
 def test_batch_answers_one_entry_a_message_in_one_queue(rig: Rig) -> None:

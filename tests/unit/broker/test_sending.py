@@ -223,6 +223,7 @@ def test_without_enough_near_slaves_nothing_is_stored() -> None:
     rig.page.acks = [0, 0]
     rig.send()
     rig.send()
+    rig.loop.tick()
     rig.page.acks = [200, 0]
     with pytest.raises(NoReplica):  # one of them lacks 200 bytes
         rig.send()

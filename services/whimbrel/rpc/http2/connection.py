@@ -23,7 +23,7 @@ from collections.abc import Callable
 from struct import Struct
 
 from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
-from whimbrel.rpc.http2.fields import check_fields, check_length
+from whimbrel.rpc.http2.fields import check_fields, check_length, without_rules
 from whimbrel.rpc.http2.hpack import Decoder, HpackError, ListTooLarge
 from whimbrel.rpc.http2.stream import (
     Data,
@@ -85,12 +85,13 @@ class Connection:
         self.needed = 0
         self.preface = PREFACE if server else b""
         self.settled = False  # the peer's first SETTINGS came
+        self.special = True  # not any frame may come: not settled, or within a header block
         self.decoder = Decoder(list_bytes_max=limits.header_list)
         self.block: list[bytes] | None = None
         self.block_bytes = self.block_flags = self.block_stream = 0
         self.last_id = 0  # of the peer's streams
         self.next_id = 2 if server else 1
-        self.gone: dict[int, bool] = {}  # by number: reset here
+        self.gone = [0] * GONE_KEPT  # numbers, those that were reset here negative; each in a place of its own
         self.send_window = WINDOW_DEFAULT
         self.receive_window = limits.connection_window
         self.owed = 0
@@ -154,12 +155,13 @@ class Connection:
         if now - self.counted_since >= WINDOW_S:
             self.counted_since = now
             self.resets = self.pings = self.settings_seen = self.empty = 0
-        if self.buffer:
-            self.buffer += data
-            if len(self.buffer) < self.needed:
+        buffer = self.buffer
+        if buffer:
+            buffer += data
+            if len(buffer) < self.needed:
                 return events
-            data = bytes(self.buffer)
-            self.buffer.clear()
+            data = bytes(buffer)
+            buffer.clear()
         try:
             at = self.parse(data, events)
         except ProtocolError as error:
@@ -181,34 +183,39 @@ class Connection:
                 return 0
             at, self.preface = len(begin), b""
         unpack, limit = HEAD.unpack_from, self.limits.frame
-        handlers = self.handlers
-        while size - at >= HEAD_BYTES:
+        handlers, known = self.handlers, len(self.handlers)
+        last = size - HEAD_BYTES
+        while at <= last:
             high, low, kind, flags, stream_id = unpack(data, at)
             length = high << 16 | low
-            stream_id &= STREAM_ID_MAX
             if length > limit:
                 raise ProtocolError(
                     Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, and {limit} are allowed"
                 )
-            end = at + HEAD_BYTES + length
+            begin = at + HEAD_BYTES
+            end = begin + length
             if end > size:
                 self.needed = end - at
                 return at
-            payload = data[at + HEAD_BYTES : end]
             at = end
-            if not self.settled and kind != SETTINGS:
-                raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
-            if self.block is not None and (kind != CONTINUATION or stream_id != self.block_stream):
-                raise ProtocolError(Code.PROTOCOL_ERROR, "another frame comes within a header block")
-            if kind >= len(handlers):
+            if self.special:
+                self.check_special(kind, stream_id & STREAM_ID_MAX)
+            if kind >= known:
                 self.count_empty()
                 continue
             try:
-                handlers[kind](flags, stream_id, payload, events)
+                handlers[kind](flags, stream_id & STREAM_ID_MAX, data[begin:end], events)
             except StreamError as error:
-                self.fail_stream(stream_id, error, events)
+                self.fail_stream(stream_id & STREAM_ID_MAX, error, events)
         self.needed = HEAD_BYTES
         return at
+
+    def check_special(self, kind: int, stream_id: int) -> None:
+        """Refuse a frame other than the one that must come: SETTINGS first, the rest of a header block."""
+        if not self.settled and kind != SETTINGS:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+        if self.block is not None and (kind != CONTINUATION or stream_id != self.block_stream):
+            raise ProtocolError(Code.PROTOCOL_ERROR, "another frame comes within a header block")
 
     def fail(self, error: ProtocolError) -> None:
         """End the connection."""
@@ -247,10 +254,11 @@ class Connection:
 
     def remember(self, stream_id: int, *, reset: bool) -> None:
         """Keep in mind how a stream ended."""
-        gone = self.gone
-        gone[stream_id] = reset
-        if len(gone) > GONE_KEPT:
-            del gone[next(iter(gone))]
+        self.gone[(stream_id >> 1) % GONE_KEPT] = -stream_id if reset else stream_id
+
+    def was_reset(self, stream_id: int) -> bool:
+        """Tell whether a stream was reset here lately, so that late frames of its are no mistake."""
+        return self.gone[(stream_id >> 1) % GONE_KEPT] == -stream_id
 
     def forget(self, stream: Stream, *, reset: bool) -> None:
         """Drop a stream, and give back what nobody will consume."""
@@ -280,7 +288,7 @@ class Connection:
             self.give_back(size)
             if stream is None:
                 self.check_gone(stream_id, "DATA")
-                if self.gone.get(stream_id):
+                if self.was_reset(stream_id):
                     return  # it crossed our reset
             raise StreamError(Code.STREAM_CLOSED, "DATA of a stream that has ended")
         stream.receive_window -= size
@@ -296,7 +304,8 @@ class Connection:
         stream.received += len(payload)
         stream.unread += size
         if ended:
-            check_length(stream)
+            if stream.declared >= 0:
+                check_length(stream)
             stream.remote_closed = True
         events.append(Data(stream, payload, size, ended))
         if ended and stream.local_closed:
@@ -332,6 +341,7 @@ class Connection:
         if len(payload) > self.limits.block:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
         self.block, self.block_bytes = [payload], len(payload)
+        self.special = True
         self.block_flags, self.block_stream = flags, stream_id
 
     def on_continuation(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
@@ -346,6 +356,7 @@ class Connection:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
         if flags & END_HEADERS:
             block, self.block = b"".join(self.block), None
+            self.special = False
             self.whole_block(self.block_flags, stream_id, block, events)
 
     def whole_block(self, flags: int, stream_id: int, block: bytes, events: list[Event]) -> None:
@@ -370,12 +381,17 @@ class Connection:
         trailers = stream.headers_received and (self.server or fields[:1] == [] or fields[0][0] != b":status")
         if trailers and not ended:
             raise StreamError(Code.PROTOCOL_ERROR, "HEADERS within a stream that do not end it")
-        check_fields(fields, stream, request=self.server, trailers=trailers)
+        shape = self.decoder.shape
+        if shape is None or shape.checked is not trailers:
+            check_fields(fields, stream, request=self.server, trailers=trailers)
+            if shape is not None and without_rules(fields, shape.varying):
+                shape.checked = trailers
         stream.headers_received = True
         if ended:
-            check_length(stream)
+            if stream.declared >= 0:
+                check_length(stream)
             stream.remote_closed = True
-        events.append(Headers(stream, fields, ended, trailers))
+        events.append(Headers(stream, fields, ended, trailers, shape))
         if ended and stream.local_closed:
             self.forget_read(stream)
 
@@ -387,13 +403,14 @@ class Connection:
         """
         if not self.server or stream_id % 2 == 0:
             self.check_gone(stream_id, "HEADERS")
-            if self.gone.get(stream_id):
+            if self.was_reset(stream_id):
                 return None
             raise ProtocolError(Code.PROTOCOL_ERROR, "HEADERS that open a stream which the peer may not open")
         if stream_id <= self.last_id:
-            if self.gone.get(stream_id):
+            if self.was_reset(stream_id):
                 return None  # it crossed our reset
-            code = Code.STREAM_CLOSED if stream_id in self.gone else Code.PROTOCOL_ERROR
+            ended = self.gone[(stream_id >> 1) % GONE_KEPT] == stream_id
+            code = Code.STREAM_CLOSED if ended else Code.PROTOCOL_ERROR
             raise ProtocolError(code, "HEADERS of a stream that has ended, or whose number was passed over")
         self.last_id = stream_id
         if self.draining:
@@ -449,6 +466,7 @@ class Connection:
                 Code.ENHANCE_YOUR_CALM, f"more than {self.limits.settings} SETTINGS in {WINDOW_S} s"
             )
         self.settled = True
+        self.special = False
         window = self.peer_window
         for name, value in SETTING.iter_unpack(payload):
             self.set(name, value)
@@ -509,22 +527,23 @@ class Connection:
         """Take more room to send."""
         if len(payload) != 4:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
-        size = U32.unpack(payload)[0] & WINDOW_MAX
+        size = int.from_bytes(payload, "big") & WINDOW_MAX
         if not stream_id:
+            self.send_window += size
             if not size:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "a window that grows by nothing")
-            self.send_window += size
             if self.send_window > WINDOW_MAX:
                 raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window grows too large")
-            self.unblock(events)
+            if self.blocked:
+                self.unblock(events)
             return
         stream = self.streams.get(stream_id)
         if stream is None:
             self.check_gone(stream_id, "WINDOW_UPDATE")
             return
+        stream.send_window += size
         if not size:
             raise StreamError(Code.PROTOCOL_ERROR, "a window that grows by nothing")
-        stream.send_window += size
         if stream.send_window > WINDOW_MAX:
             raise StreamError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
         if stream.waiting:
@@ -592,6 +611,23 @@ class Connection:
         self.blocked[stream.id] = stream
         self.send_waiting(stream, None)
         return not stream.waiting
+
+    def fits(self, stream: Stream, size: int) -> bool:
+        """Tell whether an answer with so many bytes of data may leave at once, as one (`send_answer`)."""
+        return (
+            size <= self.send_window
+            and size <= stream.send_window
+            and size <= self.peer_frame
+            and not stream.waiting
+            and not stream.local_closed
+            and self.error is None
+        )
+
+    def send_answer(self, stream: Stream, frames: bytes, size: int) -> None:
+        """Send all frames of an answer that `fits`, ready-made: headers, data of so many bytes, trailers."""
+        self.send_window -= size
+        self.out.append(frames)
+        self.ended(stream)
 
     def send_waiting(self, stream: Stream, events: list[Event] | None) -> None:
         """Send what waits in a stream, as far as the windows allow."""

@@ -6,7 +6,7 @@ from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
 from whimbrel.rpc.http2.hpack import Field, HpackError, value_of
 from whimbrel.rpc.http2.stream import Stream
 
-__all__ = ["check_fields", "check_length"]
+__all__ = ["check_fields", "check_length", "without_rules"]
 
 NAMES_KEPT = 4096
 NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -54,6 +54,13 @@ def check_fields(fields: list[Field], stream: Stream, *, request: bool, trailers
             check_value(field, stream)
     if not trailers and len(pseudo) - (b":authority" in pseudo) != (REQUIRED if request else 1):
         raise StreamError(Code.PROTOCOL_ERROR, "a pseudo field is missing")
+
+
+def without_rules(fields: list[Field], varying: frozenset[bytes]) -> bool:
+    """Tell whether fields that were checked once need it no more when only the values of `varying` change."""
+    if any(name[:1] == b":" or name in WITH_RULES for name in varying):
+        return False
+    return all(field[0] != b"content-length" for field in fields)
 
 
 def check_name(name: bytes) -> None:

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from whimbrel.rpc.http2.hpack import Field
+from whimbrel.rpc.http2.hpack import Field, Shape
 
 __all__ = ["Data", "Drained", "Event", "GoAway", "Headers", "Limits", "Pong", "Reset", "Stream"]
 
@@ -44,45 +44,31 @@ class Stream:
         ends: the last of it ends the stream.
         received: bytes of data; `declared`: by content-length, -1 for none.
         unread: bytes that were not consumed; `owed`: those that were, and were not given back yet.
+
+    Most streams carry one small request and one answer: what they never need costs nothing, as it stands in
+    the class.
     """
 
-    __slots__ = (
-        "app",
-        "declared",
-        "ends",
-        "headers_received",
-        "id",
-        "local_closed",
-        "owed",
-        "receive_window",
-        "received",
-        "remote_closed",
-        "send_window",
-        "unread",
-        "waiting",
-        "waiting_bytes",
-    )  # fmt: skip
+    app: object = None
+    local_closed = remote_closed = headers_received = ends = False
+    received = unread = owed = waiting_bytes = 0
+    declared = -1
+    waiting: "deque[tuple[bytes, bool]] | None" = None
 
     def __init__(self, number: int, send_window: int, receive_window: int) -> None:
         self.id = number
-        self.app: object = None
         self.send_window, self.receive_window = send_window, receive_window
-        self.local_closed = self.remote_closed = self.headers_received = False
-        self.received, self.declared = 0, -1
-        self.unread = self.owed = 0
-        self.waiting: deque[tuple[bytes, bool]] | None = None
-        self.waiting_bytes = 0
-        self.ends = False
 
 
 @dataclass(slots=True)
 class Headers:
-    """Header fields: the first of a stream, or with `trailers` the last."""
+    """Header fields: the first of a stream, or with `trailers` the last; `shape` as `hpack.Decoder` has it."""
 
     stream: Stream
     fields: list[Field]
     ended: bool
     trailers: bool
+    shape: Shape | None
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
+from typing import Any
 from urllib.parse import quote
 
 from whimbrel.rpc.http2.hpack import Field, HpackError, encode, value_of
@@ -17,6 +18,7 @@ from whimbrel.rpc.http2.hpack import Field, HpackError, encode, value_of
 __all__ = [
     "ANSWER",
     "OK",
+    "PREFIX",
     "Assembler",
     "CompressedMessage",
     "MessageTooLong",
@@ -25,9 +27,11 @@ __all__ = [
     "prefixed",
     "status_block",
     "timeout_s",
+    "whole_answer",
 ]
 
 PREFIX = Struct(">BI")
+DATA, HEADERS, END_STREAM, END_HEADERS = 0, 1, 0x1, 0x4  # as `connection` has them
 UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 
@@ -47,6 +51,27 @@ class MessageTooLong(ValueError):
 def prefixed(message: bytes) -> bytes:
     """Return a message as it stands in a stream."""
     return PREFIX.pack(0, len(message)) + message
+
+
+ANSWER_BEGIN = Struct(f">BHBBI{len(ANSWER)}sBHBBIBI")  # HEADERS, DATA's head, the message's prefix
+ANSWER_END = Struct(f">BHBBI{len(OK)}s")
+
+
+def whole_answer(stream_id: int, message: bytes) -> bytes:
+    """Return the frames of an answer with one message that fits into a frame: headers, data, trailers with OK.
+
+    They are sent as one; three frames with their parts put together one by one take three times as long.
+    """
+    size = len(message)
+    framed = size + PREFIX.size
+    return (
+        ANSWER_BEGIN.pack(
+            0, len(ANSWER), HEADERS, END_HEADERS, stream_id, ANSWER,
+            framed >> 16, framed & 0xFFFF, DATA, 0, stream_id, 0, size,
+        )
+        + message
+        + ANSWER_END.pack(0, len(OK), HEADERS, END_HEADERS | END_STREAM, stream_id, OK)
+    )  # fmt: skip
 
 
 class Assembler:
@@ -117,13 +142,27 @@ def status_block(
     return encode(fields)
 
 
+KNOWN_MAX = 32  # names that handlers ask for
+
+
 class Metadata(Mapping[str, str]):
-    """A call's metadata, decoded when it is asked for; of a name that comes twice the last value counts."""
+    """A call's metadata, decoded when it is asked for; of a name that comes twice the last value counts.
 
-    __slots__ = ("fields",)
+    `known` remembers what was found, for all calls whose fields have the same values but for those of the
+    names in `varying`.
+    """
 
-    def __init__(self, fields: list[Field]) -> None:
+    __slots__ = ("fields", "known", "varying")
+
+    def __init__(
+        self,
+        fields: list[Field],
+        known: dict[str, str | None] | None = None,
+        varying: frozenset[bytes] = frozenset(),
+    ) -> None:
         self.fields = fields
+        self.known = known
+        self.varying = varying
 
     def raw(self, name: bytes) -> bytes | None:
         """Return a field's value as bytes; None without it.
@@ -136,11 +175,27 @@ class Metadata(Mapping[str, str]):
                 return value_of(field)
         return None
 
-    def __getitem__(self, name: str) -> str:
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value as text, or what stands for none."""
+        known = self.known
+        if known is not None and name in known:
+            found = known[name]
+        else:
+            found = self.find(name)
+            if known is not None and len(known) < KNOWN_MAX and name.encode() not in self.varying:
+                known[name] = found
+        return default if found is None else found
+
+    def find(self, name: str) -> str | None:
+        """Look for a value among the fields."""
         value = self.raw(name.encode())
-        if value is None or name[:1] == ":":
+        return None if value is None or name[:1] == ":" else text_of(name, value)
+
+    def __getitem__(self, name: str) -> str:
+        found: str | None = self.get(name)
+        if found is None:
             raise KeyError(name)
-        return text_of(name, value)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         seen = {field[0] for field in self.fields if field[0][:1] != b":"}
