@@ -192,8 +192,8 @@ class Connection:
                 raise ProtocolError(
                     Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, and {limit} are allowed"
                 )
-            begin = at + HEAD_BYTES
-            end = begin + length
+            inner = at + HEAD_BYTES
+            end = inner + length
             if end > size:
                 self.needed = end - at
                 return at
@@ -204,7 +204,7 @@ class Connection:
                 self.count_empty()
                 continue
             try:
-                handlers[kind](flags, stream_id & STREAM_ID_MAX, data[begin:end], events)
+                handlers[kind](flags, stream_id & STREAM_ID_MAX, data[inner:end], events)
             except StreamError as error:
                 self.fail_stream(stream_id & STREAM_ID_MAX, error, events)
         self.needed = HEAD_BYTES

@@ -50,9 +50,15 @@ class Stream:
     """
 
     app: object = None
-    local_closed = remote_closed = headers_received = ends = False
-    received = unread = owed = waiting_bytes = 0
-    declared = -1
+    local_closed: bool = False
+    remote_closed: bool = False
+    headers_received: bool = False
+    ends: bool = False
+    received: int = 0
+    unread: int = 0
+    owed: int = 0
+    waiting_bytes: int = 0
+    declared: int = -1
     waiting: "deque[tuple[bytes, bool]] | None" = None
 
     def __init__(self, number: int, send_window: int, receive_window: int) -> None:
