@@ -9,10 +9,15 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
-__all__ = ["STREAMS", "Api", "Received", "duration", "message", "queue"]
+__all__ = ["STREAMS", "Api", "Received", "as_messages", "duration", "message", "queue"]
 
 ADMIN = "/whimbrel.admin.v1.AdminService/"
 STREAMS = {"ReceiveMessage", "PullMessage"}
+
+
+def as_messages(kind: type[Any], responses: Sequence[Any]) -> list[Any]:
+    """Return what handlers answered as messages, also what they had serialised already."""
+    return [kind.FromString(response.SerializeToString()) for response in responses]
 
 
 class Api:

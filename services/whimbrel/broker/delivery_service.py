@@ -8,27 +8,12 @@ describe the body as it is stored and sent, compressed or not.
 from hashlib import md5
 from typing import Any
 
-from whimbrel.broker.send_service import COMPRESSED
-from whimbrel.model.names import RESERVED_PROPERTY_KEYS
+from whimbrel.broker.encoded import COMPRESSED, HIDDEN
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.store.codec import StoredMessage
 
 __all__ = ["delivered", "timestamp"]
-
-# Properties that are fields of their own, or RocketMQ's bookkeeping without being reserved.
-_HIDDEN = RESERVED_PROPERTY_KEYS | {
-    "__SHARDINGKEY",
-    "TRACE_CONTEXT",
-    "TRANSACTION_CHECK_TIMES",
-    "CHECK_IMMUNITY_TIME_IN_SECONDS",
-    "__transactionId__",
-    "INNER_NUM",
-    "INNER_BASE",
-    "INNER_MULTI_DISPATCH",
-    "PROPERTY_FORWARD_QUEUE_ID",
-    "REDIRECT",
-}
 
 
 def timestamp(at_ms: int) -> Any:
@@ -67,7 +52,7 @@ def delivered(
     _rarer(system, properties)
     return v2.Message(
         topic=v2.Resource(resource_namespace=namespace, name=stored.topic),
-        user_properties={key: value for key, value in properties.items() if key not in _HIDDEN},
+        user_properties={key: value for key, value in properties.items() if key not in HIDDEN},
         system_properties=system,
         body=body,
     )

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 
 from whimbrel.broker.consuming import Consumer
 from whimbrel.broker.delivery_service import delivered, timestamp
+from whimbrel.broker.encoded import ack_answer, message_frame
 from whimbrel.broker.filters import TagFilter, compile_filter
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.holds import POLLS_MAX, poll_time_ms
@@ -46,7 +47,8 @@ from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.answers import OK, common_status, namespace_of, status_of
-from whimbrel.rpc.handlers import Call, Deferred
+from whimbrel.rpc.handlers import Call, Deferred, Encoded
+from whimbrel.store.codec import StoredMessage
 
 __all__ = ["SUGGESTION_TRAILER", "ReadSplitting", "ReceiveService"]
 
@@ -218,12 +220,8 @@ class ReceiveService:
 
     def _frames(self, taken: list[Delivered], namespace: str) -> list[Any]:
         response = messaging.ReceiveMessageResponse
-        frames = [response(status=OK if taken else NOTHING)]
-        for one in taken:
-            message = delivered(
-                one.message, namespace=namespace, receipt_handle=one.handle, attempt=one.attempt
-            )
-            frames.append(response(message=message))
+        frames: list[Any] = [response(status=OK if taken else NOTHING)]
+        frames += [_with_message(response, one.message, namespace, one.handle, one.attempt) for one in taken]
         frames.append(response(delivery_timestamp=timestamp(self._clock())))
         return frames
 
@@ -240,14 +238,15 @@ class ReceiveService:
         check_group(request.group.name)
         if not request.entries:
             raise BadRequest("the request acknowledges nothing")
-        handles = [entry.receipt_handle for entry in request.entries]
+        entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
+        handles = [handle for _, handle in entries]
         errors = self._consumer.ack_batch(request.group.name, request.topic.name, handles)
+        if not any(errors):
+            return ack_answer(entries)
         statuses = [OK if error is None else status_of(error) for error in errors]
         response = messaging.AckMessageResponse(status=common_status(statuses))
-        for entry, status in zip(request.entries, statuses, strict=True):
-            response.entries.add(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-            )
+        for (message_id, handle), status in zip(entries, statuses, strict=True):
+            response.entries.add(message_id=message_id, receipt_handle=handle, status=status)
         return response
 
     def change_invisible(self, call: Call, request: messaging.ChangeInvisibleDurationRequest) -> Any:
@@ -293,8 +292,8 @@ class ReceiveService:
             last = found[-1].physical_offset if found else None
             call.trailers.append((SUGGESTION_TRAILER, str(self._splitting.suggest(group, last))))
             response = messaging.PullMessageResponse
-            sent = [response(status=OK)]
-            sent += [response(message=delivered(message, namespace=namespace)) for message in found]
+            sent: list[Any] = [response(status=OK)]
+            sent += [_with_message(response, message, namespace) for message in found]
             sent.append(response(next_offset=pulled.next_offset))
             return sent
 
@@ -342,6 +341,16 @@ class ReceiveService:
         at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
         offset = self._consumer.query_offset(topic.name, queue_id, policy, at_ms)
         return messaging.QueryOffsetResponse(status=OK, offset=offset)
+
+
+def _with_message(
+    response: type[Any], message: StoredMessage, namespace: str, handle: str = "", attempt: int = 1
+) -> Any:
+    """Return a response with a message; as bytes, unless the message is more than a plain one."""
+    frame = message_frame(message, namespace=namespace, receipt_handle=handle, attempt=attempt)
+    if frame is not None:
+        return Encoded(frame, OK)
+    return response(message=delivered(message, namespace=namespace, receipt_handle=handle, attempt=attempt))
 
 
 def _milliseconds(duration: Any) -> int:

@@ -26,6 +26,7 @@ __all__ = ["SERVICE", "LeaseStreams", "MetadataWatches", "SlaveHello", "sync_lea
 
 SERVICE = "whimbrel.replica.v1.ReplicaService"
 MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is waited for; about 1 MiB
+PUSH_APART_S = 0.001  # between messages to a slave about changes, of which there may be many thousand a second
 SILENCE_MAX_S = 3 * ROUND_S  # a master that says nothing for longer is taken for gone
 
 
@@ -180,6 +181,9 @@ class _LeaseStream:
         self.link: LeaseLink | None = None
         self._streams = streams
         self._outbox = outbox
+        self._loop = asyncio.get_running_loop()
+        self._pushed_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def received(self, message: Any) -> None:
         """Take entries; the first message says whose they are."""
@@ -189,7 +193,7 @@ class _LeaseStream:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
-            self.link = LeaseLink(streams.ledger, ready=self.push)
+            self.link = LeaseLink(streams.ledger, ready=self.news)
             streams.open.add(self)
             if streams.on_report is not None:
                 slave = Member(
@@ -213,11 +217,32 @@ class _LeaseStream:
     def closed(self) -> None:
         """Forget the stream."""
         self._streams.open.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.link is not None:
             self.link.close()
             self.link = None
             if self._streams.on_report is not None:
                 self._streams.on_report(self, None)
+
+    def news(self) -> None:
+        """Hand on a change: at once, or with others when the last time was just now.
+
+        Each message to the slave costs this loop more than the change itself.
+        """
+        if self._timer is None:
+            now = self._loop.time()
+            if now - self._pushed_at >= PUSH_APART_S:
+                self._pushed_at = now
+                self.push()
+            else:
+                self._timer = self._loop.call_later(PUSH_APART_S, self._push_late)
+
+    def _push_late(self) -> None:
+        self._timer = None
+        self._pushed_at = self._loop.time()
+        self.push()
 
     def push(self) -> None:
         """Hand on what there is, as far as the outbox takes it."""

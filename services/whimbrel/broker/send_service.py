@@ -22,6 +22,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from whimbrel.broker.encoded import COMPRESSED, send_answer
 from whimbrel.broker.sending import Sender
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import (
@@ -55,16 +56,15 @@ from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.model.trace import FALLBACK_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.answers import OK, status_of
-from whimbrel.rpc.handlers import Call, Deferred, Encoded
+from whimbrel.rpc.answers import status_of
+from whimbrel.rpc.handlers import Call, Deferred
 from whimbrel.store.codec import PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
 
 if TYPE_CHECKING:
     from whimbrel.broker.record_traces import RecordTraces
 
-__all__ = ["COMPRESSED", "QUEUE_HEADER", "SendService", "encoded_answer"]
+__all__ = ["QUEUE_HEADER", "SendService"]
 
-COMPRESSED = 0x1  # sysFlag bit: the body is compressed
 QUEUE_HEADER = "whimbrel-queue-id"
 DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
 RECOVERY_MAX_S = 3600
@@ -150,14 +150,14 @@ class SendService:
         if not self._sender.waits:
             if created and traces is not None:
                 traces.answered(created)
-            return encoded_answer(drafts, appended)
+            return send_answer(drafts, appended)
         deferred: Deferred[Any] = Deferred()
 
         def answer(error: WhimbrelError | None) -> None:
             if created and traces is not None:
                 traces.answered(created, error)
             if error is None:
-                deferred.complete(encoded_answer(drafts, appended))
+                deferred.complete(send_answer(drafts, appended))
             else:
                 deferred.complete(_response(drafts, appended, status_of(error)))
 
@@ -223,7 +223,9 @@ class SendService:
         if user:
             for key in user:
                 value = user[key]
-                fine = fine and key not in RESERVED_PROPERTY_KEYS and key.isprintable() and value.isprintable()
+                fine = (
+                    fine and key not in RESERVED_PROPERTY_KEYS and key.isprintable() and value.isprintable()
+                )
                 text += f"{key}\x01{value}\x02"
             fine = fine and "" not in user and len(user) <= PROPERTIES_COUNT_MAX
         born = system.born_timestamp
@@ -377,34 +379,3 @@ def _response(drafts: Sequence[RecordDraft], appended: Sequence[Any], status: An
     for draft, place in zip(drafts, appended, strict=True):
         add(status=status, message_id=draft.keys[0], offset=place.queue_offset)
     return response
-
-
-_OK_FIELD = messaging.SendMessageResponse(status=OK).SerializeToString()
-_ENTRY, _ID, _OFFSET = b"\x12", b"\x12", b"\x20"  # field 2 of the response; 2 and 4 of an entry
-
-
-def encoded_answer(drafts: Sequence[RecordDraft], appended: Sequence[Any]) -> Encoded:
-    """Return the bytes of the response to a send that went well: only ids and offsets differ."""
-    answer = _OK_FIELD
-    for draft, place in zip(drafts, appended, strict=True):
-        message_id = draft.keys[0].encode()
-        entry = _OK_FIELD + _ID + varint(len(message_id)) + message_id
-        if place.queue_offset:  # as in all of proto3, a zero is not written
-            entry += _OFFSET + varint(place.queue_offset)
-        answer += _ENTRY + varint(len(entry)) + entry
-    return Encoded(answer, OK)
-
-
-_SMALL = tuple(bytes((value,)) for value in range(128))
-
-
-def varint(value: int) -> bytes:
-    """Return a number that is not negative as protobuf writes it."""
-    if value < 128:
-        return _SMALL[value]
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    found.append(value)
-    return bytes(found)

@@ -45,6 +45,7 @@ from whimbrel.rpc.http2.wire import (
     CompressedMessage,
     MessageTooLong,
     prefixed,
+    prefixed_all,
     status_block,
     whole_answer,
 )
@@ -266,8 +267,10 @@ class OnceExchange(Exchange):
                 return
             self.send(message)
         else:
-            for one in response:
-                self.send(one.SerializeToString())
+            # Together: a frame for each message would cost more than most messages.
+            self.answered = True
+            conn.send_headers(stream, ANSWER)
+            conn.send_data(stream, prefixed_all([one.SerializeToString() for one in response]))
         self.end()
 
     def failed(self, error: Exception, *, in_body: bool = True) -> None:

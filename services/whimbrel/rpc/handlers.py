@@ -72,8 +72,8 @@ class Encoded:
     def __init__(self, data: bytes, status: Any) -> None:
         self.data, self.status = data, status
 
-    def SerializeToString(self) -> bytes:  # noqa: N802 - as a message's
-        """Return the bytes."""
+    def SerializeToString(self) -> bytes:
+        """Return the bytes, as a message does."""
         return self.data
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from brokerapi import as_messages
 from whimbrel.broker.groups import GroupTable
 from whimbrel.broker.holds import POLLS_MAX
 from whimbrel.broker.pulling import Pulled
@@ -85,7 +86,8 @@ class Rig:
             message_queue=v2.MessageQueue(topic=v2.Resource(name=topic)),
             **fields,
         )
-        return self.service.receive(self.call(), request)
+        found = self.service.receive(self.call(), request)
+        return found if isinstance(found, Deferred) else as_messages(messaging.ReceiveMessageResponse, found)
 
 
 @pytest.fixture
@@ -133,12 +135,10 @@ def test_waiting_receive_is_answered_in_frames(rig: Rig) -> None:
     rig.consumer.answer = inner
     outer = rig.receive()
     inner.complete([Delivered(stored(), 2, "h")])
-    assert outer.done and [frame.WhichOneof("content") for frame in outer.result] == [
-        "status",
-        "message",
-        "delivery_timestamp",
-    ]
-    assert outer.result[1].message.system_properties.delivery_attempt == 2
+    assert outer.done
+    frames = as_messages(messaging.ReceiveMessageResponse, outer.result)
+    assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "delivery_timestamp"]
+    assert frames[1].message.system_properties.delivery_attempt == 2
 
 
 def test_caller_that_has_gone_leaves_the_line(rig: Rig) -> None:
@@ -212,7 +212,8 @@ def test_acknowledgement_answers_entry_by_entry(rig: Rig) -> None:
     )
     for errors, code in cases:
         rig.consumer.errors = errors
-        response = rig.service.acknowledge(rig.call(), request)
+        answer = rig.service.acknowledge(rig.call(), request)
+        (response,) = as_messages(messaging.AckMessageResponse, [answer])
         assert response.status.code == code
         assert [(entry.message_id, entry.receipt_handle) for entry in response.entries] == [
             ("a", "ha"),
@@ -234,6 +235,6 @@ def test_pull_that_lags_behind_memory_is_sent_to_the_slow_readers_broker(
     request = messaging.PullMessageRequest(
         group=v2.Resource(name="g"), message_queue=v2.MessageQueue(topic=v2.Resource(name="t"))
     )
-    frames = rig.service.pull(call, request)
+    frames = as_messages(messaging.PullMessageResponse, rig.service.pull(call, request))
     assert frames[-1].next_offset == 1
     assert call.trailers == [(SUGGESTION_TRAILER, str(broker_id))]

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from brokerapi import as_messages
 from whimbrel.broker.delivery_service import delivered
-from whimbrel.broker.send_service import SendService, encoded_answer
+from whimbrel.broker.encoded import send_answer
+from whimbrel.broker.send_service import SendService
 from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import NotWritable, WhimbrelError
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.answers import OK
-from whimbrel.rpc.handlers import Call, Deferred, Encoded
+from whimbrel.rpc.handlers import Call, Deferred
 from whimbrel.store.codec import RecordDraft, decode_record, encode_record, pack_host
 
 NOW = 1_800_000_000_000
@@ -48,13 +50,6 @@ class FakeSender:
         self.parked = answer
 
 
-def plain(response: Any) -> Any:
-    """Return a response as a message, also one that was serialised already."""
-    if isinstance(response, Encoded):
-        return messaging.SendMessageResponse.FromString(response.data)
-    return response
-
-
 class Rig:
     def __init__(self, tmp_path: Path, *, auto_create: bool = False) -> None:
         self.topics = TopicTable(
@@ -74,7 +69,9 @@ class Rig:
     def send(self, *messages: Any, headers: dict[str, str] | None = None) -> Any:
         call = Call("m", "10.0.0.9:5000", headers or {}, None)
         response = self.service.send(call, messaging.SendMessageRequest(messages=messages))
-        return plain(response)
+        if isinstance(response, Deferred):
+            return response
+        return as_messages(messaging.SendMessageResponse, [response])[0]
 
     def code(self, *messages: Any, headers: dict[str, str] | None = None) -> int:
         """Return the code of a refused send; nothing may have been stored."""
@@ -200,7 +197,7 @@ def test_answer_is_what_the_library_would_write(offset: int, id_bytes: int) -> N
     wanted = messaging.SendMessageResponse(status=OK)
     for _ in drafts:
         wanted.entries.add(status=OK, message_id="i" * id_bytes, offset=offset)
-    found = encoded_answer(drafts, places)
+    found = send_answer(drafts, places)
     assert found.SerializeToString() == wanted.SerializeToString()
     assert found.status.code == v2.OK
 

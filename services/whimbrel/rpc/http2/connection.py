@@ -80,7 +80,7 @@ class Connection:
         self.error: ProtocolError | None = None
         self.draining = False
         self.gone_away = False
-        self.out: list[bytes] = []
+        self.out: list[bytes | memoryview] = []
         self.buffer = bytearray()
         self.needed = 0
         self.preface = PREFACE if server else b""
@@ -91,7 +91,9 @@ class Connection:
         self.block_bytes = self.block_flags = self.block_stream = 0
         self.last_id = 0  # of the peer's streams
         self.next_id = 2 if server else 1
-        self.gone = [0] * GONE_KEPT  # numbers, those that were reset here negative; each in a place of its own
+        self.gone = [
+            0
+        ] * GONE_KEPT  # numbers, those that were reset here negative; each in a place of its own
         self.send_window = WINDOW_DEFAULT
         self.receive_window = limits.connection_window
         self.owed = 0
@@ -129,11 +131,11 @@ class Connection:
         """Return what is to be written, and forget it."""
         if not self.out:
             return b""
-        data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
+        data = b"".join(self.out)  # of one, that one
         self.out.clear()
         return data
 
-    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes = b"") -> None:
+    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview = b"") -> None:
         """Send a frame."""
         length = len(payload)
         self.out.append(HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream_id))
@@ -605,7 +607,7 @@ class Connection:
             return True
         if stream.waiting is None:
             stream.waiting = deque()
-        stream.waiting.append((data, False))
+        stream.waiting.append((memoryview(data), False))  # cut without copying what is left
         stream.waiting_bytes += len(data)
         stream.ends = end
         self.blocked[stream.id] = stream
@@ -637,7 +639,7 @@ class Connection:
             last = stream.ends and len(waiting) == 1
             if is_block:
                 waiting.popleft()
-                self.write_block(stream, data, end=last)
+                self.write_block(stream, bytes(data), end=last)
                 continue
             room = min(self.peer_frame, stream.send_window, self.send_window)
             if data and room <= 0:

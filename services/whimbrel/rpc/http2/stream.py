@@ -59,7 +59,7 @@ class Stream:
     owed: int = 0
     waiting_bytes: int = 0
     declared: int = -1
-    waiting: "deque[tuple[bytes, bool]] | None" = None
+    waiting: "deque[tuple[bytes | memoryview, bool]] | None" = None
 
     def __init__(self, number: int, send_window: int, receive_window: int) -> None:
         self.id = number
@@ -68,7 +68,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Headers:
-    """Header fields: the first of a stream, or with `trailers` the last; `shape` as `hpack.Decoder` has it."""
+    """Header fields: the first of a stream, or with `trailers` the last; `shape`: see `hpack.Decoder`."""
 
     stream: Stream
     fields: list[Field]

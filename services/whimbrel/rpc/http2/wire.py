@@ -25,6 +25,7 @@ __all__ = [
     "Metadata",
     "message_text",
     "prefixed",
+    "prefixed_all",
     "status_block",
     "timeout_s",
     "whole_answer",
@@ -58,7 +59,7 @@ ANSWER_END = Struct(f">BHBBI{len(OK)}s")
 
 
 def whole_answer(stream_id: int, message: bytes) -> bytes:
-    """Return the frames of an answer with one message that fits into a frame: headers, data, trailers with OK.
+    """Return the frames of an answer with one message that fits into one: headers, data, trailers with OK.
 
     They are sent as one; three frames with their parts put together one by one take three times as long.
     """
@@ -72,6 +73,14 @@ def whole_answer(stream_id: int, message: bytes) -> bytes:
         + message
         + ANSWER_END.pack(0, len(OK), HEADERS, END_HEADERS | END_STREAM, stream_id, OK)
     )  # fmt: skip
+
+
+def prefixed_all(messages: Sequence[bytes]) -> bytes:
+    """Return messages as they stand in a stream, one behind the other."""
+    parts: list[bytes] = []
+    for message in messages:
+        parts += (PREFIX.pack(0, len(message)), message)
+    return b"".join(parts)
 
 
 class Assembler:
