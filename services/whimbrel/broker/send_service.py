@@ -260,10 +260,11 @@ class SendService:
             elif random() < self._sampled:
                 text = self._traced(text, self._traces)
         has = system.HasField
+        if has("body_digest"):
+            self._special = True
         if (
             has("delivery_timestamp") or has("message_group") or has("orphaned_transaction_recovery_duration")
-            or has("lite_topic") or has("priority") or has("body_digest")
-            or system.message_type == v2.TRANSACTION
+            or has("lite_topic") or has("priority") or system.message_type == v2.TRANSACTION
         ):  # fmt: skip
             self._special, fine = True, False
         if (
