@@ -5,7 +5,8 @@
     PulledExchange    responses made one after the other, each when the one before is on its way
     BothExchange      messages both ways, or one in and as many out as somebody has
 
-An exchange ends once: answered here (`end`), or by its peer, its stream or its connection (`gone`).
+An exchange ends once: answered here (`end`), or by its peer, its stream or its connection (`gone`). The
+deadline of a call that is parked or lasts ends it here, too, and who holds it hears of that.
 """
 
 import asyncio
@@ -66,15 +67,19 @@ class Exchange:
 
     Attributes:
         answered: something was sent already, so that a status comes as trailers.
+        held: bytes that were received and no handler has, as they are counted in its connection.
         over: nothing may be sent any more.
+        timer: of the deadline, where one runs.
     """
 
-    __slots__ = ("answered", "assembler", "call", "connection", "over", "stream")
+    __slots__ = ("answered", "assembler", "call", "connection", "held", "over", "stream", "timer")
 
     def __init__(self, connection: "NativeConnection", stream: Stream, call: Call) -> None:
         self.connection, self.stream, self.call = connection, stream, call
         self.assembler = Assembler(MESSAGE_BYTES_MAX)
         self.answered = self.over = False
+        self.held = 0
+        self.timer: asyncio.TimerHandle | None = None
 
     def data(self, data: bytes) -> None:
         """Take data of the peer."""
@@ -96,9 +101,47 @@ class Exchange:
         """Note that the peer sends no more."""
         raise NotImplementedError
 
+    def refuse(self, error: WhimbrelError) -> None:
+        """End a call that may not be made, before anything of it was taken."""
+        Exchange.end(self, error)  # a stream that was never opened has nobody to tell
+
     def gone(self) -> None:
         """Note that nobody waits any more; called once, unless the call was ended here."""
         self.over = True
+        self.let_go()
+        self.stop_timer()
+
+    def received_bytes(self) -> int:
+        """Return how much was received that no handler has."""
+        return len(self.assembler.buffer)
+
+    def let_go(self) -> None:
+        """Count what was received no more: it goes to the handler, or nobody wants it."""
+        self.connection.held -= self.held
+        self.held = 0
+
+    def watch_deadline(self) -> None:
+        """End the call when its caller stops to wait; what came too late is found out at once."""
+        if self.call.deadline is not None:
+            loop = self.connection.server.loop
+            self.timer = loop.call_later(max(self.call.deadline - time.monotonic(), 0), self.expire)
+
+    def expire(self) -> None:
+        """End a call whose deadline has come; what still waits for its caller's window is dropped."""
+        self.timer = None
+        if self.stream.waiting:
+            self.connection.conn.reset(self.stream, Code.CANCEL)
+            self.connection.touched()
+            self.stream.app = None
+            self.gone()
+        else:
+            self.end(RequestTimeout("the call's deadline has come"))
+
+    def stop_timer(self) -> None:
+        """Forget the deadline."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def drained(self) -> None:
         """Note that what had to wait was sent."""
@@ -109,6 +152,7 @@ class Exchange:
         if not self.answered:
             self.answered = True
             conn.send_headers(self.stream, ANSWER)
+        self.connection.fresh += len(message)
         sent = conn.send_data(self.stream, prefixed(message))
         return sent and not self.connection.paused
 
@@ -117,6 +161,10 @@ class Exchange:
         if self.over:
             return
         self.over = True
+        if self.held:
+            self.let_go()
+        if self.timer is not None:
+            self.stop_timer()
         trailers = self.call.trailers
         if error is None and not trailers and self.answered:
             block = OK
@@ -159,7 +207,7 @@ class PlainExchange(Exchange):
 class OnceExchange(Exchange):
     """A method that answers once: with one message, or with a list of them."""
 
-    __slots__ = ("deferred", "later", "method", "raw", "started", "timer")
+    __slots__ = ("deferred", "later", "method", "raw", "started")
 
     def __init__(
         self,
@@ -172,7 +220,6 @@ class OnceExchange(Exchange):
         self.method = method
         self.raw: bytes | None = None
         self.deferred: Deferred[Any] | None = None
-        self.timer: asyncio.TimerHandle | None = None
         self.started, self.later = 0.0, False
 
     def received(self, message: bytes) -> None:
@@ -182,10 +229,21 @@ class OnceExchange(Exchange):
             return
         self.raw = message
 
+    def received_bytes(self) -> int:
+        """Return how much was received that no handler has: the request, too."""
+        return len(self.assembler.buffer) + len(self.raw or b"")
+
+    def refuse(self, error: WhimbrelError) -> None:
+        """End a call that may not be made: as the method tells of errors."""
+        self.started = time.perf_counter()
+        self.failed(error)
+
     def half_closed(self) -> None:
         """Answer, or leave that to who holds the `Deferred`."""
         if self.over:
             return
+        if self.held:
+            self.let_go()
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
@@ -194,7 +252,12 @@ class OnceExchange(Exchange):
         call, method, raw = self.call, self.method, self.raw
         self.raw = b""
         try:
-            if type(method) is ServerStreamMethod and self.connection.unread > UNREAD_BYTES_MAX:
+            connection = self.connection
+            # In this order: mostly the first two are false.
+            if connection.fresh > UNREAD_BYTES_MAX or (
+                (connection.conn.blocked or type(method) is ServerStreamMethod)
+                and connection.unread > UNREAD_BYTES_MAX
+            ):
                 raise Throttled(
                     f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client"
                 )
@@ -219,9 +282,7 @@ class OnceExchange(Exchange):
             self.settle()
             return
         deferred.waker = self.settle
-        if self.call.deadline is not None:
-            loop = self.connection.server.loop
-            self.timer = loop.call_later(max(self.call.deadline - time.monotonic(), 0), self.expire)
+        self.watch_deadline()
 
     def settle(self) -> None:
         """Answer with what a `Deferred` was completed with."""
@@ -240,11 +301,10 @@ class OnceExchange(Exchange):
 
     def expire(self) -> None:
         """End a call whose deadline has come; who holds it hears of that."""
-        self.timer = None
         if self.deferred is not None:
             self.deferred.cancel()
         self.tell("CANCELLED")
-        self.end(RequestTimeout("the call's deadline has come"))
+        super().expire()
 
     def respond(self, response: Any) -> None:
         """Send the answer."""
@@ -254,8 +314,10 @@ class OnceExchange(Exchange):
         self.tell(body_code(response) if response and self.method.fail is not None else "OK")
         if type(self.method) is UnaryMethod:
             self.answered = True
+            message = response.SerializeToString()
+            self.connection.fresh += len(message)
             conn.send_headers(stream, ANSWER)
-            conn.send_data(stream, prefixed(response.SerializeToString()))
+            conn.send_data(stream, prefixed(message))
         else:
             for one in response:
                 self.send(one.SerializeToString())
@@ -280,16 +342,9 @@ class OnceExchange(Exchange):
     def gone(self) -> None:
         """Tell who holds the call that nobody waits."""
         super().gone()
-        self.stop_timer()
         if self.deferred is not None and not self.deferred.done:
             self.deferred.cancel()
             self.tell("CANCELLED")
-
-    def stop_timer(self) -> None:
-        """Forget the deadline."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
 
 
 class PulledExchange(Exchange):
@@ -311,13 +366,19 @@ class PulledExchange(Exchange):
         if self.raw is None:
             self.raw = message
 
+    def received_bytes(self) -> int:
+        """Return how much was received that no handler has: the request, too."""
+        return len(self.assembler.buffer) + len(self.raw or b"")
+
     def half_closed(self) -> None:
         """Begin to answer."""
         if self.over:
             return
+        self.let_go()
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
+        self.watch_deadline()
         server = self.connection.server
         self.task = server.loop.create_task(self.run(self.raw))
         server.tasks.add(self.task)
@@ -364,6 +425,12 @@ class PulledExchange(Exchange):
         if self.task is not None:
             self.task.cancel()
 
+    def expire(self) -> None:
+        """Stop making responses, since nobody waits for them any more."""
+        super().expire()
+        if self.task is not None:
+            self.task.cancel()
+
 
 class BothExchange(Exchange):
     """A stream both ways, or of one request and as many responses as somebody has; it is its own outbox."""
@@ -388,6 +455,7 @@ class BothExchange(Exchange):
         streams = self.connection.server.streams
         streams.outboxes.add(self.outbox)
         streams.opened(self.method.name)
+        self.watch_deadline()
         try:
             self.handler = self.method.open(self.call, self.outbox)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
@@ -418,6 +486,11 @@ class BothExchange(Exchange):
         """Queue a message; return False, and drop it, when the stream is closed or its queue full."""
         if self.closing or self.over or len(self.queue) >= OUTBOX_MESSAGES_MAX:
             return False
+        connection = self.connection
+        if connection.fresh + connection.queued > UNREAD_BYTES_MAX or (
+            connection.conn.blocked and connection.unread > UNREAD_BYTES_MAX
+        ):
+            return False
         data: bytes = message.SerializeToString()
         if not self.queue and not self.stream.waiting and not self.connection.paused:
             self.send(data)
@@ -426,6 +499,7 @@ class BothExchange(Exchange):
         else:
             self.queue.append(data)
             self.queued += len(data)
+            connection.queued += len(data)
         self.connection.touched()
         return True
 
@@ -434,6 +508,7 @@ class BothExchange(Exchange):
         while self.queue and not self.stream.waiting and not self.connection.paused:
             data = self.queue.popleft()
             self.queued -= len(data)
+            self.connection.queued -= len(data)
             self.send(data)
         if self.closing and not self.queue:
             self.finish()
@@ -467,6 +542,9 @@ class BothExchange(Exchange):
         streams = self.connection.server.streams
         streams.outboxes.discard(self.outbox)
         streams.open_by_method[self.method.name] -= 1
+        self.connection.queued -= self.queued
+        self.queue.clear()
+        self.queued = 0
         handler, self.handler = self.handler, None
         if handler is not None:
             handler.closed()
