@@ -152,8 +152,9 @@ class Exchange:
         if not self.answered:
             self.answered = True
             conn.send_headers(self.stream, ANSWER)
-        self.connection.fresh += len(message)
+        waiting = self.stream.waiting_bytes
         sent = conn.send_data(self.stream, prefixed(message))
+        self.connection.fresh += len(message) + waiting - self.stream.waiting_bytes
         return sent and not self.connection.paused
 
     def end(self, error: WhimbrelError | None = None) -> None:
@@ -315,9 +316,9 @@ class OnceExchange(Exchange):
         if type(self.method) is UnaryMethod:
             self.answered = True
             message = response.SerializeToString()
-            self.connection.fresh += len(message)
             conn.send_headers(stream, ANSWER)
             conn.send_data(stream, prefixed(message))
+            self.connection.fresh += len(message) - stream.waiting_bytes
         else:
             for one in response:
                 self.send(one.SerializeToString())

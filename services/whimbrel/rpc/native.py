@@ -85,7 +85,7 @@ class NativeConnection(asyncio.Protocol):
         paused: the transport holds as much as it should; its peer is not read from meanwhile.
         made_at: when it came to the port, by the loop's clock; `heard_at`: when something came last.
         held: bytes received for calls that no handler has yet.
-        fresh: bytes of answers since the last write; `queued`: that wait in outboxes.
+        fresh: bytes of answers that leave with the next write; `queued`: that wait in outboxes.
     """
 
     def __init__(self, server: "NativeServer", made_at: float) -> None:

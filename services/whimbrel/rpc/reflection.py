@@ -4,13 +4,17 @@ So `grpcurl -plaintext HOST:PORT list` works without our .proto files. Both vers
 byte for byte, so one handler answers both, with the classes of v1alpha (the package `grpcio-reflection` has
 no others). They are loaded when somebody asks: 2 ms.
 
-Every file that this process has loaded can be asked for: they are all public, in `protos/`.
+Every file that this process has loaded can be asked for, ours from our own pool of descriptors, and those of
+the libraries from protobuf's: all of them are public.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 
 from whimbrel.errors import Throttled
+from whimbrel.pb import POOL
 from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, Service
 from whimbrel.rpc.health import Health
 
@@ -19,6 +23,8 @@ __all__ = ["with_standard"]
 ALPHA, V1 = "grpc.reflection.v1alpha", "grpc.reflection.v1"
 V1_FILE = "grpc/reflection/v1/reflection.proto"
 NOT_FOUND, INVALID_ARGUMENT = 5, 3  # codes of gRPC
+
+T = TypeVar("T")
 
 
 class Request:
@@ -72,10 +78,12 @@ def answer(names: list[str], request: Any) -> Any:
         if kind == "list_services":
             response.list_services_response.service.extend(pb.ServiceResponse(name=name) for name in names)
         elif kind == "all_extension_numbers_of_type":
-            whole = pool().FindMessageTypeByName(request.all_extension_numbers_of_type)
+            whole = in_pools(lambda pool: pool.FindMessageTypeByName(request.all_extension_numbers_of_type))
             found = response.all_extension_numbers_response
             found.base_type_name = whole.full_name
-            found.extension_number.extend(sorted(each.number for each in pool().FindAllExtensions(whole)))
+            found.extension_number.extend(
+                sorted(each.number for each in whole.file.pool.FindAllExtensions(whole))
+            )
         elif kind is None:
             response.error_response.error_code = INVALID_ARGUMENT
             response.error_response.error_message = "the request asks for nothing"
@@ -96,12 +104,27 @@ def file_of(kind: str, request: Any) -> Any:
         KeyError: there is none.
     """
     if kind == "file_by_filename":
-        return pool().FindFileByName(request.file_by_filename)
+        return in_pools(lambda pool: pool.FindFileByName(request.file_by_filename))
     if kind == "file_containing_symbol":
-        return pool().FindFileContainingSymbol(request.file_containing_symbol)
+        return file_of_symbol(request.file_containing_symbol)
     asked = request.file_containing_extension
-    whole = pool().FindMessageTypeByName(asked.containing_type)
-    return pool().FindExtensionByNumber(whole, asked.extension_number).file
+    whole = in_pools(lambda pool: pool.FindMessageTypeByName(asked.containing_type))
+    return whole.file.pool.FindExtensionByNumber(whole, asked.extension_number).file
+
+
+def file_of_symbol(name: str) -> Any:
+    """Return the file of a service, a message, or a method, which protobuf itself does not look up by name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    try:
+        return in_pools(lambda pool: pool.FindFileContainingSymbol(name))
+    except KeyError:
+        service, _, method = name.rpartition(".")
+        return in_pools(
+            lambda pool: pool.FindServiceByName(service).methods_by_name[method]
+        ).containing_service.file
 
 
 def with_imports(file: Any) -> list[bytes]:
@@ -123,16 +146,25 @@ def messages() -> Any:
     return reflection_pb2
 
 
-def pool() -> Any:
-    """Return what knows all files of this process, that of v1 among them."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+def in_pools(look: Callable[[Any], T]) -> T:
+    """Return what the first of the pools knows.
 
-    known = descriptor_pool.Default()
+    Raises:
+        KeyError: none of them does.
+    """
+    add_v1()
     try:
-        known.FindFileByName(V1_FILE)
+        return look(POOL)
+    except KeyError:
+        return look(descriptor_pool.Default())
+
+
+def add_v1() -> None:
+    """Make the file of v1, which is that of v1alpha under another name; ours to keep."""
+    try:
+        POOL.FindFileByName(V1_FILE)
     except KeyError:
         alpha, file = messages().DESCRIPTOR, descriptor_pb2.FileDescriptorProto()
         alpha.CopyToProto(file)
         text_format.Parse(str(file).replace(alpha.name, V1_FILE).replace(ALPHA, V1), renamed := type(file)())
-        known.AddSerializedFile(renamed.SerializeToString())
-    return known
+        POOL.AddSerializedFile(renamed.SerializeToString())
