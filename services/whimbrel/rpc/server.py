@@ -242,6 +242,7 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hoo
                     raise streams.ending
                 await context.write(response.SerializeToString())
                 del response  # else it stays in memory while the next one is made
+            context.set_trailing_metadata(tuple(call.trailers))
         except (grpc.aio.InternalError, grpc.aio.UsageError):
             return  # the peer went while a message was being written
         except DecodeError as error:
@@ -392,6 +393,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adap
             handler.closed()
         if outbox.error is not None:
             await abort(context, call, known_error(call, outbox.error))
+        context.set_trailing_metadata(tuple(call.trailers))
 
     if method.single_request:
         return grpc.unary_stream_rpc_method_handler(serve_stream)
