@@ -377,7 +377,7 @@ class Broker:
             tls=TlsSettings(
                 certificate=self.options.tls_certificate,
                 key=self.options.tls_key,
-                directory=self.root / "config",
+                directory=self.root / "whimbrel",
             ),
             transport=self.options.transport,
         )

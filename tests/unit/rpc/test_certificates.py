@@ -6,10 +6,14 @@ import ssl
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.config import ConfigError, load
+from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.rpc.certificates import FILE_NAME, CertificateError, TlsSettings, configured, self_signed
 from whimbrel.rpc.selfsigned import VALID_DAYS, make
 
@@ -101,3 +105,14 @@ def test_configured_files_that_can_t_be_used_say_so(certificate: Path, tmp_path:
         CertificateError, match=r"No such file.*missing\.pem: the process must be able to read"
     ):
         configured(TlsSettings(certificate=str(certificate), key=str(tmp_path / "missing.pem")))
+
+
+@pytest.mark.parametrize("options", [BrokerOptions, NameserverOptions])
+def test_settings_that_can_t_work_are_refused(options: Any) -> None:
+    words = ["--store", "s"] if options is BrokerOptions else []
+    native = [*words, "--transport", "native", "--tls-certificate", "c.pem"]
+    with pytest.raises(ConfigError, match="belong together"):
+        load(options, native, {})
+    with pytest.raises(ConfigError, match="set transport to native"):
+        load(options, [*native, "--tls-key", "k.pem", "--transport", "grpcio"], {})
+    assert load(options, [*native, "--tls-key", "k.pem"], {}).tls_key == "k.pem"
