@@ -32,7 +32,7 @@ from rawpeer import (
 )
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.certificates import TlsSettings
-from whimbrel.rpc.edge import HELD_BYTES_MAX, UNREAD_BYTES_MAX
+from whimbrel.rpc.edge import HELD_BYTES_MAX, MESSAGE_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX
 from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.stream import Limits
@@ -47,10 +47,11 @@ from whimbrel.rpc.native import (
 )
 
 MIB = 1 << 20
-RESOURCE_EXHAUSTED = 8
+RESOURCE_EXHAUSTED, UNIMPLEMENTED = 8, 12
 REQUEST = service_pb2.HeartbeatRequest
 RESPONSE = service_pb2.HeartbeatResponse
 COMMAND = service_pb2.TelemetryCommand
+OK = definition_pb2.Status(code=20000)  # type: ignore[arg-type]
 WIDEST = setting(4, 2**31 - 1) + frame(WINDOW, 0, 0, u32(2**31 - 1 - 65_535))  # windows of who reads nothing
 
 Measured = Callable[[str], None]
@@ -194,6 +195,43 @@ async def test_streams_that_nobody_reads_take_bounded_memory(measured: Measured)
         assert connection(peer).unread <= UNREAD_BYTES_MAX + 2 * MIB
         peer.leave()
         assert connection(peer).queued == 0
+
+
+async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
+    async with serving() as server:
+        peer = RawPeer(server)
+        peer.send(HELLO + setting(4, 0) + headers(1, "/t.T/B"))
+        peer.send(message(1, COMMAND(status=OK).SerializeToString(), end=False) * (OUTBOX_MESSAGES_MAX + 100))
+        (outbox,) = server.streams.outboxes
+        assert len(outbox.exchange.queue) == OUTBOX_MESSAGES_MAX
+        peer.frames()
+        peer.send(frame(WINDOW, 0, 1, u32(MIB)) + message(1))
+        sent = b"".join(payload for kind, _, _, payload in peer.frames() if kind == DATA)
+        assert sent == prefixed(COMMAND(status=OK).SerializeToString()) * (1 + OUTBOX_MESSAGES_MAX)
+
+
+@pytest.mark.parametrize(
+    ("begin", "status"),
+    [(b"\x00" + u32(MESSAGE_BYTES_MAX + 1), RESOURCE_EXHAUSTED), (b"\x01" + u32(1), UNIMPLEMENTED)],
+    ids=["too long", "compressed"],
+)
+async def test_message_that_is_not_taken_is_refused_at_its_first_bytes(begin: bytes, status: int) -> None:
+    async with serving() as server:
+        peer = RawPeer(server)
+        peer.send(HELLO + headers(1) + frame(DATA, 0, 1, begin))
+        assert statuses(peer.frames()) == {1: status}
+        peer.send(call(3))
+        assert statuses(peer.frames()) == {3: 0}
+
+
+async def test_data_beyond_a_stream_s_window_end_the_stream() -> None:
+    async with serving(Limits(window=65_536)) as server:
+        peer = RawPeer(server)
+        peer.send(HELLO + headers(1) + headers(3))
+        peer.send(frame(DATA, 0, 1, bytes(40_000)) * 2)  # in one read, before anything could be given back
+        assert (RST, 0, 1, u32(Code.FLOW_CONTROL_ERROR)) in peer.frames()
+        peer.send(message(3))
+        assert statuses(peer.frames()) == {3: 0}
 
 
 async def test_who_does_not_read_is_not_read_from() -> None:
