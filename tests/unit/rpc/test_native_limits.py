@@ -14,6 +14,7 @@ from rawpeer import (
     CONTINUATION,
     DATA,
     END_HEADERS,
+    END_STREAM,
     HEADERS,
     HELLO,
     PING,
@@ -204,8 +205,8 @@ async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
         peer.send(message(1, COMMAND(status=OK).SerializeToString(), end=False) * (OUTBOX_MESSAGES_MAX + 100))
         (outbox,) = server.streams.outboxes
         assert len(outbox.exchange.queue) == OUTBOX_MESSAGES_MAX
-        peer.frames()
-        peer.send(frame(WINDOW, 0, 1, u32(MIB)) + message(1))
+        peer.send(frame(WINDOW, 0, 1, u32(MIB)) + frame(DATA, END_STREAM, 1))
+        assert not server.streams.outboxes
         sent = b"".join(payload for kind, _, _, payload in peer.frames() if kind == DATA)
         assert sent == prefixed(COMMAND(status=OK).SerializeToString()) * (1 + OUTBOX_MESSAGES_MAX)
 
