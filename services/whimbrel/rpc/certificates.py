@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.errors import WhimbrelError
-from whimbrel.rpc.tls import new_context
+from whimbrel.rpc.tls import new_context, reason
 
 __all__ = ["FILE_NAME", "CertificateError", "TlsSettings", "configured", "self_signed"]
 
@@ -77,7 +77,7 @@ def configured(settings: TlsSettings) -> ssl.SSLContext | None:
         return new_context(settings.certificate, settings.key)
     except ssl.SSLError as error:
         raise CertificateError(
-            f"{pair}: {error.reason or error}: name PEM files, a certificate and its own key without password"
+            f"{pair}: {reason(error)}: name PEM files, a certificate and its own key without password"
         ) from error
     except OSError as error:
         raise CertificateError(

@@ -27,6 +27,7 @@ __all__ = [
     "TlsSession",
     "new_context",
     "offered_protocols",
+    "reason",
 ]
 
 PROTOCOL = "h2"
@@ -64,7 +65,12 @@ def new_context(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
 
 def no_password() -> str:
     """Refuse a key that is locked."""
-    raise ssl.SSLError("the key needs a password, and there is nobody to ask: store it without one")
+    raise ssl.SSLError("the key needs a password, and there is nobody to ask")
+
+
+def reason(error: ssl.SSLError) -> str:
+    """Return what OpenSSL says is wrong, as words."""
+    return (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
 
 
 class TlsSession:
@@ -128,7 +134,7 @@ class TlsSession:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            self.fail((error.reason or str(error)).replace("_", " ").lower())
+            self.fail(reason(error))
             return False
         return True
 

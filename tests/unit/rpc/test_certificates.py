@@ -10,6 +10,12 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.config import ConfigError, load
@@ -93,14 +99,26 @@ def test_configured_files_are_used(certificate: Path) -> None:
     )
 
 
+def key_of(path: Path) -> bytes:
+    """Return the key of a file, without what stands before it."""
+    data = path.read_bytes()
+    return data[data.index(b"-----") :]
+
+
 def test_configured_files_that_can_t_be_used_say_so(certificate: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     other.write_bytes(make(["localhost"], NOW))
-    with pytest.raises(CertificateError, match=r"KEY_VALUES_MISMATCH.*its own key"):
+    with pytest.raises(CertificateError, match=r"key values mismatch.*its own key"):
         configured(TlsSettings(certificate=str(certificate), key=str(other)))
     other.write_bytes(b"nothing")
     with pytest.raises(CertificateError, match="name PEM files"):
         configured(TlsSettings(certificate=str(other), key=str(other)))
+    locked = load_pem_private_key(key_of(certificate), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    other.write_bytes(locked)
+    with pytest.raises(CertificateError, match="the key needs a password"):
+        configured(TlsSettings(certificate=str(certificate), key=str(other)))
     with pytest.raises(
         CertificateError, match=r"No such file.*missing\.pem: the process must be able to read"
     ):

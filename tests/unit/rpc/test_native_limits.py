@@ -32,6 +32,7 @@ from rawpeer import (
     u32,
 )
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
+from whimbrel.rpc.arrivals import HANDSHAKE_S
 from whimbrel.rpc.certificates import TlsSettings
 from whimbrel.rpc.edge import HELD_BYTES_MAX, MESSAGE_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX
 from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
@@ -376,9 +377,9 @@ async def test_half_open_connections_are_cut_off(begin: bytes, certificate: Path
         if begin:
             peer.send(begin)
         now = server.loop.time()
-        peer.protocol.look(now + 19)
+        peer.protocol.look(now + HANDSHAKE_S - 1)
         assert not peer.closed
-        peer.protocol.look(now + 21)
+        peer.protocol.look(now + HANDSHAKE_S + 1)
         assert peer.aborted
         assert not peer.written or begin[:1] == b"P"  # nothing leaves before it is known who it is
         peer.leave()
