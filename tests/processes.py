@@ -22,7 +22,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["COMMAND", "READY_TIMEOUT_S", "Cluster", "Process", "StartFailed", "dev", "program", "until"]
+from whimbrel.broker.options import BrokerOptions
+
+__all__ = [
+    "COMMAND",
+    "READY_TIMEOUT_S",
+    "Cluster",
+    "Process",
+    "StartFailed",
+    "dev",
+    "program",
+    "transport",
+    "until",
+]
 
 READY_TIMEOUT_S = 30.0  # a machine with all cores taken by other tests; a quiet one needs about one second
 STOP_TIMEOUT_S = 20.0
@@ -56,6 +68,13 @@ def environment() -> dict[str, str]:
     if transport := os.environ.get("WHIMBREL_TEST_TRANSPORT"):
         kept |= {"WHIMBREL_BROKER_TRANSPORT": transport, "WHIMBREL_NAMESERVER_TRANSPORT": transport}
     return kept | {"PYTHONPATH": str(SERVICES), "PYTHONUNBUFFERED": "1"}
+
+
+def transport() -> str:
+    """Return what serves gRPC in the processes that these tests start, unless they say it themselves."""
+    return os.environ.get("WHIMBREL_TEST_TRANSPORT") or str(
+        BrokerOptions.__dataclass_fields__["transport"].default
+    )
 
 
 def dev(directory: Path, log: Path, *arguments: str) -> subprocess.Popen[bytes]:

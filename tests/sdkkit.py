@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from processes import dev, until
+from processes import dev, transport, until
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError
@@ -132,7 +132,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env=os.environ | {"HOME": str(home(language))},
+            env=os.environ | {"HOME": str(home(language))} | ({} if serves_tls() else {"SDK_PLAINTEXT": "1"}),
             start_new_session=True,
         )
         self.reader = threading.Thread(target=self.read, daemon=True)
@@ -222,6 +222,11 @@ class Program:
             print(f"{self.name} ended with {self.child.returncode}; its last lines: {self.lines[-8:]}")
             print(self.log.read()[-2000:].decode(errors="replace"))
         self.log.close()
+
+
+def serves_tls() -> bool:
+    """Tell whether the clusters of these tests take the defaults of SDKs that use TLS."""
+    return transport() == "native"
 
 
 def home(language: str) -> Path:

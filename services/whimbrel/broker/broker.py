@@ -57,6 +57,7 @@ from whimbrel.broker.topics import TopicTable
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.model.registration import BrokerFacts, Member, replicator_host
 from whimbrel.rpc.calls import Metadata, Outbound
+from whimbrel.rpc.certificates import TlsSettings
 from whimbrel.rpc.edge import RunningServer
 from whimbrel.rpc.handlers import Service
 from whimbrel.rpc.serving import serve
@@ -373,6 +374,11 @@ class Broker:
             host=self.options.host,
             port=self.options.port,
             heard=None if self.counted is None else self.counted.calls.take,
+            tls=TlsSettings(
+                certificate=self.options.tls_certificate,
+                key=self.options.tls_key,
+                directory=self.root / "whimbrel",
+            ),
             transport=self.options.transport,
         )
         self._undo.append(self._stop_serving)

@@ -27,8 +27,10 @@ class BrokerOptions:
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8091, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
-    # native takes a quarter of the CPU time for a single send (docs/operating.md); it has no TLS yet.
+    # native takes a quarter of the CPU time for a single send (docs/operating.md), and serves TLS as well.
     transport: Literal["grpcio", "native"] = option("grpcio", help="what serves gRPC: grpcio, or native")
+    tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, kept in the store")
+    tls_key: str = option("", help="PEM file of the certificate's key")
     advertise_host: str = option("", help="host that clients are told; empty: chosen by how they come")
     advertise_port: int = option(0, help="port that clients are told; 0: the bound one", minimum=0)
     # They share nothing, so the broker registers with each.
@@ -82,6 +84,10 @@ class BrokerOptions:
             )
         if not self.name or not self.cluster:
             raise ValueError("name and cluster must not be empty")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
+        if self.tls_certificate and self.transport != "native":
+            raise ValueError("tls_certificate: only the transport native serves TLS, set transport to native")
         check_trace_target(self.trace_to)
         if self.trace_ratio and not self.trace_to:
             raise ValueError("trace_ratio: say with trace_to where the spans are to go")

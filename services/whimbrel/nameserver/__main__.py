@@ -8,6 +8,7 @@ import sys
 import time
 
 from whimbrel.config import load_or_exit, settings_line
+from whimbrel.errors import WhimbrelError
 from whimbrel.nameserver.interfaces import own_addresses
 from whimbrel.nameserver.metrics import expose
 from whimbrel.nameserver.options import NameserverOptions
@@ -15,6 +16,7 @@ from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
+from whimbrel.rpc.certificates import TlsSettings
 from whimbrel.rpc.loop import run as run_loop
 from whimbrel.rpc.serving import serve
 from whimbrel.rpc.timing import CallTimes
@@ -62,9 +64,10 @@ async def run(options: NameserverOptions) -> int:
             host=options.host,
             port=options.port,
             heard=heard,
+            tls=TlsSettings(certificate=options.tls_certificate, key=options.tls_key),
             transport=options.transport,
         )
-    except OSError as error:
+    except (WhimbrelError, OSError) as error:
         log.error("%s", error)
         return 1
     log.info("serves on %s", server.address)

@@ -17,8 +17,10 @@ class NameserverOptions:
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8081, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
-    # native takes a quarter of the CPU time for a single send (docs/operating.md); it has no TLS yet.
+    # native takes a quarter of the CPU time for a single send (docs/operating.md), and serves TLS as well.
     transport: Literal["grpcio", "native"] = option("grpcio", help="what serves gRPC: grpcio, or native")
+    tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, a new one at each start")
+    tls_key: str = option("", help="PEM file of the certificate's key")
     # RocketMQ: 120 s and 30 s. Four renewals may be lost before a broker is taken for dead.
     lease_s: float = option(8.0, help="how long a broker lives without a renewal", minimum=0.1)
     renew_s: float = option(2.0, help="how often brokers are asked to renew", minimum=0.05)
@@ -35,5 +37,9 @@ class NameserverOptions:
 
     def __post_init__(self) -> None:
         """Refuse what can't work."""
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
+        if self.tls_certificate and self.transport != "native":
+            raise ValueError("tls_certificate: only the transport native serves TLS, set transport to native")
         if self.renew_s >= self.lease_s:
             raise ValueError("renew_s must be below lease_s: a broker would be removed between two renewals")

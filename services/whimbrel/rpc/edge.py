@@ -8,15 +8,18 @@ from whimbrel.errors import WhimbrelError
 from whimbrel.rpc.handlers import Call
 
 __all__ = [
+    "HELD_BYTES_MAX",
     "MESSAGE_BYTES_MAX",
     "OUTBOX_BYTES_MAX",
     "OUTBOX_MESSAGES_MAX",
     "STOP_GRACE_S",
     "UNREAD_BYTES_MAX",
+    "Guard",
     "Heard",
     "OpenStreams",
     "RunningServer",
     "body_code",
+    "guarded",
     "known_error",
 ]
 
@@ -30,9 +33,14 @@ OUTBOX_BYTES_MAX = (
     16 * 1024 * 1024
 )  # so that a thousand hung peers can't eat the machine; one message may be larger
 
-# Answers of several messages that one connection may leave unread; each may have 4 MiB, and the transport
-# holds them a second time. Who does not read gets no more until it does; others are not concerned.
+# Answers that one connection may leave unread; each may have 4 MiB, and the transport holds them a second
+# time. Who does not read gets no more until it does; others are not concerned. Behind grpcio, which tells
+# nothing of what it holds, only answers of several messages count.
 UNREAD_BYTES_MAX = 32 * 1024 * 1024
+
+# What one connection may have sent of requests that are not whole, over all of its streams: two of the
+# largest ones at the same time, or sixty of 4 MiB. grpcio has no such bound.
+HELD_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
 
 STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
 
@@ -41,6 +49,10 @@ log = logging.getLogger(__name__)
 # What hears of each answered call: the method's name, how it ended, whether the answer came later, and
 # after how many seconds. How it ended is the code of a `Status` in the body, or the name of a gRPC status.
 Heard = Callable[[str, int | str, bool, float], None]
+
+# What is asked before each call's handler, streams included: who may not make the call gets the error that it
+# raises (Forbidden, say), as if the handler had. It must not block.
+Guard = Callable[[Call], None]
 
 
 class OpenStreams(Protocol):
@@ -81,6 +93,15 @@ def known_error(call: Call, error: Exception) -> WhimbrelError:
         return error
     log.error("%s from %s failed", call.method, call.peer, exc_info=error)
     return WhimbrelError("internal error; the server's log says more")
+
+
+def guarded(guard: Guard, call: Call) -> WhimbrelError | None:
+    """Return the error of a call that may not be made."""
+    try:
+        guard(call)
+    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        return known_error(call, error)
+    return None
 
 
 def body_code(response: Any) -> int:

@@ -5,7 +5,8 @@
     PulledExchange    responses made one after the other, each when the one before is on its way
     BothExchange      messages both ways, or one in and as many out as somebody has
 
-An exchange ends once: answered here (`end`), or by its peer, its stream or its connection (`gone`).
+An exchange ends once: answered here (`end`), or by its peer, its stream or its connection (`gone`). The
+deadline of a call that is parked or lasts ends it here, too, and who holds it hears of that.
 """
 
 import asyncio
@@ -69,11 +70,15 @@ class Exchange:
 
     Attributes:
         answered: something was sent already, so that a status comes as trailers.
+        held: bytes that were received and no handler has, as they are counted in its connection.
         over: nothing may be sent any more.
+        timer: of the deadline, where one runs.
     """
 
     answered = over = False
+    held = 0
     assembler: Assembler | None = None
+    timer: asyncio.TimerHandle | None = None
 
     def __init__(self, connection: "NativeConnection", stream: Stream, call: Call) -> None:
         self.connection, self.stream, self.call = connection, stream, call
@@ -104,9 +109,47 @@ class Exchange:
         """Note that the peer sends no more."""
         raise NotImplementedError
 
+    def refuse(self, error: WhimbrelError) -> None:
+        """End a call that may not be made, before anything of it was taken."""
+        Exchange.end(self, error)  # a stream that was never opened has nobody to tell
+
     def gone(self) -> None:
         """Note that nobody waits any more; called once, unless the call was ended here."""
         self.over = True
+        self.let_go()
+        self.stop_timer()
+
+    def received_bytes(self) -> int:
+        """Return how much was received that no handler has."""
+        return 0 if self.assembler is None else len(self.assembler.buffer)
+
+    def let_go(self) -> None:
+        """Count what was received no more: it goes to the handler, or nobody wants it."""
+        self.connection.held -= self.held
+        self.held = 0
+
+    def watch_deadline(self) -> None:
+        """End the call when its caller stops to wait; what came too late is found out at once."""
+        if self.call.deadline is not None:
+            loop = self.connection.server.loop
+            self.timer = loop.call_later(max(self.call.deadline - time.monotonic(), 0), self.expire)
+
+    def expire(self) -> None:
+        """End a call whose deadline has come; what still waits for its caller's window is dropped."""
+        self.timer = None
+        if self.stream.waiting:
+            self.connection.conn.reset(self.stream, Code.CANCEL)
+            self.connection.touched()
+            self.stream.app = None
+            self.gone()
+        else:
+            self.end(RequestTimeout("the call's deadline has come"))
+
+    def stop_timer(self) -> None:
+        """Forget the deadline."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def drained(self) -> None:
         """Note that what had to wait was sent."""
@@ -117,7 +160,9 @@ class Exchange:
         if not self.answered:
             self.answered = True
             conn.send_headers(self.stream, ANSWER)
+        waiting = self.stream.waiting_bytes
         sent = conn.send_data(self.stream, prefixed(message))
+        self.connection.fresh += len(message) + waiting - self.stream.waiting_bytes
         return sent and not self.connection.paused
 
     def end(self, error: WhimbrelError | None = None) -> None:
@@ -125,6 +170,10 @@ class Exchange:
         if self.over:
             return
         self.over = True
+        if self.held:
+            self.let_go()
+        if self.timer is not None:
+            self.stop_timer()
         trailers = self.call.trailers
         if error is None and not trailers and self.answered:
             block = OK
@@ -167,7 +216,6 @@ class OnceExchange(Exchange):
 
     raw: bytes | None = None
     deferred: Deferred[Any] | None = None
-    timer: asyncio.TimerHandle | None = None
     started, later = 0.0, False
 
     def __init__(
@@ -186,10 +234,21 @@ class OnceExchange(Exchange):
             return
         self.raw = message
 
+    def received_bytes(self) -> int:
+        """Return how much was received that no handler has: the request, too."""
+        return super().received_bytes() + len(self.raw or b"")
+
+    def refuse(self, error: WhimbrelError) -> None:
+        """End a call that may not be made: as the method tells of errors."""
+        self.started = time.perf_counter()
+        self.failed(error)
+
     def half_closed(self) -> None:
         """Answer, or leave that to who holds the `Deferred`."""
         if self.over:
             return
+        if self.held:
+            self.let_go()
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
@@ -198,7 +257,12 @@ class OnceExchange(Exchange):
         call, method, raw = self.call, self.method, self.raw
         self.raw = b""
         try:
-            if type(method) is ServerStreamMethod and self.connection.unread > UNREAD_BYTES_MAX:
+            connection = self.connection
+            # In this order: mostly the first two are false.
+            if connection.fresh > UNREAD_BYTES_MAX or (
+                (connection.conn.blocked or type(method) is ServerStreamMethod)
+                and connection.unread > UNREAD_BYTES_MAX
+            ):
                 raise Throttled(
                     f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client"
                 )
@@ -223,9 +287,7 @@ class OnceExchange(Exchange):
             self.settle()
             return
         deferred.waker = self.settle
-        if self.call.deadline is not None:
-            loop = self.connection.server.loop
-            self.timer = loop.call_later(max(self.call.deadline - time.monotonic(), 0), self.expire)
+        self.watch_deadline()
 
     def settle(self) -> None:
         """Answer with what a `Deferred` was completed with."""
@@ -244,11 +306,10 @@ class OnceExchange(Exchange):
 
     def expire(self) -> None:
         """End a call whose deadline has come; who holds it hears of that."""
-        self.timer = None
         if self.deferred is not None:
             self.deferred.cancel()
         self.tell("CANCELLED")
-        self.end(RequestTimeout("the call's deadline has come"))
+        super().expire()
 
     def respond(self, response: Any) -> None:
         """Send the answer."""
@@ -263,6 +324,7 @@ class OnceExchange(Exchange):
                 self.over = True
                 stream.app = None
                 conn.send_answer(stream, whole_answer(stream.id, message), size)
+                self.connection.fresh += size
                 self.connection.touched()
                 return
             self.send(message)
@@ -270,7 +332,9 @@ class OnceExchange(Exchange):
             # Together: a frame for each message would cost more than most messages.
             self.answered = True
             conn.send_headers(stream, ANSWER)
-            conn.send_data(stream, prefixed_all([one.SerializeToString() for one in response]))
+            messages = prefixed_all([one.SerializeToString() for one in response])
+            conn.send_data(stream, messages)
+            self.connection.fresh += len(messages) - stream.waiting_bytes
         self.end()
 
     def failed(self, error: Exception, *, in_body: bool = True) -> None:
@@ -292,16 +356,9 @@ class OnceExchange(Exchange):
     def gone(self) -> None:
         """Tell who holds the call that nobody waits."""
         super().gone()
-        self.stop_timer()
         if self.deferred is not None and not self.deferred.done:
             self.deferred.cancel()
             self.tell("CANCELLED")
-
-    def stop_timer(self) -> None:
-        """Forget the deadline."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
 
 
 class PulledExchange(Exchange):
@@ -321,13 +378,19 @@ class PulledExchange(Exchange):
         if self.raw is None:
             self.raw = message
 
+    def received_bytes(self) -> int:
+        """Return how much was received that no handler has: the request, too."""
+        return super().received_bytes() + len(self.raw or b"")
+
     def half_closed(self) -> None:
         """Begin to answer."""
         if self.over:
             return
+        self.let_go()
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
+        self.watch_deadline()
         server = self.connection.server
         self.task = server.loop.create_task(self.run(self.raw))
         server.tasks.add(self.task)
@@ -374,6 +437,12 @@ class PulledExchange(Exchange):
         if self.task is not None:
             self.task.cancel()
 
+    def expire(self) -> None:
+        """Stop making responses, since nobody waits for them any more."""
+        super().expire()
+        if self.task is not None:
+            self.task.cancel()
+
 
 class BothExchange(Exchange):
     """A stream both ways, or of one request and as many responses as somebody has; it is its own outbox."""
@@ -396,6 +465,7 @@ class BothExchange(Exchange):
         streams = self.connection.server.streams
         streams.outboxes.add(self.outbox)
         streams.opened(self.method.name)
+        self.watch_deadline()
         try:
             self.handler = self.method.open(self.call, self.outbox)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
@@ -426,6 +496,11 @@ class BothExchange(Exchange):
         """Queue a message; return False, and drop it, when the stream is closed or its queue full."""
         if self.closing or self.over or len(self.queue) >= OUTBOX_MESSAGES_MAX:
             return False
+        connection = self.connection
+        if connection.fresh + connection.queued > UNREAD_BYTES_MAX or (
+            connection.conn.blocked and connection.unread > UNREAD_BYTES_MAX
+        ):
+            return False
         data: bytes = message.SerializeToString()
         if not self.queue and not self.stream.waiting and not self.connection.paused:
             self.send(data)
@@ -434,6 +509,7 @@ class BothExchange(Exchange):
         else:
             self.queue.append(data)
             self.queued += len(data)
+            connection.queued += len(data)
         self.connection.touched()
         return True
 
@@ -442,6 +518,7 @@ class BothExchange(Exchange):
         while self.queue and not self.stream.waiting and not self.connection.paused:
             data = self.queue.popleft()
             self.queued -= len(data)
+            self.connection.queued -= len(data)
             self.send(data)
         if self.closing and not self.queue:
             self.finish()
@@ -475,6 +552,9 @@ class BothExchange(Exchange):
         streams = self.connection.server.streams
         streams.outboxes.discard(self.outbox)
         streams.open_by_method[self.method.name] -= 1
+        self.connection.queued -= self.queued
+        self.queue.clear()
+        self.queued = 0
         handler, self.handler = self.handler, None
         if handler is not None:
             handler.closed()

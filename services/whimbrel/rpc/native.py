@@ -16,8 +16,16 @@ once: answered, reset by the peer, or with its connection; then `gone` tells who
 long as the socket is full: then nothing is read from that connection any more, pulled streams wait, outboxes
 count, and more answers of several messages are refused (`UNREAD_BYTES_MAX`).
 
+**What is received** is given back to the windows at once: a handler takes a message when it is whole, in the
+same pass, and either answers or keeps nothing but what it needs to; none of them waits before it takes the
+next one, so there is nobody to slow a peer down for. What a handler keeps it must bound itself, as it must
+behind grpcio (a journal refuses, a ledger answers). What no handler has yet, halves of messages and requests
+that have not ended, is bounded over all streams of a connection (`HELD_BYTES_MAX`): a window for each stream
+would stop a peer, too, but every one of these streams then, in the middle of messages that may be whole soon.
+
 **Who is gone without a word** is found by pings (`KEEPALIVE_S`); who connects and says nothing has
-`HANDSHAKE_S`. A single timer looks at all connections.
+`HANDSHAKE_S`. A single timer looks at all connections. Before a connection is here its first byte has told
+whether it is under TLS (`arrivals.py`).
 """
 
 import asyncio
@@ -27,11 +35,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from whimbrel.errors import Refused
-from whimbrel.rpc.edge import (
-    STOP_GRACE_S,
-    Heard,
-)
+from whimbrel.errors import Refused, Throttled
+from whimbrel.rpc.arrivals import HANDSHAKE_S, Arrival, Contexts, Secured, Strangers, host_and_port
+from whimbrel.rpc.certificates import TlsSettings
+from whimbrel.rpc.edge import HELD_BYTES_MAX, STOP_GRACE_S, Guard, Heard, guarded
 from whimbrel.rpc.exchanges import (
     BothExchange,
     Exchange,
@@ -53,16 +60,13 @@ from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Limits, Reset, Stream
-from whimbrel.rpc.http2.wire import (
-    Metadata,
-    status_block,
-    timeout_s,
-)
+from whimbrel.rpc.http2.wire import Metadata, status_block, timeout_s
+from whimbrel.rpc.reflection import with_standard
 
 __all__ = ["NativeServer", "serve_native"]
 
 WRITE_BYTES_HIGH = 256 << 10  # in a transport, from which on its peer is not read any more
-KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, HANDSHAKE_S, SWEEP_S = 60.0, 20.0, 20.0, 5.0
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, SWEEP_S = 60.0, 20.0, 5.0
 PING = b"whimbrel"
 UNKNOWN = status_block(12, "Method not found!", first=True)  # as grpcio says it: no error of ours
 
@@ -98,16 +102,19 @@ class NativeConnection(asyncio.Protocol):
 
     Attributes:
         paused: the transport holds as much as it should; its peer is not read from meanwhile.
-        heard_at: when something came last, in seconds of the loop's clock.
+        made_at: when it came to the port, by the loop's clock; `heard_at`: when something came last.
+        held: bytes received for calls that no handler has yet.
+        fresh: bytes of answers that leave with the next write; `queued`: that wait in outboxes.
     """
 
-    def __init__(self, server: "NativeServer") -> None:
+    def __init__(self, server: "NativeServer", made_at: float) -> None:
         self.server = server
         self.conn = Connection(server=True, limits=server.limits)
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer = ""
         self.paused = self.receiving = self.marked = self.pinged = False
-        self.made_at = self.heard_at = server.loop.time()
+        self.made_at = self.heard_at = made_at
+        self.held = self.fresh = self.queued = 0
 
     # The transport's calls
 
@@ -171,6 +178,8 @@ class NativeConnection(asyncio.Protocol):
                     exchange.data(event.data)
                 if event.ended:
                     exchange.half_closed()
+                elif not exchange.over:
+                    self.hold(exchange)
         elif kind is Headers:
             if event.trailers:
                 if event.stream.app is not None:
@@ -181,6 +190,19 @@ class NativeConnection(asyncio.Protocol):
             self.leave(event.stream)
         elif kind is Drained and event.stream.app is not None:
             event.stream.app.drained()
+
+    def hold(self, exchange: Exchange) -> None:
+        """Count what an exchange has received and nobody has taken."""
+        size = exchange.received_bytes()
+        self.held += size - exchange.held
+        exchange.held = size
+        if self.held > HELD_BYTES_MAX:
+            exchange.end(
+                Throttled(
+                    f"requests of this connection that are not whole have more than {HELD_BYTES_MAX} bytes: "
+                    "send fewer at a time"
+                )
+            )
 
     def leave(self, stream: Stream) -> None:
         """Tell an exchange that its stream is gone."""
@@ -213,13 +235,19 @@ class NativeConnection(asyncio.Protocol):
         call = Call(kind.path, self.peer, metadata, deadline)
         if type(method) is UnaryMethod or type(method) is ServerStreamMethod:
             once = stream.app = OnceExchange(self, stream, call, method)
+            if self.server.guard is not None and (refusal := guarded(self.server.guard, call)) is not None:
+                once.refuse(refusal)
+                return
             if event.ended:
                 once.half_closed()
             return
-        exchange: PlainExchange | PulledExchange | BothExchange
         if not kind.grpc:
-            exchange = PlainExchange(self, stream, call, metadata.raw(b":method") or b"")
-        elif method is None:
+            plain = stream.app = PlainExchange(self, stream, call, metadata.raw(b":method") or b"")
+            if event.ended:
+                plain.half_closed()
+            return
+        exchange: PulledExchange | BothExchange
+        if method is None:
             self.conn.send_headers(stream, UNKNOWN, end=True)
             return
         elif type(method) is PulledStreamMethod:
@@ -228,6 +256,9 @@ class NativeConnection(asyncio.Protocol):
             assert type(method) is BidiMethod
             exchange = BothExchange(self, stream, call, method)
         stream.app = exchange
+        if self.server.guard is not None and (refusal := guarded(self.server.guard, call)) is not None:
+            exchange.refuse(refusal)
+            return
         if type(exchange) is BothExchange:
             exchange.open()
         if event.ended:
@@ -251,9 +282,9 @@ class NativeConnection(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes of answers that this peer has not taken."""
+        """Bytes of answers that this peer has not taken: the queues', the streams', and the transport's."""
         waiting = sum(stream.waiting_bytes for stream in self.conn.blocked.values())
-        return waiting + self.transport.get_write_buffer_size()
+        return self.fresh + self.queued + waiting + self.transport.get_write_buffer_size()
 
     def touched(self) -> None:
         """Write what there is: at the end of this read, or once the loop comes round."""
@@ -264,6 +295,7 @@ class NativeConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is."""
         self.marked = False
+        self.fresh = 0
         if self.server.idle is not None:
             self.server.changed()
         data = self.conn.take()
@@ -318,22 +350,28 @@ class NativeServer:
 
     Attributes:
         methods: by path.
+        arrivals: of whom it is not known yet what they speak.
         connections: that are open.
         tasks: of pulled streams.
     """
 
-    def __init__(self, services: Iterable[Service], heard: Heard | None, limits: Limits) -> None:
+    def __init__(
+        self, services: Iterable[Service], heard: Heard | None, guard: Guard | None, limits: Limits
+    ) -> None:
         services = list(services)
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
         self.methods: dict[str, Method] = {}
-        for service in (*services, self.health.service):
+        for service in with_standard(services, self.health):
             for method in service.methods:
                 path = f"/{service.name}/{method.name}"
                 assert path not in self.methods, f"{path} is served twice"
                 self.methods[path] = method
-        self.heard, self.limits = heard, limits
+        self.heard, self.guard, self.limits = heard, guard, limits
         self.streams = NativeStreams()
+        self.arrivals: set[Arrival | Secured] = set()
+        self.strangers = Strangers()
+        self.contexts: Contexts = None  # type: ignore[assignment]  # until it starts
         self.connections: set[NativeConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.marked: list[NativeConnection] = []
@@ -347,17 +385,21 @@ class NativeServer:
         """Return `host:port` as it was bound."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    async def start(self, host: str, port: int) -> None:
+    def connection(self, made_at: float) -> NativeConnection:
+        """Return a connection for who came at that moment, and speaks HTTP/2."""
+        return NativeConnection(self, made_at)
+
+    async def start(self, host: str, port: int, tls: TlsSettings) -> None:
         """Listen.
 
         Raises:
+            CertificateError: the certificate that `tls` names can't be used.
             OSError: the port is taken, or the host is not one of this machine's.
         """
         bracketed = f"[{host}]" if ":" in host else host
+        self.contexts = Contexts(self.loop, tls, host)
         try:
-            self.listener = await self.loop.create_server(
-                lambda: NativeConnection(self), host, port, reuse_port=False
-            )
+            self.listener = await self.loop.create_server(lambda: Arrival(self), host, port, reuse_port=False)
         except OSError as error:
             raise OSError(
                 f"can't listen on {bracketed}:{port}: is another process there? ({error})"
@@ -368,8 +410,8 @@ class NativeServer:
     def sweep(self) -> None:
         """Look at all connections, again and again."""
         now = self.loop.time()
-        for connection in tuple(self.connections):
-            connection.look(now)
+        for each in (*self.connections, *self.arrivals):
+            each.look(now)
         self.sweeper = self.loop.call_later(SWEEP_S, self.sweep)
 
     def mark(self, connection: NativeConnection) -> None:
@@ -399,6 +441,8 @@ class NativeServer:
         self.streams.close(Refused("this server is stopping"))
         if self.listener is not None:
             self.listener.close()
+        for arrival in tuple(self.arrivals):
+            arrival.transport.abort()
         for connection in tuple(self.connections):
             connection.conn.drain()
             connection.flush()
@@ -419,21 +463,16 @@ async def serve_native(
     host: str,
     port: int,
     heard: Heard | None = None,
+    guard: Guard | None = None,
+    tls: TlsSettings | None = None,
     limits: Limits | None = None,
 ) -> NativeServer:
-    """Start to serve on `host` and `port`, as `server.serve` does.
+    """Start to serve on `host` and `port`, as `serving.serve` does.
 
     Raises:
+        CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's.
     """
-    server = NativeServer(services, heard, limits or Limits())
-    await server.start(host, port)
+    server = NativeServer(services, heard, guard, limits or Limits())
+    await server.start(host, port, tls or TlsSettings())
     return server
-
-
-def host_and_port(address: Any) -> str:
-    """Return a socket's address as text."""
-    if not isinstance(address, tuple):
-        return str(address or "")
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -46,6 +46,7 @@ from whimbrel.rpc.edge import (
     OUTBOX_MESSAGES_MAX,
     STOP_GRACE_S,
     UNREAD_BYTES_MAX,
+    Guard,
     Heard,
     body_code,
     known_error,
@@ -61,6 +62,7 @@ from whimbrel.rpc.handlers import (
     UnaryMethod,
 )
 from whimbrel.rpc.health import Health
+from whimbrel.rpc.reflection import with_standard
 from whimbrel.rpc.status import REASON_KEY, grpc_status
 
 __all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
@@ -102,6 +104,19 @@ def make_call(path: str, context: Context) -> Call:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Who hears of calls, and who is asked before them."""
+
+    heard: Heard | None
+    guard: Guard | None
+
+    def ask(self, call: Call) -> None:
+        """Raise what the guard raises."""
+        if self.guard is not None:
+            self.guard(call)
+
+
 async def abort(context: Context, call: Call, error: WhimbrelError) -> None:
     """End the call with the error's gRPC status; always raises."""
     code, text, trailers = grpc_status(error)
@@ -133,7 +148,7 @@ async def answered(
     method: UnaryMethod | ServerStreamMethod,
     raw: bytes,
     context: Context,
-    heard: Heard | None,
+    hooks: Hooks,
     *,
     full: bool = False,
 ) -> Any:
@@ -142,10 +157,12 @@ async def answered(
     `full` refuses the call: its peer leaves too much unread.
     """
     call = make_call(path, context)
+    heard = hooks.heard
     started = 0.0 if heard is None else time.perf_counter()
     response: Any = None
     ended, later = "CANCELLED", False
     try:
+        hooks.ask(call)
         if full:
             raise Throttled(f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client")
         response = method.handle(call, method.request.FromString(raw))
@@ -173,19 +190,17 @@ async def answered(
     return response
 
 
-def unary(path: str, method: UnaryMethod, heard: Heard | None) -> "Adapter":
+def unary(path: str, method: UnaryMethod, hooks: Hooks) -> "Adapter":
     """Adapt a method with one response."""
 
     async def answer(raw: bytes, context: Context) -> bytes:
-        response = await answered(path, method, raw, context, heard)
+        response = await answered(path, method, raw, context, hooks)
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def server_stream(
-    path: str, method: ServerStreamMethod, unread: dict[str, int], heard: Heard | None
-) -> "Adapter":
+def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int], hooks: Hooks) -> "Adapter":
     """Adapt a method whose responses are all known when it answers.
 
     `unread` counts the bytes that wait for each peer.
@@ -194,7 +209,7 @@ def server_stream(
     async def answer(raw: bytes, context: Context) -> None:
         peer = context.peer()
         full = unread.get(peer, 0) > UNREAD_BYTES_MAX
-        responses = await answered(path, method, raw, context, heard, full=full)
+        responses = await answered(path, method, raw, context, hooks, full=full)
         frames = [response.SerializeToString() for response in responses]
         del responses
         size = sum(map(len, frames))
@@ -212,7 +227,7 @@ def server_stream(
     return grpc.unary_stream_rpc_method_handler(answer)
 
 
-def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams") -> "Adapter":
+def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hooks: Hooks) -> "Adapter":
     """Adapt a method whose responses are made one at a time, each after the one before was written."""
 
     async def answer(raw: bytes, context: Context) -> None:
@@ -220,12 +235,14 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams") -> 
         responses: AsyncGenerator[Any, None] | None = None
         streams.opened(method.name)
         try:
+            hooks.ask(call)
             responses = method.open(call, method.request.FromString(raw))
             async for response in responses:
                 if streams.ending is not None:
                     raise streams.ending
                 await context.write(response.SerializeToString())
                 del response  # else it stays in memory while the next one is made
+            context.set_trailing_metadata(tuple(call.trailers))
         except (grpc.aio.InternalError, grpc.aio.UsageError):
             return  # the peer went while a message was being written
         except DecodeError as error:
@@ -345,7 +362,7 @@ async def read_stream(
             outbox.close(known_error(call, error))
 
 
-def bidi(path: str, method: BidiMethod, streams: Streams) -> "Adapter":
+def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adapter":
     """Adapt a stream of messages both ways, or of one request and many responses."""
     parse = method.request.FromString
 
@@ -353,6 +370,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams) -> "Adapter":
         call = make_call(path, context)
         outbox = StreamOutbox()
         try:
+            hooks.ask(call)
             await context.send_initial_metadata(())
             handler = method.open(call, outbox)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
@@ -375,6 +393,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams) -> "Adapter":
             handler.closed()
         if outbox.error is not None:
             await abort(context, call, known_error(call, outbox.error))
+        context.set_trailing_metadata(tuple(call.trailers))
 
     if method.single_request:
         return grpc.unary_stream_rpc_method_handler(serve_stream)
@@ -396,13 +415,13 @@ def receive_only(
 class Methods(grpc.GenericRpcHandler):
     """Finds the adapter of a call by its path."""
 
-    def __init__(self, services: Iterable[Service], streams: Streams, heard: Heard | None) -> None:
+    def __init__(self, services: Iterable[Service], streams: Streams, hooks: Hooks) -> None:
         self.by_path: dict[str, Adapter] = {}
         for service in services:
             for method in service.methods:
                 path = f"/{service.name}/{method.name}"
                 assert path not in self.by_path, f"{path} is served twice"
-                self.by_path[path] = adapt(path, method, streams, heard)
+                self.by_path[path] = adapt(path, method, streams, hooks)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Adapter | None":
         """Return the adapter, or None: UNIMPLEMENTED."""
@@ -413,16 +432,16 @@ def adapt(
     path: str,
     method: UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod,
     streams: Streams,
-    heard: Heard | None,
+    hooks: Hooks,
 ) -> "Adapter":
     """Return the adapter for a method's kind."""
     if isinstance(method, UnaryMethod):
-        return unary(path, method, heard)
+        return unary(path, method, hooks)
     if isinstance(method, ServerStreamMethod):
-        return server_stream(path, method, streams.unread, heard)
+        return server_stream(path, method, streams.unread, hooks)
     if isinstance(method, PulledStreamMethod):
-        return pulled_stream(path, method, streams)
-    return bidi(path, method, streams)
+        return pulled_stream(path, method, streams, hooks)
+    return bidi(path, method, streams, hooks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,13 +476,10 @@ async def serve_grpcio(
     *,
     host: str,
     port: int,
-    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     heard: Heard | None = None,
+    guard: Guard | None = None,
 ) -> GrpcioServer:
-    """Start to serve on `host` and `port`; 0 is any free port. Health is served as well.
-
-    `heard` is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
-    those last.
+    """Start to serve on `host` and `port`, as `serving.serve` does.
 
     Raises:
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
@@ -471,8 +487,7 @@ async def serve_grpcio(
     streams = Streams()
     health = Health(service.name for service in services)
     server = grpc.aio.server(
-        handlers=(Methods((*services, health.service), streams, heard),),
-        interceptors=interceptors,
+        handlers=(Methods(with_standard(services, health), streams, Hooks(heard, guard)),),
         options=OPTIONS,
     )
     bracketed = f"[{host}]" if ":" in host else host

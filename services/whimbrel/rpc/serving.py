@@ -1,13 +1,14 @@
 """Serves handlers by the transport that a setting names.
 
-grpcio    grpc.aio: complete and slow, 130 us of CPU a call                              server.py
-native    our own HTTP/2: no TLS yet                                                     native.py
+grpcio    grpc.aio: complete and slow, 130 us of CPU a call; plaintext only              server.py
+native    our own HTTP/2, plaintext and under TLS on one port                            native.py
 """
 
 from collections.abc import Sequence
 from typing import Literal
 
-from whimbrel.rpc.edge import Heard, RunningServer
+from whimbrel.rpc.certificates import TlsSettings
+from whimbrel.rpc.edge import Guard, Heard, RunningServer
 from whimbrel.rpc.handlers import Service
 
 __all__ = ["Transport", "serve"]
@@ -21,20 +22,26 @@ async def serve(
     host: str,
     port: int,
     heard: Heard | None = None,
+    guard: Guard | None = None,
+    tls: TlsSettings | None = None,
     transport: Transport = "grpcio",
 ) -> RunningServer:
-    """Start to serve on `host` and `port`; 0 is any free port. Health is served as well.
+    """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
 
-    `heard` is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
-    those last.
+    Args:
+        heard: is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
+            those last.
+        guard: is asked before each call, those of health and reflection too.
+        tls: where native has its certificate from; without, it makes one for as long as it runs.
 
     Raises:
+        CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
     """
     if transport == "native":
         from whimbrel.rpc.native import serve_native
 
-        return await serve_native(services, host=host, port=port, heard=heard)
+        return await serve_native(services, host=host, port=port, heard=heard, guard=guard, tls=tls)
     from whimbrel.rpc.server import serve_grpcio
 
-    return await serve_grpcio(services, host=host, port=port, heard=heard)
+    return await serve_grpcio(services, host=host, port=port, heard=heard, guard=guard)

@@ -145,7 +145,9 @@ func push(config *rmq.Config, topic, expression string) {
 }
 
 func main() {
-	rmq.EnableSsl = false
+	if os.Getenv("SDK_PLAINTEXT") != "" {
+		rmq.EnableSsl = false
+	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		close(ended)

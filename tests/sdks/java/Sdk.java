@@ -9,6 +9,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
@@ -126,8 +127,11 @@ public class Sdk {
         });
         reader.setDaemon(true);
         reader.start();
-        ClientConfiguration configuration =
-            ClientConfiguration.newBuilder().setEndpoints(words[1]).enableSsl(false).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(words[1]);
+        if (System.getenv("SDK_PLAINTEXT") != null) {
+            builder.enableSsl(false);
+        }
+        ClientConfiguration configuration = builder.build();
         try {
             switch (words[0]) {
                 case "produce":

@@ -179,7 +179,7 @@ class Connection:
         if self.preface:
             begin = data[: len(self.preface)]
             if not self.preface.startswith(begin):
-                raise ProtocolError(Code.PROTOCOL_ERROR, "this is no HTTP/2: the preface is another one")
+                raise ProtocolError(Code.PROTOCOL_ERROR, f"this is no HTTP/2: it begins with {begin!r}")
             if len(begin) < len(self.preface):
                 self.needed = len(self.preface)
                 return 0

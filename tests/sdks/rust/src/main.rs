@@ -116,7 +116,6 @@ async fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let mut client = ClientOption::default();
     client.set_access_url(&words[1]);
-    client.set_enable_tls(false);
     client.set_long_polling_timeout(Duration::from_secs(5));
     match words[0].as_str() {
         "produce" => produce(client, &words[2], &words[3], words[4].parse().unwrap(), words[5].parse().unwrap()).await,

@@ -1,0 +1,235 @@
+"""TLS of one connection as bytes in, bytes out, through OpenSSL's memory buffers. No socket, no loop.
+
+    ciphertext ──► receive ──► plaintext        send(plaintext), handshake, alerts ──► take() ──► ciphertext
+
+    greeting ──(ClientHello: offers h2, or no protocols at all)──► shaking hands ──► established ──► ended
+       │                                                               │                 │
+       └──(offers others only)──► no_application_protocol ──► failed ◄─┴─────────────────┘ (OpenSSL refuses)
+
+The ClientHello is looked at before OpenSSL sees it, for its ALPN extension alone (RFC 7301): Python's
+binding goes on without a protocol where none is in common, and the peer would then talk HTTP/1.1 to us.
+Whoever offers none is let in: what it says next must be HTTP/2 anyway. A ClientHello that is wrong in any
+other way is for OpenSSL to refuse.
+
+**Bounds.** A ClientHello has `HELLO_BYTES_MAX`; of later records OpenSSL holds one that is not whole. What
+`take` has not fetched is what was sent since: who calls writes it after each call. Peers may not renegotiate.
+How long a handshake may take is for who holds the session.
+"""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = [
+    "HANDSHAKE_RECORD",
+    "HELLO_BYTES_MAX",
+    "PROTOCOL",
+    "TlsSession",
+    "new_context",
+    "offered_protocols",
+    "reason",
+]
+
+PROTOCOL = "h2"
+HANDSHAKE_RECORD = 0x16  # the first byte of TLS, and of nothing else that comes to this port
+CLIENT_HELLO = 1
+ALPN = 16
+
+RECORD_HEAD_BYTES, HELLO_HEAD_BYTES = 5, 4
+HELLO_BYTES_MAX = 32 << 10  # with the keys of several post-quantum groups they have 2 KiB
+RECORD_BYTES_MAX = 1 << 14  # of plaintext: what one read gives at most
+
+# Alert record, TLS 1.2 (as all versions say here), 2 bytes: fatal, no_application_protocol.
+NO_APPLICATION_PROTOCOL = bytes((21, 3, 3, 0, 2, 2, 120))
+
+
+def new_context(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
+    """Return what sessions are made of.
+
+    Args:
+        certificate: path of a PEM file: the certificate, and those that it is signed by.
+        key: path of a PEM file with its key, which must not need a password.
+
+    Raises:
+        OSError: a file can't be read.
+        ssl.SSLError: they are no certificate and key, or not of one another.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols([PROTOCOL])
+    # OpenSSL would ask at the terminal, if there is one.
+    context.load_cert_chain(certificate, key, password=no_password)
+    return context
+
+
+def no_password() -> str:
+    """Refuse a key that is locked."""
+    raise ssl.SSLError("the key needs a password, and there is nobody to ask")
+
+
+def reason(error: ssl.SSLError) -> str:
+    """Return what OpenSSL says is wrong, as words."""
+    return (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
+
+
+class TlsSession:
+    """The server's side of one connection.
+
+    Attributes:
+        established: the handshake is done.
+        ended: the peer has said its last word (close_notify), and nothing comes any more.
+        error: why nothing is taken any more; None while all is well.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.ssl = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
+        self.hello: bytearray | None = bytearray()
+        self.established = self.ended = False
+        self.error: str | None = None
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes of the peer; return the plaintext in them."""
+        if self.error is not None or self.ended:
+            return b""
+        if self.hello is not None:
+            self.hello += data
+            if not self.greeted():
+                return b""
+            data, self.hello = bytes(self.hello), None
+        self.incoming.write(data)
+        if not self.established:
+            self.established = self.attempt(self.ssl.do_handshake)
+            if not self.established:
+                return b""
+        found: list[bytes] = []
+        self.attempt(lambda: self.read(found))
+        return b"".join(found)
+
+    def greeted(self) -> bool:
+        """Look at the ClientHello; return whether OpenSSL is to go on with it."""
+        assert self.hello is not None
+        offered = offered_protocols(self.hello)
+        if offered is None:
+            if len(self.hello) > HELLO_BYTES_MAX:
+                self.fail(f"a ClientHello of more than {HELLO_BYTES_MAX} bytes")
+            return False
+        if offered and PROTOCOL.encode() not in offered:
+            self.outgoing.write(NO_APPLICATION_PROTOCOL)
+            self.fail(f"it offers {b', '.join(offered)!r} by ALPN; gRPC needs h2")
+            return False
+        return True
+
+    def read(self, found: list[bytes]) -> None:
+        """Decrypt all that has come."""
+        while piece := self.ssl.read(RECORD_BYTES_MAX):
+            found.append(piece)
+        self.ended = True
+
+    def attempt(self, step: Callable[[], None]) -> bool:
+        """Let OpenSSL do something; return whether it could do all of it."""
+        try:
+            step()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            self.fail(reason(error))
+            return False
+        return True
+
+    def fail(self, text: str) -> None:
+        """Take nothing any more; an alert that is due waits to be taken."""
+        self.error = text
+        self.hello = None
+
+    def send(self, data: bytes) -> None:
+        """Encrypt what the peer is to get."""
+        if self.error is None and self.established:
+            self.attempt(lambda: self.write(data))
+
+    def write(self, data: bytes) -> None:
+        """Encrypt all of it: memory is never full."""
+        sent = self.ssl.write(data)
+        assert sent == len(data)
+
+    def take(self) -> bytes:
+        """Return the bytes that are to be written, and forget them."""
+        return self.outgoing.read()
+
+    def close(self) -> None:
+        """Say the last word (close_notify); the peer's own is not waited for."""
+        if self.error is None and self.established:
+            self.attempt(self.unwrap)
+            self.ended = True
+
+    def unwrap(self) -> None:
+        """Shut OpenSSL's session down."""
+        self.ssl.unwrap()
+
+
+def offered_protocols(data: bytes | bytearray) -> list[bytes] | None:
+    """Return the protocols that a ClientHello offers by ALPN; None while it is not whole.
+
+    Nothing is offered, as far as this function goes, by bytes that are no ClientHello.
+    """
+    try:
+        hello = client_hello(data)
+        return None if hello is None else alpn(hello)
+    except (IndexError, ValueError):
+        return []
+
+
+def client_hello(data: bytes | bytearray) -> bytes | None:
+    """Return the body of a ClientHello, which may be cut into several records; None while it is not whole."""
+    found = bytearray()
+    at = 0
+    while True:
+        if len(found) >= HELLO_HEAD_BYTES:
+            end = HELLO_HEAD_BYTES + int.from_bytes(found[1:4], "big")
+            if found[0] != CLIENT_HELLO:
+                raise ValueError("another message")
+            if len(found) >= end:
+                return bytes(found[HELLO_HEAD_BYTES:end])
+        if len(data) - at < RECORD_HEAD_BYTES:
+            return None
+        size = int.from_bytes(data[at + 3 : at + 5], "big")
+        if data[at] != HANDSHAKE_RECORD or not 0 < size <= RECORD_BYTES_MAX:
+            raise ValueError("another record")
+        at += RECORD_HEAD_BYTES
+        if len(data) - at < size:
+            return None
+        found += data[at : at + size]
+        at += size
+
+
+def alpn(hello: bytes) -> list[bytes]:
+    """Return the protocols of a ClientHello's body (RFC 8446, section 4.1.2)."""
+    rest = hello[2 + 32 :]  # version and random
+    for size_bytes in (1, 2, 1):  # session id, cipher suites, compression
+        _, rest = vector(rest, size_bytes)
+    extensions, _ = vector(rest, 2)
+    while extensions:
+        kind = int.from_bytes(extensions[:2], "big")
+        content, extensions = vector(extensions[2:], 2)
+        if kind == ALPN:
+            names, _ = vector(content, 2)
+            found = []
+            while names:
+                name, names = vector(names, 1)
+                found.append(name)
+            return found
+    return []
+
+
+def vector(data: bytes, size_bytes: int) -> tuple[bytes, bytes]:
+    """Return what stands behind its length, and the rest.
+
+    Raises:
+        ValueError: it is cut off.
+    """
+    size = int.from_bytes(data[:size_bytes], "big")
+    end = size_bytes + size
+    if len(data) < max(end, size_bytes):
+        raise ValueError("cut off")
+    return data[size_bytes:end], data[end:]
