@@ -24,7 +24,7 @@ from struct import Struct
 
 from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
 from whimbrel.rpc.http2.fields import check_fields, check_length
-from whimbrel.rpc.http2.hpack import Decoder, HpackError, ListTooLarge
+from whimbrel.rpc.http2.hpack import TABLE_BYTES, Decoder, HpackError, ListTooLarge
 from whimbrel.rpc.http2.stream import (
     Data,
     Drained,
@@ -71,6 +71,7 @@ class Connection:
         error: why nothing is taken any more; None while all is well.
         draining: new streams are refused: GOAWAY was sent.
         peer_streams_max: how many streams this side may open at a time; who opens them keeps to it.
+        peer_table: bytes of the peer's table for header fields; who encodes keeps to it.
     """
 
     def __init__(self, *, server: bool, limits: Limits | None = None) -> None:
@@ -80,7 +81,7 @@ class Connection:
         self.error: ProtocolError | None = None
         self.draining = False
         self.gone_away = False
-        self.out: list[bytes] = []
+        self.out: list[bytes | memoryview] = []
         self.buffer = bytearray()
         self.needed = 0
         self.preface = PREFACE if server else b""
@@ -97,6 +98,7 @@ class Connection:
         self.peer_window = WINDOW_DEFAULT
         self.peer_frame = FRAME_BYTES_DEFAULT
         self.peer_streams_max = WINDOW_MAX
+        self.peer_table = TABLE_BYTES
         self.blocked: dict[int, Stream] = {}  # streams with data that waits, in turn
         self.counted_since = 0.0
         self.resets = self.pings = self.settings_seen = self.empty = 0
@@ -126,13 +128,11 @@ class Connection:
 
     def take(self) -> bytes:
         """Return what is to be written, and forget it."""
-        if not self.out:
-            return b""
-        data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
+        data = b"".join(self.out)
         self.out.clear()
         return data
 
-    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes = b"") -> None:
+    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes | memoryview = b"") -> None:
         """Send a frame."""
         length = len(payload)
         self.out.append(HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream_id))
@@ -464,6 +464,8 @@ class Connection:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
         elif name == STREAMS_MAX:
             self.peer_streams_max = value
+        elif name == HEADER_TABLE_SIZE:
+            self.peer_table = value
         elif name == FRAME_MAX:
             if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
                 raise ProtocolError(Code.PROTOCOL_ERROR, f"frames of {value} bytes")
@@ -557,7 +559,7 @@ class Connection:
         if end:
             self.ended(stream)
 
-    def write_block(self, stream: Stream, block: bytes, *, end: bool) -> None:
+    def write_block(self, stream: Stream, block: bytes | memoryview, *, end: bool) -> None:
         """Write a header block, in several frames where the peer's are smaller."""
         flags = END_STREAM if end else 0
         limit = self.peer_frame
@@ -586,7 +588,7 @@ class Connection:
             return True
         if stream.waiting is None:
             stream.waiting = deque()
-        stream.waiting.append((data, False))
+        stream.waiting.append((memoryview(data), False))  # it leaves in pieces, which are no copies
         stream.waiting_bytes += len(data)
         stream.ends = end
         self.blocked[stream.id] = stream

@@ -70,7 +70,7 @@ class Stream:
         self.local_closed = self.remote_closed = self.headers_received = False
         self.received, self.declared = 0, -1
         self.unread = self.owed = 0
-        self.waiting: deque[tuple[bytes, bool]] | None = None
+        self.waiting: deque[tuple[bytes | memoryview, bool]] | None = None
         self.waiting_bytes = 0
         self.ends = False
 
