@@ -13,7 +13,7 @@
 
 A channel has one connection, made at the first call and again after it was lost. While it is connecting,
 calls wait; while it fails they fail at once (UNAVAILABLE), and attempts go on behind them, as grpcio does. A
-peer is connected when its settings have come: no call exceeds its streams, nor what its table of fields takes.
+peer is connected when its settings have come: no call exceeds its streams, nor what its table may hold.
 
 **GOAWAY**: what the peer has seen goes on, the rest and new calls go to a new connection. A call that a peer
 has not seen (beyond the last stream that GOAWAY names, or REFUSED_STREAM) is begun once more, if it has a
@@ -45,8 +45,9 @@ from whimbrel.rpc.deadlines import Deadlines
 from whimbrel.rpc.http2.connection import STREAM_ID_MAX, WINDOW_MAX
 from whimbrel.rpc.http2.encoder import Pair
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.rpc.native_calls import BothCall, Call, GatheredCall, Method, StreamCall, UnaryCall
+from whimbrel.rpc.native_calls import Call, Method, UnaryCall
 from whimbrel.rpc.native_link import Link, reason_of
+from whimbrel.rpc.native_streams import BothCall, GatheredCall, StreamCall
 
 __all__ = ["NativeChannel"]
 

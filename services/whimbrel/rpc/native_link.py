@@ -1,4 +1,4 @@
-"""One connection of a `NativeChannel`: the transport's calls and the core's events on one side, calls on the other.
+"""One connection of a `NativeChannel`: between the transport's calls, the core's events, and calls.
 
 It decides nothing about other connections: it tells its channel when it takes no more calls (`retired`), and
 when it is gone (`lost`).
@@ -16,8 +16,8 @@ from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.encoder import Encoder
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError
-from whimbrel.rpc.http2.stream import Data, Drained, GoAway, Headers, Reset, Stream
-from whimbrel.rpc.http2.wire import PREFIX
+from whimbrel.rpc.http2.stream import Data, Drained, GoAway, Headers, Reset
+from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.native_calls import Call
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ __all__ = ["Link", "reason_of"]
 Status = grpc.StatusCode
 
 WRITE_BYTES_HIGH = 256 << 10  # in a transport, from which on nothing new is begun
-COPIED_BYTES_MAX = 64 << 10  # of a message that leaves in one frame with what stands before it
 FEW_PINGS = 2  # how much rarer pings become when a peer says that they are too many
 PING = b"whimbrel"
 
@@ -177,31 +176,24 @@ class Link(asyncio.Protocol):
         except ValueError as error:
             call.end(Status.INTERNAL, str(error))
             return
-        stream = conn.request()
+        request = call.request
+        if request is None:
+            stream = conn.request()
+            conn.send_headers(stream, block)
+        else:
+            stream = conn.send_request(block, prefixed(request))
         stream.app = call
         call.link, call.stream = self, stream
-        conn.send_headers(stream, block)
-        request = call.request
-        if request is not None:
-            self.send(stream, request, end=True)
-        else:
+        if not self.marked and not self.receiving:
+            self.marked = True
+            channel.loop.call_soon(self.flush)
+        if request is None:
             call.opened()
-            self.touched()
         if self.keeper is None:
             self.heard_at = channel.loop.time()
             self.keeper = channel.loop.call_later(channel.keepalive_s, self.look)
         if conn.next_id > channel.stream_id_max:
             self.retire()
-
-    def send(self, stream: Stream, message: bytes, *, end: bool = False) -> None:
-        """Send a message, as far as there is room."""
-        prefix = PREFIX.pack(0, len(message))
-        if len(message) <= COPIED_BYTES_MAX:
-            self.conn.send_data(stream, prefix + message, end=end)
-        else:
-            self.conn.send_data(stream, prefix)
-            self.conn.send_data(stream, message, end=end)
-        self.touched()
 
     def left(self) -> None:
         """Note that streams have ended, for who waits for that."""

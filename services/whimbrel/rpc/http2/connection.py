@@ -547,6 +547,29 @@ class Connection:
         self.next_id += 2
         return stream
 
+    def send_request(self, block: bytes, data: bytes) -> Stream:
+        """Open a stream of a client with all of its request; what does not fit into the windows waits.
+
+        Raises:
+            ProtocolError: the connection takes no more streams.
+        """
+        stream = self.request()
+        size, limit = len(data), self.peer_frame
+        if size <= limit and size <= self.send_window and size <= stream.send_window and len(block) <= limit:
+            number = stream.id
+            self.send_window -= size
+            stream.send_window -= size
+            stream.local_closed = True
+            self.out += (
+                HEAD.pack(len(block) >> 16, len(block) & 0xFFFF, HEADERS, END_HEADERS, number) + block,
+                HEAD.pack(size >> 16, size & 0xFFFF, DATA, END_STREAM, number),
+                data,
+            )
+        else:
+            self.send_headers(stream, block)
+            self.send_data(stream, data, end=True)
+        return stream
+
     def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
         """Send header fields; trailers (`end`) wait for the data before them."""
         if stream.local_closed or self.error is not None:

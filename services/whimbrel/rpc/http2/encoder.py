@@ -1,4 +1,4 @@
-"""Header blocks of a client's requests: what repeats goes into the peer's table once, and is a byte then. Pure.
+"""Header blocks of a client's requests: what repeats is a number of the peer's table. Pure.
 
     :method POST, :scheme http                                numbers of the static table
     path, authority, te, content-type, user-agent             into the table when they come first
