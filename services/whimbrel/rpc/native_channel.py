@@ -30,6 +30,7 @@ by grpc.aio.
 
 import asyncio
 import ipaddress
+import math
 import random
 import socket
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ ADDRESSES_MAX = 8  # of one name, that an attempt tries, each for as long as an 
 WANTED_S = 30.0  # attempts go on for so long after the last call
 BACKOFF_GROWTH, BACKOFF_JITTER = 1.6, 0.2  # grpcio's
 CLOSE_S = 1.0  # how long closing waits for a socket that takes nothing
-TIMEOUT_DIGITS_MAX = 99_999_999
+TIMEOUT_MAX = 99_999_999  # eight digits
 TIMEOUTS_KEPT = 256
 
 
@@ -410,7 +411,8 @@ class NativeChannel(grpc.aio.Channel):
 
 def timeout_text(timeout_s: float) -> str:
     """Return a timeout as its field holds it, rounded up."""
-    for unit, size in (("u", 1e-6), ("m", 1e-3), ("S", 1.0)):
-        if timeout_s <= TIMEOUT_DIGITS_MAX * size / 10:
-            return f"{max(1, int(-(-timeout_s // size)))}{unit}"
-    return f"{min(TIMEOUT_DIGITS_MAX, int(timeout_s // 3600) + 1)}H"
+    for unit, per_s in (("u", 1_000_000), ("m", 1000), ("S", 1)):
+        number = math.ceil(timeout_s * per_s)
+        if number <= TIMEOUT_MAX:
+            return f"{number}{unit}"
+    return f"{min(TIMEOUT_MAX, math.ceil(timeout_s / 3600))}H"
