@@ -24,7 +24,7 @@ from struct import Struct
 
 from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
 from whimbrel.rpc.http2.fields import check_fields, check_length
-from whimbrel.rpc.http2.hpack import TABLE_BYTES, Decoder, HpackError, ListTooLarge
+from whimbrel.rpc.http2.hpack import Decoder, HpackError, ListTooLarge
 from whimbrel.rpc.http2.stream import (
     Data,
     Drained,
@@ -54,6 +54,7 @@ U32 = Struct(">I")
 TWO_U32 = Struct(">II")
 
 WINDOW_DEFAULT = 65_535
+HEADER_TABLE_DEFAULT = 4096
 WINDOW_MAX = 2**31 - 1
 STREAM_ID_MAX = 2**31 - 1
 FRAME_BYTES_DEFAULT = 16_384
@@ -98,7 +99,7 @@ class Connection:
         self.peer_window = WINDOW_DEFAULT
         self.peer_frame = FRAME_BYTES_DEFAULT
         self.peer_streams_max = WINDOW_MAX
-        self.peer_table = TABLE_BYTES
+        self.peer_table = HEADER_TABLE_DEFAULT
         self.blocked: dict[int, Stream] = {}  # streams with data that waits, in turn
         self.counted_since = 0.0
         self.resets = self.pings = self.settings_seen = self.empty = 0
@@ -128,7 +129,9 @@ class Connection:
 
     def take(self) -> bytes:
         """Return what is to be written, and forget it."""
-        data = b"".join(self.out)
+        if not self.out:
+            return b""
+        data = b"".join(self.out)  # of one, that one
         self.out.clear()
         return data
 
@@ -611,7 +614,7 @@ class Connection:
             return True
         if stream.waiting is None:
             stream.waiting = deque()
-        stream.waiting.append((memoryview(data), False))  # it leaves in pieces, which are no copies
+        stream.waiting.append((memoryview(data), False))  # cut without copying what is left
         stream.waiting_bytes += len(data)
         stream.ends = end
         self.blocked[stream.id] = stream
