@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from whimbrel.rpc.native_channel import NativeChannel
     from whimbrel.rpc.native_link import Link
 
-__all__ = ["NO_ANSWER", "NO_STATUS", "PREFIX_BYTES", "Call", "Method", "UnaryCall"]
+__all__ = ["FIRST_FIELDS", "NO_ANSWER", "NO_STATUS", "PREFIX_BYTES", "Call", "Method", "UnaryCall"]
 
 Status = grpc.StatusCode
 
@@ -56,7 +56,6 @@ BY_RESET: dict[int, Status] = {
 }
 CODES = frozenset(Code)
 FIRST_FIELDS: list[Field] = [(b":status", b"200", False), (b"content-type", b"application/grpc", False)]
-OK_FIELDS: list[Field] = [(b"grpc-status", b"0", False)]  # most answers have these two, and no others
 NOT_METADATA = frozenset(
     (b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding", b"grpc-accept-encoding")
 )
@@ -160,14 +159,18 @@ class Call:
             HpackError: a value is wrongly coded.
         """
         if ended:
-            self.ended(fields)
-        elif fields == FIRST_FIELDS:
-            self.first = fields
+            self.ended(decoded(fields))
         elif not value_of(fields[0]).startswith(b"1"):  # those are only for information
-            self.first = decoded(fields)
-            code, text = self.judged(self.first)
-            if code is not Status.OK:
+            fields = decoded(fields)
+            code, text = self.judged(fields)
+            if code is Status.OK:
+                self.begun(fields)
+            else:
                 self.end(code, text)
+
+    def begun(self, fields: list[Field]) -> None:
+        """Take the first header fields of an answer, decoded."""
+        self.first = fields
         if self.waiters is not None:
             self.tell()
 
@@ -200,15 +203,8 @@ class Call:
         return []
 
     def ended(self, fields: list[Field]) -> None:
-        """Take the fields that end the call.
-
-        Raises:
-            HpackError: a value is wrongly coded.
-        """
-        if fields == OK_FIELDS:
-            self.end(Status.OK, "")
-            return
-        self.last = fields = decoded(fields)
+        """Take the fields that end the call, decoded."""
+        self.last = fields
         found = {field[0]: field[1] for field in fields}
         number = found.get(b"grpc-status")
         if number is not None:

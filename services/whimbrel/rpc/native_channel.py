@@ -323,6 +323,8 @@ class NativeChannel(grpc.aio.Channel):
         if self.link is link:
             self.link = None
             self.changed()
+        if self.parked:
+            self.connect()
 
     def lost(self, link: Link) -> None:
         """Forget a connection; calls that wait get another one."""

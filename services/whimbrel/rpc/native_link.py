@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
-from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.client import ClientConnection
 from whimbrel.rpc.http2.encoder import Encoder
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError
-from whimbrel.rpc.http2.stream import Data, Drained, GoAway, Headers, Reset
+from whimbrel.rpc.http2.stream import Answered, Begun, Data, Drained, GoAway, Headers, Reset
 from whimbrel.rpc.http2.wire import prefixed
-from whimbrel.rpc.native_calls import Call
+from whimbrel.rpc.native_calls import FIRST_FIELDS, Call
 
 if TYPE_CHECKING:
     from whimbrel.rpc.native_channel import NativeChannel
@@ -47,7 +47,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, channel: "NativeChannel") -> None:
         self.channel = channel
-        self.conn = Connection(server=False, limits=channel.limits)
+        self.conn = ClientConnection(server=False, limits=channel.limits)
         self.encoder = Encoder()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.ready: asyncio.Future[None] = channel.loop.create_future()
@@ -126,6 +126,14 @@ class Link(asyncio.Protocol):
                 call.data(event.data, event.size, ended=event.ended)
             else:
                 self.conn.consumed(event.stream, event.size)
+        elif kind is Begun:
+            call = event.stream.app
+            if call is not None:
+                call.begun(FIRST_FIELDS)
+        elif kind is Answered:
+            call = event.stream.app
+            if call is not None:
+                call.end(Status.OK, "")
         elif kind is Headers:
             call = event.stream.app
             if call is not None:

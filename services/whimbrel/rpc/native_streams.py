@@ -49,7 +49,8 @@ class StreamCall(Call):
         self.held -= size
         if self.link is not None and self.stream is not None:
             self.link.conn.consumed(self.stream, size)
-            self.link.touched()
+            if self.link.conn.out:
+                self.link.touched()
 
     def wake(self) -> None:
         """Wake the reader."""

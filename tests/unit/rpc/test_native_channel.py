@@ -387,6 +387,28 @@ async def test_goaway_lets_open_calls_end_and_sends_the_unseen_elsewhere() -> No
         assert len(made.peers) == 2
 
 
+async def test_calls_that_wait_for_a_stream_of_a_server_that_goes_get_another_connection() -> None:
+    held: list[Any] = []
+
+    def script(peer: Peer, event: Any) -> None:
+        if peer.number == 0 and requests(event):
+            held.append(event)
+        else:
+            echo(peer, event)
+
+    async with talking(script, limits=Limits(streams=1)) as (made, channel):
+        call = channel.unary_unary("/t.T/U")
+        first, parked = call(b"first"), call(b"parked")
+        await until_many(held, 1)
+        made.peers[0].conn.drain()
+        made.peers[0].flush()
+        assert await parked == b"parked"
+        made.peers[0].answer(held[0].stream, b"x")
+        made.peers[0].flush()
+        assert await first == b"x"
+        assert len(made.peers) == 2
+
+
 async def test_a_server_that_goes_away_each_time_is_unavailable() -> None:
     def script(peer: Peer, event: Any) -> None:
         if requests(event):
@@ -677,6 +699,21 @@ async def test_a_message_larger_than_the_window_comes_through() -> None:
     async with talking(script, ("grpc.http2.lookahead_bytes", 1000)) as (_, channel):
         found = [len(message) async for message in channel.unary_stream("/t.T/S")(b"")]
         assert found == [100_000, 5]
+
+
+async def test_a_stream_that_answers_before_it_was_asked_everything_is_over() -> None:
+    def script(peer: Peer, event: Any) -> None:
+        if isinstance(event, Data) and not event.ended:
+            peer.answer(event.stream, b"enough")
+
+    async with talking(script) as (_, channel):
+        call = channel.stream_stream("/t.T/B")()
+        await call.write(b"a")
+        assert [await call.read(), await call.read()] == [b"enough", grpc.aio.EOF]
+        with pytest.raises(asyncio.InvalidStateError):
+            await call.write(b"b")
+        assert channel.link is not None
+        assert not channel.link.conn.streams
 
 
 async def test_answers_that_came_before_an_error_are_read_before_it() -> None:

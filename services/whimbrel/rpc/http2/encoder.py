@@ -26,6 +26,7 @@ Pair = tuple[str, str | bytes]
 VALUES_KEPT = 2  # of a name
 PATHS_KEPT = 24
 DYNAMIC = 62  # the number of the newest entry
+SHORT_MAX = 126  # bytes of a value whose length is one byte
 ENTRIES_MAX = TABLE_BYTES // ENTRY_BYTES
 
 NAME = re.compile(r"[0-9a-z_.\-]+")
@@ -42,6 +43,7 @@ def integer(value: int, mask: int, flags: int) -> bytes:
 # By age: the newest entry first.
 WHOLE = tuple(integer(DYNAMIC + age, 0x7F, 0x80) for age in range(ENTRIES_MAX))
 NAMED = tuple(integer(DYNAMIC + age, 0x0F, 0) for age in range(ENTRIES_MAX))
+LENGTHS = tuple(bytes((length,)) for length in range(SHORT_MAX + 1))
 
 
 class Encoder:
@@ -50,10 +52,11 @@ class Encoder:
     Attributes:
         table: the number of each entry, counted from the first one.
         names: the number of an entry with that name.
+        literal: the same, of names whose other values are text that is sent in full.
         room: bytes that are left in the table.
     """
 
-    __slots__ = ("capacity", "count", "due", "heads", "kept", "names", "room", "table")
+    __slots__ = ("capacity", "count", "due", "heads", "kept", "literal", "names", "room", "table")
 
     def __init__(self) -> None:
         self.capacity = TABLE_BYTES
@@ -64,6 +67,7 @@ class Encoder:
         """Forget the table."""
         self.table: dict[Pair, int] = {}
         self.names: dict[str, int] = {}
+        self.literal: dict[str, int] = {}
         self.kept: dict[str, int] = {}
         self.heads: dict[str, tuple[int, bytes]] = {}
         self.count, self.room = 0, self.capacity
@@ -96,10 +100,18 @@ class Encoder:
                     self.heads[path] = self.count, POST_HTTP + b"".join(map(self.field, pairs))
             else:
                 parts = [begin, known[1]] if begin else [known[1]]
-            table = self.table
+            table, literal = self.table, self.literal
             for pair in more:
                 number = table.get(pair)
-                parts.append(WHOLE[self.count - number] if number is not None else self.field(pair))
+                if number is not None:
+                    parts.append(WHOLE[self.count - number])
+                    continue
+                name, value = pair
+                number = literal.get(name)
+                if number is None or len(value) > SHORT_MAX or type(value) is not str or not printable(value):
+                    parts.append(self.field(pair))
+                else:
+                    parts.append(NAMED[self.count - number] + LENGTHS[len(value)] + value.encode())
         except ValueError:
             self.restart(self.capacity)
             raise
@@ -128,6 +140,8 @@ class Encoder:
             self.room -= size
             self.kept[name] = kept + 1
             self.table[pair] = self.names[name] = self.count
+            if kept + 1 == VALUES_KEPT and name[-4:] != "-bin" and name != ":path":
+                self.literal[name] = self.count
         else:
             named = self.names.get(name)
             if named is not None:
@@ -148,6 +162,11 @@ def raw_value(name: str, value: str | bytes) -> bytes:
     if name.endswith("-bin"):
         return base64.b64encode(value if isinstance(value, bytes) else value.encode()).rstrip(b"=")
     text = value.decode("latin-1") if isinstance(value, bytes) else value
-    if not (text.isascii() and text.isprintable()):
+    if not printable(text):
         raise ValueError(f"the value of {name} is no printable ASCII: send it in a name that ends in -bin")
     return text.encode()
+
+
+def printable(text: str) -> bool:
+    """Return whether a value can be sent as it is."""
+    return text.isascii() and text.isprintable()
