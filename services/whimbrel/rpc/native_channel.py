@@ -1,7 +1,7 @@
 """Calls over HTTP/2 of our own: what a channel of grpc.aio does, without its threads, tasks and hand-overs.
 
     call ──► a connection with room ──► headers and message ──┐
-     │                                                        ├──► one write a loop tick
+     │                                                        ├──► few writes a loop tick
      └─► parked: none yet, or all of its streams are taken    │
                                                               │
     bytes of a read ──► Connection ──► events ──► calls ──► futures
@@ -24,8 +24,10 @@ single request; otherwise, and the second time, it is UNAVAILABLE. All other rep
 **Options** are grpc.aio's, as far as `OPTIONS` in `channel.py` has them; others mean nothing here. No TLS:
 our servers are dialled in plaintext, and a channel with credentials is grpcio's. So are channels for threads.
 
-**Cost**: see `bench/calls.py`; a unary call of 100 bytes takes FIGURE of CPU in the client, and 50 to 60 µs
-by grpc.aio.
+**Cost** of a unary call of 100 bytes with the headers of our client, 32 at a time (`bench/calls.py`): 12 us
+of Python, half of it to begin (the header block and the frames are 4), half for the answer; with loop and
+kernel 15 to 20, a quarter of what grpc.aio takes in the same run. One after the other it is 65 to 85 us, most
+of it waiting and waking, to 220 to 330.
 """
 
 import asyncio
@@ -56,6 +58,7 @@ State = grpc.ChannelConnectivity
 Status = grpc.StatusCode
 
 PARKED_MAX = 65_536  # calls that wait for a connection, or for a stream of it
+FIELDS_BYTES_MAX = 64 << 10  # of an answer; more ends the connection, and an error's details may be long
 ADDRESSES_MAX = 8  # of one name, that an attempt tries, each for as long as an attempt may take
 WANTED_S = 30.0  # attempts go on for so long after the last call
 BACKOFF_GROWTH, BACKOFF_JITTER = 1.6, 0.2  # grpcio's
@@ -97,7 +100,12 @@ class NativeChannel(grpc.aio.Channel):
         self.keepalive_timeout_s = values["grpc.keepalive_timeout_ms"] / 1000
         window = values.get("grpc.http2.lookahead_bytes", Limits().window)
         # Each stream has its own bound; one for all of them would let slow readers stop the others.
-        self.limits = Limits(window=window, connection_window=WINDOW_MAX)
+        self.limits = Limits(
+            window=window,
+            connection_window=WINDOW_MAX,
+            header_list=FIELDS_BYTES_MAX,
+            block=2 * FIELDS_BYTES_MAX,
+        )
         self.stream_id_max = STREAM_ID_MAX
         self.head: tuple[Pair, ...] = (
             (":authority", target),

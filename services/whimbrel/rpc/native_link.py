@@ -28,6 +28,9 @@ __all__ = ["Link", "reason_of"]
 Status = grpc.StatusCode
 
 WRITE_BYTES_HIGH = 256 << 10  # in a transport, from which on nothing new is begun
+# What is written at once, three parts a call. The writes of a loop tick could all be one; but then a server
+# has nothing to do while 256 calls are made: 16 at a time are answered up to 1.7 times as fast, for the same CPU.
+WRITE_PARTS = 48
 FEW_PINGS = 2  # how much rarer pings become when a peer says that they are too many
 PING = b"whimbrel"
 
@@ -195,6 +198,8 @@ class Link(asyncio.Protocol):
         if not self.marked and not self.receiving:
             self.marked = True
             channel.loop.call_soon(self.flush)
+        if len(conn.out) >= WRITE_PARTS:
+            self.transport.write(conn.take())
         if request is None:
             call.opened()
         if self.keeper is None:

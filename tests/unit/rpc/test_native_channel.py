@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import grpc
@@ -15,15 +16,18 @@ import pytest
 from http2peer import Listening, Peer, echo, listening
 from whimbrel.rpc import native_channel
 from whimbrel.rpc.channel import OPTIONS, chosen, open_aio_channel
+from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Reset
 from whimbrel.rpc.http2.wire import ANSWER, prefixed, status_block
 from whimbrel.rpc.native_channel import NativeChannel, timeout_text
+from whimbrel.rpc.native_link import WRITE_PARTS, Link
 
 State = grpc.ChannelConnectivity
 Status = grpc.StatusCode
 
+FUZZED = 300
 FAST = (("grpc.initial_reconnect_backoff_ms", 1), ("grpc.max_reconnect_backoff_ms", 5))
 
 
@@ -76,7 +80,7 @@ def test_the_environment_names_the_transport() -> None:
 # One connection
 
 
-async def test_many_calls_share_one_connection_and_calls_of_one_tick_one_write() -> None:
+async def test_many_calls_share_one_connection_and_those_of_one_tick_few_writes() -> None:
     async with talking(echo) as (made, channel):
         call = channel.unary_unary("/t.T/U")
         assert await call(b"first") == b"first"
@@ -91,7 +95,7 @@ async def test_many_calls_share_one_connection_and_calls_of_one_tick_one_write()
         channel.link.transport.write = counted  # type: ignore[method-assign]
         answers = await asyncio.gather(*(call(b"%d" % number, timeout=9) for number in range(100)))
         assert answers == [b"%d" % number for number in range(100)]
-        assert (len(made.peers), len(writes)) == (1, 1)
+        assert (len(made.peers), len(writes)) == (1, 100 * 3 // WRITE_PARTS + 1)
         assert not channel.link.conn.streams
         assert not any(bucket.calls for bucket in channel.deadlines.buckets.values())
 
@@ -504,6 +508,79 @@ async def test_a_peer_that_answers_pings_may_take_its_time() -> None:
         made.peers[0].answer(held[0].stream, b"x")
         made.peers[0].flush()
         assert await call == b"x"
+
+
+class Wire(asyncio.Transport):
+    """A transport that goes nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        assert not self.closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = close
+
+
+def answers_to(count: int) -> bytes:
+    """Return what a server sends that answers so many calls in several ways."""
+    server = Connection(server=True)
+    client = Connection(server=False)
+    for _ in range(count):
+        client.send_headers(
+            client.request(), encode([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/")])
+        )
+    server.receive(client.take())
+    for number, stream in enumerate(list(server.streams.values())):
+        server.send_headers(stream, ANSWER)
+        server.send_data(stream, prefixed(bytes(number)))
+        server.send_headers(stream, status_block(number % 3, "text", (("a-bin", b"b"),)), end=True)
+    server.ping(bytes(8))
+    server.drain()
+    return server.take()
+
+
+async def test_whatever_comes_calls_end_with_their_connection_and_nothing_else_is_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    random = Random(20)
+    good = answers_to(6)
+    channel = NativeChannel("127.0.0.1:1", OPTIONS)
+    statuses = set()
+    for _ in range(FUZZED):
+        data = bytearray(good)
+        for _ in range(random.randrange(4)):
+            at = random.randrange(len(data))
+            data[at : at + random.randrange(3)] = random.randbytes(random.randrange(3))
+        link, wire = Link(channel), Wire()
+        link.connection_made(wire)
+        channel.link = link
+        calls = [channel.unary_unary("/t.T/U")(b"") for _ in range(3)]
+        calls += [channel.unary_stream("/t.T/S")(b"") for _ in range(3)]
+        at = 0
+        while at < len(data) and not wire.closing:
+            size = random.choice((1, 7, 50, 1000))
+            link.data_received(bytes(data[at : at + size]))
+            at += size
+        link.connection_lost(None)
+        channel.link = None
+        for call in list(channel.parked):
+            call.cancel()
+        assert all(call.done() for call in calls)
+        statuses |= {await call.code() for call in calls}
+    assert {Status.OK, Status.UNAVAILABLE, Status.CANCELLED} < statuses
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    await channel.close()
 
 
 # Connecting

@@ -1,4 +1,4 @@
-"""A client's connection that knows at sight the two header blocks which nearly all answers of ours have. Pure.
+"""A client's connection that knows at sight the two header blocks which nearly all answers of ours have.
 
     HEADERS  :status 200, content-type application/grpc      ──► Begun        an entry of no table is in them,
     HEADERS  grpc-status 0, and the end                      ──► Answered     so they always mean the same
