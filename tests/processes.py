@@ -62,11 +62,14 @@ def until(condition: Callable[[], Any], *, timeout: float = 10.0, what: str = "t
 def environment() -> dict[str, str]:
     """Return the environment of a child: ours, the package on its path, and no settings from outside.
 
-    WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way.
+    WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way; WHIMBREL_CLIENT_TRANSPORT=native lets
+    all clients call that way, those in the tests' own process as well.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHIMBREL_")}
     if transport := os.environ.get("WHIMBREL_TEST_TRANSPORT"):
         kept |= {"WHIMBREL_BROKER_TRANSPORT": transport, "WHIMBREL_NAMESERVER_TRANSPORT": transport}
+    if transport := os.environ.get("WHIMBREL_CLIENT_TRANSPORT"):
+        kept["WHIMBREL_CLIENT_TRANSPORT"] = transport
     return kept | {"PYTHONPATH": str(SERVICES), "PYTHONUNBUFFERED": "1"}
 
 

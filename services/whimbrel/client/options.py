@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whimbrel.client.retry import RetryPolicy
+from whimbrel.rpc.channel import ClientTransport
 
 __all__ = ["ClientOptions", "ConsumerOptions", "ProducerOptions"]
 
@@ -22,6 +23,8 @@ class ClientOptions:
         retry: when and how often failed calls are repeated.
         tracer_provider: OpenTelemetry's, for the spans of this client; None takes the program's, if it has
         set one.
+        transport: "native" is our own HTTP/2, "grpcio" grpc.aio; None takes what WHIMBREL_CLIENT_TRANSPORT
+        names, else the usual one.
     """
 
     request_timeout_s: float = 3.0
@@ -31,6 +34,7 @@ class ClientOptions:
     client_id: str = ""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     tracer_provider: Any = None
+    transport: ClientTransport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

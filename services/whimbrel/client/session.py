@@ -264,7 +264,9 @@ class Session:
         if channel is None:
             if self._heart is None:
                 raise ClientError("the client is not started, or closed already")
-            channel = self._channels[endpoint] = open_aio_channel(str(endpoint))
+            channel = self._channels[endpoint] = open_aio_channel(
+                str(endpoint), transport=self.options.transport
+            )
         return channel
 
     async def _quietly(self, endpoint: Endpoint, call: Outbound[None], timeout_s: float) -> None:

@@ -106,7 +106,7 @@ async def perform(
     Raises:
         WhimbrelError: what the answer or the transport says, as a typed error.
     """
-    headers = grpc.aio.Metadata(*metadata, *call.metadata)
+    headers = (*metadata, *call.metadata)
     try:
         if call.stream:
             open_stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)

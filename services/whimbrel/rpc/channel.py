@@ -1,11 +1,24 @@
-"""Opens channels to our servers, for asyncio and for plain threads, with the options both ends agree on."""
+"""Opens channels to our servers, for asyncio and for plain threads, with the options both ends agree on.
 
-from typing import Any
+    asyncio    grpcio (`grpc.aio`), or native: our own HTTP/2, as `native_channel.py` has it
+    threads    grpcio; those of the client library run on a loop of their own, and so by either
+
+Which one is used: `transport`, else WHIMBREL_CLIENT_TRANSPORT in the environment, else TRANSPORT_DEFAULT.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
 
-__all__ = ["open_aio_channel", "open_channel"]
+__all__ = ["ClientTransport", "open_aio_channel", "open_channel"]
+
+ClientTransport = Literal["grpcio", "native"]
+
+TRANSPORT_DEFAULT: ClientTransport = "grpcio"
+TRANSPORT_VARIABLE = "WHIMBREL_CLIENT_TRANSPORT"
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -26,12 +39,36 @@ OPTIONS: Options = (
 )
 
 
-def open_aio_channel(target: str, options: Options = ()) -> grpc.aio.Channel:
+def open_aio_channel(
+    target: str, options: Options = (), *, transport: ClientTransport | None = None
+) -> grpc.aio.Channel:
     """Return a channel for the running loop; it connects by itself at the first call.
 
     `options` win over the usual ones.
+
+    Raises:
+        ValueError: the environment names a transport that there is not, or (native) the target is no address.
     """
+    if (transport or chosen(os.environ)) == "native":
+        from whimbrel.rpc.native_channel import NativeChannel
+
+        return NativeChannel(target, merged(options))
     return grpc.aio.insecure_channel(target, options=merged(options))
+
+
+def chosen(environment: Mapping[str, str]) -> ClientTransport:
+    """Return the transport that the environment names, or the usual one.
+
+    Raises:
+        ValueError: there is no such transport.
+    """
+    match environment.get(TRANSPORT_VARIABLE, TRANSPORT_DEFAULT):
+        case "grpcio":
+            return "grpcio"
+        case "native":
+            return "native"
+        case other:
+            raise ValueError(f"{TRANSPORT_VARIABLE}={other}: write grpcio or native")
 
 
 def open_channel(target: str, options: Options = ()) -> grpc.Channel:

@@ -18,6 +18,8 @@ from whimbrel.errors import (
     Unavailable,
 )
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.rpc.channel import ClientTransport
+from whimbrel.rpc.native_channel import NativeChannel
 
 FAST = ProducerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002))
 
@@ -62,6 +64,16 @@ async def test_the_route_is_asked_for_once() -> None:
         for _ in range(5):
             await producer.send(Message(topic="t", body=b"x"))
         assert cluster.count("QueryRoute") == 1
+
+
+@pytest.mark.parametrize("transport", ["grpcio", "native"])
+async def test_the_options_choose_the_transport(transport: ClientTransport) -> None:
+    options = ProducerOptions(transport=transport)
+    async with running() as cluster, Producer(cluster.address, options=options) as producer:
+        cluster.topics["t"] = [[]]
+        assert (await producer.send(Message(topic="t", body=b"x"))).queue_offset == 0
+        channels = producer.session._channels.values()
+        assert {isinstance(channel, NativeChannel) for channel in channels} == {transport == "native"}
 
 
 async def test_a_chosen_queue_gets_the_message() -> None:

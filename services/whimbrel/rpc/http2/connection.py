@@ -54,6 +54,7 @@ U32 = Struct(">I")
 TWO_U32 = Struct(">II")
 
 WINDOW_DEFAULT = 65_535
+HEADER_TABLE_DEFAULT = 4096
 WINDOW_MAX = 2**31 - 1
 STREAM_ID_MAX = 2**31 - 1
 FRAME_BYTES_DEFAULT = 16_384
@@ -71,6 +72,7 @@ class Connection:
         error: why nothing is taken any more; None while all is well.
         draining: new streams are refused: GOAWAY was sent.
         peer_streams_max: how many streams this side may open at a time; who opens them keeps to it.
+        peer_table: bytes of the peer's table for header fields; who encodes keeps to it.
     """
 
     def __init__(self, *, server: bool, limits: Limits | None = None) -> None:
@@ -100,6 +102,7 @@ class Connection:
         self.peer_window = WINDOW_DEFAULT
         self.peer_frame = FRAME_BYTES_DEFAULT
         self.peer_streams_max = WINDOW_MAX
+        self.peer_table = HEADER_TABLE_DEFAULT
         self.blocked: dict[int, Stream] = {}  # streams with data that waits, in turn
         self.counted_since = 0.0
         self.resets = self.pings = self.settings_seen = self.empty = 0
@@ -484,6 +487,8 @@ class Connection:
                 raise ProtocolError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
         elif name == STREAMS_MAX:
             self.peer_streams_max = value
+        elif name == HEADER_TABLE_SIZE:
+            self.peer_table = value
         elif name == FRAME_MAX:
             if not FRAME_BYTES_DEFAULT <= value <= FRAME_BYTES_LIMIT:
                 raise ProtocolError(Code.PROTOCOL_ERROR, f"frames of {value} bytes")
@@ -566,6 +571,29 @@ class Connection:
         self.next_id += 2
         return stream
 
+    def send_request(self, block: bytes, data: bytes) -> Stream:
+        """Open a stream of a client with all of its request; what does not fit into the windows waits.
+
+        Raises:
+            ProtocolError: the connection takes no more streams.
+        """
+        stream = self.request()
+        size, limit = len(data), self.peer_frame
+        if size <= limit and size <= self.send_window and size <= stream.send_window and len(block) <= limit:
+            number = stream.id
+            self.send_window -= size
+            stream.send_window -= size
+            stream.local_closed = True
+            self.out += (
+                HEAD.pack(len(block) >> 16, len(block) & 0xFFFF, HEADERS, END_HEADERS, number) + block,
+                HEAD.pack(size >> 16, size & 0xFFFF, DATA, END_STREAM, number),
+                data,
+            )
+        else:
+            self.send_headers(stream, block)
+            self.send_data(stream, data, end=True)
+        return stream
+
     def send_headers(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
         """Send header fields; trailers (`end`) wait for the data before them."""
         if stream.local_closed or self.error is not None:
@@ -578,7 +606,7 @@ class Connection:
         if end:
             self.ended(stream)
 
-    def write_block(self, stream: Stream, block: bytes, *, end: bool) -> None:
+    def write_block(self, stream: Stream, block: bytes | memoryview, *, end: bool) -> None:
         """Write a header block, in several frames where the peer's are smaller."""
         flags = END_STREAM if end else 0
         limit = self.peer_frame
@@ -639,7 +667,7 @@ class Connection:
             last = stream.ends and len(waiting) == 1
             if is_block:
                 waiting.popleft()
-                self.write_block(stream, bytes(data), end=last)
+                self.write_block(stream, data, end=last)
                 continue
             room = min(self.peer_frame, stream.send_window, self.send_window)
             if data and room <= 0:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from whimbrel.rpc.http2.hpack import Field, Shape
 
-__all__ = ["Data", "Drained", "Event", "GoAway", "Headers", "Limits", "Pong", "Reset", "Stream"]
+__all__ = [
+    "Answered", "Begun", "Data", "Drained", "Event", "GoAway", "Headers", "Limits", "Pong", "Reset", "Stream",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,4 +121,18 @@ class Pong:
     data: bytes
 
 
-Event = Headers | Data | Reset | GoAway | Drained | Pong
+@dataclass(slots=True)
+class Begun:
+    """The first header fields of an answer are those that all of ours have."""
+
+    stream: Stream
+
+
+@dataclass(slots=True)
+class Answered:
+    """An answer has ended with OK, and says no more."""
+
+    stream: Stream
+
+
+Event = Headers | Data | Reset | GoAway | Drained | Pong | Begun | Answered
