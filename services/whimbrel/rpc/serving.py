@@ -10,9 +10,12 @@ from typing import Literal
 from whimbrel.rpc.edge import Heard, RunningServer
 from whimbrel.rpc.handlers import Service
 
-__all__ = ["Transport", "serve"]
+__all__ = ["DEFAULT", "Transport", "serve"]
 
 Transport = Literal["grpcio", "native"]
+
+# What serves where no setting says so: nameserver, broker, and all tests of a run (docs/testing.md).
+DEFAULT: Transport = "grpcio"
 
 
 async def serve(
@@ -21,9 +24,11 @@ async def serve(
     host: str,
     port: int,
     heard: Heard | None = None,
-    transport: Transport = "grpcio",
+    transport: Transport | None = None,
 ) -> RunningServer:
     """Start to serve on `host` and `port`; 0 is any free port. Health is served as well.
+
+    `transport` None is `DEFAULT`.
 
     `heard` is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
     those last.
@@ -31,7 +36,7 @@ async def serve(
     Raises:
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
     """
-    if transport == "native":
+    if (transport or DEFAULT) == "native":
         from whimbrel.rpc.native import serve_native
 
         return await serve_native(services, host=host, port=port, heard=heard)
