@@ -1,4 +1,4 @@
-"""What all tests share: the transport of a run, and `measured`, whose lines stand in the summary of every run.
+"""What all tests share: the transport of a run; `measured`, whose lines stand in the summary of every run.
 
 A run has one transport, by which all servers in it serve: `WHIMBREL_TEST_TRANSPORT`, which is `native`,
 `grpcio`, or `other` for the one that is not the default (`serving.DEFAULT`).

@@ -29,7 +29,9 @@ class BrokerOptions:
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8091, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
     # native takes a quarter of the CPU time for a single send (docs/operating.md); it has no TLS yet.
-    transport: serving.Transport = option(serving.DEFAULT, help="what serves gRPC: grpcio, or native")
+    transport: Literal["grpcio", "native"] = option(
+        serving.DEFAULT, help="what serves gRPC: grpcio, or native"
+    )
     advertise_host: str = option("", help="host that clients are told; empty: chosen by how they come")
     advertise_port: int = option(0, help="port that clients are told; 0: the bound one", minimum=0)
     # They share nothing, so the broker registers with each.

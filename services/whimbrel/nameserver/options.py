@@ -19,7 +19,9 @@ class NameserverOptions:
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8081, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
     # native takes a quarter of the CPU time for a single send (docs/operating.md); it has no TLS yet.
-    transport: serving.Transport = option(serving.DEFAULT, help="what serves gRPC: grpcio, or native")
+    transport: Literal["grpcio", "native"] = option(
+        serving.DEFAULT, help="what serves gRPC: grpcio, or native"
+    )
     # RocketMQ: 120 s and 30 s. Four renewals may be lost before a broker is taken for dead.
     lease_s: float = option(8.0, help="how long a broker lives without a renewal", minimum=0.1)
     renew_s: float = option(2.0, help="how often brokers are asked to renew", minimum=0.05)
