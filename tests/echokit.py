@@ -1,7 +1,7 @@
 """A server whose methods give back what they are sent, and programs of other languages that call it.
 
     with EchoServer() as server, ...:
-        subprocess.run([*prepare("go"), server.address, "0", "1024"])
+        subprocess.run([*prepare("go"), server.address, "100", "0", "1024"])
 
 The methods and the cases: tests/echo/README.md. The server is the native transport with handlers of its own,
 on a thread with a loop of its own. `prepare` builds a program through its language's own package client into

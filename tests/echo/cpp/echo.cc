@@ -80,7 +80,7 @@ std::string trailer(const ClientContext& context, const char* name) {
 
 int main(int count, char** words) {
     channel = grpc::CreateChannel(words[1], grpc::InsecureChannelCredentials());
-    for (int at = 2; at < count; at++) {
+    for (int at = 3; at < count; at++) {
         const std::string word = words[at], want = body(std::stoul(word));
         {
             ClientContext context;
@@ -154,7 +154,7 @@ int main(int count, char** words) {
     }
     {
         std::vector<std::future<bool>> many;
-        for (size_t i = 0; i < 100; i++)
+        for (size_t i = 0; i < std::stoul(words[2]); i++)
             many.push_back(std::async(std::launch::async, [i] {
                 ClientContext context;
                 limit(&context);

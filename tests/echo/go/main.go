@@ -80,7 +80,7 @@ func main() {
 	if err != nil {
 		hold("connect", false, err)
 	}
-	for _, word := range os.Args[2:] {
+	for _, word := range os.Args[3:] {
 		size, _ := strconv.Atoi(word)
 		want := body(size)
 		var got []byte
@@ -126,8 +126,9 @@ func main() {
 		trailer.Get("x-echo-bin")[0] == "\x00\xff\x80", fmt.Sprint(err, trailer))
 
 	var group sync.WaitGroup
-	errors := make(chan error, 100)
-	for i := 0; i < 100; i++ {
+	many, _ := strconv.Atoi(os.Args[2])
+	errors := make(chan error, many)
+	for i := 0; i < many; i++ {
 		group.Add(1)
 		go func() {
 			defer group.Done()

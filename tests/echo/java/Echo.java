@@ -110,7 +110,7 @@ public final class Echo {
             .usePlaintext().build();
         MethodDescriptor<byte[], byte[]> unary = method("Unary", MethodType.UNARY);
         MethodDescriptor<byte[], byte[]> both = method("Both", MethodType.BIDI_STREAMING);
-        for (String word : Arrays.asList(words).subList(1, words.length)) {
+        for (String word : Arrays.asList(words).subList(2, words.length)) {
             byte[] want = body(Integer.parseInt(word));
             hold("unary " + word, Arrays.equals(ClientCalls.blockingUnaryCall(channel, unary, soon(), want), want), "");
             for (String name : new String[] {"Listed", "Pulled"}) {
@@ -161,11 +161,12 @@ public final class Echo {
         hold("metadata", "hello".equals(trailers.get().get(ECHO))
             && Arrays.equals(bytes, trailers.get().get(BINARY)), trailers);
 
+        int calls = Integer.parseInt(words[1]);
         List<Future<byte[]>> many = new ArrayList<>();
-        for (int i = 0; i < 100; i++) {
+        for (int i = 0; i < calls; i++) {
             many.add(ClientCalls.futureUnaryCall(channel.newCall(unary, soon()), body(i)));
         }
-        for (int i = 0; i < 100; i++) {
+        for (int i = 0; i < calls; i++) {
             if (!Arrays.equals(many.get(i).get(), body(i))) {
                 hold("many", false, "call " + i);
             }

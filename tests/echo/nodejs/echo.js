@@ -51,7 +51,7 @@ function listen(call) {
 }
 
 async function main() {
-  for (const word of process.argv.slice(3)) {
+  for (const word of process.argv.slice(4)) {
     const want = body(Number(word));
     const { error, answer } = await unary('Unary', want);
     hold(`unary ${word}`, !error && want.equals(answer), error);
@@ -93,7 +93,7 @@ async function main() {
   hold('metadata', !told.error && told.trailers.get('x-echo')[0] === 'hello'
     && Buffer.from([0, 255, 128]).equals(told.trailers.get('x-echo-bin')[0]), told.error);
 
-  const many = await Promise.all(Array.from({ length: 100 }, async (_, i) => {
+  const many = await Promise.all(Array.from({ length: Number(process.argv[3]) }, async (_, i) => {
     const { error, answer } = await unary('Unary', body(i));
     return !error && body(i).equals(answer);
   }));

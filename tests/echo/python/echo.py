@@ -1,4 +1,4 @@
-"""The cases of ../README.md with grpcio: `echo.py sync|aio HOST:PORT SIZE...`."""
+"""The cases of ../README.md with grpcio: `echo.py sync|aio HOST:PORT MANY SIZE...`."""
 
 import asyncio
 import sys
@@ -34,7 +34,7 @@ def is_status(error: Any) -> bool:
     return found == (grpc.StatusCode.NOT_FOUND, MESSAGE, "none")
 
 
-def sync(endpoint: str, sizes: list[str]) -> None:
+def sync(endpoint: str, calls: int, sizes: list[str]) -> None:
     """Run the cases over a channel for threads."""
     channel: Any = grpc.insecure_channel(endpoint)
 
@@ -70,7 +70,7 @@ def sync(endpoint: str, sizes: list[str]) -> None:
         hold("status", is_status(error), error)
     _, call = unary("Unary").with_call(want, timeout=LIMIT_S, metadata=SENT)
     hold("metadata", set(SENT) <= set(call.trailing_metadata()), call.trailing_metadata())
-    many = [unary("Unary").future(body(i), timeout=LIMIT_S) for i in range(100)]
+    many = [unary("Unary").future(body(i), timeout=LIMIT_S) for i in range(calls)]
     hold("many", all(one.result() == body(i) for i, one in enumerate(many)))
     late = unary("Never").future(want, timeout=0.2)
     hold("deadline", late.exception().code() == grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -91,7 +91,7 @@ def sync(endpoint: str, sizes: list[str]) -> None:
     channel.close()
 
 
-async def aio(endpoint: str, sizes: list[str]) -> None:
+async def aio(endpoint: str, calls: int, sizes: list[str]) -> None:
     """Run the cases over a channel for asyncio."""
     channel: Any = grpc.aio.insecure_channel(endpoint)
 
@@ -125,8 +125,8 @@ async def aio(endpoint: str, sizes: list[str]) -> None:
     call = unary("Unary")(want, timeout=LIMIT_S, metadata=SENT)
     await call
     hold("metadata", set(SENT) <= set(await call.trailing_metadata()))
-    many = await asyncio.gather(*(unary("Unary")(body(i), timeout=LIMIT_S) for i in range(100)))
-    hold("many", many == [body(i) for i in range(100)])
+    many = await asyncio.gather(*(unary("Unary")(body(i), timeout=LIMIT_S) for i in range(calls)))
+    hold("many", many == [body(i) for i in range(calls)])
     late = unary("Never")(want, timeout=0.2)
     hold("deadline", await late.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
     waiting = unary("Never")(want)
@@ -143,6 +143,6 @@ async def aio(endpoint: str, sizes: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "sync":
-        sync(sys.argv[2], sys.argv[3:])
+        sync(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
     else:
-        asyncio.run(aio(sys.argv[2], sys.argv[3:]))
+        asyncio.run(aio(sys.argv[2], int(sys.argv[3]), sys.argv[4:]))
