@@ -2,9 +2,9 @@
 
 An input is one frame of a recorded connection (`recordings/`) that was changed: bits flipped, cut, doubled,
 repeated, put behind the next one, given another length, kind, flags, stream or number, filled with random
-bytes, or with one of another client or a random one before it. A connection goes through a recording frame by frame, wrong
-ones among right ones, each fed by itself (or in two pieces), until it ends with an error, or waits for bytes
-that a wrong length has promised, or the recording ends; then the next connection begins.
+bytes, or with one of another client or a random one before it. A connection goes through a recording frame by
+frame, wrong ones among right ones, each fed by itself (or in two pieces), until it ends with an error, or
+waits for bytes that a wrong length has promised, or the recording ends; then the next connection begins.
 
     WHIMBREL_FUZZ_SEED     repeats a run; without it always the same
     WHIMBREL_FUZZ_INPUTS   how many; a tenth as many go through gRPC's layer, with handlers behind it
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.rpc.http2.recorded import NAMES, connected, echo_server, frames_of, recording
+from h2kit import NAMES, connected, echo_server, frames_of, recording
 from whimbrel.rpc.http2.connection import GOAWAY, GONE_KEPT, HEAD, HEAD_BYTES, PREFACE, Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.hpack import TABLE_BYTES, encode

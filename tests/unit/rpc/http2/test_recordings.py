@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unit.rpc.http2.recorded import NAMES, connected, echo_server, frames_of, recording
+from h2kit import NAMES, connected, echo_server, frames_of, recording
 from whimbrel.rpc.http2.connection import HEAD_BYTES, RST_STREAM, Connection
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Reset
 

@@ -1,4 +1,4 @@
-"""What real clients sent (`recordings/`), and the native transport without a socket to feed it to."""
+"""What real clients sent (tests/unit/rpc/http2/recordings), and the native transport without a socket to feed it to."""
 
 import asyncio
 import functools
@@ -14,7 +14,7 @@ from whimbrel.rpc.native import NativeConnection, NativeServer
 
 __all__ = ["NAMES", "Sink", "connected", "echo_server", "frames_of", "recording"]
 
-FOLDER = Path(__file__).resolve().parent / "recordings"
+FOLDER = Path(__file__).resolve().parent / "unit" / "rpc" / "http2" / "recordings"
 NAMES = tuple(path.stem for path in sorted(FOLDER.glob("*.bin")))
 SDK_ONCE = (
     "QueryRoute",
