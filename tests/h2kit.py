@@ -1,4 +1,4 @@
-"""What real clients sent (tests/unit/rpc/http2/recordings), and the native transport without a socket to feed it to."""
+"""What real clients sent (unit/rpc/http2/recordings), and the native transport without a socket to feed."""
 
 import asyncio
 import functools
