@@ -29,7 +29,7 @@ define sync
 endef
 
 .PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-transport test-all interop faults \
-	run bench bench-spark soak wheel clean
+	run bench bench-spark soak soak-front wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -95,6 +95,10 @@ faults: setup ## kill processes under load, and the whole table of faults with c
 soak: setup ## kill -9 the driver of a streaming archive 20 times, and write docs/soak.md (WHIMBREL_FAULT_SEED)
 	WHIMBREL_SOAK_KILLS=$${WHIMBREL_SOAK_KILLS:-20} WHIMBREL_SOAK_PAGE=docs/soak.md REQUIRE_SPARK=1 \
 		$(PY) -m pytest -q -s tests/spark/test_archive_kills.py
+
+soak-front: setup ## 30 minutes of mixed load on the native transport, and write docs/soak-front.md (WHIMBREL_SOAK_S)
+	WHIMBREL_SOAK_S=$${WHIMBREL_SOAK_S:-1800} WHIMBREL_SOAK_PAGE=docs/soak-front.md \
+		$(PY) -m pytest -q -s -m "" tests/integration/test_soak_front.py
 
 up: setup ## build and start the cluster of compose.yaml, and say what it took
 	@$(PY) deploy/stack.py up
