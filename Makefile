@@ -28,11 +28,11 @@ define sync
 	@touch $@
 endef
 
-.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-all interop faults \
-	run bench bench-spark soak wheel clean
+.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-transport test-all interop faults \
+	run bench bench-spark soak soak-front wheel clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 .venv/.run: uv.lock pyproject.toml
 	$(call sync,--no-dev --group demo)
@@ -70,11 +70,20 @@ proto-check: setup ## fail when the generated code is not what the protos say
 
 check: fmt-check lint types layers proto-check ## all checks that run no test
 
+# The transport that is not the default serves once more where a test says that it matters (docs/testing.md).
+OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
+
 test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
 	$(PY) -m pytest -m "not slow" -q
+	$(OTHER) -m "transport and not slow" --ignore=tests/spark --ignore=tests/containers
 
-test-all: setup ## all tests
+test-transport: setup ## only the tests that run behind both transports, behind both
+	$(PY) -m pytest -m "transport and not slow" -q
+	$(OTHER) -m "transport and not slow"
+
+test-all: setup ## all tests, behind both transports
 	$(PY) -m pytest -q
+	$(OTHER)
 
 interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop
@@ -86,6 +95,10 @@ faults: setup ## kill processes under load, and the whole table of faults with c
 soak: setup ## kill -9 the driver of a streaming archive 20 times, and write docs/soak.md (WHIMBREL_FAULT_SEED)
 	WHIMBREL_SOAK_KILLS=$${WHIMBREL_SOAK_KILLS:-20} WHIMBREL_SOAK_PAGE=docs/soak.md REQUIRE_SPARK=1 \
 		$(PY) -m pytest -q -s tests/spark/test_archive_kills.py
+
+soak-front: setup ## 30 minutes of mixed load on the native transport, and write docs/soak-front.md (WHIMBREL_SOAK_S)
+	WHIMBREL_SOAK_S=$${WHIMBREL_SOAK_S:-1800} WHIMBREL_SOAK_PAGE=docs/soak-front.md \
+		$(PY) -m pytest -q -s -m "" tests/integration/test_soak_front.py
 
 up: setup ## build and start the cluster of compose.yaml, and say what it took
 	@$(PY) deploy/stack.py up

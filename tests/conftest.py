@@ -1,10 +1,43 @@
-"""What all tests share: `measured` collects lines that stand in the summary of every run."""
+"""What all tests share: the transport of a run; `measured`, whose lines stand in the summary of every run.
 
+A run has one transport, by which all servers in it serve: `WHIMBREL_TEST_TRANSPORT`, which is `native`,
+`grpcio`, or `other` for the one that is not the default (`serving.DEFAULT`).
+"""
+
+import os
+import typing
 from collections.abc import Callable
 
 import pytest
 
+from whimbrel.rpc import serving
+
 LINES = pytest.StashKey[list[str]]()
+
+TRANSPORT = "WHIMBREL_TEST_TRANSPORT"
+
+
+def pytest_configure() -> None:
+    """Let everything serve by the transport of this run: before a module reads the default."""
+    named = os.environ.get(TRANSPORT) or serving.DEFAULT
+    known = typing.get_args(serving.Transport)
+    if named == "other":
+        named = next(each for each in known if each != serving.DEFAULT)
+    if named not in known:
+        raise pytest.UsageError(f"{TRANSPORT}={named}: it is one of {', '.join(known)}, or other")
+    serving.DEFAULT = named  # type: ignore[assignment]
+    os.environ[TRANSPORT] = named  # for processes
+
+
+def pytest_report_header() -> str:
+    """Name it."""
+    return f"transport: {serving.DEFAULT}"
+
+
+@pytest.fixture
+def transport() -> str:
+    """Give the name of the transport of this run."""
+    return serving.DEFAULT
 
 
 @pytest.fixture

@@ -28,7 +28,18 @@ from whimbrel.client import Message
 from whimbrel.client.sync import Producer
 from whimbrel.errors import WhimbrelError
 
-__all__ = ["LANGUAGES", "DevCluster", "Line", "Missing", "Program", "prepare"]
+__all__ = [
+    "LANGUAGES",
+    "DevCluster",
+    "Line",
+    "Missing",
+    "Program",
+    "cache",
+    "copied",
+    "prepare",
+    "run",
+    "tool",
+]
 
 LANGUAGES = ("python", "nodejs", "java", "go", "rust")
 SOURCES = Path(__file__).resolve().parent / "sdks"
@@ -66,11 +77,11 @@ def run(words: list[str], folder: Path, what: str, timeout: float) -> None:
         raise Missing(f"{what} failed: {(done.stderr or done.stdout).strip()[-400:]}")
 
 
-def copied(language: str) -> Path:
+def copied(language: str, sources: Path = SOURCES, root: Path | None = None) -> Path:
     """Copy a program's sources into the cache, touching only what has changed, and return the folder."""
-    folder = cache() / language
-    for source in sorted((SOURCES / language).rglob("*")):
-        target = folder / source.relative_to(SOURCES / language)
+    folder = (root or cache()) / language
+    for source in sorted((sources / language).rglob("*")):
+        target = folder / source.relative_to(sources / language)
         if source.is_file() and (not target.exists() or target.read_bytes() != source.read_bytes()):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)

@@ -119,6 +119,7 @@ def large(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.transport
 def test_bulk_reading_gives_what_pulling_gives_on_master_and_slave(large: Cluster) -> None:
     master, slave = usable(large)
     sizes = [10, 900, 20_000, 4 * MIB, 100, 4 * MIB, 1, 300_000]

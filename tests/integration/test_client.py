@@ -73,6 +73,7 @@ def all_of(consumer: sync.Consumer, count: int, wait_s: float = 10.0) -> list[Re
     return messages
 
 
+@pytest.mark.transport
 def test_messages_go_through_as_they_are(
     cluster: Cluster, admin: sync.Admin, producer: sync.Producer
 ) -> None:

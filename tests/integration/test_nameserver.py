@@ -183,6 +183,7 @@ async def test_young_nameserver_says_not_ready_instead_of_not_found(tmp_path: Pa
             assert held.settled == {process.grpc: False}
 
 
+@pytest.mark.transport
 async def test_session_hears_at_once_that_the_nameserver_is_settled(tmp_path: Path) -> None:
     with Process(tmp_path, "nameserver", "young", lease_s=600, renew_s=1.5) as process:
         async with Held(facts_of("a", 0, 9001, "T"), process.grpc) as held:

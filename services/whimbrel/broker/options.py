@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from whimbrel.broker.sending import Durability
 from whimbrel.config import option
+from whimbrel.rpc import serving
 from whimbrel.store.options import StoreOptions
 from whimbrel.telemetry import check_trace_target
 
@@ -28,7 +29,9 @@ class BrokerOptions:
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8091, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
     # native takes a quarter of the CPU time for a single send (docs/operating.md), and serves TLS as well.
-    transport: Literal["grpcio", "native"] = option("grpcio", help="what serves gRPC: grpcio, or native")
+    transport: Literal["grpcio", "native"] = option(
+        serving.DEFAULT, help="what serves gRPC: grpcio, or native"
+    )
     tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, kept in the store")
     tls_key: str = option("", help="PEM file of the certificate's key")
     advertise_host: str = option("", help="host that clients are told; empty: chosen by how they come")

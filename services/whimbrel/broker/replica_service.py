@@ -26,7 +26,9 @@ __all__ = ["SERVICE", "LeaseStreams", "MetadataWatches", "SlaveHello", "sync_lea
 
 SERVICE = "whimbrel.replica.v1.ReplicaService"
 MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is waited for; about 1 MiB
-PUSH_APART_S = 0.001  # between messages to a slave about changes, of which there may be many thousand a second
+PUSH_APART_S = (
+    0.001  # between messages to a slave about changes, of which there may be many thousand a second
+)
 SILENCE_MAX_S = 3 * ROUND_S  # a master that says nothing for longer is taken for gone
 
 

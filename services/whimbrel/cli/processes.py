@@ -1,12 +1,15 @@
 """`whimbrel nameserver`, `broker` and `replicator`: become one of the processes.
 
 The process replaces this one, with all arguments that follow, so that it keeps its process id, gets its
-signals itself, and carries none of the command line's memory. Its own `--help` lists its settings.
+signals itself, and carries none of the command line's memory. It gets the settings of `malloc`. Its own
+`--help` lists its settings.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+
+from whimbrel.cli import malloc
 
 __all__ = ["PROCESSES", "become"]
 
@@ -26,4 +29,5 @@ def become(name: str, arguments: Sequence[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     # -P: no folder named whimbrel in the working directory may stand in for the installed one.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", f"whimbrel.{name}", *arguments])
+    words = [sys.executable, "-P", "-m", f"whimbrel.{name}", *arguments]
+    os.execve(sys.executable, words, malloc.with_settings(os.environ))

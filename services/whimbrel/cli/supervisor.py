@@ -50,6 +50,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
 
+from whimbrel.cli import malloc
+
 __all__ = [
     "Child",
     "ChildPlan",
@@ -299,6 +301,7 @@ class Child:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
+                env=malloc.with_settings(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from whimbrel.config import option
+from whimbrel.rpc import serving
 
 __all__ = ["NameserverOptions"]
 
@@ -18,7 +19,9 @@ class NameserverOptions:
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8081, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
     # native takes a quarter of the CPU time for a single send (docs/operating.md), and serves TLS as well.
-    transport: Literal["grpcio", "native"] = option("grpcio", help="what serves gRPC: grpcio, or native")
+    transport: Literal["grpcio", "native"] = option(
+        serving.DEFAULT, help="what serves gRPC: grpcio, or native"
+    )
     tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, a new one at each start")
     tls_key: str = option("", help="PEM file of the certificate's key")
     # RocketMQ: 120 s and 30 s. Four renewals may be lost before a broker is taken for dead.

@@ -299,9 +299,11 @@ class NativeConnection(asyncio.Protocol):
         if self.server.idle is not None:
             self.server.changed()
         data = self.conn.take()
+        if self.transport.is_closing():  # its peer went while answers waited for the loop to come round
+            return
         if data:
             self.transport.write(data)
-        if self.conn.error is not None and not self.transport.is_closing():
+        if self.conn.error is not None:
             log.info("%s: %s (%s)", self.peer, self.conn.error, self.conn.error.code.name)
             self.transport.close()
 

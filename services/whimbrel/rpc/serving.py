@@ -11,9 +11,12 @@ from whimbrel.rpc.certificates import TlsSettings
 from whimbrel.rpc.edge import Guard, Heard, RunningServer
 from whimbrel.rpc.handlers import Service
 
-__all__ = ["Transport", "serve"]
+__all__ = ["DEFAULT", "Transport", "serve"]
 
 Transport = Literal["grpcio", "native"]
+
+# What serves where no setting says so: nameserver, broker, and all tests of a run (docs/testing.md).
+DEFAULT: Transport = "native"
 
 
 async def serve(
@@ -24,7 +27,7 @@ async def serve(
     heard: Heard | None = None,
     guard: Guard | None = None,
     tls: TlsSettings | None = None,
-    transport: Transport = "grpcio",
+    transport: Transport | None = None,
 ) -> RunningServer:
     """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
 
@@ -33,12 +36,13 @@ async def serve(
             those last.
         guard: is asked before each call, those of health and reflection too.
         tls: where native has its certificate from; without, it makes one for as long as it runs.
+        transport: None is `DEFAULT`.
 
     Raises:
         CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
     """
-    if transport == "native":
+    if (transport or DEFAULT) == "native":
         from whimbrel.rpc.native import serve_native
 
         return await serve_native(services, host=host, port=port, heard=heard, guard=guard, tls=tls)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.cli import supervisor
+from whimbrel.cli import malloc, supervisor
 from whimbrel.cli.supervisor import Child, DevOptions, Restarts, StartError, Supervisor, memory, plan
 
 CHILD = """
@@ -85,6 +85,21 @@ def test_ports_that_a_child_got_are_kept(tmp_path: Path) -> None:
     assert {"--port=0", "--metrics-port=0"} <= set(child.command())
     child.ready = {"grpc": "127.0.0.1:4321", "metrics": "127.0.0.1:4322"}
     assert {"--port=4321", "--metrics-port=4322"} <= set(child.command())
+
+
+def test_children_get_the_settings_of_malloc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in os.environ if each.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    seen: list[bytes] = []
+
+    def look(supervisor: Supervisor) -> bool:
+        seen.extend(Path(f"/proc/{child.pid}/environ").read_bytes() for child in supervisor.children)
+        return True
+
+    run(tmp_path, monkeypatch, look)
+    assert seen
+    for name, value in malloc.SETTINGS.items():
+        assert all(f"{name}={value}\0".encode() in each for each in seen)
 
 
 def test_ports_follow_the_base(tmp_path: Path) -> None:

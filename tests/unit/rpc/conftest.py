@@ -1,4 +1,4 @@
-"""What serves in these tests: both transports, one after the other; and a certificate."""
+"""What the tests of the transports share: a certificate."""
 
 import datetime
 from pathlib import Path
@@ -6,15 +6,6 @@ from pathlib import Path
 import pytest
 
 from whimbrel.rpc.selfsigned import make
-from whimbrel.rpc.serving import serve
-
-
-@pytest.fixture(params=["grpcio", "native"])
-def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let `serve` serve by one of them where a test says nothing else."""
-    assert serve.__kwdefaults__ is not None
-    monkeypatch.setitem(serve.__kwdefaults__, "transport", request.param)
-    return str(request.param)
 
 
 @pytest.fixture(scope="session")

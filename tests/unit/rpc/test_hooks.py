@@ -28,7 +28,7 @@ from whimbrel.rpc.handlers import (
 from whimbrel.rpc.serving import serve
 from whimbrel.rpc.status import error_of
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.transport
 
 REQUEST, RESPONSE = service_pb2.HeartbeatRequest, service_pb2.HeartbeatResponse
 OK = RESPONSE(status=definition_pb2.Status(code=20000))  # type: ignore[arg-type]

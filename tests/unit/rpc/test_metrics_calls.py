@@ -16,7 +16,7 @@ from whimbrel.rpc.handlers import Deferred, ServerStreamMethod, Service, UnaryMe
 from whimbrel.rpc.serving import serve
 from whimbrel.rpc.timing import CallTimes
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.transport
 
 REQUEST = service_pb2.HeartbeatRequest
 RESPONSE = service_pb2.HeartbeatResponse

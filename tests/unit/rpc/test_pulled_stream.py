@@ -19,7 +19,7 @@ from whimbrel.rpc.handlers import Call, PulledStreamMethod, Service
 from whimbrel.rpc.native import WRITE_BYTES_HIGH, NativeServer
 from whimbrel.rpc.serving import serve
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.transport
 
 MIB = 1 << 20
 # What may be made that nobody reads, in MiB: both ends' buffers and the client's fixed window. Measured: 1.

@@ -20,7 +20,7 @@ from whimbrel.rpc.server import StreamOutbox, peer_address
 from whimbrel.rpc.serving import serve
 from whimbrel.rpc.status import error_of
 
-pytestmark = pytest.mark.usefixtures("transport")
+pytestmark = pytest.mark.transport
 
 REQUEST = service_pb2.HeartbeatRequest
 RESPONSE = service_pb2.HeartbeatResponse

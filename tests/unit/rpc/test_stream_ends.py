@@ -125,7 +125,7 @@ async def eventually(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.usefixtures("transport")
+@pytest.mark.transport
 @pytest.mark.parametrize("name", ["Several", "Pulled", "Both", "Single"])
 async def test_trailing_metadata_come_with_the_end_and_with_an_error(name: str) -> None:
     rig = Rig()
@@ -142,7 +142,7 @@ async def test_trailing_metadata_come_with_the_end_and_with_an_error(name: str) 
         assert told["x-end"] == "here" and b"NOT_READY" in told[DETAILS_KEY]
 
 
-@pytest.mark.usefixtures("transport")
+@pytest.mark.transport
 async def test_stop_lets_calls_in_flight_end_and_takes_no_new_ones() -> None:
     rig = Rig()
     async with serving(rig) as (server, channel):

@@ -1,0 +1,5 @@
+module whimbrel.test/echo
+
+go 1.24
+
+require google.golang.org/grpc v1.72.0
