@@ -121,11 +121,11 @@ class ServerRow(Row):
         self, name: str, reads: list[bytes], method: UnaryMethod, path: SendPath | None = None
     ) -> None:
         super().__init__(name, reads)
-        self.server = NativeServer([Service(SERVICE, (method,))], None, Limits())
+        self.server = NativeServer([Service(SERVICE, (method,))])
         self.path = path
 
     def run(self) -> None:
-        connection = NativeConnection(self.server)
+        connection = NativeConnection(self.server, 0.0)
         connection.connection_made(cast(Any, Sink()))
         for data in self.reads:
             connection.data_received(data)

@@ -86,11 +86,11 @@ def echo_server(limits: Limits) -> NativeServer:
         echokit.EchoServer().service(),
         Service("apache.rocketmq.v2.MessagingService", tuple(methods)),
     ]
-    return NativeServer(services, None, limits)
+    return NativeServer(services, limits=limits)
 
 
 def connected(server: NativeServer, option_taker: socket.socket) -> tuple[NativeConnection, Sink]:
     """Return a connection that was just made."""
-    connection, sink = NativeConnection(server), Sink(option_taker)
+    connection, sink = NativeConnection(server, server.loop.time()), Sink(option_taker)
     connection.connection_made(sink)
     return connection, sink

@@ -5,9 +5,9 @@
     receive    message (topic, user properties, system properties, body)
 
 Nearly all of such an answer is the same each time, or stands ready as bytes: a message object with its
-parts, made and serialised, takes two to three times as long. Fields stand in the order of their numbers, zeros
-are left out unless the field says whether it is set: so the bytes equal those that the library writes, and
-tests compare them.
+parts, made and serialised, takes two to three times as long. Fields stand in the order of their numbers,
+zeros are left out unless the field says whether it is set: so the bytes equal those that the library writes,
+and tests compare them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ def varint(value: int) -> bytes:
 
 
 def send_answer(drafts: Sequence[Any], appended: Sequence[Any]) -> Encoded:
-    """Return the response to a send that went well: `keys` of drafts, the id first, `queue_offset` of places."""
+    """Return the response to a send that went well: of each draft the id, which is its first key."""
     answer = OK_FIELD
     for draft, place in zip(drafts, appended, strict=True):
         message_id = draft.keys[0].encode()

@@ -358,7 +358,12 @@ class NativeServer:
     """
 
     def __init__(
-        self, services: Iterable[Service], heard: Heard | None, guard: Guard | None, limits: Limits
+        self,
+        services: Iterable[Service],
+        *,
+        heard: Heard | None = None,
+        guard: Guard | None = None,
+        limits: Limits | None = None,
     ) -> None:
         services = list(services)
         self.loop = asyncio.get_running_loop()
@@ -369,7 +374,7 @@ class NativeServer:
                 path = f"/{service.name}/{method.name}"
                 assert path not in self.methods, f"{path} is served twice"
                 self.methods[path] = method
-        self.heard, self.guard, self.limits = heard, guard, limits
+        self.heard, self.guard, self.limits = heard, guard, limits or Limits()
         self.streams = NativeStreams()
         self.arrivals: set[Arrival | Secured] = set()
         self.strangers = Strangers()
@@ -475,6 +480,6 @@ async def serve_native(
         CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's.
     """
-    server = NativeServer(services, heard, guard, limits or Limits())
+    server = NativeServer(services, heard=heard, guard=guard, limits=limits)
     await server.start(host, port, tls or TlsSettings())
     return server

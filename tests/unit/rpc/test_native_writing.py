@@ -9,7 +9,7 @@ from h2kit import Sink, connected
 from whimbrel.rpc.handlers import Call, Deferred, Service, UnaryMethod
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.hpack import encode
-from whimbrel.rpc.http2.stream import Data, Limits
+from whimbrel.rpc.http2.stream import Data
 from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.native import NativeServer
 
@@ -47,7 +47,7 @@ async def test_who_goes_before_its_answer_is_written_keeps_no_other_from_its_own
         held.append(Deferred())
         return held[-1]
 
-    server = NativeServer([Service("t.T", (UnaryMethod("U", Raw, handle),))], None, Limits())
+    server = NativeServer([Service("t.T", (UnaryMethod("U", Raw, handle),))])
     with socket.socket() as option_taker:
         pairs = [connected(server, option_taker) for _ in range(3)]
         for connection, _ in pairs:
