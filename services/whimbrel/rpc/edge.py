@@ -19,7 +19,6 @@ __all__ = [
     "OpenStreams",
     "RunningServer",
     "body_code",
-    "guarded",
     "known_error",
 ]
 
@@ -93,15 +92,6 @@ def known_error(call: Call, error: Exception) -> WhimbrelError:
         return error
     log.error("%s from %s failed", call.method, call.peer, exc_info=error)
     return WhimbrelError("internal error; the server's log says more")
-
-
-def guarded(guard: Guard, call: Call) -> WhimbrelError | None:
-    """Return the error of a call that may not be made."""
-    try:
-        guard(call)
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
-        return known_error(call, error)
-    return None
 
 
 def body_code(response: Any) -> int:

@@ -23,6 +23,7 @@ from whimbrel.rpc.edge import (
     OUTBOX_BYTES_MAX,
     OUTBOX_MESSAGES_MAX,
     UNREAD_BYTES_MAX,
+    Guard,
     body_code,
     known_error,
 )
@@ -109,8 +110,24 @@ class Exchange:
         """Note that the peer sends no more."""
         raise NotImplementedError
 
+    def may_begin(self, guard: Guard) -> bool:
+        """Ask whether the call may be made, before anything of it was taken; else it has ended."""
+        try:
+            guard(self.call)
+        except HpackError as error:
+            self.broken(error)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+            self.refuse(known_error(self.call, error))
+        else:
+            return True
+        return False
+
+    def broken(self, error: HpackError) -> None:
+        """End the connection: a field that was looked at for the first time is wrongly coded."""
+        self.connection.fail(ProtocolError(Code.COMPRESSION_ERROR, str(error)))
+
     def refuse(self, error: WhimbrelError) -> None:
-        """End a call that may not be made, before anything of it was taken."""
+        """End a call that may not be made."""
         Exchange.end(self, error)  # a stream that was never opened has nobody to tell
 
     def gone(self) -> None:
@@ -270,7 +287,7 @@ class OnceExchange(Exchange):
         except DecodeError as error:
             self.failed(BadRequest(f"the request does not decode: {error}"), in_body=False)
         except HpackError as error:
-            self.connection.fail(ProtocolError(Code.COMPRESSION_ERROR, str(error)))
+            self.broken(error)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
             self.failed(error)
         else:
@@ -417,6 +434,8 @@ class PulledExchange(Exchange):
             self.end()
         except asyncio.CancelledError:
             return  # nobody waits any more
+        except HpackError as error:
+            self.broken(error)
         except DecodeError as error:
             self.end(BadRequest(f"the request does not decode: {error}"))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
@@ -468,6 +487,8 @@ class BothExchange(Exchange):
         self.watch_deadline()
         try:
             self.handler = self.method.open(self.call, self.outbox)
+        except HpackError as error:
+            self.broken(error)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
             self.end(known_error(self.call, error))
 

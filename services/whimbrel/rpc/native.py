@@ -38,7 +38,7 @@ from typing import Any, cast
 from whimbrel.errors import Refused, Throttled
 from whimbrel.rpc.arrivals import HANDSHAKE_S, Arrival, Contexts, Secured, Strangers, host_and_port
 from whimbrel.rpc.certificates import TlsSettings
-from whimbrel.rpc.edge import HELD_BYTES_MAX, STOP_GRACE_S, Guard, Heard, guarded
+from whimbrel.rpc.edge import HELD_BYTES_MAX, STOP_GRACE_S, Guard, Heard
 from whimbrel.rpc.exchanges import (
     BothExchange,
     Exchange,
@@ -256,8 +256,7 @@ class NativeConnection(asyncio.Protocol):
             assert type(method) is BidiMethod
             exchange = BothExchange(self, stream, call, method)
         stream.app = exchange
-        if self.server.guard is not None and (refusal := guarded(self.server.guard, call)) is not None:
-            exchange.refuse(refusal)
+        if self.server.guard is not None and not exchange.may_begin(self.server.guard):
             return
         if type(exchange) is BothExchange:
             exchange.open()

@@ -34,7 +34,7 @@ from rawpeer import (
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.arrivals import HANDSHAKE_S
 from whimbrel.rpc.certificates import TlsSettings
-from whimbrel.rpc.edge import HELD_BYTES_MAX, MESSAGE_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX
+from whimbrel.rpc.edge import HELD_BYTES_MAX, MESSAGE_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
 from whimbrel.rpc.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.stream import Limits
@@ -89,7 +89,24 @@ async def pulled(call: Call, request: Any) -> AsyncGenerator[Any, None]:
         yield large(call, request)
 
 
+def named(call: Call, request: Any) -> Any:
+    """Look at a header field that other handlers do not look at."""
+    return RESPONSE(status=definition_pb2.Status(message=call.metadata["x-who"]))
+
+
+async def named_pulled(call: Call, request: Any) -> AsyncGenerator[Any, None]:
+    yield named(call, request)
+
+
+def named_both(call: Call, outbox: Outbox) -> Echo:
+    outbox.send(named(call, None))
+    return Echo(outbox)
+
+
 METHODS = (
+    UnaryMethod("Named", REQUEST, named),
+    PulledStreamMethod("NamedPulled", REQUEST, named_pulled),
+    BidiMethod("NamedBoth", COMMAND, named_both),
     UnaryMethod("U", REQUEST, lambda call, request: RESPONSE()),
     UnaryMethod("Large", REQUEST, large),
     PulledStreamMethod("Pulled", REQUEST, pulled),
@@ -99,10 +116,10 @@ METHODS = (
 
 @asynccontextmanager
 async def serving(
-    limits: Limits | None = None, tls: TlsSettings | None = None
+    limits: Limits | None = None, tls: TlsSettings | None = None, guard: Guard | None = None
 ) -> AsyncIterator[NativeServer]:
     services = [Service("t.T", METHODS)]
-    server = await serve_native(services, host="127.0.0.1", port=0, limits=limits, tls=tls)
+    server = await serve_native(services, host="127.0.0.1", port=0, limits=limits, tls=tls, guard=guard)
     try:
         yield server
     finally:
@@ -359,6 +376,25 @@ async def test_what_is_too_much_ends_the_connection_and_no_other(attack: bytes, 
         assert end is not None and end[0] == code and end[1]
         other.send(message(1))
         assert statuses(other.frames()) == {1: 0}
+
+
+@pytest.mark.parametrize("name", ["Named", "NamedPulled", "NamedBoth", "U"])
+async def test_field_that_is_wrongly_coded_ends_the_connection_when_it_is_looked_at(name: str) -> None:
+    def look(call: Call) -> None:
+        if name == "U":  # the guard does, in the other cases the handler
+            _ = call.metadata["x-who"]
+
+    wrong = headers(1, f"/t.T/{name}")[9:] + b"\x00\x05x-who\x81\x00"  # Huffman's, wrongly padded
+    async with serving(guard=look) as server:
+        peer = RawPeer(server)
+        peer.send(HELLO + frame(HEADERS, END_HEADERS, 1, wrong) + message(1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        end = peer.goaway()
+        assert end is not None and end[0] == Code.COMPRESSION_ERROR
+        assert peer.closed
+        peer.leave()
+        assert not any(server.streams.open_by_method.values())
 
 
 async def test_streams_beyond_the_limit_are_refused_and_the_others_go_on() -> None:
