@@ -135,7 +135,7 @@ def test_a_client_hello_in_several_records_is_read() -> None:
     assert offered_protocols(Client().hello()) == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_any_bytes_leave_typed_errors_only(context: ssl.SSLContext, data: st.DataObject) -> None:
     session, client = TlsSession(context), Client("h2")
