@@ -157,7 +157,8 @@ async def test_stop_lets_calls_in_flight_end_and_takes_no_new_ones() -> None:
         await asyncio.sleep(0)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await later(REQUEST(), timeout=20)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        # CANCELLED: what grpcio's server says to a call that overtakes its farewell.
+        assert caught.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert len(rig.held) == 1 and not stopping.done()
         assert rig.held[0].complete(OK)
         assert await parked == OK
