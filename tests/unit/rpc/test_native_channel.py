@@ -511,14 +511,16 @@ async def test_a_peer_that_answers_pings_may_take_its_time() -> None:
 
 
 class Wire(asyncio.Transport):
-    """A transport that goes nowhere."""
+    """A transport that goes nowhere, and keeps what is sent."""
 
     def __init__(self) -> None:
         super().__init__()
         self.closing = False
+        self.sent = b""
 
     def write(self, data: Any) -> None:
         assert not self.closing
+        self.sent += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -548,6 +550,29 @@ def answers_to(count: int) -> bytes:
     server.ping(bytes(8))
     server.drain()
     return server.take()
+
+
+async def test_a_value_that_cant_be_decoded_ends_the_calls_whose_streams_have_ended_with_it() -> None:
+    channel = NativeChannel("127.0.0.1:1", OPTIONS)
+    link, wire = Link(channel), Wire()
+    link.connection_made(wire)
+    channel.link = link
+    calls = [channel.unary_unary("/t.T/U")(b"") for _ in range(2)]
+    server = Connection(server=True)
+    link.flush()
+    server.receive(wire.sent)
+    bad = status_block(1, "", first=True) + b"\x00\x0cgrpc-message\x81\x00"  # wrongly padded
+    first, second = server.streams.values()
+    server.send_headers(first, bad, end=True)
+    server.send_headers(second, status_block(1, "", first=True), end=True)
+    link.data_received(server.take())
+    assert wire.closing
+    assert [call.done() for call in calls] == [True, True]
+    for call in calls:
+        failure = await failure_of(call)
+        assert failure.code() is Status.UNAVAILABLE
+        assert "not padded" in (failure.details() or "")
+    await channel.close()
 
 
 async def test_whatever_comes_calls_end_with_their_connection_and_nothing_else_is_raised(
