@@ -721,13 +721,17 @@ async def test_a_stream_goes_both_ways_until_both_have_said_everything() -> None
         with pytest.raises(asyncio.InvalidStateError):
             await call.write(b"late")
 
-        async def numbers() -> AsyncIterator[bytes]:
-            for number in range(5):
+        async def numbers(count: int) -> AsyncIterator[bytes]:
+            for number in range(count):
                 yield b"%d" % number
 
-        found = [message async for message in channel.stream_stream("/t.T/B")(numbers())]
+        found = [message async for message in channel.stream_stream("/t.T/B")(numbers(5))]
         assert found == [b"0", b"1", b"2", b"3", b"4"]
-        assert await channel.stream_unary("/t.T/G")(numbers()) == b"0"
+        gathered = channel.stream_unary("/t.T/G")
+        assert await gathered(numbers(1)) == b"0"
+        for count, text in ((0, "without an answer"), (2, "a second answer")):
+            failure = await failure_of(gathered(numbers(count)))
+            assert (failure.code(), text in (failure.details() or "")) == (Status.INTERNAL, True)
 
 
 async def test_requests_that_cant_be_made_cancel_their_call(caplog: pytest.LogCaptureFixture) -> None:
