@@ -38,7 +38,16 @@ if TYPE_CHECKING:
     from whimbrel.rpc.native_channel import NativeChannel
     from whimbrel.rpc.native_link import Link
 
-__all__ = ["FIRST_FIELDS", "NO_ANSWER", "NO_STATUS", "PREFIX_BYTES", "Call", "Method", "UnaryCall"]
+__all__ = [
+    "FIRST_FIELDS",
+    "NO_ANSWER",
+    "NO_STATUS",
+    "PREFIX_BYTES",
+    "SECOND_ANSWER",
+    "Call",
+    "Method",
+    "UnaryCall",
+]
 
 Status = grpc.StatusCode
 
@@ -62,6 +71,7 @@ NOT_METADATA = frozenset(
 PREFIX_BYTES = PREFIX.size
 CANCELLED_HERE = "Locally cancelled by application!"  # as grpcio says it
 NO_STATUS = "the answer ends without a status"
+SECOND_ANSWER = "a second answer came where one was asked for"
 NO_ANSWER = "the call ended with OK, and without an answer"
 
 
@@ -386,7 +396,7 @@ class UnaryCall(Call):
             else:
                 for message in self.messages_of(data):
                     if self.message is not None:
-                        self.end(Status.INTERNAL, "a second answer came to one request")
+                        self.end(Status.INTERNAL, SECOND_ANSWER)
                         return
                     self.message = message
         if ended:

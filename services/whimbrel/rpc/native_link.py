@@ -16,7 +16,7 @@ from whimbrel.rpc.http2.client import ClientConnection
 from whimbrel.rpc.http2.encoder import Encoder
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError
-from whimbrel.rpc.http2.stream import Answered, Begun, Data, Drained, GoAway, Headers, Reset
+from whimbrel.rpc.http2.stream import Answered, Begun, Data, Drained, Event, GoAway, Headers, Pong, Reset
 from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.native_calls import FIRST_FIELDS, Call
 
@@ -29,7 +29,8 @@ Status = grpc.StatusCode
 
 WRITE_BYTES_HIGH = 256 << 10  # in a transport, from which on nothing new is begun
 # What is written at once, three parts a call. The writes of a loop tick could all be one; but then a server
-# has nothing to do while 256 calls are made: 16 at a time are answered up to 1.7 times as fast, for the same CPU.
+# has nothing to do while 256 calls are made. 16 at a time are answered up to 1.7 times as fast, for the same
+# CPU.
 WRITE_PARTS = 48
 FEW_PINGS = 2  # how much rarer pings become when a peer says that they are too many
 PING = b"whimbrel"
@@ -74,14 +75,15 @@ class Link(asyncio.Protocol):
         self.heard_at = now = self.channel.loop.time()
         self.pinged = False
         self.receiving = True
+        events = self.conn.receive(data, now)
         try:
-            for event in self.conn.receive(data, now):
+            for event in events:
                 self.take(event)
         except HpackError as error:
-            self.conn.fail(ProtocolError(Code.COMPRESSION_ERROR, str(error)))
+            self.give_up(events, ProtocolError(Code.COMPRESSION_ERROR, str(error)))
         except Exception:
             log.exception("%s: an answer can't be taken", self.channel.target)
-            self.conn.fail(ProtocolError(Code.INTERNAL_ERROR, "internal error"))
+            self.give_up(events, ProtocolError(Code.INTERNAL_ERROR, "internal error"))
         finally:
             self.receiving = False
         if self.conn.settled and not self.ready.done():
@@ -89,6 +91,14 @@ class Link(asyncio.Protocol):
         if self.watched:
             self.left()
         self.flush()
+
+    def give_up(self, events: list[Event], error: ProtocolError) -> None:
+        """End the connection for an event; the calls of the others may have left it already."""
+        self.conn.fail(error)
+        for event in events:
+            call = None if isinstance(event, GoAway | Pong) else event.stream.app
+            if isinstance(call, Call):
+                call.end(Status.UNAVAILABLE, f"the connection to {self.channel.target} is lost: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
         """End all calls."""

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from whimbrel.rpc.http2.wire import prefixed
-from whimbrel.rpc.native_calls import NO_ANSWER, NO_STATUS, PREFIX_BYTES, Call, Method
+from whimbrel.rpc.native_calls import NO_ANSWER, NO_STATUS, PREFIX_BYTES, SECOND_ANSWER, Call, Method
 
 __all__ = ["BothCall", "GatheredCall", "StreamCall"]
 
@@ -200,5 +200,7 @@ class GatheredCall(BothCall):
         answer = await self.read()
         if answer is grpc.aio.EOF:
             raise grpc.aio.AioRpcError(Status.INTERNAL, details=NO_ANSWER)
-        await self.read()
+        if await self.read() is not grpc.aio.EOF:
+            self.cancel()
+            raise grpc.aio.AioRpcError(Status.INTERNAL, details=SECOND_ANSWER)
         return answer

@@ -511,14 +511,16 @@ async def test_a_peer_that_answers_pings_may_take_its_time() -> None:
 
 
 class Wire(asyncio.Transport):
-    """A transport that goes nowhere."""
+    """A transport that goes nowhere, and keeps what is sent."""
 
     def __init__(self) -> None:
         super().__init__()
         self.closing = False
+        self.sent = b""
 
     def write(self, data: Any) -> None:
         assert not self.closing
+        self.sent += data
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -548,6 +550,29 @@ def answers_to(count: int) -> bytes:
     server.ping(bytes(8))
     server.drain()
     return server.take()
+
+
+async def test_a_value_that_cant_be_decoded_ends_the_calls_whose_streams_have_ended_with_it() -> None:
+    channel = NativeChannel("127.0.0.1:1", OPTIONS)
+    link, wire = Link(channel), Wire()
+    link.connection_made(wire)
+    channel.link = link
+    calls = [channel.unary_unary("/t.T/U")(b"") for _ in range(2)]
+    server = Connection(server=True)
+    link.flush()
+    server.receive(wire.sent)
+    bad = status_block(1, "", first=True) + b"\x00\x0cgrpc-message\x81\x00"  # wrongly padded
+    first, second = server.streams.values()
+    server.send_headers(first, bad, end=True)
+    server.send_headers(second, status_block(1, "", first=True), end=True)
+    link.data_received(server.take())
+    assert wire.closing
+    assert [call.done() for call in calls] == [True, True]
+    for call in calls:
+        failure = await failure_of(call)
+        assert failure.code() is Status.UNAVAILABLE
+        assert "not padded" in (failure.details() or "")
+    await channel.close()
 
 
 async def test_whatever_comes_calls_end_with_their_connection_and_nothing_else_is_raised(
@@ -696,13 +721,17 @@ async def test_a_stream_goes_both_ways_until_both_have_said_everything() -> None
         with pytest.raises(asyncio.InvalidStateError):
             await call.write(b"late")
 
-        async def numbers() -> AsyncIterator[bytes]:
-            for number in range(5):
+        async def numbers(count: int) -> AsyncIterator[bytes]:
+            for number in range(count):
                 yield b"%d" % number
 
-        found = [message async for message in channel.stream_stream("/t.T/B")(numbers())]
+        found = [message async for message in channel.stream_stream("/t.T/B")(numbers(5))]
         assert found == [b"0", b"1", b"2", b"3", b"4"]
-        assert await channel.stream_unary("/t.T/G")(numbers()) == b"0"
+        gathered = channel.stream_unary("/t.T/G")
+        assert await gathered(numbers(1)) == b"0"
+        for count, text in ((0, "without an answer"), (2, "a second answer")):
+            failure = await failure_of(gathered(numbers(count)))
+            assert (failure.code(), text in (failure.details() or "")) == (Status.INTERNAL, True)
 
 
 async def test_requests_that_cant_be_made_cancel_their_call(caplog: pytest.LogCaptureFixture) -> None:
