@@ -4,7 +4,7 @@ Clients of `h2client`, which see every frame: single and batch sends, receives w
 polls, telemetry streams, pulls from both brokers, calls that are cancelled or whose deadline comes,
 connections that go in the middle of calls, and slow readers of large answers. Checked:
 
-- every call ends once, with an answer of its own: message ids, handles, topics, offsets are what it asked for;
+- every call ends once, with its own answer: message ids, handles, topics, offsets are those it asked for;
 - no delivery (message, attempt) comes twice; every message that was acknowledged to its sender is received;
 - at the end the logs of master and slave hold each of these once, and each whose sender was left without an
   answer once at most;
