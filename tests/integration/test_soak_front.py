@@ -76,7 +76,7 @@ go. Every call had one answer, and it was its own.
 
 Each message that was acknowledged stands once in the log of the master and once in that of the slave.
 
-| Memory (anonymous, MB) | at eleven moments, the first and the last ones among them | trend over the last half |
+| Memory (anonymous, MB) | at eleven moments, begin and end among them | trend over the last half |
 |---|---|---|
 {memory}
 
