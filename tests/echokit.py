@@ -96,8 +96,8 @@ class Both:
         self.call, self.outbox = call, outbox
 
     def received(self, message: Raw) -> None:
-        """Give it back."""
-        assert self.outbox.send(message)
+        """Give it back; who does not read misses some, and will notice."""
+        self.outbox.send(message)
 
     def half_closed(self) -> None:
         """End as well."""

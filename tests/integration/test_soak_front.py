@@ -4,7 +4,7 @@ Clients of `h2client`, which see every frame: single and batch sends, receives w
 polls, telemetry streams, pulls from both brokers, calls that are cancelled or whose deadline comes,
 connections that go in the middle of calls, and slow readers of large answers. Checked:
 
-- every call ends once, with an answer of its own: message ids, handles, topics, offsets are what it asked for;
+- every call ends once, with its own answer: message ids, handles, topics, offsets are those it asked for;
 - no delivery (message, attempt) comes twice; every message that was acknowledged to its sender is received;
 - at the end the logs of master and slave hold each of these once, and each whose sender was left without an
   answer once at most;
@@ -76,8 +76,8 @@ go. Every call had one answer, and it was its own.
 
 Each message that was acknowledged stands once in the log of the master and once in that of the slave.
 
-| Memory (anonymous, MB) | at first | in the middle | at the end | trend over the last half |
-|---|---|---|---|---|
+| Memory (anonymous, MB) | at eleven moments, begin and end among them | trend over the last half |
+|---|---|---|
 {memory}
 
 The trend may be {bound:.0f} MB at most.
@@ -514,6 +514,8 @@ def test_each_call_has_its_answer_and_memory_is_flat(measured: Callable[[str], N
             f"{name} {each[-1][1] / 1e6:.1f} MB, {trends[name] / 1e6:+.2f}" for name, each in samples.items()
         )
     )
+    for name, each in samples.items():
+        print(f"{name}: {moments(each)} MB")
     for kind, count in sorted(soak.told.items()):
         print(f"{kind}: {count}")
     if page := os.environ.get("WHIMBREL_SOAK_PAGE"):
@@ -523,6 +525,12 @@ def test_each_call_has_its_answer_and_memory_is_flat(measured: Callable[[str], N
     if SECONDS >= WARM_S:
         for name, grown in trends.items():
             assert grown < GROWTH_BYTES_MAX, f"{name}: {grown / 1e6:.1f} MB more over the last half"
+
+
+def moments(samples: list[tuple[float, int]]) -> str:
+    """Return what was held at eleven moments, in MB."""
+    last = len(samples) - 1
+    return ", ".join(f"{samples[last * step // 10][1] / 1e6:.0f}" for step in range(11))
 
 
 def page_of(
@@ -541,11 +549,7 @@ def page_of(
         "received and acknowledged": ledger.received,
         "delivered again after their receive was left": len(ledger.again),
     }
-    memory = [
-        f"| {name} | {each[0][1] / 1e6:.1f} | {each[len(each) // 2][1] / 1e6:.1f} "
-        f"| {each[-1][1] / 1e6:.1f} | {trends[name] / 1e6:+.2f} |"
-        for name, each in samples.items()
-    ]
+    memory = [f"| {name} | {moments(each)} | {trends[name] / 1e6:+.2f} |" for name, each in samples.items()]
     return PAGE.format(
         seed=seed,
         commit=provenance.commit(),

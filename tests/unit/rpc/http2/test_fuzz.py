@@ -7,7 +7,8 @@ frame, wrong ones among right ones, each fed by itself (or in two pieces), until
 waits for bytes that a wrong length has promised, or the recording ends; then the next connection begins.
 
     WHIMBREL_FUZZ_SEED     repeats a run; without it always the same
-    WHIMBREL_FUZZ_INPUTS   how many; a tenth as many go through gRPC's layer, with handlers behind it
+    WHIMBREL_FUZZ_INPUTS   how many; a tenth of them goes on through gRPC's layer, with handlers behind it,
+                           and a twentieth is a server's answers, which our client's side takes
 
 A million takes about half a minute. What is checked of each connection is in `bounded` and `ended_properly`.
 """
@@ -29,7 +30,8 @@ from whimbrel.rpc.http2.stream import Data, Headers, Limits, Stream
 
 SEED = int(os.environ.get("WHIMBREL_FUZZ_SEED") or 6)
 INPUTS = int(os.environ.get("WHIMBREL_FUZZ_INPUTS") or 1_000_000)
-GRPC_INPUTS = INPUTS // 10
+GRPC_INPUTS, CLIENT_INPUTS = INPUTS // 10, INPUTS // 20
+CORE_INPUTS = INPUTS - GRPC_INPUTS - CLIENT_INPUTS
 WRONG, WRONG_FIRST = 0.5, 0.05  # of the frames; without SETTINGS at the begin nothing else is taken
 TWO_PIECES = 0.1
 REPEATED_MAX = 30  # more than the limits below let pass
@@ -193,12 +195,12 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_core_answers_wrong_input_with_typed_errors(measured: Callable[[str], None]) -> None:
     chance = Chance(SEED)
     names = list(FRAMES)
     count, connections, begun_with, ends = 0, 0, 0, dict.fromkeys(Code, 0)
-    while count < INPUTS:
+    while count < CORE_INPUTS:
         conn = Connection(server=True, limits=LIMITS)
         conn.receive(PREFACE)
         conn.take()
@@ -222,7 +224,7 @@ def test_the_core_answers_wrong_input_with_typed_errors(measured: Callable[[str]
             if len(conn.buffer) + WAITING_BYTES < conn.needed:
                 break
         bounded(conn, LIMITS)
-        if not begun_with and count > INPUTS // 10:
+        if not begun_with and count > CORE_INPUTS // 10:
             begun_with = resident_bytes()
     grown = resident_bytes() - begun_with
     told = ", ".join(f"{code.name} {number}" for code, number in ends.items() if number)
@@ -232,11 +234,11 @@ def test_the_core_answers_wrong_input_with_typed_errors(measured: Callable[[str]
         Code.PROTOCOL_ERROR, Code.FLOW_CONTROL_ERROR, Code.STREAM_CLOSED, Code.FRAME_SIZE_ERROR,
         Code.COMPRESSION_ERROR, Code.ENHANCE_YOUR_CALM,
     ):  # fmt: skip
-        assert ends[code] >= INPUTS // 100_000, f"{code.name} came {ends[code]} times"
+        assert ends[code] >= CORE_INPUTS // 100_000, f"{code.name} came {ends[code]} times"
     assert grown < GROWTH_BYTES_MAX
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_grpc_above_it_does_as_well(
     measured: Callable[[str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,3 +277,54 @@ async def test_grpc_above_it_does_as_well(
     assert set(server.streams.open_by_method.values()) <= {0}
     assert answered > connections
     assert grown < GROWTH_BYTES_MAX
+
+
+REQUEST = encode([(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b":authority", b"x")])
+
+
+def calling(streams: int) -> Connection:
+    """Return a client's connection that has so many calls open, and waits for their answers."""
+    conn = Connection(server=False, limits=LIMITS)
+    for _ in range(streams):
+        stream = conn.request()
+        conn.send_headers(stream, REQUEST)
+        conn.send_data(stream, b"question", end=True)
+    conn.take()
+    return conn
+
+
+@pytest.mark.timeout(600)
+async def test_our_client_takes_wrong_answers_as_well(measured: Callable[[str], None]) -> None:
+    chance = Chance(SEED)
+    answers: list[tuple[int, list[bytes]]] = []
+    server = echo_server(Limits())
+    with socket.socket() as option_taker:
+        for name in NAMES:
+            connection, sink = connected(server, option_taker)
+            connection.data_received(recording(name))
+            while server.tasks or server.marked:  # noqa: ASYNC110 - turns of the loop are what is waited for
+                await asyncio.sleep(0)
+            answers.append(((connection.conn.last_id + 1) // 2, frames_of(b"".join(sink.written))))
+            connection.connection_lost(None)
+    count, ended, told = 0, 0, 0
+    while count < CLIENT_INPUTS:
+        streams, frames = answers[chance.below(len(answers))]
+        conn = calling(streams)
+        for data, wrong in pieces(chance, frames):
+            count += wrong
+            for event in conn.receive(data):
+                told += 1
+                if isinstance(event, Data):
+                    conn.consumed(event.stream, event.size)
+            sent = conn.take()
+            if conn.error is not None:
+                ended_properly(conn, sent)
+                ended += 1
+                break
+            if len(conn.buffer) + WAITING_BYTES < conn.needed:
+                break
+        assert len(conn.streams) <= streams and len(conn.gone) <= GONE_KEPT
+        assert len(conn.buffer) <= LIMITS.frame + HEAD_BYTES
+        assert conn.decoder.size <= TABLE_BYTES
+    measured(f"seed {SEED}: {count} inputs, {ended} connections ended, {told} events")
+    assert ended > CLIENT_INPUTS // 100 and told > CLIENT_INPUTS // 10
