@@ -235,8 +235,7 @@ class NativeConnection(asyncio.Protocol):
         call = Call(kind.path, self.peer, metadata, deadline)
         if type(method) is UnaryMethod or type(method) is ServerStreamMethod:
             once = stream.app = OnceExchange(self, stream, call, method)
-            if self.server.guard is not None and (refusal := guarded(self.server.guard, call)) is not None:
-                once.refuse(refusal)
+            if self.server.guard is not None and not once.may_begin(self.server.guard):
                 return
             if event.ended:
                 once.half_closed()
