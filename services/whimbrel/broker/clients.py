@@ -13,7 +13,7 @@ Pure: times are seconds of the monotonic clock and handed in.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = ["CLIENTS_MAX", "LOST_S", "SILENT_S", "Client", "Clients"]
 
@@ -31,7 +31,6 @@ class Client:
     Attributes:
         client_type: number of `apache.rocketmq.v2.ClientType`; 0 until it has said.
         group: its consumer group; empty for producers.
-        topics: what a producer says it sends to.
         streams: its open Telemetry streams.
     """
 
@@ -41,7 +40,6 @@ class Client:
     last_seen: float
     client_type: int = 0
     group: str = ""
-    topics: set[str] = field(default_factory=set)
     streams: int = 0
     stream_lost: bool = False
 

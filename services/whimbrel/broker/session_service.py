@@ -94,7 +94,6 @@ class SessionService:
             if entry.expression.type != v2.SQL:  # refused at the receive, with a code of its own
                 compile_filter("tag", entry.expression.expression)
         client.group = group_of(settings) or client.group
-        client.topics.update(topic.name for topic in settings.publishing.topics)
         stream.settings = settings
         stream.tell(answer)
 
