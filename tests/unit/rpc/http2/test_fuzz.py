@@ -10,7 +10,7 @@ waits for bytes that a wrong length has promised, or the recording ends; then th
     WHIMBREL_FUZZ_INPUTS   how many; a tenth of them goes on through gRPC's layer, with handlers behind it,
                            and a twentieth is a server's answers, which our client's side takes
 
-A million takes about half a minute. What is checked of each connection is in `bounded` and `ended_properly`.
+A million takes about half a minute of CPU time. What is checked of each connection is in `bounded` and `ended_properly`.
 """
 
 import asyncio
@@ -53,6 +53,8 @@ NUMBERS = tuple(
 )
 EDGES = (0, 1, 4, 5, 6, 8, 9, 16_384, 16_385, (1 << 24) - 1)
 FRAMES = {name: frames_of(recording(name)) for name in NAMES}
+# The SDKs' header blocks are long, and cost five times those of plain clients: these come more often.
+CHOSEN = tuple(name for name in NAMES for _ in range(4 if name.startswith("echo") else 1))
 OTHERS = tuple(frame for frames in FRAMES.values() for frame in frames)
 
 
@@ -198,14 +200,13 @@ def resident_bytes() -> int:
 @pytest.mark.timeout(600)
 def test_the_core_answers_wrong_input_with_typed_errors(measured: Callable[[str], None]) -> None:
     chance = Chance(SEED)
-    names = list(FRAMES)
     count, connections, begun_with, ends = 0, 0, 0, dict.fromkeys(Code, 0)
     while count < CORE_INPUTS:
         conn = Connection(server=True, limits=LIMITS)
         conn.receive(PREFACE)
         conn.take()
         connections += 1
-        for data, wrong in pieces(chance, FRAMES[names[chance.below(len(names))]]):
+        for data, wrong in pieces(chance, FRAMES[CHOSEN[chance.below(len(CHOSEN))]]):
             count += wrong
             for event in conn.receive(data):
                 kind = type(event)
@@ -244,7 +245,6 @@ async def test_grpc_above_it_does_as_well(
 ) -> None:
     chance = Chance(SEED)
     server = echo_server(LIMITS)
-    names = list(FRAMES)
     count, connections, answered, begun_with = 0, 0, 0, 0
     caplog.set_level("ERROR")
     with socket.socket() as option_taker:
@@ -253,7 +253,7 @@ async def test_grpc_above_it_does_as_well(
             conn = connection.conn
             connection.data_received(PREFACE)
             connections += 1
-            for data, wrong in pieces(chance, FRAMES[names[chance.below(len(names))]]):
+            for data, wrong in pieces(chance, FRAMES[CHOSEN[chance.below(len(CHOSEN))]]):
                 count += wrong
                 connection.data_received(data)
                 if conn.error is not None or len(conn.buffer) + WAITING_BYTES < conn.needed:
