@@ -10,7 +10,8 @@ waits for bytes that a wrong length has promised, or the recording ends; then th
     WHIMBREL_FUZZ_INPUTS   how many; a tenth of them goes on through gRPC's layer, with handlers behind it,
                            and a twentieth is a server's answers, which our client's side takes
 
-A million takes about half a minute of CPU time. What is checked of each connection is in `bounded` and `ended_properly`.
+A million takes about half a minute of CPU time. What is checked of each connection is in `bounded` and
+`ended_properly`.
 """
 
 import asyncio
