@@ -1,12 +1,14 @@
 """What all tests share: the transport of a run; `measured`, whose lines stand in the summary of every run.
 
-A run has one transport, by which all servers in it serve: `WHIMBREL_TEST_TRANSPORT`, which is `native`,
-`grpcio`, or `other` for the one that is not the default (`serving.DEFAULT`).
+A run has one transport, by which all servers in it serve and our own clients call: `WHIMBREL_TEST_TRANSPORT`,
+which is `native`, `grpcio`, or `other` for the one that is not the default (`serving.DEFAULT`).
+`WHIMBREL_CLIENT_TRANSPORT` lets the clients call by another one.
 """
 
 import os
 import typing
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from whimbrel.rpc import serving
 LINES = pytest.StashKey[list[str]]()
 
 TRANSPORT = "WHIMBREL_TEST_TRANSPORT"
+CLIENTS = "WHIMBREL_CLIENT_TRANSPORT"
 
 
 def pytest_configure() -> None:
@@ -27,6 +30,7 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"{TRANSPORT}={named}: it is one of {', '.join(known)}, or other")
     serving.DEFAULT = named  # type: ignore[assignment]
     os.environ[TRANSPORT] = named  # for processes
+    os.environ.setdefault(CLIENTS, named)  # and for our own clients, here and there
 
 
 def pytest_report_header() -> str:
@@ -49,6 +53,19 @@ def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
         request.config.stash.setdefault(LINES, []).append(f"{request.node.name}: {line}")
 
     return note
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the lines over, where this is one of several processes that share the tests (`-n`)."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["lines"] = session.config.stash.get(LINES, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the lines of such a process."""
+    node.config.stash.setdefault(LINES, []).extend(getattr(node, "workeroutput", {}).get("lines", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

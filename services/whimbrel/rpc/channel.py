@@ -17,7 +17,7 @@ __all__ = ["ClientTransport", "open_aio_channel", "open_channel"]
 
 ClientTransport = Literal["grpcio", "native"]
 
-TRANSPORT_DEFAULT: ClientTransport = "grpcio"
+TRANSPORT_DEFAULT: ClientTransport = "native"
 TRANSPORT_VARIABLE = "WHIMBREL_CLIENT_TRANSPORT"
 
 Options = tuple[tuple[str, Any], ...]
