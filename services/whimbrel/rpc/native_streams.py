@@ -7,7 +7,7 @@ the peer when it is read. `write` waits while what it wrote waits for a window o
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Generator
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
 from typing import Any
 
 import grpc
@@ -107,10 +107,10 @@ class BothCall(StreamCall):
         if request is not None and not self.over:
             self.pump = method.channel.loop.create_task(self.write_all(request))
 
-    async def write_all(self, requests: AsyncIterable[Any]) -> None:
+    async def write_all(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
         """Write what an iterator gives."""
         try:
-            async for request in requests:
+            async for request in one_by_one(requests):
                 await self.write(request)
             await self.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -182,6 +182,16 @@ class BothCall(StreamCall):
         self.drained()
         if self.pump is not None and self.dropped:
             self.pump.cancel()
+
+
+async def one_by_one(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
+    """Yield requests, whichever way they come: grpc.aio takes both."""
+    if isinstance(requests, AsyncIterable):
+        async for request in requests:
+            yield request
+    else:
+        for request in requests:
+            yield request
 
 
 class GatheredCall(BothCall):
