@@ -18,7 +18,7 @@ KIB = 1024
 SIZES = (0, 1, KIB, 16 * KIB - 1, 64 * KIB, 1 << 20, 4 << 20)
 MANY = 100  # calls at the same time
 RUN_S_MAX = 90
-SLOW = ("java", "cpp")
+SLOW = ("go", "java", "cpp")
 NEVER = 2  # calls that a program leaves: by deadline, and by cancellation
 
 

@@ -21,7 +21,7 @@ from whimbrel.client.sync import Admin, Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-KILLS = int(os.environ.get("WHIMBREL_TEST_DRIVER_KILLS", "2"))
+KILLS = int(os.environ.get("WHIMBREL_TEST_DRIVER_KILLS", "1"))
 
 
 @pytest.fixture
