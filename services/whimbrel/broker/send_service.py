@@ -11,7 +11,9 @@ With tracing on, a message without a context may be given one (`record_traces.py
 RocketMQ's bytes.
 
 One request goes to one queue, by turns; the header `whimbrel-queue-id` of our own client names one. On this
-path every microsecond counts: one pass over the message, no intermediate objects.
+path every microsecond counts: one pass over the message, no intermediate objects. Of 1 KiB, alone in a loop
+on a slow virtual core: checks and draft 4.2 us, record and log 3, queue entry and notices 2.5, index 2.8 (by
+groups, at the end of a tick), answer 1.7; between all the rest of a server each takes half as much again.
 """
 
 from collections.abc import Callable, Sequence

@@ -26,6 +26,16 @@ would stop a peer, too, but every one of these streams then, in the middle of me
 **Who is gone without a word** is found by pings (`KEEPALIVE_S`); who connects and says nothing has
 `HANDSHAKE_S`. A single timer looks at all connections. Before a connection is here its first byte has told
 whether it is under TLS (`arrivals.py`).
+
+**What a call costs** (`bench/front.py`, sends of 1 KiB, four in a read, on a slow virtual core, in us):
+
+    frames, header block, windows     6       18 when the client puts its ids into the table (Go, Java)
+    method, metadata, answer          5
+    protobuf's decoding               3 to 5
+    the broker: checks, log, queue entry, index, the answer's bytes    33; 20 in batches of 32
+
+and what the kernel takes for a read and a write, which all calls of a read share. All objects of a call go
+with their last reference: Python's collector ran 3 times in 180,000 calls, for 0.4 ms at most.
 """
 
 import asyncio
