@@ -13,6 +13,8 @@ from typing import Any, Literal
 import grpc
 import grpc.aio
 
+from whimbrel.errors import ClientError
+
 __all__ = ["ClientTransport", "open_aio_channel", "open_channel"]
 
 ClientTransport = Literal["grpcio", "native"]
@@ -47,7 +49,8 @@ def open_aio_channel(
     `options` win over the usual ones.
 
     Raises:
-        ValueError: the environment names a transport that there is not, or (native) the target is no address.
+        ClientError: the environment names a transport that there is not.
+        ValueError: the target is no address (native).
     """
     if (transport or chosen(os.environ)) == "native":
         from whimbrel.rpc.native_channel import NativeChannel
@@ -60,7 +63,7 @@ def chosen(environment: Mapping[str, str]) -> ClientTransport:
     """Return the transport that the environment names, or the usual one.
 
     Raises:
-        ValueError: there is no such transport.
+        ClientError: there is no such transport.
     """
     match environment.get(TRANSPORT_VARIABLE, TRANSPORT_DEFAULT):
         case "grpcio":
@@ -68,7 +71,7 @@ def chosen(environment: Mapping[str, str]) -> ClientTransport:
         case "native":
             return "native"
         case other:
-            raise ValueError(f"{TRANSPORT_VARIABLE}={other}: write grpcio or native")
+            raise ClientError(f"{TRANSPORT_VARIABLE}={other} names no transport: write grpcio or native")
 
 
 def open_channel(target: str, options: Options = ()) -> grpc.Channel:

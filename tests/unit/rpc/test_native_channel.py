@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from http2peer import Listening, Peer, echo, listening
+from whimbrel.errors import ClientError
 from whimbrel.rpc import native_channel
 from whimbrel.rpc.channel import OPTIONS, chosen, open_aio_channel
 from whimbrel.rpc.http2.connection import Connection
@@ -73,7 +74,7 @@ def requests(event: Any) -> bool:
 def test_the_environment_names_the_transport() -> None:
     assert chosen({"WHIMBREL_CLIENT_TRANSPORT": "native"}) == "native"
     assert chosen({"WHIMBREL_CLIENT_TRANSPORT": "grpcio"}) == "grpcio"
-    with pytest.raises(ValueError, match="write grpcio or native"):
+    with pytest.raises(ClientError, match="write grpcio or native"):
         chosen({"WHIMBREL_CLIENT_TRANSPORT": "carrier pigeon"})
 
 
@@ -454,6 +455,21 @@ async def test_a_lost_connection_ends_its_calls_and_the_next_one_connects_again(
         assert f"the connection to {made.address} is lost" in (failure.details() or "")
         assert channel.get_state() is State.IDLE
         assert await call(b"again") == b"again"
+
+
+async def test_a_server_of_another_protocol_is_called_that() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 505 HTTP Version Not Supported\r\n\r\n")
+        await reader.read()  # to the end: what is unread when it closes would take the answer with it
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, open_aio_channel(f"{host}:{port}", transport="native") as channel:
+        call: Any = channel.unary_unary("/t.T/U")
+        failure = await failure_of(call(b""))
+    assert failure.code() is Status.UNAVAILABLE
+    assert "this is no HTTP/2: it begins with b'HTTP/1.0 '" in (failure.details() or "")
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 64, b"\0\0\x05\x01\x05\0\0\0\x01\x88\x0f\x0d\x81\xff"])

@@ -194,9 +194,10 @@ class Connection:
             high, low, kind, flags, stream_id = unpack(data, at)
             length = high << 16 | low
             if length > limit:
-                raise ProtocolError(
-                    Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes, and {limit} are allowed"
-                )
+                what = f"a frame of {length} bytes, and {limit} are allowed"
+                if not self.settled:
+                    what = f"this is no HTTP/2: it begins with {data[at : at + HEAD_BYTES]!r}"
+                raise ProtocolError(Code.FRAME_SIZE_ERROR, what)
             inner = at + HEAD_BYTES
             end = inner + length
             if end > size:
