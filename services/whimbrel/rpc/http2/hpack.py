@@ -28,6 +28,7 @@ from whimbrel.rpc.http2.huffman import HuffmanError, decode
 
 __all__ = [
     "ENTRY_BYTES",
+    "SHAPES_MAX",
     "STATIC",
     "TABLE_BYTES",
     "Decoder",

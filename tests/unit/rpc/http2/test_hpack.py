@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.rpc.http2.hpack import Decoder, HpackError, ListTooLarge, encode, value_of
+from whimbrel.rpc.http2.hpack import SHAPES_MAX, Decoder, HpackError, ListTooLarge, encode, value_of
 from whimbrel.rpc.http2.huffman import SYMBOLS, HuffmanError, decode
 
 NAMES = st.sampled_from([b":path", b":method", b"x-mq-request-id", b"te", b"a", b"grpc-timeout"]) | st.binary(
@@ -52,6 +52,66 @@ def test_the_blocks_of_a_connection_come_back(
         assert decoded(decoder, encoder.encode(fields, huffman=coded)) == fields
         assert decoder.size <= decoder.capacity <= 4096
         assert decoder.size == sum(len(name) + len(value) + 32 for name, value, _ in decoder.table)
+
+
+FEW = st.sampled_from([b"", b"a", b"b", b"x" * 130])
+CALLS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from([b"te", b"id", b"date", b":path"]), FEW), min_size=1, max_size=5),
+        st.sampled_from(["in full", "in full", "in full", "coded", "into the table"]),
+    ),
+    min_size=2,
+    max_size=24,
+)
+
+
+@given(CALLS)
+def test_blocks_of_a_shape_are_what_the_oracle_says(
+    calls: list[tuple[list[tuple[bytes, bytes]], str]],
+) -> None:
+    encoder, oracle = hpack.Encoder(), hpack.Decoder(max_header_list_size=HUGE)
+    decoder = Decoder(list_bytes_max=HUGE)
+    for fields, way in calls:
+        if way == "in full":
+            block = encode(fields)
+        elif way == "coded":  # never indexed: Huffman's code in full, with names of the peer's table
+            block = encoder.encode([(name, value, True) for name, value in fields], huffman=True)
+        else:
+            block = encoder.encode(fields)
+        found = [(bytes(name), bytes(value)) for name, value in oracle.decode(block, raw=True)]
+        assert decoded(decoder, block) == found == fields
+        assert len(decoder.shapes) <= SHAPES_MAX
+
+
+def test_only_what_varies_is_looked_at_again() -> None:
+    decoder = Decoder(list_bytes_max=HUGE)
+
+    def call(number: int, path: bytes = b"/s/M") -> list[tuple[bytes, bytes]]:
+        fields = [(b":path", path), (b"te", b"trailers"), (b"id", b"%d" % number), (b"language", b"CPP")]
+        assert decoded(decoder, encode(fields)) == fields
+        return fields
+
+    call(1)
+    assert decoder.shape is None  # nothing is known of a first block
+    call(2)
+    call(3)
+    shape = decoder.shape
+    assert shape is not None and shape.varying == {b"id"}
+    shape.memo = "of M"
+    call(4, b"/s/N")  # another method: its path may vary, too, from now on
+    call(5)
+    assert decoder.shape is not shape
+    decoder.decode(hpack.Encoder().encode([(b"new", b"field")]))  # the table changes: numbers mean others
+    assert decoder.shapes == []
+
+
+def test_a_list_that_is_too_long_is_refused_whatever_its_shape() -> None:
+    decoder = Decoder(list_bytes_max=200)
+    for size in (1, 2, 3):
+        decoder.decode(encode([(b"te", b"trailers"), (b"id", b"x" * size)]))
+    assert decoder.shape is not None
+    with pytest.raises(ListTooLarge):
+        decoder.decode(encode([(b"te", b"trailers"), (b"id", b"x" * 130)]))
 
 
 @given(FIELDS)
