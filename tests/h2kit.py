@@ -8,7 +8,7 @@ from typing import Any
 
 import echokit
 from whimbrel.rpc.handlers import BidiMethod, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.http2.connection import HEAD, HEAD_BYTES, PREFACE
+from whimbrel.rpc.http2.frames import HEAD, HEAD_BYTES, PREFACE
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.native import NativeConnection, NativeServer
 

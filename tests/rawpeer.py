@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from whimbrel.rpc.arrivals import Arrival
-from whimbrel.rpc.http2.connection import HEAD, PREFACE
+from whimbrel.rpc.http2.frames import HEAD, PREFACE
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.native import NativeServer

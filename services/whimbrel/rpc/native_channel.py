@@ -45,8 +45,8 @@ import grpc.aio
 import whimbrel
 from whimbrel.model.route import Endpoint
 from whimbrel.rpc.deadlines import Deadlines
-from whimbrel.rpc.http2.connection import STREAM_ID_MAX, WINDOW_MAX
 from whimbrel.rpc.http2.encoder import Pair
+from whimbrel.rpc.http2.frames import STREAM_ID_MAX, WINDOW_MAX
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.native_calls import Call, Method, UnaryCall
 from whimbrel.rpc.native_link import Link, reason_of

@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Any
 from urllib.parse import quote
 
+from whimbrel.rpc.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
 from whimbrel.rpc.http2.hpack import Field, HpackError, encode, value_of
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
 ]
 
 PREFIX = Struct(">BI")
-DATA, HEADERS, END_STREAM, END_HEADERS = 0, 1, 0x1, 0x4  # as `connection` has them
 UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 

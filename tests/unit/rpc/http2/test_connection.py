@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.rpc.http2.connection import HEAD, PREFACE, Connection
+from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.frames import HEAD, PREFACE
 from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, Drained, GoAway, Headers, Limits, Pong, Reset
 

@@ -24,9 +24,11 @@ from pathlib import Path
 import pytest
 
 from h2kit import NAMES, connected, echo_server, frames_of, recording
-from whimbrel.rpc.http2.connection import GOAWAY, GONE_KEPT, HEAD, HEAD_BYTES, PREFACE, Connection
+from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.frames import GOAWAY, HEAD, HEAD_BYTES, PREFACE
 from whimbrel.rpc.http2.hpack import TABLE_BYTES, encode
+from whimbrel.rpc.http2.sending import GONE_KEPT
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Stream
 
 SEED = int(os.environ.get("WHIMBREL_FUZZ_SEED") or 6)

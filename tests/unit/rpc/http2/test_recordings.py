@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from h2kit import NAMES, connected, echo_server, frames_of, recording
-from whimbrel.rpc.http2.connection import HEAD_BYTES, RST_STREAM, Connection
+from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.frames import HEAD_BYTES, RST_STREAM
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Reset
 
 CLIENTS_MIN = 14

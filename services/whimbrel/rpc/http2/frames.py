@@ -1,0 +1,27 @@
+"""Frames of HTTP/2 (RFC 9113, section 4): numbers, layouts, and what counts where nothing else was said.
+
+length (3 bytes) | type | flags | 0 and the stream's number (31 bits) | payload
+"""
+
+from struct import Struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 0x1, 0x1, 0x4, 0x8, 0x20
+HEADER_TABLE_SIZE, ENABLE_PUSH, STREAMS_MAX, INITIAL_WINDOW, FRAME_MAX, LIST_MAX = range(1, 7)
+
+HEAD = Struct(">BHBBI")  # length in two parts, type, flags, stream
+HEAD_BYTES = 9
+SETTING = Struct(">HI")
+U32 = Struct(">I")
+TWO_U32 = Struct(">II")
+
+WINDOW_DEFAULT = 65_535
+HEADER_TABLE_DEFAULT = 4096
+WINDOW_MAX = 2**31 - 1
+STREAM_ID_MAX = 2**31 - 1
+FRAME_BYTES_DEFAULT = 16_384
+FRAME_BYTES_LIMIT = 2**24 - 1
