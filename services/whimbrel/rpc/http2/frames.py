@@ -5,6 +5,42 @@ length (3 bytes) | type | flags | 0 and the stream's number (31 bits) | payload
 
 from struct import Struct
 
+__all__ = [
+    "ACK",
+    "CONTINUATION",
+    "DATA",
+    "ENABLE_PUSH",
+    "END_HEADERS",
+    "END_STREAM",
+    "FRAME_BYTES_DEFAULT",
+    "FRAME_BYTES_LIMIT",
+    "FRAME_MAX",
+    "GOAWAY",
+    "HEAD",
+    "HEADERS",
+    "HEADER_TABLE_DEFAULT",
+    "HEADER_TABLE_SIZE",
+    "HEAD_BYTES",
+    "INITIAL_WINDOW",
+    "LIST_MAX",
+    "PADDED",
+    "PING",
+    "PREFACE",
+    "PRIORITIZED",
+    "PRIORITY",
+    "PUSH_PROMISE",
+    "RST_STREAM",
+    "SETTING",
+    "SETTINGS",
+    "STREAMS_MAX",
+    "STREAM_ID_MAX",
+    "TWO_U32",
+    "U32",
+    "WINDOW_DEFAULT",
+    "WINDOW_MAX",
+    "WINDOW_UPDATE",
+]
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
