@@ -28,7 +28,7 @@ class BrokerOptions:
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8091, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
-    # native takes a quarter of the CPU time for a single send (docs/operating.md), and serves TLS as well.
+    # grpcio takes several times the CPU time for a single send, and serves no TLS (docs/transport.md).
     transport: Literal["grpcio", "native"] = option(
         serving.DEFAULT, help="what serves gRPC: grpcio, or native"
     )

@@ -169,7 +169,6 @@ class Sender:
                     f"{found} of {needed} slaves are connected and lack less than"
                     f" {self._durability.fallbehind_max} bytes; nothing was stored"
                 )
-            self._near = True
 
     @property
     def parked(self) -> int:
@@ -192,6 +191,7 @@ class Sender:
         if not self._tick_pending:
             self._tick_pending = True
             self._loop.call_soon(self._end_tick)
+        self._near = True  # as the check found; the end of this tick forgets it
         return appended
 
     def park(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:

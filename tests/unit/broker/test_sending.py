@@ -230,6 +230,16 @@ def test_without_enough_near_slaves_nothing_is_stored() -> None:
     assert rig.log.written == 200
 
 
+def test_a_look_at_the_slaves_that_no_append_follows_is_not_kept() -> None:
+    rig = Rig(acks=2)
+    rig.page.acks = [0, 0]
+    rig.sender.check()
+    rig.page.acks = [0]
+    with pytest.raises(NoReplica):
+        rig.send()
+    assert rig.log.written == 0
+
+
 def test_acknowledgements_of_a_dead_replicator_do_not_count() -> None:
     rig = Rig(acks=1)
     rig.page.acks, rig.page.alive = [0], False
