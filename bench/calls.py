@@ -18,10 +18,10 @@ import time
 from typing import Any
 
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.channel import ClientTransport, open_aio_channel
-from whimbrel.rpc.handlers import Service, UnaryMethod
-from whimbrel.rpc.loop import run as run_loop
-from whimbrel.rpc.serving import serve
+from whimbrel.rpc.client.channel import ClientTransport, open_aio_channel
+from whimbrel.rpc.server.handlers import Service, UnaryMethod
+from whimbrel.rpc.server.loop import run as run_loop
+from whimbrel.rpc.server.serving import serve
 
 PATH = "/bench.Bench/Call"
 TRANSPORTS: tuple[ClientTransport, ...] = ("grpcio", "native")

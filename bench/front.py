@@ -23,13 +23,13 @@ from hpack import Encoder
 from tracing import SendPath, request
 
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.answers import OK, check_client_id
-from whimbrel.rpc.handlers import Call, Encoded, Service, UnaryMethod
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Data, Limits
 from whimbrel.rpc.http2.wire import prefixed
-from whimbrel.rpc.native import NativeConnection, NativeServer
+from whimbrel.rpc.server.handlers import Call, Encoded, Service, UnaryMethod
+from whimbrel.rpc.server.native import NativeConnection, NativeServer
+from whimbrel.rpc.server.responses import OK, check_client_id
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 CALLS_A_READ = 4

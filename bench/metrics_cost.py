@@ -27,10 +27,10 @@ from brokerapi import message
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.answers import failing_with
-from whimbrel.rpc.handlers import UnaryMethod
-from whimbrel.rpc.loop import run as run_loop
-from whimbrel.rpc.server import answered
+from whimbrel.rpc.server.grpcio import answered
+from whimbrel.rpc.server.handlers import UnaryMethod
+from whimbrel.rpc.server.loop import run as run_loop
+from whimbrel.rpc.server.responses import failing_with
 
 ON: dict[str, object] = {"metrics_port": 0}
 SCRAPE_S = 5.0

@@ -101,9 +101,9 @@ def memory(process: Process) -> Row:
 
 def page(store: Path) -> Any:
     """Open the page of marks of a store, read only."""
-    from whimbrel.store.watermark import WatermarkPage
+    from whimbrel.store.shared_page import SharedPage
 
-    return WatermarkPage.open(store)
+    return SharedPage.open(store)
 
 
 class Bench:

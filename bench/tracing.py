@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from whimbrel.broker.api.send import SendService
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.appender import Durability, Sender
 from whimbrel.broker.record_traces import BrokerTraces
-from whimbrel.broker.send_service import SendService
-from whimbrel.broker.sending import Durability, Sender
-from whimbrel.broker.topics import TopicTable
+from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.handlers import Call
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import pack_host
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import MessageStore

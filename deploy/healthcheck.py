@@ -6,7 +6,7 @@ The engine runs it every second in each container, so it needs nothing but the s
 20 ms, and asks only for what can't be wrong while the process works:
 
     nameserver, broker    the standard gRPC health service answers SERVING: the event loop turns
-    replicator            the beat in the page of marks is fresh: its loop turns (store/watermark.py)
+    replicator            the beat in the page of marks is fresh: its loop turns (store/shared_page.py)
     master's replicator   and its HA port listens; connecting would take a slave's place for a moment
 
 A beat is CLOCK_MONOTONIC's, which all containers of a machine share.
@@ -19,7 +19,7 @@ import sys
 import time
 
 TIMEOUT_S = 1.0
-BEAT_MAX_NS = 3_000_000_000  # as store/watermark.py has it
+BEAT_MAX_NS = 3_000_000_000  # as store/shared_page.py has it
 BEAT_AT = 144  # `replica_beat_ns` in the page of marks
 LISTENING = "0A"  # in /proc/net/tcp
 

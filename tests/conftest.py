@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from whimbrel.rpc import serving
+from whimbrel.rpc.server import serving
 
 LINES = pytest.StashKey[list[str]]()
 

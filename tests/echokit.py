@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from sdkkit import Missing, cache, copied, run, tool
 from whimbrel.errors import NotSupported, TopicNotFound
-from whimbrel.rpc import loop
-from whimbrel.rpc.handlers import (
+from whimbrel.rpc.server import loop
+from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
     Deferred,
@@ -31,7 +31,7 @@ from whimbrel.rpc.handlers import (
     Service,
     UnaryMethod,
 )
-from whimbrel.rpc.native import NativeServer, serve_native
+from whimbrel.rpc.server.native import NativeServer, serve_native
 
 __all__ = ["LANGUAGES", "ONCE", "EchoServer", "Missing", "cases", "prepare"]
 

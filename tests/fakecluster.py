@@ -16,9 +16,17 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as service
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
-from whimbrel.rpc.edge import RunningServer
-from whimbrel.rpc.handlers import BidiMethod, Call, Deferred, Outbox, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.serving import serve
+from whimbrel.rpc.server.handlers import (
+    BidiMethod,
+    Call,
+    Deferred,
+    Outbox,
+    ServerStreamMethod,
+    Service,
+    UnaryMethod,
+)
+from whimbrel.rpc.server.limits import RunningServer
+from whimbrel.rpc.server.serving import serve
 
 __all__ = ["FakeCluster", "running", "running_in_thread"]
 

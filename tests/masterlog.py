@@ -14,7 +14,7 @@ from typing import Self
 from whimbrel.store.codec import RecordDraft, encode_record, pack_host, record_size
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.watermark import WatermarkPage
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import Doorbell
 
 __all__ = ["MasterLog", "log_files", "same_log"]
@@ -29,7 +29,7 @@ class MasterLog:
         self.root, self.file_size = root, file_size
         self.chance = random.Random(seed)
         self.count = 0
-        self.page = WatermarkPage.open(root)
+        self.page = SharedPage.open(root)
         self.bell = Doorbell(root, "broker")
         self.open()
 

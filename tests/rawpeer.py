@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
 
-from whimbrel.rpc.arrivals import Arrival
 from whimbrel.rpc.http2.frames import HEAD, PREFACE
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.wire import prefixed
-from whimbrel.rpc.native import NativeServer
+from whimbrel.rpc.server.native import NativeServer
+from whimbrel.rpc.server.protocol_detection import ProtocolDetector
 
 __all__ = ["HELLO", "RawPeer", "call", "frame", "headers", "message", "setting", "statuses", "u32"]
 
@@ -91,7 +91,7 @@ class RawPeer(asyncio.Transport):
         self.written, self.waiting = bytearray(), bytearray()
         self.high = 64 << 10
         self.told = False
-        self.protocol: Any = Arrival(server)
+        self.protocol: Any = ProtocolDetector(server)
         self.protocol.connection_made(self)
 
     # What a test does

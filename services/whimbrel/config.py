@@ -12,7 +12,7 @@ list's argument may be repeated. Whole numbers may carry KiB, MiB or GiB.
 Each process declares its options next to their use, as a frozen dataclass of `option(...)` fields with a
 `process` class variable; `__post_init__` may raise ValueError for what no single field can tell. Only this
 module reads the environment, but for the transport of clients, which may be anybody's program
-(`rpc/channel.py`).
+(`rpc/client/channel.py`).
 
 This is our own code because pydantic-settings costs 250 ms and 20 MB in each of five processes.
 """

@@ -218,8 +218,8 @@ class Trail:
             if offset < last:
                 fine.clear()
                 self.coarse.clear()
-        _put(fine, offset, now, self.FINE_S, self.FINE_MAX)
-        _put(self.coarse, offset, now, self.COARSE_S, self.COARSE_MAX)
+        put(fine, offset, now, self.FINE_S, self.FINE_MAX)
+        put(self.coarse, offset, now, self.COARSE_S, self.COARSE_MAX)
 
     def reached(self, offset: int) -> float | None:
         """Return when the mark first was at or beyond `offset`; None when that is not known.
@@ -248,7 +248,7 @@ class Trail:
         return max(now - oldest, 0.0)
 
 
-def _put(samples: list[Sample], offset: int, now: float, apart_s: float, samples_max: int) -> None:
+def put(samples: list[Sample], offset: int, now: float, apart_s: float, samples_max: int) -> None:
     # The first sample says only where the mark was when the trail began: it is never raised.
     if len(samples) > 1 and now - samples[-1][1] < apart_s:
         samples[-1] = (offset, samples[-1][1])

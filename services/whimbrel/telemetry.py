@@ -130,7 +130,7 @@ def setup_logging(level: str, style: str, *, process: str, stream: TextIO | None
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # asyncio's own lines below WARNING are about its selector, and grpcio repeats what `rpc/server.py` logs.
+    # asyncio's own lines below WARNING are about its selector, and grpcio repeats what we log of its calls.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 

@@ -2,7 +2,7 @@
 
 `STORE/whimbrel/broker.sock` and `STORE/whimbrel/replicator.sock`, each bound by the process it is named
 after. A ring is one byte whose content means nothing: it makes the other's `select` return, and the other
-then looks at the page of marks (`whimbrel.store.watermark`). So a ring that is lost (nobody there, queue
+then looks at the page of marks (`whimbrel.store.shared_page`). So a ring that is lost (nobody there, queue
 full) costs `WAKE_POLL_S` at most.
 
 A file system socket works between two containers that share the volume, which an eventfd would not.

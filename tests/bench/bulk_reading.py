@@ -23,7 +23,7 @@ import grpc
 from brokerapi import Api, message, queue
 from processes import Cluster, environment
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.rpc.bulk_calls import open_bulk_channel, read_records, stream_blocking
+from whimbrel.rpc.api.bulk_calls import open_bulk_channel, read_records, stream_blocking
 
 TOPIC, QUEUES, BATCH = "bulk", 4, 32
 ROUNDS = 3

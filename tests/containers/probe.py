@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.store.codec import decode_record
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.view import LogView
 from whimbrel.store.walk import Walk
-from whimbrel.store.watermark import WatermarkPage
 
 STORE = Path("/store")
 FILLER = STORE / "filler"
@@ -25,7 +25,7 @@ FILLER = STORE / "filler"
 
 def marks() -> dict[str, Any]:
     """Return how far log, queues and slaves are."""
-    page = WatermarkPage.open(STORE)
+    page = SharedPage.open(STORE)
     return {
         "epoch": page.epoch,
         "written": page.written,

@@ -6,7 +6,7 @@ Arguments: nameserver, broker name, id, port.
 import asyncio
 import sys
 
-from whimbrel.broker.registration import Registration
+from whimbrel.broker.cluster.registration import Registration
 from whimbrel.model.registration import BrokerFacts
 from whimbrel.model.topic import DataVersion, TopicConfig
 

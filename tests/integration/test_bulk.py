@@ -14,7 +14,7 @@ from brokerapi import Api, message, queue
 from processes import Cluster, Process, until
 from whimbrel.errors import BeyondConfirmed, IllegalOffset, QueueNotFound, TopicNotFound, Unavailable
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.rpc.bulk_calls import (
+from whimbrel.rpc.api.bulk_calls import (
     BrokerQueues,
     OutboundStream,
     QueueOffsets,
@@ -25,9 +25,9 @@ from whimbrel.rpc.bulk_calls import (
     read_records,
     stream_blocking,
 )
-from whimbrel.rpc.calls import perform_blocking
+from whimbrel.rpc.api.calls import perform_blocking
+from whimbrel.store.bulk_source import confirmed_end
 from whimbrel.store.codec import StoredMessage, decode_record
-from whimbrel.store.raw import confirmed_end
 
 pytestmark = pytest.mark.process
 

@@ -21,12 +21,12 @@ import pytest
 from brokerapi import Api, queue
 from processes import Process
 from whimbrel.broker.broker import Broker
-from whimbrel.broker.journal import LeaseJournal
+from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import StoreError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
-from whimbrel.store.floors import QueueFloors
+from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.inspect import dump_records
 from whimbrel.store.verify import verify
 
@@ -277,7 +277,7 @@ def test_offsets_of_a_store_without_a_journal_are_not_given_up_silently(
 def test_damaged_floors_of_deleted_topics(original: Original, tmp_path: Path) -> None:
     """Refused by name, since a queue offset given twice loses a message; without the file all is served."""
     root = copied(original.root, tmp_path / "store")
-    floors = QueueFloors(root)
+    floors = DeletedQueueOffsets(root)
     floors.merge({"gone": {0: 5, 3: 7}})
     refused = 0
     for what, damage in damages(floors.path):

@@ -22,8 +22,8 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.jsonconfig import load
 from whimbrel.store.pages import FULL_ADVICE
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.verify import verify
-from whimbrel.store.watermark import WatermarkPage
 
 pytestmark = pytest.mark.process
 
@@ -357,7 +357,7 @@ class SlaveOnSmallDisk:
 
     def check_stall(self) -> None:
         """It is said everywhere; reads go on; nobody has died."""
-        page = WatermarkPage.open(self.slave.store)
+        page = SharedPage.open(self.slave.store)
         trouble, end = page.trouble, page.written
         page.close()
         assert trouble.startswith(f"replication waits for disk space at {end}: the disk is full")

@@ -15,12 +15,12 @@ import pytest
 
 from integration.registering import facts_of
 from processes import Process, program
-from whimbrel.broker.registration import Registration
+from whimbrel.broker.cluster.registration import Registration
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
-from whimbrel.rpc.channel import open_aio_channel
+from whimbrel.rpc.client.channel import open_aio_channel
 
 pytestmark = pytest.mark.process
 

@@ -13,8 +13,8 @@ from masterlog import MasterLog, log_files, same_log
 from processes import Process, until
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.replicator.follower import COMPARE_BYTES
+from whimbrel.store.shared_page import SLAVES_MAX, SharedPage
 from whimbrel.store.view import LogView
-from whimbrel.store.watermark import SLAVES_MAX, WatermarkPage
 from whimbrel.wakeup import Doorbell
 
 pytestmark = pytest.mark.process
@@ -37,7 +37,7 @@ def caught_up(master: MasterLog, slave: Path) -> None:
     """Wait until the slave has acknowledged the whole log, and compare the bytes."""
     end = master.end
     until(lambda: end in master.page.acks, what=f"an acknowledgement of {end}")
-    page = WatermarkPage.open(slave)
+    page = SharedPage.open(slave)
     assert page.written == end
     page.close()
     assert same_log(master.root, slave, end)
@@ -230,7 +230,7 @@ def test_retention_does_not_hurt_a_slave_that_stands_still(tmp_path: Path) -> No
             while master.log.run_retention(0):
                 pass
             slave.signal(signal.SIGCONT)
-            page = WatermarkPage.open(slave.store)
+            page = SharedPage.open(slave.store)
             until(
                 lambda: page.written == master.end or "behind" in master.page.trouble
                 or "must start" in master.page.trouble,
@@ -315,7 +315,7 @@ def test_another_file_size_than_the_masters_is_a_clear_error(tmp_path: Path) -> 
 def test_a_slave_goes_where_its_broker_says(tmp_path: Path) -> None:
     with MasterLog(tmp_path / "master", file_size=FILE) as master:
         master.append(20)
-        page, bell = WatermarkPage.open(tmp_path / "slave"), Doorbell(tmp_path / "slave", "broker")
+        page, bell = SharedPage.open(tmp_path / "slave"), Doorbell(tmp_path / "slave", "broker")
         with feeder(tmp_path, master.root) as ours, follower(tmp_path, tmp_path / "slave") as slave:
             assert page.epoch > 0
             page.master_ha = ours.ha
@@ -338,7 +338,7 @@ def test_a_slave_that_flushes_acknowledges_only_what_is_on_disk(tmp_path: Path) 
         feeder(tmp_path, master.root) as ours,
         follower(tmp_path, tmp_path / "slave", ours.ha, flush="sync") as slave,
     ):
-        page = WatermarkPage.open(slave.store)
+        page = SharedPage.open(slave.store)
         for _ in range(50):
             master.append(5)
             assert master.page.acknowledged(1) <= page.flushed

@@ -9,7 +9,7 @@ import pytest
 from masterlog import MasterLog, log_files, same_log
 from processes import Process, until
 from realbroker import Remoting, Server, broker, name_server, need_kit
-from whimbrel.store.watermark import WatermarkPage
+from whimbrel.store.shared_page import SharedPage
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
@@ -26,7 +26,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def held(store: Path) -> int:
     """Return the end of a log of ours."""
-    page = WatermarkPage.open(store)
+    page = SharedPage.open(store)
     try:
         return page.written if page.epoch else -1
     finally:

@@ -5,9 +5,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.broker.entries import Lease, decode_entries
-from whimbrel.broker.leases import LeaseTable, QueueLeases
-from whimbrel.broker.receipts import ReceiptHandle
+from whimbrel.broker.consume.lease_codec import Lease, decode_entries
+from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
+from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import CorruptRecord, InvalidReceiptHandle
 
 END = 24

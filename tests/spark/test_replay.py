@@ -17,8 +17,8 @@ from processes import COMMAND, Cluster, environment
 from spark.topics import fill
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
-from whimbrel.rpc.bulk_calls import describe_queues, open_bulk_channel
-from whimbrel.rpc.calls import perform_blocking
+from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
+from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.archive import ArchiveOptions, archive
 from whimbrel.spark.jobs.replay import ReplayOptions, Source, replay

@@ -13,10 +13,10 @@ from processes import Cluster
 from spark.test_replay import ends, target
 from spark.topics import fill
 from whimbrel.client.sync import Admin
-from whimbrel.rpc.bulk_calls import describe_queues, open_bulk_channel
-from whimbrel.rpc.calls import perform_blocking
+from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
+from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.spark.jobs.replay import Source, rows_of
-from whimbrel.spark.restoring import COLUMNS
+from whimbrel.spark.replaying import COLUMNS
 
 __all__ = ["target"]
 

@@ -7,8 +7,8 @@ from processes import Cluster, Process, until
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.errors import AlreadyExists
-from whimbrel.rpc.bulk_calls import BrokerQueues, describe_queues, open_bulk_channel
-from whimbrel.rpc.calls import perform_blocking
+from whimbrel.rpc.api.bulk_calls import BrokerQueues, describe_queues, open_bulk_channel
+from whimbrel.rpc.api.calls import perform_blocking
 
 __all__ = ["bodies", "confirmed", "fill"]
 

@@ -25,10 +25,10 @@ def root_logger() -> Iterator[None]:
 def test_text_line_has_time_level_process_message_and_logger() -> None:
     stream = io.StringIO()
     setup_logging("info", "text", process="broker-a", stream=stream)
-    logging.getLogger("whimbrel.broker.service").info("log end %d", 7)
-    logging.getLogger("whimbrel.broker.service").debug("unseen")
+    logging.getLogger("whimbrel.broker.api.messaging").info("log end %d", 7)
+    logging.getLogger("whimbrel.broker.api.messaging").debug("unseen")
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    broker-a log end 7 \[broker\.service\]\n",
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    broker-a log end 7 \[broker\.api\.messaging\]\n",
         stream.getvalue(),
     )
 

@@ -19,51 +19,51 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.broker.admin_service import AdminService, ReplicationView, SlaveView
-from whimbrel.broker.assignment_service import Assignments
-from whimbrel.broker.bulk_service import BulkService
-from whimbrel.broker.clients import Clients
-from whimbrel.broker.confirmed import ConfirmedFile, MasterConfirmed, SlaveConfirmed
-from whimbrel.broker.consuming import Consumer
-from whimbrel.broker.following import LogFollower, MasterAddress
-from whimbrel.broker.groups import GroupTable
-from whimbrel.broker.journal import LeaseJournal
-from whimbrel.broker.leading import Leading
-from whimbrel.broker.metadata import ROUND_S, MetadataSource
-from whimbrel.broker.metasync import LeaseSync, MetadataSync
-from whimbrel.broker.metrics import Counted, expose
-from whimbrel.broker.offsets import EXPORT_INTERVAL_S, DelayOffsets, OffsetFile
-from whimbrel.broker.options import BrokerOptions
-from whimbrel.broker.preserve_service import PreserveService
-from whimbrel.broker.receive_service import ReadSplitting, ReceiveService
-from whimbrel.broker.registration import Registration
-from whimbrel.broker.replica_service import (
+from whimbrel.broker.api.admin import AdminService, ReplicationView, SlaveView
+from whimbrel.broker.api.assignments import Assignments
+from whimbrel.broker.api.bulk import BulkService
+from whimbrel.broker.api.messaging import messaging_service
+from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
+from whimbrel.broker.api.replay import PreserveService
+from whimbrel.broker.api.route import RouteService
+from whimbrel.broker.api.send import SendService
+from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.cluster.leadership import Leadership
+from whimbrel.broker.cluster.log_dispatcher import LogDispatcher, MasterAddress
+from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
+from whimbrel.broker.cluster.metadata_sync import LeaseSync, MetadataSync
+from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.cluster.replica_service import (
     SERVICE as REPLICA_SERVICE,
 )
-from whimbrel.broker.replica_service import (
+from whimbrel.broker.cluster.replica_service import (
     LeaseStreams,
     MetadataWatches,
     SlaveHello,
     sync_leases,
     watch_metadata,
 )
-from whimbrel.broker.roles import Position
-from whimbrel.broker.route_service import RouteService
-from whimbrel.broker.send_service import SendService
-from whimbrel.broker.sending import Sender
-from whimbrel.broker.service import messaging_service
-from whimbrel.broker.session_service import SessionService
-from whimbrel.broker.topics import TopicTable
+from whimbrel.broker.cluster.write_admission import WriteAdmission
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.lease_journal import LeaseJournal
+from whimbrel.broker.metrics import Counted, expose
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.appender import Sender
+from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
+from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S, DelayOffsets, OffsetFile
+from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.model.registration import BrokerFacts, Member, replicator_host
-from whimbrel.rpc.calls import Metadata, Outbound
-from whimbrel.rpc.certificates import TlsSettings
-from whimbrel.rpc.edge import RunningServer
-from whimbrel.rpc.handlers import Service
-from whimbrel.rpc.serving import serve
+from whimbrel.rpc.api.calls import Metadata, Outbound
+from whimbrel.rpc.server.certificates import TlsSettings
+from whimbrel.rpc.server.handlers import Service
+from whimbrel.rpc.server.limits import RunningServer
+from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import pack_host
+from whimbrel.store.shared_page import SLAVES_MAX
 from whimbrel.store.store import MessageStore
-from whimbrel.store.watermark import SLAVES_MAX
 from whimbrel.telemetry import write_ready_file
 from whimbrel.wakeup import WAKE_POLL_S, Doorbell
 
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BEAT_S = 0.5  # of the page; the replicator takes a broker for dead after 3 s
 SWEEP_S = 1.0  # of clients
@@ -86,7 +86,7 @@ WILDCARDS = ("", "0.0.0.0", "::")  # compared with, not listened on
 Undo = Callable[[], Awaitable[None] | None]
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
@@ -99,23 +99,23 @@ class Broker:
         self.master = options.role == "master"
         self.root = Path(options.store)
         self.loop = asyncio.get_running_loop()
-        position = Position(
+        position = WriteAdmission(
             options.role,
             name=options.name,
             expected_slaves=options.expected_slaves,
             nameservers=len(options.nameservers),
         )
-        self.leading = Leading(
+        self.leading = Leadership(
             position,
             name=options.name,
             expected_slaves=options.expected_slaves,
             log_end=lambda: self.store.written,
             merged=lambda: self.lease_streams.merged,
-            on_change=self._lead,
+            on_change=self.lead,
         )
         self.group: dict[str, frozenset[int]] = {}  # slave: the ids of its group, by nameserver
         self.exchanged = False  # slave: the master's lease state has come in
-        self._undo: list[Undo] = []
+        self.undo: list[Undo] = []
         self.registration: Registration | None = None
         self.counted = Counted() if options.metrics_port >= 0 else None
         self.metrics_address = ""
@@ -123,53 +123,53 @@ class Broker:
     async def start(self) -> None:
         """Run the steps; a failure undoes those that were done."""
         try:
-            await self._open_store()
-            self._open_tables()
-            self._open_consumer()
-            self._open_traces()
-            services = self._make_services()
-            await self._serve(services)
-            self._follow()
-            self._register()
-            self._keep_house()
-            self._expose()
+            await self.open_store()
+            self.open_tables()
+            self.open_consumer()
+            self.open_traces()
+            services = self.make_services()
+            await self.serve(services)
+            self.follow()
+            self.register()
+            self.keep_house()
+            self.expose()
         except BaseException:
             await self.stop()
             raise
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not look at it again
-        self._announce()
+        self.announce()
 
     async def stop(self) -> None:
         """Undo the steps that were done, last first."""
-        while self._undo:
-            undone = self._undo.pop()()
+        while self.undo:
+            undone = self.undo.pop()()
             if undone is not None:
                 await undone
 
     # Steps
 
-    async def _open_store(self) -> None:
+    async def open_store(self) -> None:
         """Open the store; a slave waits until its replicator has recovered the log."""
         (self.root / "whimbrel").mkdir(parents=True, exist_ok=True)
-        self._undo.append(_only_broker(self.root))
+        self.undo.append(only_broker(self.root))
         self.bell = Doorbell(self.root, "broker")
-        self._undo.append(self.bell.close)
+        self.undo.append(self.bell.close)
         options = self.options.store_options
         if self.master:
-            self.store = MessageStore.open_master(self.root, options, clock=_now_ms)
+            self.store = MessageStore.open_master(self.root, options, clock=now_ms)
         else:
-            self.store = await self._open_slave_store()
-        self._undo.append(self.store.close)
+            self.store = await self.open_slave_store()
+        self.undo.append(self.store.close)
         self.page = self.store.page
         self.page.broker_pid = os.getpid()
         self.page.broker_name, self.page.broker_id = self.options.name, self.options.id
         self.page.broker_beat_ns = time.monotonic_ns()
         self.page.broker_sleeping = 0
-        self.confirmed = self._open_confirmed()
-        self._undo.append(self.confirmed.close)
+        self.confirmed = self.open_confirmed()
+        self.undo.append(self.confirmed.close)
 
-    def _open_confirmed(self) -> MasterConfirmed | SlaveConfirmed:
+    def open_confirmed(self) -> MasterConfirmed | SlaveConfirmed:
         """Take up how far the log is confirmed."""
         options, store, file = self.options, self.store, ConfirmedFile(self.root)
         if self.master:
@@ -187,18 +187,18 @@ class Broker:
         store.on_cut = confirmed.cut
         return confirmed
 
-    async def _open_slave_store(self) -> MessageStore:
+    async def open_slave_store(self) -> MessageStore:
         told = False
         while True:
             try:
-                return MessageStore.open_slave(self.root, self.options.store_options, clock=_now_ms)
+                return MessageStore.open_slave(self.root, self.options.store_options, clock=now_ms)
             except NotRecovered as error:
                 if not told:
-                    _log.info("waiting for the replicator: %s", error)
+                    logger.info("waiting for the replicator: %s", error)
                     told = True
             await asyncio.sleep(WAKE_POLL_S)
 
-    def _open_tables(self) -> None:
+    def open_tables(self) -> None:
         options = self.options
         config = self.root / "config"
         self.topics = TopicTable(
@@ -206,67 +206,67 @@ class Broker:
             cluster=options.cluster,
             broker_name=options.name,
             auto_create=options.auto_create_topics,
-            clock=_now_ms,
+            clock=now_ms,
         )
         self.topics.adopt(self.store.topics_on_disk())
-        self.groups = GroupTable(config, auto_create=options.auto_create_groups, clock=_now_ms)
+        self.groups = GroupTable(config, auto_create=options.auto_create_groups, clock=now_ms)
         self.offset_file = OffsetFile(config)
         self.delays = DelayOffsets(config)
 
-    def _open_consumer(self) -> None:
+    def open_consumer(self) -> None:
         self.clients = Clients()
-        self.consumer = Consumer(
+        self.consumer = GroupConsumption(
             self.store,
             LeaseJournal(self.root),
             broker_name=self.options.name,
             broker_id=self.options.id,
-            now_ms=_now_ms,
-            schedule=self._schedule,
+            now_ms=now_ms,
+            schedule=self.schedule,
             client_alive=lambda group, client: self.clients.alive(client),
             follows=not self.master,
         )
         self.consumer.open()
-        self._import_offsets(self._stored_offsets())
-        self._undo.append(self._export_offsets)  # not before: it would write over a file that can't be read
+        self.import_offsets(self.stored_offsets())
+        self.undo.append(self.export_offsets)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumer.arrived
 
-    def _open_traces(self) -> None:
+    def open_traces(self) -> None:
         self.traces: BrokerTraces | None = None
         if self.options.trace_to:
             from whimbrel.broker import record_traces  # OpenTelemetry: 100 ms and 10 MB
 
             self.traces = record_traces.BrokerTraces(self.options, self.store)
-            self._undo.append(self.traces.close)
+            self.undo.append(self.traces.close)
 
-    def _stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
+    def stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
         try:
             return self.offset_file.load()
         except StoreError as error:
             if not self.consumer.committed_offsets():
                 raise  # a store that RocketMQ has used: nothing else knows how far its groups are
-            _log.warning("going on with the offsets of the lease journal: %s", error)
+            logger.warning("going on with the offsets of the lease journal: %s", error)
             return {}
 
-    def _schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
-        delay_ms = at_ms - _now_ms()
+    def schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
+        delay_ms = at_ms - now_ms()
         if delay_ms <= 0:
             self.loop.call_soon(callback)
         else:
             self.loop.call_later(delay_ms / 1000, callback)
 
-    def _import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
+    def import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
         for (topic, group), queues in offsets.items():
             for queue_id, offset in queues.items():
                 if offset >= 0:
                     self.consumer.import_offset(group, topic, queue_id, offset)
 
-    def _export_offsets(self) -> None:
+    def export_offsets(self) -> None:
         try:
-            self.offset_file.save(self.consumer.committed_offsets(), _now_ms())
+            self.offset_file.save(self.consumer.committed_offsets(), now_ms())
         except (OSError, StoreFull) as error:  # the lease journal has them as well
-            _log.warning("the consumer offsets can't be written: %s", error)
+            logger.warning("the consumer offsets can't be written: %s", error)
 
-    def _make_services(self) -> list[Service]:
+    def make_services(self) -> list[Service]:
         options, master = self.options, self.master
         self.sender = Sender(
             self.store,
@@ -277,23 +277,23 @@ class Broker:
         )
         self.sender.refusal = self.leading.refusal
         if master and options.flush == "sync":
-            self.store.on_flushed = lambda _: self._from_thread(self.sender.settle)
+            self.store.on_flushed = lambda _: self.from_thread(self.sender.settle)
         self.sends = SendService(
-            self.topics, self.sender, cluster=options.cluster, store_host=self._store_host(options.port),
-            clock=_now_ms,
+            self.topics, self.sender, cluster=options.cluster, store_host=self.store_host(options.port),
+            clock=now_ms,
         )  # fmt: skip
         if self.traces is not None and master:
-            self.sends.trace(self.traces.of_sends(self._from_thread), options.trace_ratio)
+            self.sends.trace(self.traces.of_sends(self.from_thread), options.trace_ratio)
         self.receives = ReceiveService(
             self.topics,
             self.groups,
             self.consumer,
             ReadSplitting(enabled=options.slave_read_enable, written=lambda: self.store.written),
             master=master,
-            clock=_now_ms,
+            clock=now_ms,
         )
         if self.counted is not None:
-            self._count(self.counted)
+            self.count(self.counted)
         self.sessions = SessionService(self.clients, self.groups, self.consumer, clock=time.monotonic)
         self.metadata = MetadataSource(
             self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets,
@@ -333,14 +333,14 @@ class Broker:
             self.clients,
             self.store,
             master=master,
-            replication=self._replication,
-            wall_ms=lambda at: _now_ms() - int((time.monotonic() - at) * 1000),
+            replication=self.replication,
+            wall_ms=lambda at: now_ms() - int((time.monotonic() - at) * 1000),
         )
         messaging = messaging_service(
             routes=RouteService(
                 self.topics,
                 self.groups,
-                Assignments(self._ask_nameserver),
+                Assignments(self.ask_nameserver),
                 name=options.name,
                 master=master,
                 ports=lambda: frozenset((self.server.port, options.advertise_port)),
@@ -362,11 +362,11 @@ class Broker:
         )
         return [messaging, admin.service(self.preserves.methods()), replica, bulk.service()]
 
-    def _from_thread(self, callback: Callable[[], None]) -> None:
+    def from_thread(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(callback)
 
-    async def _serve(self, services: list[Service]) -> None:
+    async def serve(self, services: list[Service]) -> None:
         if self.master:
             self.receives.hold()
         self.server: RunningServer = await serve(
@@ -381,15 +381,15 @@ class Broker:
             ),
             transport=self.options.transport,
         )
-        self._undo.append(self._stop_serving)
-        self.sends.store_host = self._store_host(self.server.port)
-        self.loop.add_reader(self.bell.fileno(), self._rung)
-        self._undo.append(self._stop_listening)
+        self.undo.append(self.stop_serving)
+        self.sends.store_host = self.store_host(self.server.port)
+        self.loop.add_reader(self.bell.fileno(), self.rung)
+        self.undo.append(self.stop_listening)
 
-    def _stop_listening(self) -> None:
+    def stop_listening(self) -> None:
         self.loop.remove_reader(self.bell.fileno())
 
-    async def _stop_serving(self) -> None:
+    async def stop_serving(self) -> None:
         """Take no new calls, answer those that wait, and end the rest."""
         self.leading.stop()
         stopping = asyncio.ensure_future(self.server.stop())
@@ -399,107 +399,107 @@ class Broker:
         self.consumer.close()
         await stopping
 
-    def _rung(self) -> None:
+    def rung(self) -> None:
         self.bell.drain()
         if self.master:
-            self._look_at_refusals()
+            self.look_at_refusals()
             self.sender.settle()
         else:
             self.follower.rung()
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Slave: follow the log, the metadata and the leases of the master."""
         self.address = MasterAddress(self.page)
         if self.master:
             return
-        self.follower = LogFollower(
+        self.follower = LogDispatcher(
             self.store if self.traces is None else self.traces.of_dispatch(), self.page, self.loop
         )
         if self.counted is not None:
             trail = self.counted.trail
             self.follower.on_step = lambda: trail.note(self.page.written, time.monotonic())
         self.follower.start()
-        self._undo.append(self.follower.stop)
+        self.undo.append(self.follower.stop)
         self.metadata_sync = metadata = MetadataSync(
             self.topics,
             self.groups,
             self.delays,
             address=lambda: self.address.grpc,
-            watch=lambda address: watch_metadata(address, self._hello()),
-            import_offsets=lambda offsets: None if self.exchanged else self._import_offsets(offsets),
+            watch=lambda address: watch_metadata(address, self.hello()),
+            import_offsets=lambda offsets: None if self.exchanged else self.import_offsets(offsets),
             raise_floors=self.store.raise_floors,
-            confirmed=self._told_confirmed,
+            confirmed=self.told_confirmed,
         )
         leases = LeaseSync(
             address=lambda: self.address.grpc,
             exchange=lambda address: sync_leases(
-                address, self._hello(), self.consumer.ledger, exchanged=self._note_exchange
+                address, self.hello(), self.consumer.ledger, exchanged=self.note_exchange
             ),
         )
         for work in (metadata.run(), leases.run()):
-            self._undo.append(_ending(asyncio.create_task(work)))
+            self.undo.append(ending(asyncio.create_task(work)))
 
-    def _told_confirmed(self, offset: int) -> None:
+    def told_confirmed(self, offset: int) -> None:
         assert isinstance(self.confirmed, SlaveConfirmed)
         self.confirmed.told(offset)
 
-    def _hello(self) -> SlaveHello:
+    def hello(self) -> SlaveHello:
         return SlaveHello(name=self.options.name, broker_id=self.options.id, log_end=self.store.written)
 
-    def _note_exchange(self, done: bool) -> None:  # a callback's only argument
+    def note_exchange(self, done: bool) -> None:  # a callback's only argument
         self.exchanged = done
         if done:
             self.metadata_sync.hurry()
 
-    def _register(self) -> None:
+    def register(self) -> None:
         """Keep the nameservers informed; without any, a master leads by itself."""
         holding = self.loop.call_later(HOLD_S, self.receives.release)
-        self._undo.append(holding.cancel)
+        self.undo.append(holding.cancel)
         if self.master:
             self.leading.begin(self.loop.time())
         if not self.options.nameservers:
             return
         self.registration = Registration(
             self.options.nameservers,
-            facts=self._facts,
-            on_members=self._heard,
-            on_lost=self._lost,
+            facts=self.facts,
+            on_members=self.heard,
+            on_lost=self.lost,
             on_displaced=self.leading.displaced,
         )
         self.topics.on_change.append(self.registration.changed)
         self.registration.start()
-        self._undo.append(self.registration.stop)
+        self.undo.append(self.registration.stop)
 
-    def _keep_house(self) -> None:
+    def keep_house(self) -> None:
         jobs: tuple[tuple[float, Callable[[], object]], ...] = (
-            (BEAT_S, self._beat),
-            (SWEEP_S, self._sweep),
+            (BEAT_S, self.beat),
+            (SWEEP_S, self.sweep),
             (SAVE_CONFIRMED_S, self.confirmed.save),
-            (RETENTION_S, lambda: self.store.run_retention(_now_ms())),
+            (RETENTION_S, lambda: self.store.run_retention(now_ms())),
             (ROUND_S, self.watches.round),
         )
         for interval_s, job in jobs:
-            self._undo.append(_ending(asyncio.create_task(_every(interval_s, job))))
-        self._undo.append(_ending(asyncio.create_task(self._export_forever())))
+            self.undo.append(ending(asyncio.create_task(every(interval_s, job))))
+        self.undo.append(ending(asyncio.create_task(self.export_forever())))
 
-    def _expose(self) -> None:
+    def expose(self) -> None:
         """Serve metrics, where they are switched on."""
         if self.counted is None:
             return
         exposition = expose(self, self.counted)
-        self._undo.append(exposition.close)
+        self.undo.append(exposition.close)
         self.metrics_address = exposition.address
 
-    def _count(self, counted: Counted) -> None:
+    def count(self, counted: Counted) -> None:
         """Have everything that is counted on the way counted."""
         self.sender.on_appended = counted.appended
         self.receives.on_delivered = counted.took
         if self.store.writer is not None:
             self.store.writer.on_flush_timed = counted.flushes.observe
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         options = self.options
-        _log.info(
+        logger.info(
             "%s %s (id %d) serves at %s, log %d to %d",
             options.role,
             options.name,
@@ -520,7 +520,7 @@ class Broker:
 
     # Registration and leading
 
-    def _facts(self) -> BrokerFacts:
+    def facts(self) -> BrokerFacts:
         """Return what nameservers are told; called before each renewal."""
         options = self.options
         shown = options.advertise_host or ("" if options.host in WILDCARDS else options.host)
@@ -534,18 +534,18 @@ class Broker:
             topics=self.topics.rows.values(),
             advertised_host=shown,
             advertised_explicitly=bool(options.advertise_host),
-            ha_address=self._own_ha_address() if self.master else "",
+            ha_address=self.own_ha_address() if self.master else "",
             host_name=socket.gethostname(),
             log_begin=self.store.min_offset,
             log_end=self.store.written,
             writable=not self.sender.refusal and self.store.writable,
         )
 
-    async def _ask_nameserver(self, question: Outbound[Any], metadata: Metadata) -> Any:
+    async def ask_nameserver(self, question: Outbound[Any], metadata: Metadata) -> Any:
         """Put a client's question to a nameserver that holds our registration."""
         return None if self.registration is None else await self.registration.ask(question, metadata)
 
-    def _heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
+    def heard(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
         if self.master:
             self.leading.heard(nameserver, members, settled=settled, now=self.loop.time())
@@ -558,19 +558,19 @@ class Broker:
             self.registration.changed()
         self.group[nameserver] = ids
 
-    def _lost(self, nameserver: str) -> None:
+    def lost(self, nameserver: str) -> None:
         """Forget what a nameserver said that is gone."""
         self.leading.lost(nameserver)
         self.group.pop(nameserver, None)
 
-    def _look_at_refusals(self) -> None:
+    def look_at_refusals(self) -> None:
         """Take what our replicator heard of slaves whose log goes on beyond ours."""
         page = self.page
         fresh = page.refused_count and time.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
         if fresh and page.refused_offset > self.store.written:
             self.leading.refused(page.refused_peer, page.refused_offset, now=self.loop.time())
 
-    def _lead(self) -> None:
+    def lead(self) -> None:
         """Do what leading, or no longer being allowed to write, asks for."""
         if self.leading.leads:
             self.receives.release()
@@ -580,7 +580,7 @@ class Broker:
             return
         if not refusal:
             self.consumer.clamp_to_log()
-            _log.info("%s takes writes from byte %d on", self.options.name, self.store.written)
+            logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
         self.sender.refusal = refusal
         self.preserves.forget()
         if self.registration is not None:
@@ -588,38 +588,38 @@ class Broker:
 
     # Housekeeping
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
         self.page.broker_beat_ns = time.monotonic_ns()
         self.confirmed.beat()
         if self.master:
             self.leading.look(self.loop.time())
-            self._look_at_refusals()
+            self.look_at_refusals()
         self.receives.expire_held(time.monotonic(), BEAT_S)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         self.sessions.sweep()
         self.lease_streams.push()
         if not self.master or self.registration is None:
             return
-        address = self._own_ha_address()
-        if address != self._told_ha_address:
-            self._told_ha_address = address
+        address = self.own_ha_address()
+        if address != self.told_ha_address:
+            self.told_ha_address = address
             self.registration.changed()
 
-    _told_ha_address = ""
+    told_ha_address = ""
 
-    async def _export_forever(self) -> None:
+    async def export_forever(self) -> None:
         while True:
             await asyncio.sleep(EXPORT_INTERVAL_S)
             offsets = self.consumer.committed_offsets()
             try:
-                await asyncio.to_thread(self.offset_file.save, offsets, _now_ms())
+                await asyncio.to_thread(self.offset_file.save, offsets, now_ms())
             except (OSError, StoreFull) as error:
-                _log.warning("the consumer offsets can't be written: %s", error)
+                logger.warning("the consumer offsets can't be written: %s", error)
 
     # Views
 
-    def _store_host(self, port: int) -> bytes:
+    def store_host(self, port: int) -> bytes:
         """Return our address as records hold it.
 
         A name or a wildcard becomes what the machine's name means.
@@ -632,7 +632,7 @@ class Broker:
                 return pack_host(str(found[0][4][0]), port)
         return pack_host("127.0.0.1", port)
 
-    def _replication(self) -> ReplicationView:
+    def replication(self) -> ReplicationView:
         options, page = self.options, self.page
         alive = page.replica_alive(time.monotonic_ns())
         slaves = tuple(
@@ -656,16 +656,16 @@ class Broker:
             confirmed=self.confirmed.look(),
             dispatched=self.store.dispatched,
             replicator_alive=alive,
-            ha_address=self._own_ha_address() if self.master else page.master_ha,
+            ha_address=self.own_ha_address() if self.master else page.master_ha,
             slaves=slaves if self.master else (),
             connected=bool(page.connected) and alive and not self.master,
             writable=not self.sender.refusal and self.store.writable,
-            advice=self._advice(alive=alive),
+            advice=self.advice(alive=alive),
             replication=options.replication.upper(),
             flush=options.flush.upper(),
         )
 
-    def _own_ha_address(self) -> str:
+    def own_ha_address(self) -> str:
         """Return where slaves dial the replicator beside us; empty while none listens."""
         page, options = self.page, self.options
         if not page.ha_port:
@@ -674,7 +674,7 @@ class Broker:
         host = replicator_host(page.ha_host, own_name=socket.gethostname(), ours=ours)
         return f"[{host}]:{page.ha_port}" if ":" in host else f"{host}:{page.ha_port}"
 
-    def _advice(self, *, alive: bool) -> str:
+    def advice(self, *, alive: bool) -> str:
         if self.master and self.sender.refusal:
             return self.sender.refusal
         if self.master and not self.store.writable:
@@ -684,7 +684,7 @@ class Broker:
         return self.page.trouble
 
 
-def _only_broker(root: Path) -> Undo:
+def only_broker(root: Path) -> Undo:
     """Keep a second broker from the store; return what lets go.
 
     Raises:
@@ -699,17 +699,17 @@ def _only_broker(root: Path) -> Undo:
     return lambda: os.close(fd)
 
 
-async def _every(interval_s: float, job: Callable[[], object]) -> None:
+async def every(interval_s: float, job: Callable[[], object]) -> None:
     """Run a job again and again; its failure is logged and does not end it."""
     while True:
         await asyncio.sleep(interval_s)
         try:
             job()
-        except Exception:  # noqa: BLE001 - whatever it was, the other jobs and the next turn must go on
-            _log.exception("a housekeeping job failed")
+        except Exception:
+            logger.exception("a housekeeping job failed")
 
 
-def _ending(task: asyncio.Task[None]) -> Undo:
+def ending(task: asyncio.Task[None]) -> Undo:
     """Return what ends a task."""
 
     async def end() -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from whimbrel.broker.clients import Clients
-from whimbrel.broker.leases import QueueLeases
+from whimbrel.broker.consume.leases import QueueLeases
+from whimbrel.broker.tables.clients import Clients
 from whimbrel.metrics import (
     SECONDS,
     Family,
@@ -29,7 +29,7 @@ from whimbrel.metrics import (
     build_info,
 )
 from whimbrel.model.names import is_system_topic
-from whimbrel.rpc.timing import CallTimes, stream_family
+from whimbrel.rpc.server.timing import CallTimes, stream_family
 from whimbrel.store.recovery import first_store_time
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name

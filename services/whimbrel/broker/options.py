@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from whimbrel.broker.sending import Durability
+from whimbrel.broker.produce.appender import Durability
 from whimbrel.config import option
-from whimbrel.rpc import serving
+from whimbrel.rpc.server import serving
 from whimbrel.store.options import StoreOptions
 from whimbrel.telemetry import check_trace_target
 
 __all__ = ["BrokerOptions"]
 
-_MIB = 1024 * 1024
+MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class BrokerOptions:
     slave_read_enable: bool = option(False, help="pulls far behind are sent to a slave")
     # RocketMQ's haSlaveFallbehindMax.
     slave_fallbehind_max_bytes: int = option(
-        256 * _MIB, help="a slave that lacks as much does not count", minimum=1
+        256 * MIB, help="a slave that lacks as much does not count", minimum=1
     )
     sync_flush_timeout_ms: int = option(5000, help="how long a send waits for the disk", minimum=1)
     slave_timeout_ms: int = option(3000, help="how long a send waits for slaves", minimum=1)

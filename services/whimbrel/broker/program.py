@@ -9,28 +9,28 @@ from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import WhimbrelError
-from whimbrel.rpc.loop import run as run_loop
+from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.telemetry import setup_logging
 
 __all__ = ["main"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a broker until SIGTERM or SIGINT; return the exit code."""
     options = load_or_exit(BrokerOptions, arguments, environment)
     setup_logging(options.log_level, options.log_format, process=f"broker {options.name}/{options.id}")
-    _log.info("settings: %s", settings_line(options))
+    logger.info("settings: %s", settings_line(options))
     try:
-        run_loop(_run(options))
+        run_loop(run(options))
     except (WhimbrelError, OSError) as error:
-        _log.error("%s", error)
+        logger.error("%s", error)
         return 1
     return 0
 
 
-async def _run(options: BrokerOptions) -> None:
+async def run(options: BrokerOptions) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -47,7 +47,7 @@ async def _run(options: BrokerOptions) -> None:
     try:
         starting.result()
         await stopping
-        _log.info("stopping")
+        logger.info("stopping")
     finally:
         stopping.cancel()
         await broker.stop()

@@ -36,10 +36,10 @@ class BrokerTraces:
 
     def __init__(self, options: BrokerOptions, store: MessageStore) -> None:
         """Open what the options name."""
-        self._options, self._store = options, store
+        self.options, self.store = options, store
         own = {Attribute.ROLE: options.role, **identity(options.name, options.id)}
-        self._tracer = open_tracer(options.trace_to, BROKER_SERVICE, own)
-        self.close = self._tracer.close
+        self.tracer = open_tracer(options.trace_to, BROKER_SERVICE, own)
+        self.close = self.tracer.close
 
     def of_sends(self, from_thread: Callable[[Callable[[], None]], None]) -> "RecordTraces":
         """Return what traces sends; it hears of flushes beside whoever does already.
@@ -47,8 +47,8 @@ class BrokerTraces:
         Args:
             from_thread: has something called on the loop's thread.
         """
-        store = self._store
-        traces = RecordTraces(self._tracer, name=self._options.name, flushed=lambda: store.flushed)
+        store = self.store
+        traces = RecordTraces(self.tracer, name=self.options.name, flushed=lambda: store.flushed)
         other = store.on_flushed
 
         def flushed(end: int) -> None:
@@ -62,7 +62,7 @@ class BrokerTraces:
 
     def of_dispatch(self) -> "DispatchTraces":
         """Return what a slave's log is followed through."""
-        return DispatchTraces(self._tracer, self._store, name=self._options.name, broker_id=self._options.id)
+        return DispatchTraces(self.tracer, self.store, name=self.options.name, broker_id=self.options.id)
 
 
 @dataclass(slots=True)
@@ -79,18 +79,18 @@ class RecordTraces:
 
     def __init__(self, tracer: Tracer, *, name: str, flushed: Callable[[], int]) -> None:
         """Take what gives the flushed end of the log."""
-        self._tracer = tracer
-        self._flushed = flushed
-        self._identity = identity(name, 0)
-        self._created: dict[int, Creation] = {}  # begun for this request, by span id
-        self._unflushed: deque[tuple[TracedRecord, int]] = deque()
+        self.tracer = tracer
+        self.read_flushed = flushed
+        self.identity = identity(name, 0)
+        self.created: dict[int, Creation] = {}  # begun for this request, by span id
+        self.unflushed: deque[tuple[TracedRecord, int]] = deque()
 
     def create(self) -> str:
         """Begin the trace of a message that came without a context; return the context to store."""
-        if len(self._created) >= CREATED_MAX:
-            self._created.clear()
+        if len(self.created) >= CREATED_MAX:
+            self.created.clear()
         context = new_context()
-        self._created[context.span_id] = Creation(context, time.time_ns())
+        self.created[context.span_id] = Creation(context, time.time_ns())
         return str(context)
 
     def appended(
@@ -101,18 +101,18 @@ class RecordTraces:
         for draft, place in zip(drafts, appended, strict=True):
             context = context_of(draft.properties)
             if context is not None:
-                record = self._record(context, draft, place)
-                self._tell(record, began_ns)
-                creation = self._created.pop(context.span_id, None)
+                record = self.record(context, draft, place)
+                self.tell(record, began_ns)
+                creation = self.created.pop(context.span_id, None)
                 if creation is not None:
                     creation.record = record
                     created.append(creation)
-        if self._created:
-            self._created.clear()  # of requests that were refused
+        if self.created:
+            self.created.clear()  # of requests that were refused
         return created
 
     @staticmethod
-    def _record(context: TraceContext, draft: RecordDraft, place: Appended) -> TracedRecord:
+    def record(context: TraceContext, draft: RecordDraft, place: Appended) -> TracedRecord:
         return TracedRecord(
             context=context,
             offset=place.physical_offset,
@@ -123,11 +123,11 @@ class RecordTraces:
             message_id=draft.keys[0],
         )
 
-    def _tell(self, record: TracedRecord, began_ns: int) -> None:
+    def tell(self, record: TracedRecord, began_ns: int) -> None:
         now_ns = time.time_ns()
-        self._tracer.stage(APPEND, record, began_ns, now_ns, self._identity)
-        if len(self._unflushed) < UNFLUSHED_MAX:
-            self._unflushed.append((record, now_ns))
+        self.tracer.stage(APPEND, record, began_ns, now_ns, self.identity)
+        if len(self.unflushed) < UNFLUSHED_MAX:
+            self.unflushed.append((record, now_ns))
 
     def answered(self, created: Sequence[Creation], error: WhimbrelError | None = None) -> None:
         """Record the creations of a request that is answered."""
@@ -140,11 +140,11 @@ class RecordTraces:
                 Attribute.OPERATION_TYPE: CREATE,
                 Attribute.TOPIC: record.topic,
                 Attribute.MESSAGE_ID: record.message_id,
-                **self._identity,
+                **self.identity,
             }
             if error is not None:
                 attributes[Attribute.ERROR] = error.reason
-            self._tracer.record(
+            self.tracer.record(
                 f"{CREATE} {record.topic}",
                 None,
                 creation.began_ns,
@@ -158,14 +158,14 @@ class RecordTraces:
     @property
     def waits(self) -> bool:
         """Whether a flush is waited for; safe from any thread."""
-        return bool(self._unflushed)
+        return bool(self.unflushed)
 
     def flushed(self) -> None:
         """Record the flushes that are done."""
-        end, now_ns = self._flushed(), time.time_ns()
-        while self._unflushed and self._unflushed[0][0].end <= end:
-            record, began_ns = self._unflushed.popleft()
-            self._tracer.stage(FLUSH, record, began_ns, now_ns, self._identity)
+        end, now_ns = self.read_flushed(), time.time_ns()
+        while self.unflushed and self.unflushed[0][0].end <= end:
+            record, began_ns = self.unflushed.popleft()
+            self.tracer.stage(FLUSH, record, began_ns, now_ns, self.identity)
 
 
 class DispatchTraces:
@@ -173,17 +173,17 @@ class DispatchTraces:
 
     def __init__(self, tracer: Tracer, store: MessageStore, *, name: str, broker_id: int) -> None:
         """Begin with what is dispatched from now on."""
-        self._tracer = tracer
-        self._store = store
-        self._scanner = ContextScanner(store.read_log, store.dispatched, store.file_size)
-        self._identity = identity(name, broker_id)
+        self.tracer = tracer
+        self.store = store
+        self.scanner = ContextScanner(store.read_log, store.dispatched, store.file_size)
+        self.identity = identity(name, broker_id)
 
     def dispatch_ready(self, budget_bytes: int) -> bool:
         """Have the store dispatch a part of what has arrived; return whether more is there."""
         began_ns = time.time_ns()
-        more = self._store.dispatch_ready(budget_bytes)
-        if self._store.dispatched != self._scanner.position:
+        more = self.store.dispatch_ready(budget_bytes)
+        if self.store.dispatched != self.scanner.position:
             now_ns = time.time_ns()
-            for record in self._scanner.advance(self._store.dispatched):
-                self._tracer.stage(DISPATCH, record, began_ns, now_ns, self._identity)
+            for record in self.scanner.advance(self.store.dispatched):
+                self.tracer.stage(DISPATCH, record, began_ns, now_ns, self.identity)
         return more

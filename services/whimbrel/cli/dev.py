@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from whimbrel.cli.supervisor import Child, Memory, View
-    from whimbrel.store.watermark import WatermarkPage
+    from whimbrel.store.shared_page import SharedPage
 
 __all__ = ["EXAMPLES", "LiveView", "PlainView", "dev", "megabytes", "summary"]
 
@@ -160,7 +160,7 @@ class LiveView:
         self.plain = PlainView(directory)
         self.console = Console(highlight=False)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
-        self.pages: dict[Path, WatermarkPage] = {}
+        self.pages: dict[Path, SharedPage] = {}
         self.endpoint = ""
         self.shown: tuple[object, ...] = ()
 
@@ -230,13 +230,13 @@ class LiveView:
         behind = f", slowest {page.written - min(acks):,} behind" if acks else ""
         return f"slaves {len(acks)}{behind}"
 
-    def page(self, child: "Child") -> "WatermarkPage | None":
+    def page(self, child: "Child") -> "SharedPage | None":
         """Return the page of the child's store, None while there is none."""
-        from whimbrel.store.watermark import WatermarkPage
+        from whimbrel.store.shared_page import SharedPage
 
         store = child.plan.store
         if store is None or not (store / "whimbrel" / "watermark").exists():
             return None
         if store not in self.pages:
-            self.pages[store] = WatermarkPage.open(store)
+            self.pages[store] = SharedPage.open(store)
         return self.pages[store]

@@ -83,7 +83,7 @@ def running_cluster(directory: Path | None = None) -> RunningCluster | None:
         nameservers = [int(item["pid"]) for item in cluster.processes if item["role"] == "nameserver"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return cluster if any(_alive(pid) for pid in nameservers) else None
+    return cluster if any(alive(pid) for pid in nameservers) else None
 
 
 def resolve_endpoint(given: str) -> str:
@@ -128,7 +128,7 @@ def traced(endpoint: str) -> Iterator[None]:
         yield
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -43,7 +43,7 @@ def create(
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         made = admin.create_group(name, fifo=fifo, max_attempts=max_attempts)
-    emit(made, output, columns=COLUMNS, rows=[_row(made)])
+    emit(made, output, columns=COLUMNS, rows=[row(made)])
 
 
 @app.command("list", epilog=examples("whimbrel group list", "whimbrel group list -o json"))
@@ -53,7 +53,7 @@ def list_groups(endpoint: EndpointOption = "", output: OutputOption = Format.TAB
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         groups = admin.groups()
-    emit(groups, output, columns=COLUMNS, rows=[_row(item) for item in groups])
+    emit(groups, output, columns=COLUMNS, rows=[row(item) for item in groups])
 
 
 @app.command(epilog=examples("whimbrel group describe billing", "whimbrel group describe billing -o json"))
@@ -75,7 +75,7 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
                     f"client {client.client_id} ({client.language} {client.version}) on"
                     f" {item.broker_name}, last heard {time_text(client.last_seen_at)}"
                 )
-    rows = [_progress_row(item.broker_name, progress) for item in found for progress in item.progress]
+    rows = [progress_row(item.broker_name, progress) for item in found for progress in item.progress]
     emit(found, output, columns=PROGRESS_COLUMNS, rows=rows)
 
 
@@ -109,7 +109,7 @@ def update(
         )
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         changed = admin.update_group(name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume)
-    emit(changed, output, columns=COLUMNS, rows=[_row(changed)])
+    emit(changed, output, columns=COLUMNS, rows=[row(changed)])
 
 
 @app.command(epilog=examples("whimbrel group delete billing --yes"))
@@ -155,7 +155,7 @@ def reset_offsets(
     target = parse_target(to)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         found = admin.reset_offsets(name, topic, to=target, queue_id=queue)
-    rows = [_progress_row(broker, progress) for broker, items in found.items() for progress in items]
+    rows = [progress_row(broker, progress) for broker, items in found.items() for progress in items]
     emit(found, output, columns=PROGRESS_COLUMNS, rows=rows)
 
 
@@ -178,11 +178,11 @@ def parse_target(text: str) -> str | int | float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _row(item: "GroupConfig") -> tuple[object, ...]:
-    return item.name, _yes(item.fifo), item.max_attempts, _yes(item.consume_enabled)
+def row(item: "GroupConfig") -> tuple[object, ...]:
+    return item.name, yes_or_no(item.fifo), item.max_attempts, yes_or_no(item.consume_enabled)
 
 
-def _progress_row(broker: str, item: "GroupProgress") -> tuple[object, ...]:
+def progress_row(broker: str, item: "GroupProgress") -> tuple[object, ...]:
     return (
         broker,
         item.topic,
@@ -195,5 +195,5 @@ def _progress_row(broker: str, item: "GroupProgress") -> tuple[object, ...]:
     )
 
 
-def _yes(flag: bool) -> str:
+def yes_or_no(flag: bool) -> str:
     return "yes" if flag else "no"

@@ -45,7 +45,7 @@ class LazyGroup(TyperGroup):
         if isinstance(target, typer.Typer):
             command = typer.main.get_command(target)
         else:
-            command = _single(target, epilog=_examples_of(module, cmd_name))
+            command = single(target, epilog=examples_of(module, cmd_name))
         command.name = cmd_name
         return command
 
@@ -67,14 +67,14 @@ def examples(*lines: str) -> str:
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
-def _examples_of(module: ModuleType, name: str) -> str | None:
+def examples_of(module: ModuleType, name: str) -> str | None:
     """Return the examples of a command's module: NAME_EXAMPLES, else EXAMPLES."""
     own = getattr(module, f"{name.upper().replace('-', '_')}_EXAMPLES", None)
     found = getattr(module, "EXAMPLES", None) if own is None else own
     return found if isinstance(found, str) else None
 
 
-def _single(function: Callable[..., Any], epilog: str | None) -> Any:
+def single(function: Callable[..., Any], epilog: str | None) -> Any:
     if epilog is not None and "\b" not in epilog:
         # Examples are lines, not paragraphs: the mark keeps the help page from filling them up.
         epilog = "\b\n" + "\n".join(line for line in epilog.splitlines() if line.strip())

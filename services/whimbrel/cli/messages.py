@@ -65,7 +65,7 @@ def send(
     """Send a message, or many of the same; tells where each was stored."""
     from whimbrel.client import Message, sync
 
-    pairs = dict(_pair(text) for text in properties or ())
+    pairs = dict(pair(text) for text in properties or ())
     if body == "-" and sys.stdin.isatty():
         note("reading the body from standard input; end it with Ctrl-D")
     message = Message(
@@ -78,7 +78,7 @@ def send(
     )
     receipts: list[SendReceipt] = []
     with traced(endpoint), sync.Producer(resolve_endpoint(endpoint), topics=[topic]) as producer:
-        turn = _Turn(queue)
+        turn = Turn(queue)
         started = time.monotonic()
         while len(receipts) < count:
             batch_now = [message] * min(batch, count - len(receipts))
@@ -121,7 +121,7 @@ def receive(
                 break
             messages += more
             left = 0.0
-        _print_messages(messages, output)
+        print_messages(messages, output)
         sys.stdout.flush()
         if not messages:
             note(f"no message for group {group} within {wait:g} s")
@@ -153,7 +153,7 @@ def pull(
 
     target = parse_target(offset)
     with traced(endpoint), sync.PullConsumer(resolve_endpoint(endpoint), group or TOOLS_GROUP) as reader:
-        found = _queue(reader.queues(topic), topic, queue, broker)
+        found = chosen_queue(reader.queues(topic), topic, queue, broker)
         position = target if isinstance(target, int) else reader.offset(found, target)
         messages: list[ReceivedMessage] = []
         left = wait
@@ -166,26 +166,26 @@ def pull(
                 break
             position = result.next_offset
             left = 0.0 if messages else left
-    _print_messages(messages, output)
+    print_messages(messages, output)
     if output is Format.TABLE:
         note(f"next offset {position}")
 
 
-class _Turn:
+class Turn:
     """Chooses queues by turns, or always the one that was asked for."""
 
     def __init__(self, queue_id: int | None) -> None:
-        self._queue_id = queue_id
-        self._count = 0
+        self.queue_id = queue_id
+        self.count = 0
 
     def __call__(self, message: "Message", queues: "Sequence[Queue]") -> "Queue":
-        if self._queue_id is None:
-            self._count += 1
-            return queues[self._count % len(queues)]
-        return _queue(queues, message.topic, self._queue_id, "")
+        if self.queue_id is None:
+            self.count += 1
+            return queues[self.count % len(queues)]
+        return chosen_queue(queues, message.topic, self.queue_id, "")
 
 
-def _queue(queues: "Sequence[Queue]", topic: str, queue_id: int, broker: str) -> "Queue":
+def chosen_queue(queues: "Sequence[Queue]", topic: str, queue_id: int, broker: str) -> "Queue":
     from whimbrel.errors import BadRequest
 
     fitting = [queue for queue in queues if queue.queue_id == queue_id and broker in ("", queue.broker_name)]
@@ -198,14 +198,14 @@ def _queue(queues: "Sequence[Queue]", topic: str, queue_id: int, broker: str) ->
     raise BadRequest(f"topic {topic} has no queue {queue_id}{where}; it has {held}")
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint="--property")
     return key, value
 
 
-def _print_messages(messages: "Sequence[ReceivedMessage]", output: Format) -> None:
+def print_messages(messages: "Sequence[ReceivedMessage]", output: Format) -> None:
     rows = [
         (
             message.queue.broker_name,
@@ -221,10 +221,10 @@ def _print_messages(messages: "Sequence[ReceivedMessage]", output: Format) -> No
         for message in messages
     ]
     columns = ("broker", "queue", "offset", "message id", "tag", "keys", "attempt", "stored (UTC)", "body")
-    emit([_object(message) for message in messages], output, columns=columns, rows=rows)
+    emit([object(message) for message in messages], output, columns=columns, rows=rows)
 
 
-def _object(message: "ReceivedMessage") -> dict[str, Any]:
+def object(message: "ReceivedMessage") -> dict[str, Any]:
     """Return a message as JSON shows it; the queue as what names it."""
     return {
         "topic": message.topic,

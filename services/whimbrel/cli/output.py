@@ -108,7 +108,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
         box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, highlight=False
     )
     for index, column in enumerate(columns):
-        numeric = bool(rows) and all(_is_number(row[index]) for row in rows)
+        numeric = bool(rows) and all(is_number(row[index]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
@@ -126,5 +126,5 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _is_number(cell: Any) -> bool:
+def is_number(cell: Any) -> bool:
     return isinstance(cell, int | float) and not isinstance(cell, bool)

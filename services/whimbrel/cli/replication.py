@@ -53,12 +53,12 @@ def status(
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         if watch:
-            _watch(admin, output)
+            watch_views(admin, output)
         else:
-            _show(admin.replication(), output)
+            show(admin.replication(), output)
 
 
-def _watch(admin: "sync.Admin", output: Format) -> None:
+def watch_views(admin: "sync.Admin", output: Format) -> None:
     """Show the state until interrupted; a cluster that can't be reached for a while is waited for."""
     clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() and output is Format.TABLE else ""
     while True:
@@ -68,21 +68,21 @@ def _watch(admin: "sync.Admin", output: Format) -> None:
             note(str(error))
         else:
             sys.stdout.write(clear)
-            _show(views, output)
+            show(views, output)
             sys.stdout.flush()
         time.sleep(WATCH_S)
 
 
-def _show(views: "list[View]", output: Format) -> None:
+def show(views: "list[View]", output: Format) -> None:
     if output is Format.JSON:
-        emit([_object(view) for view in views], output, columns=(), rows=())
+        emit([object(view) for view in views], output, columns=(), rows=())
         return
     ends = {
         view.broker_name: view.log_end
         for view in views
         if not isinstance(view, tuple) and view.role == "master"
     }
-    rows = [row for view in views for row in _rows(view, ends)]
+    rows = [row for view in views for row in rows_of(view, ends)]
     sys.stdout.write(table_text(COLUMNS, rows, ""))
     for view in views:
         if isinstance(view, tuple):
@@ -91,7 +91,7 @@ def _show(views: "list[View]", output: Format) -> None:
             note(f"{view.broker_name} ({view.role}): {view.advice}")
 
 
-def _object(view: "View") -> dict[str, Any]:
+def object(view: "View") -> dict[str, Any]:
     if isinstance(view, tuple):
         broker, error = view
         return {
@@ -105,7 +105,7 @@ def _object(view: "View") -> dict[str, Any]:
     return value
 
 
-def _rows(view: "View", ends: dict[str, int]) -> list[tuple[Any, ...]]:
+def rows_of(view: "View", ends: dict[str, int]) -> list[tuple[Any, ...]]:
     """Return a broker's rows, one for each slave of a master; `ends` has the masters' log ends by name."""
     if isinstance(view, tuple):
         broker = view[0]
@@ -124,7 +124,7 @@ def _rows(view: "View", ends: dict[str, int]) -> list[tuple[Any, ...]]:
                 view.ha_address or "unknown master",
                 "-",
                 "-" if lag is None else size_text(lag),
-                _slave_state(view, lag),
+                slave_state(view, lag),
             )
         ]
     own = (
@@ -137,24 +137,24 @@ def _rows(view: "View", ends: dict[str, int]) -> list[tuple[Any, ...]]:
     )
     blank = ("",) * len(own)
     slaves = [
-        (*blank, slave.peer, slave.acknowledged_offset, size_text(slave.lag_bytes), _step(slave.lag_bytes))
+        (*blank, slave.peer, slave.acknowledged_offset, size_text(slave.lag_bytes), step(slave.lag_bytes))
         for slave in view.slaves
     ]
-    return [(*own, *("",) * 3, _master_state(view)), *slaves]
+    return [(*own, *("",) * 3, master_state(view)), *slaves]
 
 
-def _master_state(view: "ReplicationStatus") -> str:
+def master_state(view: "ReplicationStatus") -> str:
     if not view.replicator_alive:
         return "no replicator"
     taking = "takes messages" if view.writable else "reads only"
     return taking if view.slaves else f"{taking}, no slave"
 
 
-def _slave_state(view: "ReplicationStatus", lag: int | None) -> str:
+def slave_state(view: "ReplicationStatus", lag: int | None) -> str:
     if not view.replicator_alive:
         return "no replicator"
-    return _step(lag or 0) if view.connected else "not connected"
+    return step(lag or 0) if view.connected else "not connected"
 
 
-def _step(lag: int) -> str:
+def step(lag: int) -> str:
     return "in step" if lag <= STEP_BYTES else "catching up"

@@ -193,7 +193,7 @@ def recover(
     output: OutputOption = Format.JSON,
 ) -> None:
     """Do to a store what a broker's start would: print where log and queues then begin and end."""
-    from whimbrel.store import plan
+    from whimbrel.store import offline_recovery as plan
 
     found = plan.recover(path, dry_run=dry_run, index_slots=index_slots)
     if output is Format.JSON:

@@ -64,7 +64,7 @@ def create(
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         topic = admin.create_topic(name, message_type=MessageType(kind.value), queues=queues)
-    emit(topic, output, columns=COLUMNS, rows=[_row(topic)])
+    emit(topic, output, columns=COLUMNS, rows=[row(topic)])
 
 
 @app.command("list", epilog=examples("whimbrel topic list", "whimbrel topic list --system -o json"))
@@ -78,7 +78,7 @@ def list_topics(
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         topics = admin.topics(include_system=system)
-    emit(topics, output, columns=COLUMNS, rows=[_row(topic) for topic in topics])
+    emit(topics, output, columns=COLUMNS, rows=[row(topic) for topic in topics])
 
 
 @app.command(epilog=examples("whimbrel topic describe orders", "whimbrel topic describe orders -o json"))
@@ -146,7 +146,7 @@ def update(
             permission=None if access is None else ACCESS_BITS[access],
             message_type=None if kind is None else MessageType(kind.value),
         )
-    emit(topic, output, columns=COLUMNS, rows=[_row(topic)])
+    emit(topic, output, columns=COLUMNS, rows=[row(topic)])
 
 
 @app.command(epilog=examples("whimbrel topic delete orders", "whimbrel topic delete orders --yes"))
@@ -166,7 +166,7 @@ def delete(
     emit({"deleted": name}, output, columns=("deleted topic",), rows=[(name,)])
 
 
-def _row(topic: object) -> tuple[object, ...]:
+def row(topic: object) -> tuple[object, ...]:
     from whimbrel.client import TopicConfig
 
     assert isinstance(topic, TopicConfig)

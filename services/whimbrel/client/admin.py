@@ -29,9 +29,9 @@ from whimbrel.model.cluster import (
 )
 from whimbrel.model.message import MessageType
 from whimbrel.model.route import Endpoint
-from whimbrel.rpc import admin_calls, calls
-from whimbrel.rpc.calls import Outbound
-from whimbrel.rpc.convert import ClientSettings
+from whimbrel.rpc.api import admin_calls, calls
+from whimbrel.rpc.api.calls import Outbound
+from whimbrel.rpc.api.convert import ClientSettings
 
 __all__ = ["Admin"]
 
@@ -59,8 +59,8 @@ class Admin(Client):
         """
         super().__init__(endpoint, options or ClientOptions())
 
-    def _settings(self, session: Session) -> ClientSettings:
-        return self._common_settings("producer")
+    def settings(self, session: Session) -> ClientSettings:
+        return self.common_settings("producer")
 
     async def cluster(self) -> Cluster:
         """Return the brokers that live."""
@@ -82,7 +82,7 @@ class Admin(Client):
             type=message_type,
         )
         call = admin_calls.create_topic(topic)
-        return await self._change_topic(call, missing=AlreadyExists)
+        return await self.change_topic(call, missing=AlreadyExists)
 
     async def update_topic(
         self,
@@ -102,7 +102,7 @@ class Admin(Client):
             permission=permission,
             message_type=message_type,
         )
-        return await self._change_topic(call, missing=TopicNotFound)
+        return await self.change_topic(call, missing=TopicNotFound)
 
     async def delete_topic(self, name: str) -> None:
         """Remove a topic and its messages from every master.
@@ -110,16 +110,16 @@ class Admin(Client):
         Raises:
             TopicNotFound: no master has it.
         """
-        await self._everywhere(lambda _: admin_calls.delete_topic(name), missing=TopicNotFound)
+        await self.everywhere(lambda _: admin_calls.delete_topic(name), missing=TopicNotFound)
 
     async def topics(self, *, include_system: bool = False) -> list[TopicConfig]:
         """Return the topics of all masters by name; queue counts are summed over them."""
         merged: dict[str, TopicConfig] = {}
         call = admin_calls.list_topics(include_system=include_system)
-        for topics in await self._everywhere(lambda _: call):
+        for topics in await self.everywhere(lambda _: call):
             for topic in topics:
                 known = merged.get(topic.name)
-                merged[topic.name] = topic if known is None else _sum(known, topic)
+                merged[topic.name] = topic if known is None else sum(known, topic)
         return [merged[name] for name in sorted(merged)]
 
     async def describe_topic(self, name: str) -> list[TopicDescription]:
@@ -128,7 +128,7 @@ class Admin(Client):
         Raises:
             TopicNotFound: no master has it.
         """
-        return await self._everywhere(
+        return await self.everywhere(
             lambda broker: admin_calls.describe_topic(name, broker.broker_name), missing=TopicNotFound
         )
 
@@ -140,7 +140,7 @@ class Admin(Client):
         """
         group = GroupConfig(name=name, fifo=fifo, max_attempts=max_attempts)
         call = admin_calls.create_group(group)
-        return (await self._everywhere(lambda _: call, missing=AlreadyExists))[0]
+        return (await self.everywhere(lambda _: call, missing=AlreadyExists))[0]
 
     async def update_group(
         self,
@@ -154,7 +154,7 @@ class Admin(Client):
         call = admin_calls.update_group(
             name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
         )
-        return (await self._everywhere(lambda _: call, missing=GroupNotFound))[0]
+        return (await self.everywhere(lambda _: call, missing=GroupNotFound))[0]
 
     async def delete_group(self, name: str) -> None:
         """Remove a group, its offsets and leases, from every master.
@@ -162,12 +162,12 @@ class Admin(Client):
         Raises:
             GroupNotFound: no master has it.
         """
-        await self._everywhere(lambda _: admin_calls.delete_group(name), missing=GroupNotFound)
+        await self.everywhere(lambda _: admin_calls.delete_group(name), missing=GroupNotFound)
 
     async def groups(self) -> list[GroupConfig]:
         """Return the groups of all masters by name."""
         merged: dict[str, GroupConfig] = {}
-        for groups in await self._everywhere(lambda _: admin_calls.list_groups()):
+        for groups in await self.everywhere(lambda _: admin_calls.list_groups()):
             for group in groups:
                 merged.setdefault(group.name, group)
         return [merged[name] for name in sorted(merged)]
@@ -178,7 +178,7 @@ class Admin(Client):
         Raises:
             GroupNotFound: no master has it.
         """
-        return await self._everywhere(
+        return await self.everywhere(
             lambda broker: admin_calls.describe_group(name, broker.broker_name), missing=GroupNotFound
         )
 
@@ -193,9 +193,9 @@ class Admin(Client):
             to: `earliest`, `latest`, a queue offset (int) or a time (float, epoch seconds).
             queue_id: this queue alone.
         """
-        masters = await self._masters()
+        masters = await self.masters()
         call = admin_calls.reset_offsets(group, topic, to=to, queue_id=queue_id)
-        named = await self._gather(masters, lambda _: call, missing=TopicNotFound)
+        named = await self.gather(masters, lambda _: call, missing=TopicNotFound)
         return {broker.broker_name: progress for broker, progress in named}
 
     async def replication(self) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
@@ -203,14 +203,14 @@ class Admin(Client):
         views: list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]] = []
         for broker in (await self.cluster()).brokers:
             try:
-                view = await self._ask(broker, admin_calls.describe_replication())
+                view = await self.ask(broker, admin_calls.describe_replication())
             except WhimbrelError as error:
                 views.append((broker, error))
             else:
                 views.append(view)
         return views
 
-    async def _masters(self) -> list[BrokerStatus]:
+    async def masters(self) -> list[BrokerStatus]:
         """Return the masters by name; a nameserver that has just started gets the time to hear of them."""
         attempt = 0
         while True:
@@ -227,18 +227,18 @@ class Admin(Client):
                 raise error
             await asyncio.sleep(decision.pause_s)
 
-    async def _ask(self, broker: BrokerStatus, call: Outbound[T]) -> T:
+    async def ask(self, broker: BrokerStatus, call: Outbound[T]) -> T:
         return await self.session.call(Endpoint.parse(broker.address), call, ADMIN_TIMEOUT_S)
 
-    async def _everywhere(
+    async def everywhere(
         self,
         make: Callable[[BrokerStatus], Outbound[T]],
         missing: type[WhimbrelError] | None = None,
     ) -> list[T]:
-        named = await self._gather(await self._masters(), make, missing)
+        named = await self.gather(await self.masters(), make, missing)
         return [answer for _, answer in named]
 
-    async def _gather(
+    async def gather(
         self,
         masters: list[BrokerStatus],
         make: Callable[[BrokerStatus], Outbound[T]],
@@ -249,22 +249,22 @@ class Admin(Client):
         absent: WhimbrelError | None = None
         for broker in masters:
             try:
-                answers.append((broker, await self._ask(broker, make(broker))))
+                answers.append((broker, await self.ask(broker, make(broker))))
             except WhimbrelError as error:
                 if missing is None or not isinstance(error, missing):
-                    raise _at(broker, error, [done for done, _ in answers]) from error
+                    raise at(broker, error, [done for done, _ in answers]) from error
                 absent = error
         if not answers and absent is not None:
             raise absent
         return answers
 
-    async def _change_topic(self, call: Outbound[TopicConfig], missing: type[WhimbrelError]) -> TopicConfig:
+    async def change_topic(self, call: Outbound[TopicConfig], missing: type[WhimbrelError]) -> TopicConfig:
         """Make or change a topic on every master, and wait until the nameserver tells of it.
 
         Brokers tell their nameservers of a change without waiting for them. Who sends right after the change
         would otherwise get the old route, or none, and keep that for a while.
         """
-        made = await self._gather(await self._masters(), lambda _: call, missing)
+        made = await self.gather(await self.masters(), lambda _: call, missing)
         name = made[0][1].name
         query = calls.query_route(name, self.session.access, self.session.options.namespace)
         wanted = {
@@ -288,7 +288,7 @@ class Admin(Client):
         return made[0][1]
 
 
-def _at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> WhimbrelError:
+def at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> WhimbrelError:
     """Return the error with the broker's name, when other brokers had done their part."""
     if not done:
         return error
@@ -296,7 +296,7 @@ def _at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) ->
     return type(error)(f"{error} (on {broker.broker_name}; done on {names})")
 
 
-def _sum(one: TopicConfig, other: TopicConfig) -> TopicConfig:
+def sum(one: TopicConfig, other: TopicConfig) -> TopicConfig:
     return TopicConfig(
         name=one.name,
         read_queues=one.read_queues + other.read_queues,

@@ -29,9 +29,9 @@ from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import BadRequest, InvalidReceiptHandle, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.model.message import ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
-from whimbrel.rpc import calls
-from whimbrel.rpc.calls import Outbound
-from whimbrel.rpc.convert import ClientSettings
+from whimbrel.rpc.api import calls
+from whimbrel.rpc.api.calls import Outbound
+from whimbrel.rpc.api.convert import ClientSettings
 
 __all__ = ["Consumer", "Handler"]
 
@@ -88,13 +88,13 @@ class Consumer(Client):
         if not self.subscriptions:
             raise BadRequest("a consumer needs at least one topic")
         self.spans = ClientSpans(self.options, group=group)
-        self._type = "simple"
-        self._turn = 0
-        self._assigned: dict[str, tuple[float, tuple[Queue, ...]]] = {}
+        self.type = "simple"
+        self.turn = 0
+        self.assigned: dict[str, tuple[float, tuple[Queue, ...]]] = {}
 
-    def _settings(self, session: Session) -> ClientSettings:
-        return self._common_settings(
-            self._type, group=self.group, subscriptions=tuple(self.subscriptions.items())
+    def settings(self, session: Session) -> ClientSettings:
+        return self.common_settings(
+            self.type, group=self.group, subscriptions=tuple(self.subscriptions.items())
         )
 
     async def assignments(self) -> list[Queue]:
@@ -105,7 +105,7 @@ class Consumer(Client):
         """
         queues: list[Queue] = []
         for topic in self.subscriptions:
-            queues += await self._assignment(topic)
+            queues += await self.assignment(topic)
         return queues
 
     async def receive(
@@ -130,16 +130,16 @@ class Consumer(Client):
             failure: WhimbrelError | None = None
             answered = False
             for _ in queues:
-                self._turn += 1
-                queue = queues[self._turn % len(queues)]
+                self.turn += 1
+                queue = queues[self.turn % len(queues)]
                 left = max(0.0, end - time.monotonic())
                 try:
-                    messages = await self._poll(
+                    messages = await self.poll(
                         queue, min(count, self.options.batch_max), min(slice_s, left), invisible
                     )
                 except WhimbrelError as error:
                     failure = error
-                    self._stale(queue)
+                    self.stale(queue)
                     continue
                 if messages:
                     return messages
@@ -162,8 +162,8 @@ class Consumer(Client):
             WhimbrelError: the broker could not be asked.
         """
         with self.spans.settling([message]):
-            call = calls.ack_messages([message], self.group, self._namespace)
-            results = await self._at_broker(message, call)
+            call = calls.ack_messages([message], self.group, self.namespace)
+            results = await self.at_broker(message, call)
             if results[0] is not None:
                 raise results[0]
 
@@ -177,8 +177,8 @@ class Consumer(Client):
             batch = [messages[index] for index in indexes]
             try:
                 with self.spans.settling(batch):
-                    results = await self._at_broker(
-                        batch[0], calls.ack_messages(batch, self.group, self._namespace)
+                    results = await self.at_broker(
+                        batch[0], calls.ack_messages(batch, self.group, self.namespace)
                     )
             except WhimbrelError as error:
                 results = [error] * len(batch)
@@ -195,9 +195,9 @@ class Consumer(Client):
             InvalidReceiptHandle: the lease has ended.
             WhimbrelError: the broker could not be asked.
         """
-        call = calls.change_invisible(message, self.group, invisible_s, self._namespace)
+        call = calls.change_invisible(message, self.group, invisible_s, self.namespace)
         with self.spans.settling([message], acknowledge=False):
-            handle = await self._at_broker(message, call)
+            handle = await self.at_broker(message, call)
         return dataclasses.replace(message, receipt_handle=handle)
 
     async def run(self, handler: Handler) -> None:
@@ -208,17 +208,17 @@ class Consumer(Client):
         running handlers get `options.close_grace_s` to finish, and what they did not finish is delivered
         again.
         """
-        self._type = "push"
+        self.type = "push"
         loop = Subscription(self, handler)
         await loop.run()
 
     @property
-    def _namespace(self) -> str:
+    def namespace(self) -> str:
         return self.options.namespace
 
-    async def _assignment(self, topic: str) -> tuple[Queue, ...]:
+    async def assignment(self, topic: str) -> tuple[Queue, ...]:
         now = time.monotonic()
-        known = self._assigned.get(topic)
+        known = self.assigned.get(topic)
         if known is not None and now < known[0]:
             return known[1]
         attempt = 0
@@ -227,29 +227,29 @@ class Consumer(Client):
             try:
                 await self.session.route(topic)  # fills the cache that says which brokers to keep streams to
                 queues = await self.session.ask(
-                    calls.query_assignment(topic, self.group, self.session.access, self._namespace)
+                    calls.query_assignment(topic, self.group, self.session.access, self.namespace)
                 )
             except WhimbrelError as error:
                 if known is not None and not isinstance(error, TopicNotFound):
                     log.debug("kept the old assignment of %s: %s", topic, error)
-                    self._assigned[topic] = (now + SLICE_S, known[1])
+                    self.assigned[topic] = (now + SLICE_S, known[1])
                     return known[1]
                 decision = decide(error, attempt, self.options.retry, repeatable=True)
                 if not decision.again:
                     raise
                 await asyncio.sleep(decision.pause_s)
             else:
-                self._assigned[topic] = (time.monotonic() + self.options.assignment_s, queues)
+                self.assigned[topic] = (time.monotonic() + self.options.assignment_s, queues)
                 return queues
 
-    def _stale(self, queue: Queue) -> None:
+    def stale(self, queue: Queue) -> None:
         """Take note that a poll of the queue failed: its broker may be gone, and another in its place."""
         self.session.routes.report_error(queue.topic)
-        known = self._assigned.get(queue.topic)
+        known = self.assigned.get(queue.topic)
         if known is not None:
-            self._assigned[queue.topic] = (0.0, known[1])
+            self.assigned[queue.topic] = (0.0, known[1])
 
-    async def _poll(
+    async def poll(
         self, queue: Queue, count: int, wait_s: float, invisible_s: float | None, attempt_id: str = ""
     ) -> list[ReceivedMessage]:
         endpoint = queue.endpoints[0]
@@ -262,19 +262,19 @@ class Consumer(Client):
             invisible_s=invisible_s,
             wait_s=wait_s,
             attempt_id=attempt_id,
-            namespace=self._namespace,
+            namespace=self.namespace,
         )
         began_ns = time.time_ns()
         messages = await self.session.call(endpoint, call, wait_s + POLL_MARGIN_S)
         self.spans.received(queue.topic, messages, began_ns)
         return messages
 
-    async def _at_broker(self, message: ReceivedMessage, call: Outbound[calls.T]) -> calls.T:
+    async def at_broker(self, message: ReceivedMessage, call: Outbound[calls.T]) -> calls.T:
         """Ask the broker that the message came from, or who stands in for it when it is gone."""
         attempt = 0
         while True:
             attempt += 1
-            endpoint = await self._home(message)
+            endpoint = await self.home(message)
             try:
                 return await self.session.call(endpoint, call)
             except WhimbrelError as error:
@@ -282,13 +282,13 @@ class Consumer(Client):
                 if not decision.again:
                     raise
                 if isinstance(error, Unavailable):
-                    self._stale(message.queue)
+                    self.stale(message.queue)
                 await asyncio.sleep(decision.pause_s)
 
-    async def _home(self, message: ReceivedMessage) -> Endpoint:
+    async def home(self, message: ReceivedMessage) -> Endpoint:
         """Return where the broker that delivered the message, or its stand-in, is now."""
         try:
-            for queue in await self._assignment(message.queue.topic):
+            for queue in await self.assignment(message.queue.topic):
                 if queue.broker_name == message.queue.broker_name:
                     return queue.endpoints[0]
         except WhimbrelError as error:
@@ -305,26 +305,26 @@ class Acknowledger:
 
     def __init__(self, consumer: Consumer) -> None:
         """Start with nothing waiting."""
-        self._consumer = consumer
-        self._waiting: dict[tuple[str, str], list[tuple[ReceivedMessage, asyncio.Future[None]]]] = {}
-        self._calls: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self.consumer = consumer
+        self.waiting: dict[tuple[str, str], list[tuple[ReceivedMessage, asyncio.Future[None]]]] = {}
+        self.calls: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     async def ack(self, message: ReceivedMessage) -> None:
         """Acknowledge a message; errors as `Consumer.ack`."""
         key = message.queue.broker_name, message.topic
         done = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, []).append((message, done))
-        if key not in self._calls:
-            self._calls[key] = asyncio.create_task(self._send(key))
+        self.waiting.setdefault(key, []).append((message, done))
+        if key not in self.calls:
+            self.calls[key] = asyncio.create_task(self.send(key))
         await done
 
-    async def _send(self, key: tuple[str, str]) -> None:
+    async def send(self, key: tuple[str, str]) -> None:
         try:
-            while waiting := self._waiting.pop(key, None):
+            while waiting := self.waiting.pop(key, None):
                 batch, rest = waiting[:ACK_BATCH_MAX], waiting[ACK_BATCH_MAX:]
                 if rest:
-                    self._waiting[key] = rest
-                outcome = await self._consumer.ack_all([message for message, _ in batch])
+                    self.waiting[key] = rest
+                outcome = await self.consumer.ack_all([message for message, _ in batch])
                 for (_, done), error in zip(batch, outcome, strict=True):
                     if done.done():
                         continue
@@ -333,11 +333,11 @@ class Acknowledger:
                     else:
                         done.set_exception(error)
         finally:
-            del self._calls[key]
+            del self.calls[key]
 
     async def close(self) -> None:
         """Call off what is under way."""
-        calls_now = list(self._calls.values())
+        calls_now = list(self.calls.values())
         for call in calls_now:
             call.cancel()
         await asyncio.gather(*calls_now, return_exceptions=True)
@@ -348,57 +348,57 @@ class Subscription:
 
     def __init__(self, consumer: Consumer, handler: Handler) -> None:
         """Prepare; `run` does everything."""
-        self._consumer = consumer
-        self._options = consumer.options
-        self._handler = handler
-        self._plain = not (
+        self.consumer = consumer
+        self.options = consumer.options
+        self.handler = handler
+        self.plain = not (
             inspect.iscoroutinefunction(handler)
             or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
         )
-        self._acks = Acknowledger(consumer)
-        self._slots = asyncio.Semaphore(self._options.concurrency)
-        self._room = asyncio.Event()  # set while fewer messages are in hand than handlers may run
-        self._room.set()
-        self._polls: dict[tuple[str, str, int], asyncio.Task[None]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self.acks = Acknowledger(consumer)
+        self.slots = asyncio.Semaphore(self.options.concurrency)
+        self.room = asyncio.Event()  # set while fewer messages are in hand than handlers may run
+        self.room.set()
+        self.polls: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        self.running: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Follow the assignments until cancelled."""
         try:
             while True:
                 try:
-                    self._follow(await self._consumer.assignments())
+                    self.follow(await self.consumer.assignments())
                 except WhimbrelError as error:
                     log.warning("can't learn which queues to poll: %s", error)
-                await asyncio.sleep(self._options.assignment_s)
+                await asyncio.sleep(self.options.assignment_s)
         finally:
-            polls = list(self._polls.values())
+            polls = list(self.polls.values())
             for poll in polls:
                 poll.cancel()
             await asyncio.gather(*polls, return_exceptions=True)
-            if self._running:
-                await asyncio.wait(self._running, timeout=self._options.close_grace_s)
-            for task in self._running:
+            if self.running:
+                await asyncio.wait(self.running, timeout=self.options.close_grace_s)
+            for task in self.running:
                 task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
-            await self._acks.close()
+            await asyncio.gather(*self.running, return_exceptions=True)
+            await self.acks.close()
 
-    def _follow(self, queues: Sequence[Queue]) -> None:
+    def follow(self, queues: Sequence[Queue]) -> None:
         wanted = {(queue.topic, queue.broker_name, queue.queue_id): queue for queue in queues}
-        for key in [key for key, poll in self._polls.items() if key not in wanted or poll.done()]:
-            self._polls.pop(key).cancel()
+        for key in [key for key, poll in self.polls.items() if key not in wanted or poll.done()]:
+            self.polls.pop(key).cancel()
         for key in wanted:
-            if key not in self._polls:
-                self._polls[key] = asyncio.create_task(self._poll(key))
+            if key not in self.polls:
+                self.polls[key] = asyncio.create_task(self.poll(key))
 
-    async def _current(self, key: tuple[str, str, int]) -> Queue | None:
+    async def current(self, key: tuple[str, str, int]) -> Queue | None:
         topic, broker_name, queue_id = key
-        for queue in await self._consumer._assignment(topic):
+        for queue in await self.consumer.assignment(topic):
             if (queue.broker_name, queue.queue_id) == (broker_name, queue_id):
                 return queue
         return None
 
-    async def _poll(self, key: tuple[str, str, int]) -> None:
+    async def poll(self, key: tuple[str, str, int]) -> None:
         """Poll one queue for as long as it is assigned.
 
         Polls share the room for messages without reserving it, so that an idle queue takes none from a busy
@@ -407,72 +407,72 @@ class Subscription:
         failures = 0
         attempt_id = str(uuid.uuid4())
         while True:
-            await self._room.wait()
+            await self.room.wait()
             queue: Queue | None = None
             try:
-                queue = await self._current(key)
+                queue = await self.current(key)
                 if queue is None:
                     return
-                room = max(1, self._options.concurrency - len(self._running))
-                messages = await self._consumer._poll(
-                    queue, min(room, self._options.batch_max), self._options.long_polling_s, None, attempt_id
+                room = max(1, self.options.concurrency - len(self.running))
+                messages = await self.consumer.poll(
+                    queue, min(room, self.options.batch_max), self.options.long_polling_s, None, attempt_id
                 )
             except WhimbrelError as error:
                 failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 log.log(level, "polling %s of %s failed: %s", key[0], key[1], error)
                 if queue is not None:
-                    self._consumer._stale(queue)
+                    self.consumer.stale(queue)
                 await asyncio.sleep(backoff_s(failures, POLL_PAUSE))
                 continue
             attempt_id, failures = str(uuid.uuid4()), 0
             for message in messages:
-                task = asyncio.create_task(self._handle(message))
-                self._running.add(task)
-                task.add_done_callback(self._finished)
-            if len(self._running) >= self._options.concurrency:
-                self._room.clear()
+                task = asyncio.create_task(self.handle(message))
+                self.running.add(task)
+                task.add_done_callback(self.finished)
+            if len(self.running) >= self.options.concurrency:
+                self.room.clear()
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if len(self._running) < self._options.concurrency:
-            self._room.set()
+    def finished(self, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        if len(self.running) < self.options.concurrency:
+            self.room.set()
 
-    async def _handle(self, message: ReceivedMessage) -> None:
-        async with self._slots:
+    async def handle(self, message: ReceivedMessage) -> None:
+        async with self.slots:
             try:
-                with self._consumer.spans.processing(message):
-                    if self._plain:
-                        outcome = await asyncio.to_thread(self._handler, message)
+                with self.consumer.spans.processing(message):
+                    if self.plain:
+                        outcome = await asyncio.to_thread(self.handler, message)
                     else:
-                        outcome = self._handler(message)
+                        outcome = self.handler(message)
                     if inspect.isawaitable(outcome):
                         await outcome
             except Exception as error:  # noqa: BLE001  whatever the handler raises means: deliver again
                 log.warning("the handler failed on message %s: %r", message.message_id, error)
-                hide_s: float | None = self._nack(message)
+                hide_s: float | None = self.nack(message)
             else:
                 hide_s = None
-        await self._insist(message, hide_s)
+        await self.insist(message, hide_s)
 
-    def _nack(self, message: ReceivedMessage) -> float:
-        steps = self._consumer.session.server.backoff_s or self._options.nack_s
+    def nack(self, message: ReceivedMessage) -> float:
+        steps = self.consumer.session.server.backoff_s or self.options.nack_s
         return steps[min(max(message.delivery_attempt, 1), len(steps)) - 1]
 
-    async def _insist(self, message: ReceivedMessage, hide_s: float | None) -> None:
+    async def insist(self, message: ReceivedMessage, hide_s: float | None) -> None:
         """Acknowledge or hide the message; try again until the broker has taken it or can't any more."""
         for attempt in range(1, ACK_ATTEMPTS_MAX + 1):
             try:
                 if hide_s is None:
-                    await self._acks.ack(message)
+                    await self.acks.ack(message)
                 else:
-                    await self._consumer.change_invisible(message, hide_s)
+                    await self.consumer.change_invisible(message, hide_s)
             except InvalidReceiptHandle as error:
                 log.warning("message %s will be delivered again: %s", message.message_id, error)
                 return
             except WhimbrelError as error:
                 log.debug("could not settle message %s: %s", message.message_id, error)
-                await asyncio.sleep(backoff_s(attempt, self._options.retry))
+                await asyncio.sleep(backoff_s(attempt, self.options.retry))
             else:
                 return
         log.warning("gave up settling message %s: it will be delivered again", message.message_id)

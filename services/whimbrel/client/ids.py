@@ -32,19 +32,19 @@ class MessageIds:
 
     def __init__(self) -> None:
         """Take the machine's and the process's numbers; a forked child must make its own."""
-        self._hardware = uuid.getnode()
-        self._process = os.getpid()
-        self._started = int(time.time()) - EPOCH_S
+        self.hardware = uuid.getnode()
+        self.process = os.getpid()
+        self.started = int(time.time()) - EPOCH_S
         # Two producers in one process share all else: they start at different places of the sequence.
-        self._sequence = itertools.count(secrets.randbits(32))
+        self.sequence = itertools.count(secrets.randbits(32))
 
     def next(self) -> str:
         """Return a new id."""
         return pack_message_id(
-            hardware=self._hardware,
-            process=self._process,
-            seconds=self._started,
-            sequence=next(self._sequence),
+            hardware=self.hardware,
+            process=self.process,
+            seconds=self.started,
+            sequence=next(self.sequence),
         )
 
 

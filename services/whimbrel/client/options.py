@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whimbrel.client.retry import RetryPolicy
-from whimbrel.rpc.channel import ClientTransport
+from whimbrel.rpc.client.channel import ClientTransport
 
 __all__ = ["ClientOptions", "ConsumerOptions", "ProducerOptions"]
 

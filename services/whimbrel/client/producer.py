@@ -22,8 +22,8 @@ from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import MessageCorrupted, MessageEmpty, NotWritable, Throttled, WhimbrelError
 from whimbrel.model.message import Message, SendReceipt
 from whimbrel.model.route import Queue
-from whimbrel.rpc import calls
-from whimbrel.rpc.convert import ClientSettings
+from whimbrel.rpc.api import calls
+from whimbrel.rpc.api.convert import ClientSettings
 
 __all__ = ["Producer", "QueueSelector"]
 
@@ -51,14 +51,14 @@ class Producer(Client):
         self.options = options or ProducerOptions()
         super().__init__(endpoint, self.options)
         self.oneway_failed = 0  # one-way sends that were given up
-        self._topics = dict.fromkeys(topics)
-        self._ids = MessageIds()
-        self._spans = ClientSpans(self.options)
-        self._turn = 0
-        self._oneway: set[asyncio.Task[None]] = set()
+        self.topics = dict.fromkeys(topics)
+        self.ids = MessageIds()
+        self.spans = ClientSpans(self.options)
+        self.turn = 0
+        self.oneway: set[asyncio.Task[None]] = set()
 
-    def _settings(self, session: Session) -> ClientSettings:
-        return self._common_settings("producer", topics=tuple(self._topics))
+    def settings(self, session: Session) -> ClientSettings:
+        return self.common_settings("producer", topics=tuple(self.topics))
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of a topic that may be written.
@@ -99,14 +99,14 @@ class Producer(Client):
         if not all(message.body for message in messages):
             raise MessageEmpty("a message body is empty; brokers take 1 byte to 4 MiB")
         batch = [
-            message if message.message_id else dataclasses.replace(message, message_id=self._ids.next())
+            message if message.message_id else dataclasses.replace(message, message_id=self.ids.next())
             for message in messages
         ]
-        self._topics.setdefault(topic)
-        with self._spans.sending(batch) as carried:
-            return await self._send_until(topic, carried, queue, selector)
+        self.topics.setdefault(topic)
+        with self.spans.sending(batch) as carried:
+            return await self.send_until(topic, carried, queue, selector)
 
-    async def _send_until(
+    async def send_until(
         self,
         topic: str,
         batch: Sequence[Message],
@@ -120,8 +120,8 @@ class Producer(Client):
             attempt += 1
             target: Queue | None = None
             try:
-                target, chosen = await self._target(batch[0], queue, selector, failed)
-                return await self._send_to(target, chosen, batch)
+                target, chosen = await self.target(batch[0], queue, selector, failed)
+                return await self.send_to(target, chosen, batch)
             except WhimbrelError as error:
                 decision = decide(error, attempt, self.options.retry, repeatable=target is None)
                 if not decision.again:
@@ -141,23 +141,23 @@ class Producer(Client):
         Raises:
             Throttled: `oneway_max` sends are under way already.
         """
-        if len(self._oneway) >= self.options.oneway_max:
-            raise Throttled(f"{len(self._oneway)} one-way sends are under way already; await flush() first")
-        task = asyncio.create_task(self._send_quietly(message, queue, selector))
-        self._oneway.add(task)
-        task.add_done_callback(self._oneway.discard)
+        if len(self.oneway) >= self.options.oneway_max:
+            raise Throttled(f"{len(self.oneway)} one-way sends are under way already; await flush() first")
+        task = asyncio.create_task(self.send_quietly(message, queue, selector))
+        self.oneway.add(task)
+        task.add_done_callback(self.oneway.discard)
 
     async def flush(self) -> None:
         """Wait until no one-way send is under way."""
-        while self._oneway:
-            await asyncio.wait(self._oneway)
+        while self.oneway:
+            await asyncio.wait(self.oneway)
 
     async def close(self) -> None:
         """Wait for the one-way sends, then close."""
         await self.flush()
         await super().close()
 
-    async def _send_quietly(
+    async def send_quietly(
         self, message: Message, queue: Queue | None, selector: QueueSelector | None
     ) -> None:
         try:
@@ -166,7 +166,7 @@ class Producer(Client):
             self.oneway_failed += 1
             log.warning("a one-way send to %s failed: %s", message.topic, error)
 
-    async def _target(
+    async def target(
         self, message: Message, queue: Queue | None, selector: QueueSelector | None, failed: set[str]
     ) -> tuple[Queue, int | None]:
         """Return a queue of the broker to ask, and the queue id when it is not the broker's to choose."""
@@ -187,10 +187,10 @@ class Producer(Client):
         if message.message_group is not None:
             return brokers[names[zlib.crc32(message.message_group.encode()) % len(names)]], None
         names = [name for name in names if name not in failed] or names
-        self._turn += 1
-        return brokers[names[self._turn % len(names)]], None
+        self.turn += 1
+        return brokers[names[self.turn % len(names)]], None
 
-    async def _send_to(
+    async def send_to(
         self, target: Queue, queue_id: int | None, batch: Sequence[Message]
     ) -> list[SendReceipt]:
         endpoint = target.endpoints[0]

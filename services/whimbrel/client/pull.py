@@ -18,9 +18,9 @@ from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import Unavailable, WhimbrelError
 from whimbrel.model.message import PullResult, ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
-from whimbrel.rpc import calls
-from whimbrel.rpc.calls import Outbound
-from whimbrel.rpc.convert import ClientSettings
+from whimbrel.rpc.api import calls
+from whimbrel.rpc.api.calls import Outbound
+from whimbrel.rpc.api.convert import ClientSettings
 
 __all__ = ["PullConsumer"]
 
@@ -44,13 +44,13 @@ class PullConsumer(Client):
         self.options = options or ConsumerOptions()
         super().__init__(endpoint, self.options)
         self.group = group
-        self._spans = ClientSpans(self.options, group=group)
-        self._topics: dict[str, None] = {}
-        self._suggested: dict[tuple[str, str, int], int] = {}  # broker ids other than the route's, by queue
+        self.spans = ClientSpans(self.options, group=group)
+        self.topics: dict[str, None] = {}
+        self.suggested: dict[tuple[str, str, int], int] = {}  # broker ids other than the route's, by queue
 
-    def _settings(self, session: Session) -> ClientSettings:
-        return self._common_settings(
-            "pull", group=self.group, subscriptions=tuple((topic, "*") for topic in self._topics)
+    def settings(self, session: Session) -> ClientSettings:
+        return self.common_settings(
+            "pull", group=self.group, subscriptions=tuple((topic, "*") for topic in self.topics)
         )
 
     async def queues(self, topic: str) -> tuple[Queue, ...]:
@@ -59,7 +59,7 @@ class PullConsumer(Client):
         Raises:
             TopicNotFound: there is no such topic.
         """
-        self._topics.setdefault(topic)
+        self.topics.setdefault(topic)
         return (await self.session.route(topic)).readable()
 
     async def pull(
@@ -80,7 +80,7 @@ class PullConsumer(Client):
             IllegalOffset: the offset lies outside the queue.
             WhimbrelError: no broker could be asked.
         """
-        endpoint, suggested = await self._endpoint(queue) if follow else (queue.endpoints[0], False)
+        endpoint, suggested = await self.endpoint(queue) if follow else (queue.endpoints[0], False)
         call = calls.pull_messages(
             queue,
             self.group,
@@ -97,14 +97,14 @@ class PullConsumer(Client):
             if not suggested or not (error.retry or isinstance(error, Unavailable)):
                 raise
             log.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
-            self._suggested.pop(_key(queue), None)
+            self.suggested.pop(key(queue), None)
             result = await self.session.call(queue.endpoints[0], call, wait_s + POLL_MARGIN_S)
-        self._spans.received(queue.topic, result.messages, began_ns)
+        self.spans.received(queue.topic, result.messages, began_ns)
         if follow:
             if result.suggested_broker_id != queue.broker_id:
-                self._suggested[_key(queue)] = result.suggested_broker_id
+                self.suggested[key(queue)] = result.suggested_broker_id
             else:
-                self._suggested.pop(_key(queue), None)
+                self.suggested.pop(key(queue), None)
         return result
 
     async def stream(
@@ -126,7 +126,7 @@ class PullConsumer(Client):
         attempt = 0
         while until is None or offset < until:
             try:
-                queue = await self._current(queue)
+                queue = await self.current(queue)
                 result = await self.pull(
                     queue, offset, count=count, wait_s=self.options.long_polling_s, expression=expression
                 )
@@ -147,17 +147,17 @@ class PullConsumer(Client):
 
     async def offset(self, queue: Queue, at: str | float) -> int:
         """Return `earliest`, `latest` (one past the last), or the first offset at or after a time."""
-        return await self._ask(queue, calls.query_offset(queue, at, self.options.namespace))
+        return await self.ask(queue, calls.query_offset(queue, at, self.options.namespace))
 
     async def committed(self, queue: Queue) -> int | None:
         """Return the group's offset on the queue, None when it has none."""
-        return await self._ask(queue, calls.get_offset(queue, self.group, self.options.namespace))
+        return await self.ask(queue, calls.get_offset(queue, self.group, self.options.namespace))
 
     async def commit(self, queue: Queue, offset: int) -> None:
         """Set the group's offset on the queue: the first one that is not done."""
-        await self._ask(queue, calls.update_offset(queue, self.group, offset, self.options.namespace))
+        await self.ask(queue, calls.update_offset(queue, self.group, offset, self.options.namespace))
 
-    async def _ask(self, queue: Queue, call: Outbound[calls.T]) -> calls.T:
+    async def ask(self, queue: Queue, call: Outbound[calls.T]) -> calls.T:
         attempt = 0
         while True:
             attempt += 1
@@ -169,18 +169,18 @@ class PullConsumer(Client):
                     raise
                 self.session.routes.report_error(queue.topic)
                 await asyncio.sleep(decision.pause_s)
-                queue = await self._current(queue)
+                queue = await self.current(queue)
 
-    async def _current(self, queue: Queue) -> Queue:
+    async def current(self, queue: Queue) -> Queue:
         """Return the queue as the route has it now; as given when it is not in there."""
         for other in (await self.session.route(queue.topic)).readable():
             if (other.broker_name, other.queue_id) == (queue.broker_name, queue.queue_id):
                 return other
         return queue
 
-    async def _endpoint(self, queue: Queue) -> tuple[Endpoint, bool]:
+    async def endpoint(self, queue: Queue) -> tuple[Endpoint, bool]:
         """Return who to ask, and whether that is somebody else than the queue's own broker."""
-        broker_id = self._suggested.get(_key(queue))
+        broker_id = self.suggested.get(key(queue))
         if broker_id is not None:
             try:
                 endpoint = await self.session.broker_endpoint(queue, broker_id)
@@ -189,10 +189,10 @@ class PullConsumer(Client):
                 endpoint = None
             if endpoint is not None:
                 return endpoint, True
-            self._suggested.pop(_key(queue), None)
+            self.suggested.pop(key(queue), None)
         self.session.use(queue.endpoints[0])
         return queue.endpoints[0], False
 
 
-def _key(queue: Queue) -> tuple[str, str, int]:
+def key(queue: Queue) -> tuple[str, str, int]:
     return queue.topic, queue.broker_name, queue.queue_id

@@ -20,7 +20,7 @@ REFETCH_S = 0.2  # a failed send asks for the route again; a thousand of them in
 
 
 @dataclass(slots=True)
-class Entry:
+class CachedRoute:
     """One topic's route; `expires_at` is when it should be fetched again."""
 
     route: Route
@@ -33,40 +33,40 @@ class RouteCache:
 
     def __init__(self, ttl_s: float, *, topics_max: int = TOPICS_MAX) -> None:
         """Start empty."""
-        self._ttl_s = ttl_s
-        self._topics_max = topics_max
-        self._entries: dict[str, Entry] = {}  # the topic asked for last is last
+        self.ttl_s = ttl_s
+        self.topics_max = topics_max
+        self.entries: dict[str, CachedRoute] = {}  # the topic asked for last is last
 
     def get(self, topic: str, now: float) -> Route | None:
         """Return the route, or None when it has to be fetched."""
-        entry = self._entries.get(topic)
+        entry = self.entries.get(topic)
         if entry is None or now >= entry.expires_at:
             return None
-        self._entries[topic] = self._entries.pop(topic)
+        self.entries[topic] = self.entries.pop(topic)
         return entry.route
 
     def stale(self, topic: str) -> Route | None:
         """Return whatever is known, however old: for when the nameserver can't be asked."""
-        entry = self._entries.get(topic)
+        entry = self.entries.get(topic)
         return None if entry is None else entry.route
 
     def put(self, route: Route, now: float) -> None:
         """Keep a route that was just fetched."""
-        self._entries.pop(route.topic, None)
-        while len(self._entries) >= self._topics_max:
-            del self._entries[next(iter(self._entries))]
-        self._entries[route.topic] = Entry(route, now, now + self._ttl_s)
+        self.entries.pop(route.topic, None)
+        while len(self.entries) >= self.topics_max:
+            del self.entries[next(iter(self.entries))]
+        self.entries[route.topic] = CachedRoute(route, now, now + self.ttl_s)
 
     def report_error(self, topic: str) -> None:
         """Take note that the route may be wrong: it is fetched again soon."""
-        entry = self._entries.get(topic)
+        entry = self.entries.get(topic)
         if entry is not None:
             entry.expires_at = min(entry.expires_at, entry.fetched_at + REFETCH_S)
 
     def forget(self, topic: str) -> None:
         """Drop a topic: the nameserver says that there is none."""
-        self._entries.pop(topic, None)
+        self.entries.pop(topic, None)
 
     def endpoints(self) -> set[Endpoint]:
         """Return one endpoint for each broker in any route."""
-        return {endpoint for entry in self._entries.values() for endpoint in entry.route.endpoints()}
+        return {endpoint for entry in self.entries.values() for endpoint in entry.route.endpoints()}

@@ -41,10 +41,10 @@ from whimbrel.errors import (
 )
 from whimbrel.model.cluster import Cluster
 from whimbrel.model.route import Endpoint, Queue, Route, parse_endpoints
-from whimbrel.rpc import admin_calls, calls, commands
-from whimbrel.rpc.calls import Outbound
-from whimbrel.rpc.channel import open_aio_channel
-from whimbrel.rpc.convert import ClientSettings, ServerSettings
+from whimbrel.rpc.api import admin_calls, calls, commands
+from whimbrel.rpc.api.calls import Outbound
+from whimbrel.rpc.api.convert import ClientSettings, ServerSettings
+from whimbrel.rpc.client.channel import open_aio_channel
 
 __all__ = ["Client", "Session", "parse_access_point"]
 
@@ -90,14 +90,14 @@ class Session:
         self.client_id = options.client_id or client_id(self.host_name)
         self.server = ServerSettings()
         self.routes = RouteCache(options.route_ttl_s)
-        self._describe = describe
-        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
-        self._streams: dict[Endpoint, asyncio.Task[None]] = {}
-        self._fetches: dict[str, asyncio.Task[Route]] = {}
-        self._heart: asyncio.Task[None] | None = None
-        self._preferred = 0  # index of the nameserver that answered last
-        self._cluster: tuple[float, Cluster] | None = None
-        self._headers = (
+        self.describe = describe
+        self.channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self.streams: dict[Endpoint, asyncio.Task[None]] = {}
+        self.fetches: dict[str, asyncio.Task[Route]] = {}
+        self.heart: asyncio.Task[None] | None = None
+        self.preferred = 0  # index of the nameserver that answered last
+        self.known_cluster: tuple[float, Cluster] | None = None
+        self.headers = (
             ("x-mq-client-id", self.client_id),
             ("x-mq-language", "PYTHON"),
             ("x-mq-client-version", whimbrel.__version__),
@@ -108,30 +108,28 @@ class Session:
     @property
     def started(self) -> bool:
         """Whether `start` was called and `close` was not."""
-        return self._heart is not None
+        return self.heart is not None
 
     def start(self) -> None:
         """Begin to tell brokers of the client, once it knows any."""
-        if self._heart is None:
-            self._heart = asyncio.create_task(self._beat())
+        if self.heart is None:
+            self.heart = asyncio.create_task(self.beat())
 
     async def close(self) -> None:
         """Tell the brokers that the client goes, and close everything; calls under way fail."""
-        if self._heart is None:
+        if self.heart is None:
             return
-        tasks = [self._heart, *self._streams.values(), *self._fetches.values()]
-        self._heart = None
-        settings = self._describe(self)
+        tasks = [self.heart, *self.streams.values(), *self.fetches.values()]
+        self.heart = None
+        settings = self.describe(self)
         farewell = calls.notify_termination(settings.group, self.options.namespace)
-        await asyncio.gather(
-            *(self._quietly(endpoint, farewell, TERMINATION_S) for endpoint in self._streams)
-        )
+        await asyncio.gather(*(self.quietly(endpoint, farewell, TERMINATION_S) for endpoint in self.streams))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._streams.clear()
-        channels = list(self._channels.values())
-        self._channels.clear()
+        self.streams.clear()
+        channels = list(self.channels.values())
+        self.channels.clear()
         await asyncio.gather(*(channel.close() for channel in channels))
 
     async def call(self, endpoint: Endpoint, call: Outbound[T], timeout_s: float | None = None) -> T:
@@ -142,14 +140,14 @@ class Session:
         """
         timeout = self.options.request_timeout_s if timeout_s is None else timeout_s
         headers = (
-            *self._headers,
+            *self.headers,
             ("x-mq-request-id", str(uuid.uuid4())),
             ("x-mq-date-time", datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")),
         )
         try:
-            return await calls.perform(self._channel(endpoint), call, headers, timeout)
+            return await calls.perform(self.channel(endpoint), call, headers, timeout)
         except (Unavailable, ConnectionClosed) as error:
-            raise Unavailable(f"no answer from {endpoint}: {_plain(str(error))}") from error
+            raise Unavailable(f"no answer from {endpoint}: {plain(str(error))}") from error
         except asyncio.CancelledError:
             # grpcio cancels the calls of a channel that is closed: its broker has left the route.
             task = asyncio.current_task()
@@ -171,16 +169,16 @@ class Session:
         """
         failure: WhimbrelError | None = None
         for step in range(len(self.access)):
-            index = (self._preferred + step) % len(self.access)
+            index = (self.preferred + step) % len(self.access)
             try:
                 answer = await self.call(self.access[index], call)
             except WhimbrelError as error:
                 if isinstance(error, RequestError):
-                    self._preferred = index
+                    self.preferred = index
                     raise
                 failure = failure or error
             else:
-                self._preferred = index
+                self.preferred = index
                 return answer
         assert failure is not None, "an access point has at least one endpoint"
         raise failure
@@ -195,19 +193,19 @@ class Session:
         known = self.routes.get(topic, time.monotonic())
         if known is not None:
             return known
-        fetch = self._fetches.get(topic)
+        fetch = self.fetches.get(topic)
         if fetch is None:
-            fetch = asyncio.create_task(self._fetch(topic))
-            self._fetches[topic] = fetch
-            fetch.add_done_callback(lambda done: self._fetched(topic, done))
+            fetch = asyncio.create_task(self.fetch(topic))
+            self.fetches[topic] = fetch
+            fetch.add_done_callback(lambda done: self.fetched(topic, done))
         return await asyncio.shield(fetch)
 
-    def _fetched(self, topic: str, fetch: asyncio.Task[Route]) -> None:
-        self._fetches.pop(topic, None)
+    def fetched(self, topic: str, fetch: asyncio.Task[Route]) -> None:
+        self.fetches.pop(topic, None)
         if not fetch.cancelled():
             fetch.exception()  # who waited has it; when nobody does any more, it is no news
 
-    async def _fetch(self, topic: str) -> Route:
+    async def fetch(self, topic: str) -> Route:
         policy = self.options.retry
         attempt = 0
         while True:
@@ -235,11 +233,11 @@ class Session:
     async def cluster(self, *, fresh: bool = True) -> Cluster:
         """Return the live brokers; with `fresh` False an answer a few seconds old will do."""
         now = time.monotonic()
-        if not fresh and self._cluster is not None and now - self._cluster[0] < CLUSTER_TTL_S:
-            return self._cluster[1]
-        index = self._preferred % len(self.access)
+        if not fresh and self.known_cluster is not None and now - self.known_cluster[0] < CLUSTER_TTL_S:
+            return self.known_cluster[1]
+        index = self.preferred % len(self.access)
         cluster = await self.ask(admin_calls.describe_cluster(self.access[index].host))
-        self._cluster = (now, cluster)
+        self.known_cluster = (now, cluster)
         return cluster
 
     async def broker_endpoint(self, queue: Queue, broker_id: int) -> Endpoint | None:
@@ -256,62 +254,62 @@ class Session:
 
     def use(self, endpoint: Endpoint) -> None:
         """Take note that a broker is in use: open its Telemetry stream if it has none."""
-        if self._heart is not None and endpoint not in self._streams:
-            self._streams[endpoint] = asyncio.create_task(self._keep_stream(endpoint))
+        if self.heart is not None and endpoint not in self.streams:
+            self.streams[endpoint] = asyncio.create_task(self.keep_stream(endpoint))
 
-    def _channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
-        channel = self._channels.get(endpoint)
+    def channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
+        channel = self.channels.get(endpoint)
         if channel is None:
-            if self._heart is None:
+            if self.heart is None:
                 raise ClientError("the client is not started, or closed already")
-            channel = self._channels[endpoint] = open_aio_channel(
+            channel = self.channels[endpoint] = open_aio_channel(
                 str(endpoint), transport=self.options.transport
             )
         return channel
 
-    async def _quietly(self, endpoint: Endpoint, call: Outbound[None], timeout_s: float) -> None:
+    async def quietly(self, endpoint: Endpoint, call: Outbound[None], timeout_s: float) -> None:
         try:
             await calls.perform(
-                self._channels[endpoint],
+                self.channels[endpoint],
                 call,
-                (*self._headers, ("x-mq-request-id", str(uuid.uuid4()))),
+                (*self.headers, ("x-mq-request-id", str(uuid.uuid4()))),
                 timeout_s,
             )
         except (WhimbrelError, KeyError) as error:
             log.debug("%s %s: %s", call.path, endpoint, error)
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
         while True:
             await asyncio.sleep(self.options.heartbeat_s)
             live = self.routes.endpoints()
-            for endpoint in [endpoint for endpoint in self._streams if endpoint not in live]:
-                await self._leave(endpoint)
-            settings = self._describe(self)
+            for endpoint in [endpoint for endpoint in self.streams if endpoint not in live]:
+                await self.leave(endpoint)
+            settings = self.describe(self)
             beat = calls.heartbeat(settings.client_type, settings.group, self.options.namespace)
             await asyncio.gather(
-                *(self._quietly(endpoint, beat, self.options.request_timeout_s) for endpoint in self._streams)
+                *(self.quietly(endpoint, beat, self.options.request_timeout_s) for endpoint in self.streams)
             )
 
-    async def _leave(self, endpoint: Endpoint) -> None:
-        self._streams.pop(endpoint).cancel()
-        channel = self._channels.get(endpoint)
+    async def leave(self, endpoint: Endpoint) -> None:
+        self.streams.pop(endpoint).cancel()
+        channel = self.channels.get(endpoint)
         if channel is not None and endpoint not in self.access:
-            del self._channels[endpoint]
+            del self.channels[endpoint]
             await channel.close(grace=self.options.request_timeout_s)
 
-    async def _keep_stream(self, endpoint: Endpoint) -> None:
+    async def keep_stream(self, endpoint: Endpoint) -> None:
         while True:
-            stream = commands.TelemetryStream(self._channel(endpoint), self._headers)
+            stream = commands.TelemetryStream(self.channel(endpoint), self.headers)
             try:
-                await stream.write_settings(self._describe(self))
-                await self._listen(stream)
+                await stream.write_settings(self.describe(self))
+                await self.listen(stream)
             except WhimbrelError as error:
                 log.debug("telemetry stream to %s: %s", endpoint, error)
             finally:
                 stream.cancel()
             await asyncio.sleep(REOPEN_S)
 
-    async def _listen(self, stream: commands.TelemetryStream) -> None:
+    async def listen(self, stream: commands.TelemetryStream) -> None:
         while (command := await stream.read()) is not None:
             match command:
                 case commands.Settings(settings):
@@ -321,7 +319,7 @@ class Session:
                 case commands.Reconnect():
                     return
                 case commands.StackTraceWanted(nonce):
-                    await stream.answer_stack_trace(nonce, _stacks())
+                    await stream.answer_stack_trace(nonce, stacks())
                 case commands.VerificationWanted(nonce):
                     await stream.refuse_verification(nonce)
 
@@ -331,9 +329,9 @@ class Client:
 
     def __init__(self, endpoint: str, options: ClientOptions) -> None:
         """Prepare; nothing is sent before `start`."""
-        self.session = Session(endpoint, options, lambda session: self._settings(session))
+        self.session = Session(endpoint, options, lambda session: self.settings(session))
 
-    def _settings(self, session: Session) -> ClientSettings:
+    def settings(self, session: Session) -> ClientSettings:
         raise NotImplementedError
 
     async def start(self) -> None:
@@ -353,7 +351,7 @@ class Client:
     ) -> None:
         await self.close()
 
-    def _common_settings(
+    def common_settings(
         self,
         client_type: str,
         *,
@@ -376,7 +374,7 @@ class Client:
         )
 
 
-def _plain(details: str) -> str:
+def plain(details: str) -> str:
     """Return the telling part of grpcio's text, `failed to connect to all addresses; last error: ...`."""
     lowered = details.lower()
     if "connection refused" in lowered:
@@ -390,7 +388,7 @@ def _plain(details: str) -> str:
     return details.rpartition("last error: ")[2]
 
 
-def _stacks() -> str:
+def stacks() -> str:
     names = {frame_id: frame for frame_id, frame in sys._current_frames().items()}
     return "\n".join(
         f"thread {frame_id}\n{''.join(traceback.format_stack(frame))}" for frame_id, frame in names.items()

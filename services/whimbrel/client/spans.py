@@ -37,82 +37,80 @@ class ClientSpans:
 
     def __init__(self, options: ClientOptions, *, group: str = "") -> None:
         """Prepare; `group` is a consumer's."""
-        self._provider = options.tracer_provider
-        self._namespace = options.namespace
-        self._group = group
-        self._api: Any = None  # the module opentelemetry.trace
-        self._tracer: Any = None
+        self.provider = options.tracer_provider
+        self.namespace = options.namespace
+        self.group = group
+        self.api: Any = None  # the module opentelemetry.trace
+        self.tracer: Any = None
 
-    def _on(self) -> bool:
+    def on(self) -> bool:
         """Tell whether the program may trace."""
-        if self._tracer is None:
-            self._api = sys.modules.get("opentelemetry.trace")
-            if self._api is None:
+        if self.tracer is None:
+            self.api = sys.modules.get("opentelemetry.trace")
+            if self.api is None:
                 return False
-            self._tracer = self._api.get_tracer("whimbrel", whimbrel.__version__, self._provider)
+            self.tracer = self.api.get_tracer("whimbrel", whimbrel.__version__, self.provider)
         return True
 
     @contextlib.contextmanager
     def sending(self, batch: Sequence[Message]) -> Iterator[Sequence[Message]]:
         """Give the messages with their contexts, inside the span of their sending."""
-        if not self._on():
+        if not self.on():
             yield batch
             return
         alone = batch[0] if len(batch) == 1 else None
         if alone is not None and not context_text(alone):
-            span = self._start(SEND, SEND, alone.topic, "PRODUCER", message_attributes(alone), root=False)
+            span = self.start(SEND, SEND, alone.topic, "PRODUCER", message_attributes(alone), root=False)
             batch = [carrying(alone, span)]
         else:
-            batch = [message if context_text(message) else self._created(message) for message in batch]
+            batch = [message if context_text(message) else self.created(message) for message in batch]
             attributes: dict[str, Any] = (
                 message_attributes(alone) if alone is not None else {Attribute.BATCH_COUNT: len(batch)}
             )
-            links = self._links(context_text(message) for message in batch)
-            span = self._start(SEND, SEND, batch[0].topic, "CLIENT", attributes, links=links, root=False)
-        with self._ending(span):
+            links = self.links(context_text(message) for message in batch)
+            span = self.start(SEND, SEND, batch[0].topic, "CLIENT", attributes, links=links, root=False)
+        with self.ending(span):
             yield batch
 
-    def _created(self, message: Message) -> Message:
-        span = self._start(CREATE, CREATE, message.topic, "PRODUCER", message_attributes(message), root=False)
+    def created(self, message: Message) -> Message:
+        span = self.start(CREATE, CREATE, message.topic, "PRODUCER", message_attributes(message), root=False)
         span.end()
         return carrying(message, span)
 
     def received(self, topic: str, messages: Sequence[ReceivedMessage], began_ns: int) -> None:
         """Record a receive that brought messages; `began_ns` is its begin, ns since the epoch."""
-        if not messages or not self._on():
+        if not messages or not self.on():
             return
-        links = self._links(received_context(message) for message in messages)
-        attributes = self._consumed(messages)
-        self._start(RECEIVE, RECEIVE, topic, "CLIENT", attributes, links=links, began_ns=began_ns).end()
+        links = self.links(received_context(message) for message in messages)
+        attributes = self.consumed(messages)
+        self.start(RECEIVE, RECEIVE, topic, "CLIENT", attributes, links=links, began_ns=began_ns).end()
 
     @contextlib.contextmanager
     def processing(self, message: ReceivedMessage) -> Iterator[None]:
         """Run a handler inside a span that is the current one."""
-        if not self._on():
+        if not self.on():
             yield
             return
-        links = self._links([received_context(message)])
-        span = self._start(
-            PROCESS, PROCESS, message.topic, "CONSUMER", self._consumed([message]), links=links
-        )
-        with self._api.use_span(span, record_exception=False, set_status_on_exception=False):
-            with self._ending(span):
+        links = self.links([received_context(message)])
+        span = self.start(PROCESS, PROCESS, message.topic, "CONSUMER", self.consumed([message]), links=links)
+        with self.api.use_span(span, record_exception=False, set_status_on_exception=False):
+            with self.ending(span):
                 yield
 
     @contextlib.contextmanager
     def settling(self, messages: Sequence[ReceivedMessage], *, acknowledge: bool = True) -> Iterator[None]:
         """Run the call that settles messages of one topic inside a span."""
-        if not self._on():
+        if not self.on():
             yield
             return
-        links = self._links(received_context(message) for message in messages)
+        links = self.links(received_context(message) for message in messages)
         name = ACK if acknowledge else CHANGE_INVISIBLE
-        attributes = self._consumed(messages)
-        with self._ending(self._start(name, SETTLE, messages[0].topic, "CLIENT", attributes, links=links)):
+        attributes = self.consumed(messages)
+        with self.ending(self.start(name, SETTLE, messages[0].topic, "CLIENT", attributes, links=links)):
             yield
 
-    def _consumed(self, messages: Sequence[ReceivedMessage]) -> dict[str, Any]:
-        attributes: dict[str, Any] = {Attribute.GROUP: self._group}
+    def consumed(self, messages: Sequence[ReceivedMessage]) -> dict[str, Any]:
+        attributes: dict[str, Any] = {Attribute.GROUP: self.group}
         if len(messages) > 1:
             return attributes | {Attribute.BATCH_COUNT: len(messages)}
         message = messages[0]
@@ -121,16 +119,16 @@ class ClientSpans:
         attributes[Attribute.BROKER] = message.queue.broker_name
         return attributes
 
-    def _links(self, contexts: Any) -> list[Any]:
+    def links(self, contexts: Any) -> list[Any]:
         parsed = (parse_context(text) for text in contexts if text)
-        return [self._link(context) for context in parsed if context is not None]
+        return [self.link(context) for context in parsed if context is not None]
 
-    def _link(self, context: TraceContext) -> Any:
-        api = self._api
+    def link(self, context: TraceContext) -> Any:
+        api = self.api
         flags = api.TraceFlags(int(context.sampled))
         return api.Link(api.SpanContext(context.trace_id, context.span_id, is_remote=True, trace_flags=flags))
 
-    def _start(
+    def start(
         self,
         operation: str,
         kind_of_operation: str,
@@ -142,16 +140,16 @@ class ClientSpans:
         began_ns: int | None = None,
         root: bool = True,
     ) -> Any:
-        api = self._api
+        api = self.api
         attributes |= {
             Attribute.SYSTEM: "rocketmq",
             Attribute.OPERATION: operation,
             Attribute.OPERATION_TYPE: kind_of_operation,
             Attribute.TOPIC: topic,
         }
-        if self._namespace:
-            attributes[Attribute.NAMESPACE] = self._namespace
-        return self._tracer.start_span(
+        if self.namespace:
+            attributes[Attribute.NAMESPACE] = self.namespace
+        return self.tracer.start_span(
             f"{operation} {topic}",
             # A context without a span makes a new trace; None continues the current one.
             api.set_span_in_context(api.INVALID_SPAN) if root else None,
@@ -162,12 +160,12 @@ class ClientSpans:
         )
 
     @contextlib.contextmanager
-    def _ending(self, span: Any) -> Iterator[None]:
+    def ending(self, span: Any) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
             span.set_attribute(Attribute.ERROR, getattr(error, "reason", type(error).__name__))
-            span.set_status(self._api.Status(self._api.StatusCode.ERROR, str(error)))
+            span.set_status(self.api.Status(self.api.StatusCode.ERROR, str(error)))
             raise
         finally:
             span.end()

@@ -33,18 +33,18 @@ __all__ = ["Admin", "Consumer", "Producer", "PullConsumer"]
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
-_loop: tuple[int, asyncio.AbstractEventLoop] | None = None  # the process that made it, and the loop
+lock = threading.Lock()
+shared_loop: tuple[int, asyncio.AbstractEventLoop] | None = None  # the process that made it, and the loop
 
 
-def _shared_loop() -> asyncio.AbstractEventLoop:
-    global _loop
-    with _lock:
-        if _loop is None or _loop[0] != os.getpid():
+def running_loop() -> asyncio.AbstractEventLoop:
+    global shared_loop
+    with lock:
+        if shared_loop is None or shared_loop[0] != os.getpid():
             loop = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="whimbrel-client", daemon=True).start()
-            _loop = (os.getpid(), loop)
-        return _loop[1]
+            shared_loop = (os.getpid(), loop)
+        return shared_loop[1]
 
 
 class Blocking:
@@ -52,16 +52,16 @@ class Blocking:
 
     def __init__(self, client: Client) -> None:
         """Wrap a client that was not started."""
-        self._client = client
-        self._process = os.getpid()
+        self.client = client
+        self.process = os.getpid()
 
     def start(self) -> None:
         """Make the client usable; sends nothing yet."""
-        self._wait(self._client.start())
+        self.wait(self.client.start())
 
     def close(self) -> None:
         """Tell the brokers and close the connections."""
-        self._wait(self._client.close())
+        self.wait(self.client.close())
 
     def __enter__(self) -> Self:
         self.start()
@@ -72,11 +72,11 @@ class Blocking:
     ) -> None:
         self.close()
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._process != os.getpid():
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.process != os.getpid():
             work.close()
             raise ClientError("this client was made before the process forked; make one in the child")
-        future = asyncio.run_coroutine_threadsafe(work, _shared_loop())
+        future = asyncio.run_coroutine_threadsafe(work, running_loop())
         try:
             return future.result()
         except BaseException:
@@ -91,23 +91,23 @@ class Producer(Blocking):
         self, endpoint: str, *, topics: Sequence[str] = (), options: ProducerOptions | None = None
     ) -> None:
         """See `whimbrel.client.Producer`."""
-        self._producer = producer.Producer(endpoint, topics=topics, options=options)
-        super().__init__(self._producer)
+        self.producer = producer.Producer(endpoint, topics=topics, options=options)
+        super().__init__(self.producer)
 
     @property
     def oneway_failed(self) -> int:
         """One-way sends that were given up."""
-        return self._producer.oneway_failed
+        return self.producer.oneway_failed
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of a topic that may be written."""
-        return self._wait(self._producer.queues(topic))
+        return self.wait(self.producer.queues(topic))
 
     def send(
         self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
     ) -> SendReceipt:
         """Send one message and wait for the broker's answer."""
-        return self._wait(self._producer.send(message, queue=queue, selector=selector))
+        return self.wait(self.producer.send(message, queue=queue, selector=selector))
 
     def send_batch(
         self,
@@ -117,7 +117,7 @@ class Producer(Blocking):
         selector: QueueSelector | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic in one request."""
-        return self._wait(self._producer.send_batch(messages, queue=queue, selector=selector))
+        return self.wait(self.producer.send_batch(messages, queue=queue, selector=selector))
 
     def send_oneway(
         self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
@@ -125,13 +125,13 @@ class Producer(Blocking):
         """Send one message in the background; raises Throttled when too many are under way."""
 
         async def hand_over() -> None:
-            self._producer.send_oneway(message, queue=queue, selector=selector)
+            self.producer.send_oneway(message, queue=queue, selector=selector)
 
-        self._wait(hand_over())
+        self.wait(hand_over())
 
     def flush(self) -> None:
         """Wait until no one-way send is under way."""
-        self._wait(self._producer.flush())
+        self.wait(self.producer.flush())
 
 
 class Consumer(Blocking):
@@ -146,30 +146,30 @@ class Consumer(Blocking):
         options: ConsumerOptions | None = None,
     ) -> None:
         """See `whimbrel.client.Consumer`."""
-        self._consumer = consumer.Consumer(endpoint, group, subscriptions, options=options)
-        super().__init__(self._consumer)
+        self.consumer = consumer.Consumer(endpoint, group, subscriptions, options=options)
+        super().__init__(self.consumer)
 
     def receive(
         self, count: int = 32, *, wait_s: float | None = None, invisible_s: float | None = None
     ) -> list[ReceivedMessage]:
         """Take up to `count` messages; none after the waiting time."""
-        return self._wait(self._consumer.receive(count, wait_s=wait_s, invisible_s=invisible_s))
+        return self.wait(self.consumer.receive(count, wait_s=wait_s, invisible_s=invisible_s))
 
     def ack(self, message: ReceivedMessage) -> None:
         """Tell that a message is done."""
-        self._wait(self._consumer.ack(message))
+        self.wait(self.consumer.ack(message))
 
     def ack_all(self, messages: Sequence[ReceivedMessage]) -> list[WhimbrelError | None]:
         """Acknowledge many; None or the error for each."""
-        return self._wait(self._consumer.ack_all(messages))
+        return self.wait(self.consumer.ack_all(messages))
 
     def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
         """Let a message be delivered again after `invisible_s`."""
-        return self._wait(self._consumer.change_invisible(message, invisible_s))
+        return self.wait(self.consumer.change_invisible(message, invisible_s))
 
     def run(self, handler: Callable[[ReceivedMessage], None]) -> None:
         """Consume until interrupted; handlers run in threads, `options.concurrency` at a time."""
-        self._wait(self._consumer.run(handler))
+        self.wait(self.consumer.run(handler))
 
 
 class PullConsumer(Blocking):
@@ -177,12 +177,12 @@ class PullConsumer(Blocking):
 
     def __init__(self, endpoint: str, group: str, *, options: ConsumerOptions | None = None) -> None:
         """See `whimbrel.client.PullConsumer`."""
-        self._reader = pull.PullConsumer(endpoint, group, options=options)
-        super().__init__(self._reader)
+        self.reader = pull.PullConsumer(endpoint, group, options=options)
+        super().__init__(self.reader)
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
         """Return the queues of a topic that may be read."""
-        return self._wait(self._reader.queues(topic))
+        return self.wait(self.reader.queues(topic))
 
     def pull(
         self,
@@ -195,33 +195,33 @@ class PullConsumer(Blocking):
         follow: bool = True,
     ) -> PullResult:
         """Read from an offset on, once."""
-        return self._wait(
-            self._reader.pull(queue, offset, count=count, wait_s=wait_s, expression=expression, follow=follow)
+        return self.wait(
+            self.reader.pull(queue, offset, count=count, wait_s=wait_s, expression=expression, follow=follow)
         )
 
     def stream(
         self, queue: Queue, offset: int, *, count: int = 32, expression: str = "*", until: int | None = None
     ) -> Iterator[ReceivedMessage]:
         """Yield the messages of a queue from an offset on, for ever or up to the offset `until`."""
-        source = self._reader.stream(queue, offset, count=count, expression=expression, until=until)
+        source = self.reader.stream(queue, offset, count=count, expression=expression, until=until)
 
         async def step() -> ReceivedMessage | None:
             return await anext(source, None)
 
-        while (message := self._wait(step())) is not None:
+        while (message := self.wait(step())) is not None:
             yield message
 
     def offset(self, queue: Queue, at: str | float) -> int:
         """Return the offset at `earliest`, `latest` or a time."""
-        return self._wait(self._reader.offset(queue, at))
+        return self.wait(self.reader.offset(queue, at))
 
     def committed(self, queue: Queue) -> int | None:
         """Return the group's offset on the queue, None when it has none."""
-        return self._wait(self._reader.committed(queue))
+        return self.wait(self.reader.committed(queue))
 
     def commit(self, queue: Queue, offset: int) -> None:
         """Set the group's offset on the queue."""
-        self._wait(self._reader.commit(queue, offset))
+        self.wait(self.reader.commit(queue, offset))
 
 
 class Admin(Blocking):
@@ -229,18 +229,18 @@ class Admin(Blocking):
 
     def __init__(self, endpoint: str, *, options: ClientOptions | None = None) -> None:
         """See `whimbrel.client.Admin`."""
-        self._admin = admin.Admin(endpoint, options=options)
-        super().__init__(self._admin)
+        self.admin = admin.Admin(endpoint, options=options)
+        super().__init__(self.admin)
 
     def cluster(self) -> Cluster:
         """Return the brokers that live."""
-        return self._wait(self._admin.cluster())
+        return self.wait(self.admin.cluster())
 
     def create_topic(
         self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0
     ) -> TopicConfig:
         """Create a topic on every master."""
-        return self._wait(self._admin.create_topic(name, message_type=message_type, queues=queues))
+        return self.wait(self.admin.create_topic(name, message_type=message_type, queues=queues))
 
     def update_topic(
         self,
@@ -253,8 +253,8 @@ class Admin(Blocking):
         message_type: MessageType | None = None,
     ) -> TopicConfig:
         """Change what is given, on every master."""
-        return self._wait(
-            self._admin.update_topic(
+        return self.wait(
+            self.admin.update_topic(
                 name,
                 queues=queues,
                 read_queues=read_queues,
@@ -266,19 +266,19 @@ class Admin(Blocking):
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic and its messages."""
-        self._wait(self._admin.delete_topic(name))
+        self.wait(self.admin.delete_topic(name))
 
     def topics(self, *, include_system: bool = False) -> list[TopicConfig]:
         """Return all topics by name."""
-        return self._wait(self._admin.topics(include_system=include_system))
+        return self.wait(self.admin.topics(include_system=include_system))
 
     def describe_topic(self, name: str) -> list[TopicDescription]:
         """Return the topic as each master holds it."""
-        return self._wait(self._admin.describe_topic(name))
+        return self.wait(self.admin.describe_topic(name))
 
     def create_group(self, name: str, *, fifo: bool = False, max_attempts: int = 0) -> GroupConfig:
         """Create a consumer group on every master."""
-        return self._wait(self._admin.create_group(name, fifo=fifo, max_attempts=max_attempts))
+        return self.wait(self.admin.create_group(name, fifo=fifo, max_attempts=max_attempts))
 
     def update_group(
         self,
@@ -289,30 +289,30 @@ class Admin(Blocking):
         consume_enabled: bool | None = None,
     ) -> GroupConfig:
         """Change what is given, on every master."""
-        return self._wait(
-            self._admin.update_group(
+        return self.wait(
+            self.admin.update_group(
                 name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
             )
         )
 
     def delete_group(self, name: str) -> None:
         """Remove a group, its offsets and leases."""
-        self._wait(self._admin.delete_group(name))
+        self.wait(self.admin.delete_group(name))
 
     def groups(self) -> list[GroupConfig]:
         """Return all groups by name."""
-        return self._wait(self._admin.groups())
+        return self.wait(self.admin.groups())
 
     def describe_group(self, name: str) -> list[GroupDescription]:
         """Return the group as each master holds it."""
-        return self._wait(self._admin.describe_group(name))
+        return self.wait(self.admin.describe_group(name))
 
     def reset_offsets(
         self, group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
     ) -> dict[str, tuple[GroupProgress, ...]]:
         """Move a group on a topic; return its progress by broker."""
-        return self._wait(self._admin.reset_offsets(group, topic, to=to, queue_id=queue_id))
+        return self.wait(self.admin.reset_offsets(group, topic, to=to, queue_id=queue_id))
 
     def replication(self) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
         """Return each live broker's view of its log, or why it could not be asked."""
-        return self._wait(self._admin.replication())
+        return self.wait(self.admin.replication())

@@ -89,7 +89,7 @@ RESERVED_PROPERTY_KEYS = frozenset(
 )
 
 CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f]")
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_system_topic(name: str) -> bool:
@@ -105,7 +105,7 @@ def check_topic(name: str, *, system_allowed: bool = False) -> None:
         raise IllegalTopic(
             f"the topic name has {len(name)} characters; at most {TOPIC_CHARS_MAX} are allowed"
         )
-    if _NAME.fullmatch(name) is None:
+    if NAME.fullmatch(name) is None:
         raise IllegalTopic(f"topic name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
     if not system_allowed and is_system_topic(name):
         raise IllegalTopic(f"{name} is a system topic")
@@ -119,7 +119,7 @@ def check_group(name: str) -> None:
         raise IllegalGroup(
             f"the group name has {len(name)} characters; at most {GROUP_CHARS_MAX} are allowed"
         )
-    if _NAME.fullmatch(name) is None:
+    if NAME.fullmatch(name) is None:
         raise IllegalGroup(f"group name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise IllegalGroup(f"{name} is a system group")

@@ -169,7 +169,7 @@ class TopicConfig:
 
 
 # Fields of a group's bean that we do not use, as a new group has them.
-_GROUP_REST: Mapping[str, Any] = {
+GROUP_REST: Mapping[str, Any] = {
     "attributes": {},
     "consumeBroadcastEnable": True,
     "consumeFromMinEnable": True,
@@ -198,7 +198,7 @@ class GroupConfig:
     retry_queues: int = 1
     broker_id: int = 0
     slow_broker_id: int = 1
-    rest: Mapping[str, Any] = field(default_factory=lambda: _GROUP_REST)
+    rest: Mapping[str, Any] = field(default_factory=lambda: GROUP_REST)
 
     @property
     def max_attempts(self) -> int:
@@ -239,5 +239,5 @@ class GroupConfig:
             retry_queues=int(bean.get("retryQueueNums", 1)),
             broker_id=int(bean.get("brokerId", 0)),
             slow_broker_id=int(bean.get("whichBrokerWhenConsumeSlowly", 1)),
-            rest={**_GROUP_REST, **{key: value for key, value in bean.items() if key not in known}},
+            rest={**GROUP_REST, **{key: value for key, value in bean.items() if key not in known}},
         )

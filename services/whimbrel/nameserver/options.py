@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from whimbrel.config import option
-from whimbrel.rpc import serving
+from whimbrel.rpc.server import serving
 
 __all__ = ["NameserverOptions"]
 

@@ -22,7 +22,7 @@ from whimbrel.nameserver.addresses import (
 from whimbrel.nameserver.registry import Broker, Registry, Session, TopicQueues, Update
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
-from whimbrel.rpc.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
 
 __all__ = ["RegistryService"]
 

@@ -17,7 +17,8 @@ from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.answers import (
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.responses import (
     ACCEPTED,
     CLIENT_PEER,
     OK,
@@ -27,8 +28,7 @@ from whimbrel.rpc.answers import (
     namespace_of,
     permission_of,
 )
-from whimbrel.rpc.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
-from whimbrel.rpc.settings import settings_answer, settings_for
+from whimbrel.rpc.server.settings import settings_answer, settings_for
 
 __all__ = ["RoutesService"]
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.errors import IllegalOffset, PeerError, StoreError
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
-from whimbrel.replicator.link import Link, Sending
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.slave_connection import Sending, SlaveConnection
 from whimbrel.replicator.sockets import advertised_host, listen, named, tune
 from whimbrel.store.commitlog import LogReader
-from whimbrel.store.watermark import SLAVES_MAX
+from whimbrel.store.shared_page import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Feeder:
         self.root = Path(options.store)
         self.listener = listen(options.host, options.port)
         self.port: int = self.listener.getsockname()[1]
-        self.links: dict[int, Link] = {}  # by slot
+        self.links: dict[int, SlaveConnection] = {}  # by slot
         self.log: LogReader | None = None
         self.epoch = self.begin = self.end = 0
         self.acks_moved = False
@@ -158,14 +158,14 @@ class Feeder:
             heartbeat_s=self.options.heartbeat_ms / 1000,
             silence_s=self.options.housekeeping_ms / 1000,
         )
-        link = self.links[slot] = Link(sock, peer, slot, core)
+        link = self.links[slot] = SlaveConnection(sock, peer, slot, core)
         self.page.set_slave(slot, peer, time.time_ns() // 1_000_000)
         self.loop.watch(sock, selectors.EVENT_READ, lambda mask: self.ready(link, mask))
         if self.traces is not None:
             self.traces.connected(link)
         logger.info("slave %s connected, slot %d", peer, slot)
 
-    def ready(self, link: Link, mask: int) -> None:
+    def ready(self, link: SlaveConnection, mask: int) -> None:
         """A slave has reported, left, or takes more."""
         if mask & selectors.EVENT_WRITE:
             self.set_blocked(link, blocked=False)
@@ -232,13 +232,13 @@ class Feeder:
             self.page.trouble = ""
         return busy
 
-    def set_blocked(self, link: Link, *, blocked: bool) -> None:
+    def set_blocked(self, link: SlaveConnection, *, blocked: bool) -> None:
         """Wait for a socket to take more, or no longer."""
         link.blocked = blocked
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
         self.loop.watch(link.sock, events, lambda mask: self.ready(link, mask))
 
-    def refuse(self, link: Link, error: OutOfRange) -> None:
+    def refuse(self, link: SlaveConnection, error: OutOfRange) -> None:
         """Turn away a slave whose log is not a part of ours, and tell people why."""
         now = time.monotonic()
         host = link.peer.rpartition(":")[0]

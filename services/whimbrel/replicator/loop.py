@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from whimbrel.store.watermark import WatermarkPage
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import WAKE_POLL_S, Doorbell
 
 __all__ = ["Loop"]
@@ -29,7 +29,7 @@ class Loop:
     """
 
     def __init__(self, root: Path) -> None:
-        self.page = WatermarkPage.open(root)
+        self.page = SharedPage.open(root)
         self.bell = Doorbell(root, "replicator")
         self.selector = selectors.DefaultSelector()
         self.inner, self.outer = socket.socketpair()

@@ -13,7 +13,7 @@ from whimbrel.metrics import SECONDS, Family, Histogram, Labels, Number, Trail, 
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.store.watermark import WatermarkPage
+from whimbrel.store.shared_page import SharedPage
 
 if TYPE_CHECKING:
     from whimbrel.exposition import Exposition
@@ -162,7 +162,7 @@ def follower_families(follower: Follower, flushes: Histogram) -> list[Family]:
     ]
 
 
-def broker_alive(page: WatermarkPage) -> Family:
+def broker_alive(page: SharedPage) -> Family:
     """Return the metric that tells of the broker beside."""
     return Family(
         name="whimbrel_broker_alive",

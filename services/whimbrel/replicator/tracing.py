@@ -19,10 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from whimbrel.model.trace import TracedRecord
-from whimbrel.replicator.link import Link
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.slave_connection import SlaveConnection
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.traced import ContextScanner
-from whimbrel.store.watermark import WatermarkPage
 from whimbrel.telemetry import ACKNOWLEDGE, FRAME, REPLICATOR_SERVICE, SLAVE_APPEND, TRANSFER, Attribute
 from whimbrel.tracing import identity, open_tracer
 
@@ -39,7 +39,7 @@ Read = Callable[[int, int], bytes]
 class Traces:
     """What both ends share: the tracer, and which broker this is beside."""
 
-    def __init__(self, options: ReplicatorOptions, page: WatermarkPage) -> None:
+    def __init__(self, options: ReplicatorOptions, page: SharedPage) -> None:
         self.page = page
         self.tracer = open_tracer(options.trace_to, REPLICATOR_SERVICE, {Attribute.ROLE: options.role})
         self.close = self.tracer.close
@@ -59,10 +59,10 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameSpan:
     """A frame that has been handed to a socket."""
 
-    link: Link
+    link: SlaveConnection
     offset: int
     size: int
     began_ns: int
@@ -91,12 +91,12 @@ class Connection:
 class FeederTraces(Traces):
     """The master's side."""
 
-    def __init__(self, options: ReplicatorOptions, page: WatermarkPage) -> None:
+    def __init__(self, options: ReplicatorOptions, page: SharedPage) -> None:
         super().__init__(options, page)
         self.scanner: ContextScanner | None = None
         self.recent: deque[Recent] = deque(maxlen=RECENT_MAX)
-        self.frames: list[Frame] = []
-        self.connections: dict[Link, Connection] = {}
+        self.frames: list[FrameSpan] = []
+        self.connections: dict[SlaveConnection, Connection] = {}
         self.numbers = 0
 
     def recovered(self, read: Read, end: int, file_size: int) -> None:
@@ -104,20 +104,20 @@ class FeederTraces(Traces):
         self.scanner = ContextScanner(read, end, file_size)
         self.recent.clear()
 
-    def connected(self, link: Link) -> None:
+    def connected(self, link: SlaveConnection) -> None:
         """Follow a new connection."""
         self.numbers += 1
         self.connections[link] = Connection(self.numbers, link.peer)
         link.on_frame = lambda offset, size, began_ns: self.sent(link, offset, size, began_ns)
 
-    def gone(self, link: Link) -> None:
+    def gone(self, link: SlaveConnection) -> None:
         """Forget a connection."""
         self.connections.pop(link, None)
 
-    def sent(self, link: Link, offset: int, size: int, began_ns: int) -> None:
+    def sent(self, link: SlaveConnection, offset: int, size: int, began_ns: int) -> None:
         """Note a frame that has been sent; spans follow at the end of the turn."""
         if len(self.frames) < FRAMES_MAX:
-            self.frames.append(Frame(link, offset, size, began_ns, time.time_ns()))
+            self.frames.append(FrameSpan(link, offset, size, began_ns, time.time_ns()))
 
     def end_turn(self, end: int) -> None:
         """Look through what is new in the log, then tell of the frames that held any of it."""
@@ -129,7 +129,7 @@ class FeederTraces(Traces):
                 for frame in frames:
                     self.tell(frame)
 
-    def tell(self, frame: Frame) -> None:
+    def tell(self, frame: FrameSpan) -> None:
         """Record the spans of one frame."""
         connection = self.connections.get(frame.link)
         end = frame.offset + frame.size
@@ -167,7 +167,7 @@ class FeederTraces(Traces):
             links=[each.record.context for each in inside[:FRAME_LINKS_MAX]],
         )
 
-    def acknowledged(self, link: Link, offset: int) -> None:
+    def acknowledged(self, link: SlaveConnection, offset: int) -> None:
         """Record what a report covers."""
         connection = self.connections.get(link)
         if connection is None:
@@ -188,7 +188,7 @@ class FollowerTraces(Traces):
     """The slave's side."""
 
     def __init__(
-        self, options: ReplicatorOptions, page: WatermarkPage, read: Read, end: int, file_size: int
+        self, options: ReplicatorOptions, page: SharedPage, read: Read, end: int, file_size: int
     ) -> None:
         super().__init__(options, page)
         self.scanner = ContextScanner(read, end, file_size)

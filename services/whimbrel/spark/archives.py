@@ -29,12 +29,12 @@ import pyarrow.parquet as pq
 from whimbrel.errors import CorruptRecord
 from whimbrel.model.names import is_system_topic
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
-from whimbrel.spark.archiving.manifests import Entry
+from whimbrel.spark.archiving.manifests import ManifestEntry
 from whimbrel.spark.archiving.properties import filled
-from whimbrel.spark.narrowing import ALL, Narrow, Range
 from whimbrel.spark.offsets import Key
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import DataLoss, Extent, Piece
+from whimbrel.spark.push_down import ALL, Narrow, Range
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
 from whimbrel.store.columns.bodies import COMPRESSED, inflate
 from whimbrel.store.columns.schema import HEADER, LOG_APPEND_TIME
@@ -94,7 +94,7 @@ class ArchiveView:
 
     root: Path
     extents: dict[Key, Extent]
-    entries: tuple[Entry, ...]
+    entries: tuple[ManifestEntry, ...]
 
     @classmethod
     def of(cls, options: SourceOptions) -> "ArchiveView":
@@ -115,7 +115,7 @@ class ArchiveView:
         return cls.made(folder.root, folder.entries(), options)
 
     @classmethod
-    def made(cls, root: Path, entries: Sequence[Entry], options: SourceOptions) -> "ArchiveView":
+    def made(cls, root: Path, entries: Sequence[ManifestEntry], options: SourceOptions) -> "ArchiveView":
         """Choose what is read."""
         subscription = options.subscription
         extents: dict[Key, Extent] = {}
@@ -166,7 +166,7 @@ class ArchiveView:
 
 
 def plan_tasks(
-    entries: Sequence[Entry],
+    entries: Sequence[ManifestEntry],
     pieces: Sequence[Piece],
     *,
     task_bytes: int,
@@ -194,7 +194,7 @@ def plan_tasks(
     ]
 
 
-def part_of(entry: Entry, ranges: Mapping[Key, tuple[int, int]]) -> Part | None:
+def part_of(entry: ManifestEntry, ranges: Mapping[Key, tuple[int, int]]) -> Part | None:
     """Return what of a file lies within ranges of queues; None for nothing."""
     wanted = {}
     whole = True

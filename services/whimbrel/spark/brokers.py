@@ -17,10 +17,10 @@ from typing import Literal, TypeVar
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.cluster import BrokerStatus
 from whimbrel.model.route import Endpoint, Queue
-from whimbrel.rpc import admin_calls, bulk_calls
-from whimbrel.rpc.bulk_calls import BrokerQueues, TopicQueues
-from whimbrel.rpc.calls import perform_blocking, query_offset
-from whimbrel.rpc.channel import open_channel
+from whimbrel.rpc.api import admin_calls, bulk_calls
+from whimbrel.rpc.api.bulk_calls import BrokerQueues, TopicQueues
+from whimbrel.rpc.api.calls import perform_blocking, query_offset
+from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions, parse
 from whimbrel.spark.planning import Extent

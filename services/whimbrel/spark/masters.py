@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from whimbrel.errors import TopicNotFound, WhimbrelError
-from whimbrel.rpc import admin_calls
-from whimbrel.rpc.calls import perform_blocking
-from whimbrel.rpc.channel import open_channel
+from whimbrel.rpc.api import admin_calls
+from whimbrel.rpc.api.calls import perform_blocking
+from whimbrel.rpc.client.channel import open_channel
 
 __all__ = ["Masters", "NoTarget", "target_broker"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-from whimbrel.spark.narrowing import ALL, Range
 from whimbrel.spark.offsets import EARLIEST, LATEST, Positions, from_option
+from whimbrel.spark.push_down import ALL, Range
 
 __all__ = ["OptionError", "SourceOptions", "Subscription", "parse"]
 

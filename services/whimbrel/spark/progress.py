@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from whimbrel.errors import WhimbrelError
-from whimbrel.rpc.calls import perform_blocking, update_offset
-from whimbrel.rpc.channel import open_channel
+from whimbrel.rpc.api.calls import perform_blocking, update_offset
+from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.brokers import HEADERS, Brokers, queue_of
 from whimbrel.spark.offsets import Positions, from_checkpoint
 

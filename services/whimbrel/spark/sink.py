@@ -28,7 +28,7 @@ from whimbrel.model.message import Message
 from whimbrel.model.names import PROPERTIES_COUNT_MAX, check_key, check_property, check_tag, check_topic
 from whimbrel.model.route import Queue
 from whimbrel.spark.options import OptionError
-from whimbrel.spark.restoring import Target, restore
+from whimbrel.spark.replaying import Target, restore
 from whimbrel.spark.sink_options import ID_PROPERTY, SinkOptions, check_columns, parse_sink
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ import grpc
 
 from whimbrel.errors import GroupNotFound, WhimbrelError
 from whimbrel.model.cluster import BrokerStatus
-from whimbrel.rpc import admin_calls
-from whimbrel.rpc.calls import perform_blocking
-from whimbrel.rpc.channel import open_channel
+from whimbrel.rpc.api import admin_calls
+from whimbrel.rpc.api.calls import perform_blocking
+from whimbrel.rpc.client.channel import open_channel
 
 __all__ = ["VERSION", "Cluster", "QueueLag", "Snapshot", "record", "save"]
 

@@ -40,7 +40,6 @@ from pyspark.sql.types import StructType
 
 from whimbrel.spark.archives import ArchiveTask, ArchiveView, read_archive_task
 from whimbrel.spark.brokers import Brokers, Seen
-from whimbrel.spark.narrowing import ALL, EVERYTHING, Range, narrowed, push, within
 from whimbrel.spark.offsets import Key, Positions, from_checkpoint, to_checkpoint
 from whimbrel.spark.options import OptionError, SourceOptions, parse
 from whimbrel.spark.planning import (
@@ -55,6 +54,7 @@ from whimbrel.spark.planning import (
     starting_at,
 )
 from whimbrel.spark.progress import Reporter, carrying
+from whimbrel.spark.push_down import ALL, EVERYTHING, Range, narrowed, push, within
 from whimbrel.spark.sink import batch_writer, stream_writer
 from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
 from whimbrel.spark.tasks import Task, gathered, read_task

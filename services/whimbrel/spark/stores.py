@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from whimbrel.errors import IllegalOffset, StoreError
 from whimbrel.model.names import is_system_topic
-from whimbrel.spark.narrowing import ALL, EVERYTHING, Narrow, Range, within
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import DataLoss, Extent, Piece
+from whimbrel.spark.push_down import ALL, EVERYTHING, Narrow, Range, within
+from whimbrel.store.bulk_source import confirmed_end
 from whimbrel.store.codec import FILLER_SIZE
 from whimbrel.store.columns import Decoder, Records, Scan, Selection, Topics
-from whimbrel.store.raw import confirmed_end
 from whimbrel.store.recovery import first_store_time
 from whimbrel.store.segments import Segments
 from whimbrel.store.view import LogView, page_cells

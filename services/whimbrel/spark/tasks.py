@@ -22,7 +22,7 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.rpc.bulk_calls import RecordFrame, open_bulk_channel, read_records, stream_blocking
+from whimbrel.rpc.api.bulk_calls import RecordFrame, open_bulk_channel, read_records, stream_blocking
 from whimbrel.spark.brokers import Brokers, Groups, NoBroker
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import DataLoss, Piece

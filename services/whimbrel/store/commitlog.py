@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whimbrel.errors import IllegalOffset, MessageTooLarge, NotRecovered, NotWritable, StoreError, StoreFull
-from whimbrel.store.ahead import RESIDENT_BEHIND_BYTES, Ahead
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.codec import BLANK, BLANK_MAGIC, BLANK_SIZE_MIN
 from whimbrel.store.flush import Flusher
 from whimbrel.store.locking import StoreLock
-from whimbrel.store.marks import CHECK_BYTES, LogMark
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, sync_directory, zero
+from whimbrel.store.preallocation import RESIDENT_BEHIND_BYTES, Preallocator
 from whimbrel.store.recovery import LogState, first_store_time, recover_log, stands_record
+from whimbrel.store.recovery_marks import CHECK_BYTES, LogMark
 from whimbrel.store.retention import DiskUse, expired_segments
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.segments import Segments
-from whimbrel.store.watermark import WatermarkPage
+from whimbrel.store.shared_page import SharedPage
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -75,7 +75,7 @@ class LogWriter:
         self.segments = segments
         self.file_size = segments.file_size
         self.mark_reader = Segments(segments.directory, segments.file_size)  # the flush thread's own
-        self.page = WatermarkPage.open(root)
+        self.page = SharedPage.open(root)
         self.begin = self.end = self.flushed = self.limit = self.base = 0
         self.segment: Segment | None = None
         self.sealed: list[Segment] = []  # left by the writer, not flushed yet
@@ -98,7 +98,7 @@ class LogWriter:
         window = options.prefault_bytes
         if options.flush == "sync":
             window = min(window, SYNC_PREFAULT_BYTES_MAX)
-        self.ahead = Ahead(window, self.create_segment)
+        self.ahead = Preallocator(window, self.create_segment)
         self.flusher = Flusher(self.flush, options.flush_interval_ms / 1000)
 
     @classmethod
@@ -513,12 +513,12 @@ class LogReader:
         page: where the marks come from; `begin` and `written` are looked at in every call.
     """
 
-    def __init__(self, root: Path, page: WatermarkPage, file_size: int) -> None:
+    def __init__(self, root: Path, page: SharedPage, file_size: int) -> None:
         self.root, self.page, self.file_size = root, page, file_size
         self.segments = Segments(root / "commitlog", file_size)
 
     @classmethod
-    def open(cls, root: Path, file_size: int = 0, *, page: WatermarkPage | None = None) -> "LogReader":
+    def open(cls, root: Path, file_size: int = 0, *, page: SharedPage | None = None) -> "LogReader":
         """Open the log for reading.
 
         Args:
@@ -528,7 +528,7 @@ class LogReader:
         Raises:
             NotRecovered: the process that writes the log has not recovered it, and no size is given.
         """
-        page = page or WatermarkPage.open(root)
+        page = page or SharedPage.open(root)
         size = page.file_size or file_size
         if not size:
             raise NotRecovered(f"the log in {root} is not recovered yet")

@@ -13,7 +13,7 @@ from typing import Any
 
 from whimbrel.errors import CorruptRecord
 from whimbrel.store.codec import StoredMessage, decode_record
-from whimbrel.store.plan import recover
+from whimbrel.store.offline_recovery import recover
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.verify import Damage, verify
 from whimbrel.store.view import LogView, open_index, store_options

@@ -38,49 +38,49 @@ __all__ = ["dumps", "load", "loads", "open_own", "save"]
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Strings first, so that what looks like a key or a comma inside one is left alone.
-_UNUSUAL = re.compile(r'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)|,(?=\s*[}\]])', re.DOTALL)
-_INTEGER_KEY = "\x00int:"  # no name in a RocketMQ file may hold a control character
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_SPECIAL = re.compile(r'["\\\x00-\x1f]')
+UNUSUAL = re.compile(r'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)|,(?=\s*[}\]])', re.DOTALL)
+INTEGER_KEY = "\x00int:"  # no name in a RocketMQ file may hold a control character
+ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+SPECIAL = re.compile(r'["\\\x00-\x1f]')
 
 
 def loads(text: str) -> Any:
     """Parse the text; unquoted integer keys become ints. Raises StoreError when it does not parse."""
     try:
-        return json.loads(_UNUSUAL.sub(_standard, text), object_pairs_hook=_restore, strict=False)
+        return json.loads(UNUSUAL.sub(standard, text), object_pairs_hook=restore, strict=False)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not a configuration text: {error}") from error
 
 
-def _standard(match: re.Match[str]) -> str:
+def standard(match: re.Match[str]) -> str:
     if match[1] is not None:
         return f'"\\u0000int:{match[1]}"'
     return "" if match[0] == "," else match[0]
 
 
-def _restore(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
-    return {int(key[5:]) if key.startswith(_INTEGER_KEY) else key: value for key, value in pairs}
+def restore(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
+    return {int(key[5:]) if key.startswith(INTEGER_KEY) else key: value for key, value in pairs}
 
 
 def dumps(value: Any, *, pretty: bool = True) -> str:
     """Write the value as fastjson does; dict keys that are ints stand without quotes."""
     parts: list[str] = []
-    _write(value, "\n" if pretty else "", parts)
+    write(value, "\n" if pretty else "", parts)
     return "".join(parts)
 
 
-def _write(value: Any, line: str, parts: list[str]) -> None:
+def write(value: Any, line: str, parts: list[str]) -> None:
     """Append the text of `value`.
 
     `line` is the line end with the indent of its level, or empty when compact.
     """
     if isinstance(value, dict):
-        _write_map(value, line, parts)
+        write_map(value, line, parts)
     elif isinstance(value, str):
-        parts.append(_quoted(value))
+        parts.append(quoted(value))
     elif isinstance(value, bool):
         parts.append("true" if value else "false")
     elif value is None:
@@ -90,13 +90,13 @@ def _write(value: Any, line: str, parts: list[str]) -> None:
         for index, item in enumerate(value):
             if index:
                 parts.append(",")
-            _write(item, line and line + "\t", parts)
+            write(item, line and line + "\t", parts)
         parts.append("]")
     else:
         parts.append(json.dumps(value))
 
 
-def _write_map(value: dict[Any, Any], line: str, parts: list[str]) -> None:
+def write_map(value: dict[Any, Any], line: str, parts: list[str]) -> None:
     inner = line and line + "\t"
     parts.append("{")
     for index, (key, item) in enumerate(value.items()):
@@ -106,16 +106,16 @@ def _write_map(value: dict[Any, Any], line: str, parts: list[str]) -> None:
             parts.append(str(key))
         else:
             parts.append(inner)
-            parts.append(_quoted(key))
+            parts.append(quoted(key))
         parts.append(":")
-        _write(item, inner, parts)
+        write(item, inner, parts)
     if value:
         parts.append(line)
     parts.append("}")
 
 
-def _quoted(text: str) -> str:
-    return '"' + _SPECIAL.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text) + '"'
+def quoted(text: str) -> str:
+    return '"' + SPECIAL.sub(lambda match: ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text) + '"'
 
 
 def load(path: Path) -> Any:
@@ -129,7 +129,7 @@ def load(path: Path) -> Any:
         except FileNotFoundError:
             continue
         except StoreError as error:
-            _log.warning("%s: %s", candidate, error)
+            logger.warning("%s: %s", candidate, error)
     return None
 
 
@@ -157,7 +157,7 @@ def open_own(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, bool]:
         if candidate != path and faults:
             aside = path.with_name(path.name + ".damaged")
             path.replace(aside)
-            _log.error(
+            logger.error(
                 "%s is damaged and now called %s; going on with %s, which is one change older: %s",
                 path,
                 aside.name,

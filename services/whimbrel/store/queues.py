@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from whimbrel.store.consumequeue import ConsumeQueue
-from whimbrel.store.floors import QueueFloors
+from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 
 __all__ = ["ConsumeQueues"]
 
@@ -26,7 +26,7 @@ class ConsumeQueues:
         self.directory = root / "consumequeue"
         self.scratch = root / "whimbrel"
         self.file_size = file_size
-        self.floors = QueueFloors(root)
+        self.floors = DeletedQueueOffsets(root)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 

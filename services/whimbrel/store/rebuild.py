@@ -14,11 +14,11 @@ from pathlib import Path
 from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.index import Index
-from whimbrel.store.marks import LogMark, QueueMark
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.recovery import stands_record
+from whimbrel.store.recovery_marks import LogMark, QueueMark
+from whimbrel.store.shared_page import boot_id
 from whimbrel.store.walk import Walk
-from whimbrel.store.watermark import boot_id
 
 __all__ = ["cut_index", "cut_queues", "dispatch_log"]
 

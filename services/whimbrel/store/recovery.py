@@ -30,7 +30,7 @@ from whimbrel.store.codec import (
     decode_record,
     record_fault,
 )
-from whimbrel.store.marks import LogMark
+from whimbrel.store.recovery_marks import LogMark
 
 __all__ = [
     "READ_BYTES",

@@ -45,13 +45,13 @@ from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.dispatch import NO_ENTRY, SCHEDULE_TOPIC, STORE_TIMES, Arrival, Dispatcher, deliver_time
 from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
-from whimbrel.store.marker import Marker
-from whimbrel.store.marks import LogMark, QueueMark
+from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.options import StoreOptions, parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.rebuild import cut_index, cut_queues, dispatch_log
+from whimbrel.store.recovery_marks import LogMark, QueueMark
+from whimbrel.store.shared_page import SharedPage, boot_id
 from whimbrel.store.walk import Walk
-from whimbrel.store.watermark import WatermarkPage, boot_id
 
 __all__ = ["Appended", "MessageStore"]
 
@@ -95,7 +95,7 @@ class MessageStore:
         clock: Callable[[], int],
         writer: LogWriter | None,
         reader: LogReader | None,
-        page: WatermarkPage,
+        page: SharedPage,
     ) -> None:
         self.root, self.options, self.clock, self.writer, self.reader, self.page = (
             root,
@@ -116,7 +116,7 @@ class MessageStore:
         self.dispatcher = Dispatcher(self.queues, self.delays_ms)
         self.index = Index(root, options)
         self.indexer = Indexer(self.index, self.read_log, self.file_size)
-        self.marker = Marker(root)
+        self.marker = MarkWriter(root)
         self.dispatched = self.cut_seen = 0
         self.epoch = 0
         self.kept = 0  # what the log has held without a break since it was open the last time ends here
@@ -156,7 +156,7 @@ class MessageStore:
             StoreError: the files of queues or index can't be a store's.
         """
         raise_file_limit()
-        page = WatermarkPage.open(root)
+        page = SharedPage.open(root)
         epoch = page.epoch
         if not epoch:
             page.close()

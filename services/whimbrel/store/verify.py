@@ -24,9 +24,9 @@ from whimbrel.store.codec import (
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.dispatch import NO_ENTRY, SCHEDULE_TOPIC
 from whimbrel.store.index import Index
-from whimbrel.store.marks import QueueMark
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.recovery import verify_file
+from whimbrel.store.recovery_marks import QueueMark
 from whimbrel.store.segment import segment_name
 from whimbrel.store.view import LogView, open_index, store_options
 

@@ -11,12 +11,12 @@ from whimbrel.errors import StoreError
 from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.index import Index, IndexFile, index_sizes, list_index_files
 from whimbrel.store.locking import is_locked
-from whimbrel.store.marks import LogMark
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery import LogState, recover_log
+from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.segments import Segments
+from whimbrel.store.shared_page import HEADER, LAYOUT, PAGE_BYTES, boot_id
 from whimbrel.store.walk import Walk
-from whimbrel.store.watermark import HEADER, LAYOUT, PAGE_BYTES, boot_id
 
 __all__ = ["LogView", "open_index", "page_cells", "store_options"]
 

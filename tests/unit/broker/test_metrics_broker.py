@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from whimbrel.broker.leases import LeaseTable, QueueLeases
+from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
 from whimbrel.broker.metrics import Behind, Counted, ReserveTime, behind, lag_of, traffic
 from whimbrel.metrics import Histogram
 
@@ -27,7 +27,7 @@ def test_lag_of_a_queue_that_is_not_there_yet_is_none(state: QueueLeases) -> Non
 
 
 def test_lag_seen_between_two_halves_of_a_change_counts_from_the_committed_offset(state: QueueLeases) -> None:
-    state._ends.append(60)  # the other half comes next
+    state.ends.append(60)  # the other half comes next
     assert lag_of(state, 50) == 40
 
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from spanrig import Spans, memory_tracer
+from whimbrel.broker.api.send import SendService
+from whimbrel.broker.produce.appender import Durability, Sender
 from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
-from whimbrel.broker.send_service import SendService
-from whimbrel.broker.sending import Durability, Sender
-from whimbrel.broker.topics import TopicTable
+from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.cli.story import Span
 from whimbrel.errors import MessageEmpty, NotWritable, ReplicaTimeout
 from whimbrel.model.topic import TopicConfig
 from whimbrel.model.trace import parse_context
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.handlers import Call
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import pack_host
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import MessageStore
@@ -230,10 +230,10 @@ def test_flush_spans_wait_for_the_mark_and_are_bounded(rig: Any) -> None:
     (append, _) = one.named(APPEND)
     assert (flush.start_ns, flush.attributes[Attribute.OFFSET]) == (append.end_ns, 0)
     for _ in range(UNFLUSHED_MAX):
-        traces._unflushed.append(traces._unflushed[0])
-    waiting = len(traces._unflushed)
+        traces.unflushed.append(traces.unflushed[0])
+    waiting = len(traces.unflushed)
     one.send(message(CONTEXT))
-    assert len(traces._unflushed) == waiting
+    assert len(traces.unflushed) == waiting
 
 
 def test_a_slave_tells_of_the_records_that_it_has_dispatched(rig: Any) -> None:

@@ -17,7 +17,7 @@ from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.endpoint import default_dev_dir, running_cluster
 from whimbrel.cli.main import main
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text
-from whimbrel.cli.replication import _rows
+from whimbrel.cli.replication import rows_of
 from whimbrel.client import ReplicationStatus
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
@@ -161,7 +161,7 @@ def test_the_state_of_a_broker_is_said_in_words(change: dict[str, Any], state: s
         replication="async",
         flush="async",
     )
-    (row,) = _rows(dataclasses.replace(status, **change), {"broker-a": 5_000_000})
+    (row,) = rows_of(dataclasses.replace(status, **change), {"broker-a": 5_000_000})
     assert row[-1] == state
 
 

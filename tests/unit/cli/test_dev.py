@@ -13,7 +13,7 @@ from whimbrel.cli import dev as module
 from whimbrel.cli.dev import LiveView, PlainView, summary
 from whimbrel.cli.main import main
 from whimbrel.cli.supervisor import Child, DevOptions, plan
-from whimbrel.store.watermark import WatermarkPage
+from whimbrel.store.shared_page import SharedPage
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_plain_view_prints_a_line_for_each_process_and_the_endpoint(
 
 def test_the_table_shows_what_the_page_of_marks_says(children: list[Child], tmp_path: Path) -> None:
     (tmp_path / "master").mkdir()
-    page = WatermarkPage.open(tmp_path / "master")
+    page = SharedPage.open(tmp_path / "master")
     page.written, page.flushed, page.dispatched = 123456, 99999, 5
     text = drawn(LiveView(tmp_path), children)
     assert "end 123,456, flushed 99,999, dispatched 5" in text

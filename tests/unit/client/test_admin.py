@@ -6,7 +6,7 @@ from fakecluster import running
 from whimbrel.client import Admin, MessageType, ReplicationStatus
 from whimbrel.errors import AlreadyExists, GroupNotFound, NotSupported, NotWritable, TopicNotFound
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.rpc.serving import serve
+from whimbrel.rpc.server.serving import serve
 
 
 async def test_topics_are_made_listed_described_changed_and_removed() -> None:

@@ -18,8 +18,8 @@ from whimbrel.errors import (
     Unavailable,
 )
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.rpc.channel import ClientTransport
-from whimbrel.rpc.native_channel import NativeChannel
+from whimbrel.rpc.client.channel import ClientTransport
+from whimbrel.rpc.client.native_channel import NativeChannel
 
 FAST = ProducerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002))
 
@@ -72,7 +72,7 @@ async def test_the_options_choose_the_transport(transport: ClientTransport) -> N
     async with running() as cluster, Producer(cluster.address, options=options) as producer:
         cluster.topics["t"] = [[]]
         assert (await producer.send(Message(topic="t", body=b"x"))).queue_offset == 0
-        channels = producer.session._channels.values()
+        channels = producer.session.channels.values()
         assert {isinstance(channel, NativeChannel) for channel in channels} == {transport == "native"}
 
 
@@ -220,7 +220,7 @@ async def test_brokers_learn_the_settings_and_the_end() -> None:
         cluster.topics["t"] = [[]]
         async with Producer(cluster.address, topics=["t", "u"]) as producer:
             await producer.send(Message(topic="t", body=b"x"))
-            stream = producer.session._streams
+            stream = producer.session.streams
             assert len(stream) == 1
             while not producer.session.server.backoff_s:
                 await producer.send(Message(topic="t", body=b"x"))

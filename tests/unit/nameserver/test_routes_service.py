@@ -9,7 +9,7 @@ from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.handlers import Call
+from whimbrel.rpc.server.handlers import Call
 
 NOW = 1000.0  # long after the start
 QUEUES = TopicQueues(read_queues=4, write_queues=4, permission=6)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.rpc.selfsigned import make
+from whimbrel.rpc.server.selfsigned import make
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from archivekit import Stopped, StoppingDisk, rows_of, seen, write_batch
 from whimbrel.spark.archiving.batches import Batch
 from whimbrel.spark.archiving.files import Target, write_task
 from whimbrel.spark.archiving.folder import ArchiveError, Disk, Folder
-from whimbrel.spark.archiving.manifests import Entry
+from whimbrel.spark.archiving.manifests import ManifestEntry
 
 FIRST = [("orders", 0, 0, 10), ("orders", 1, 0, 5), ("%RETRY%g", 0, 3, 7)]
 SECOND = [("orders", 0, 10, 20), ("orders", 1, 5, 9)]
@@ -145,7 +145,7 @@ class ListedTable:
     def has(self, query: str, batch: int) -> bool:
         return (query, batch) in self.batches
 
-    def add(self, query: str, batch: int, entries: list[Entry]) -> None:
+    def add(self, query: str, batch: int, entries: list[ManifestEntry]) -> None:
         assert (query, batch) not in self.batches, "added twice"
         self.batches[query, batch] = [entry.path for entry in entries]
 

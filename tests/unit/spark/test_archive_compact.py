@@ -14,7 +14,7 @@ from whimbrel.spark.archiving.compacting import COMPACT, plan
 from whimbrel.spark.archiving.files import Target, write_task
 from whimbrel.spark.archiving.folder import ArchiveError, Disk, Folder
 from whimbrel.spark.archiving.layout import BEGUN
-from whimbrel.spark.archiving.manifests import Entry, QueueRange
+from whimbrel.spark.archiving.manifests import ManifestEntry, QueueRange
 from whimbrel.spark.archiving.ranges import by_key, gaps
 
 RANGES = [[("orders", 0, 0, 10), ("orders", 1, 0, 5)], [("orders", 0, 10, 20)], [("orders", 1, 5, 9)]]
@@ -23,9 +23,11 @@ EVERY = [each for ranges in RANGES for each in ranges]
 STEPS_MAX = 60
 
 
-def entry(path: str, *queues: tuple[int, int, int], size: int = 1000, day: str = "2023-11-14") -> Entry:
+def entry(
+    path: str, *queues: tuple[int, int, int], size: int = 1000, day: str = "2023-11-14"
+) -> ManifestEntry:
     parts = tuple(QueueRange(number, first, end, end - first) for number, first, end in queues)
-    return Entry(
+    return ManifestEntry(
         path=path,
         topic="orders",
         broker="broker-a",

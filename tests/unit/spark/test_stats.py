@@ -7,7 +7,7 @@ import typer
 
 from whimbrel.cli.main import main
 from whimbrel.cli.spark.inputs import parse_duration, source_options, topic_names
-from whimbrel.spark.jobs.frames import POINTS_MAX, step_for
+from whimbrel.spark.jobs.dataframes import POINTS_MAX, step_for
 
 
 def test_a_source_becomes_options_of_the_format(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ pytest.importorskip("pyarrow")
 import goldens
 from storekit import NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import CorruptRecord
-from whimbrel.spark.narrowing import EVERYTHING, Narrow
 from whimbrel.spark.options import SourceOptions, parse
 from whimbrel.spark.planning import DataLoss, ending, pieces_between, starting
+from whimbrel.spark.push_down import EVERYTHING, Narrow
 from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
 from whimbrel.store.store import MessageStore
 

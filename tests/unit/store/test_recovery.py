@@ -12,7 +12,7 @@ from whimbrel.errors import StoreError
 from whimbrel.store.codec import decode_record
 from whimbrel.store.index import IndexFile
 from whimbrel.store.inspect import recover, verify
-from whimbrel.store.marks import CUTS_MAX, LogMark, QueueMark
+from whimbrel.store.recovery_marks import CUTS_MAX, LogMark, QueueMark
 from whimbrel.store.segments import Segments
 
 

@@ -11,8 +11,8 @@ from whimbrel.errors import IllegalOffset, NotRecovered, NotWritable, StoreError
 from whimbrel.store.codec import decode_record
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.inspect import verify
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
-from whimbrel.store.watermark import WatermarkPage
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_slave_waits_until_the_log_is_recovered(tmp_path: Path) -> None:
         MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
     with pytest.raises(NotRecovered):
         LogReader.open(tmp_path / "slave")
-    page = WatermarkPage.open(tmp_path / "slave")
+    page = SharedPage.open(tmp_path / "slave")
     assert page.epoch == 0
     page.close()
 

@@ -31,7 +31,7 @@ from typing import Protocol
 from whimbrel.spark.archiving.files import Staged
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH
-from whimbrel.spark.archiving.manifests import Entry, Manifest
+from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.ranges import by_key, overlaps
 
 __all__ = ["Batch", "Table", "clear_abandoned"]
@@ -45,7 +45,7 @@ class Table(Protocol):
     def has(self, query: str, batch: int) -> bool:
         """Tell whether a batch was added."""
 
-    def add(self, query: str, batch: int, entries: Sequence[Entry]) -> None:
+    def add(self, query: str, batch: int, entries: Sequence[ManifestEntry]) -> None:
         """Add a batch's files, in one commit that names the batch."""
 
 
@@ -118,7 +118,7 @@ class Batch:
         disk.rename(folder.mark_path(self.query, self.number, PREPARED), target)
         disk.sync(target.parent)
 
-    def refuse_overlaps(self, entries: Iterable[Entry]) -> None:
+    def refuse_overlaps(self, entries: Iterable[ManifestEntry]) -> None:
         """Raise ArchiveError when a range is in the archive already, or comes twice."""
         new = [span for entry in entries for span in entry.spans()]
         keys = {span.key for span in new}

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whimbrel.spark.archiving.layout import owner_of, topic_of
-from whimbrel.spark.archiving.manifests import Entry
+from whimbrel.spark.archiving.manifests import ManifestEntry
 from whimbrel.spark.archiving.ranges import Span, by_key, gaps, overlaps
 
 __all__ = ["COLUMNS", "Leftovers", "leftovers", "report", "span_findings"]
@@ -74,7 +74,7 @@ def span_findings(queue: Sequence[Span]) -> tuple[list[str], int]:
 
 def leftovers(
     names: Iterable[str],
-    entries: Iterable[Entry],
+    entries: Iterable[ManifestEntry],
     replaced: Iterable[str],
     under_way: Iterable[tuple[str, int]],
 ) -> Leftovers:
@@ -94,9 +94,9 @@ def leftovers(
 
 
 def report(
-    entries: Sequence[Entry],
+    entries: Sequence[ManifestEntry],
     *,
-    all_entries: Sequence[Entry],
+    all_entries: Sequence[ManifestEntry],
     queues: bool,
     broken: Mapping[str, str] | None = None,
     stray: Iterable[str] = (),

@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from whimbrel.spark.archiving.files import GROUP_BYTES, FileWriter, Staged, Target, file_schema
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH, waiting_name
-from whimbrel.spark.archiving.manifests import Entry, Manifest
+from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.ranges import Span, by_key, overlaps, without
 from whimbrel.spark.jobs import Tell, silent
 from whimbrel.spark.offsets import Key
@@ -78,10 +78,10 @@ class Output:
 
 
 def plan(
-    entries: Iterable[Entry],
+    entries: Iterable[ManifestEntry],
     *,
     before: str,
-    have: Iterable[Entry] = (),
+    have: Iterable[ManifestEntry] = (),
     target_bytes: int = TARGET_BYTES,
     in_place: bool = False,
 ) -> list[Output]:
@@ -97,7 +97,7 @@ def plan(
     Raises:
         ArchiveError: the archive has messages twice.
     """
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    groups: dict[tuple[str, str, str], list[ManifestEntry]] = {}
     for entry in entries:
         if entry.day < before:
             groups.setdefault((entry.topic, entry.broker, entry.day), []).append(entry)
@@ -111,7 +111,7 @@ def plan(
     return outputs
 
 
-def pieces_of(files: Sequence[Entry], held: Mapping[Key, Sequence[Span]]) -> list[Piece]:
+def pieces_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[Span]]) -> list[Piece]:
     """Return what of some files is not held yet, queue by queue in the order of offsets."""
     sizes = {file.path: file.size / max(file.rows, 1) for file in files}
     found = []

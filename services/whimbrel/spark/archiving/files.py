@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from whimbrel.spark.archiving.folder import ArchiveError
 from whimbrel.spark.archiving.layout import data_name, day_of, folder_name, waiting_name
-from whimbrel.spark.archiving.manifests import Entry, QueueRange
+from whimbrel.spark.archiving.manifests import ManifestEntry, QueueRange
 from whimbrel.spark.archiving.properties import reduced
 from whimbrel.store.columns import COLUMNS, schema_of
 
@@ -75,7 +75,7 @@ class Staged:
     """A file that was written, and where it waits, below the root."""
 
     waiting: str
-    entry: Entry
+    entry: ManifestEntry
 
     def text(self) -> str:
         """Return it as a text, to travel from a task to the driver."""
@@ -85,7 +85,7 @@ class Staged:
     def parse(cls, text: str) -> "Staged":
         """Read the text."""
         waiting, entry = json.loads(text)
-        return cls(waiting, Entry.from_json(entry))
+        return cls(waiting, ManifestEntry.from_json(entry))
 
 
 def file_schema(*, inside: bool = False) -> pa.Schema:
@@ -200,7 +200,7 @@ class FileWriter:
         name = data_name(target.query, target.batch, self.broker, self.first, self.last)
         folder, _, _ = self.waiting.rpartition("/")
         groups = pq.read_metadata(target.root / self.waiting).num_row_groups
-        entry = Entry(
+        entry = ManifestEntry(
             path=f"{folder}/{name}",
             topic=self.topic,
             broker=self.broker,

@@ -28,7 +28,7 @@ from whimbrel.spark.archiving.layout import (
     batch_name,
     owner_of,
 )
-from whimbrel.spark.archiving.manifests import Entry, Manifest, live
+from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry, live
 
 __all__ = ["ArchiveError", "Disk", "Folder", "trouble"]
 
@@ -136,7 +136,7 @@ class Folder:
                 self.known[path] = Manifest.parse(path.read_text(encoding="utf-8"), str(path))
         return [self.known[path] for path in sorted(paths)]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ManifestEntry]:
         """Return the files that count."""
         return live(self.manifests())
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from whimbrel.spark.archiving.ranges import Span, merged
 
-__all__ = ["Entry", "Manifest", "QueueRange", "live"]
+__all__ = ["Manifest", "ManifestEntry", "QueueRange", "live"]
 
 VERSION = 1
 
@@ -35,7 +35,7 @@ class QueueRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ManifestEntry:
     """One file; see the module for its fields."""
 
     path: str
@@ -68,7 +68,7 @@ class Entry:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Entry":
+    def from_json(cls, value: Mapping[str, Any]) -> "ManifestEntry":
         """Read it from JSON."""
         return cls(
             path=value["path"],
@@ -97,7 +97,7 @@ class Manifest:
 
     query: str
     batch: int
-    entries: tuple[Entry, ...]
+    entries: tuple[ManifestEntry, ...]
     kind: str = "batch"
     replaces: tuple[str, ...] = ()
 
@@ -139,14 +139,14 @@ class Manifest:
                 query=value["query"],
                 batch=value["batch"],
                 kind=value["kind"],
-                entries=tuple(Entry.from_json(entry) for entry in value["files"]),
+                entries=tuple(ManifestEntry.from_json(entry) for entry in value["files"]),
                 replaces=tuple(value["replaces"]),
             )
         except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
             raise ValueError(f"{name} is no manifest: {error!r}; restore it from a backup") from error
 
 
-def live(manifests: Iterable[Manifest]) -> list[Entry]:
+def live(manifests: Iterable[Manifest]) -> list[ManifestEntry]:
     """Return the files that count, by path."""
     known = list(manifests)
     replaced = {path for manifest in known for path in manifest.replaces}

@@ -26,7 +26,7 @@ import pyarrow as pa
 from whimbrel.spark.archiving.batches import Table
 from whimbrel.spark.archiving.files import file_schema
 from whimbrel.spark.archiving.folder import ArchiveError
-from whimbrel.spark.archiving.manifests import Entry
+from whimbrel.spark.archiving.manifests import ManifestEntry
 
 __all__ = ["DeltaFiles", "IcebergFiles", "TableOptions", "open_table"]
 
@@ -92,7 +92,7 @@ class DeltaFiles:
         version = table.transaction_version(query) if table is not None else None
         return version is not None and version >= batch
 
-    def add(self, query: str, batch: int, entries: Sequence[Entry]) -> None:
+    def add(self, query: str, batch: int, entries: Sequence[ManifestEntry]) -> None:
         """Add files in one commit."""
         now = int(time.time() * 1000)
         actions = [
@@ -129,7 +129,7 @@ class DeltaFiles:
             )
 
 
-def statistics(entry: Entry) -> str:
+def statistics(entry: ManifestEntry) -> str:
     """Return what Delta keeps of a file, so that readers skip it."""
     low, high = (
         datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -179,7 +179,7 @@ class IcebergFiles:
         ]
         return any(each.get(QUERY) == query and int(each.get(BATCH) or -1) >= batch for each in summaries)
 
-    def add(self, query: str, batch: int, entries: Sequence[Entry]) -> None:
+    def add(self, query: str, batch: int, entries: Sequence[ManifestEntry]) -> None:
         """Add files in one snapshot; the library refuses those that are in the table already."""
         table = self.table()
         if table is None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import grpc
 import pyarrow as pa
 
-from whimbrel.rpc.bulk_calls import checksum_log, open_bulk_channel, stream_blocking
+from whimbrel.rpc.api.bulk_calls import checksum_log, open_bulk_channel, stream_blocking
 from whimbrel.spark.auditing.known import KnownFile
 from whimbrel.spark.auditing.members import CALL_S_MAX, GONE, FileState, Member
 from whimbrel.spark.auditing.ranges import Part, chunks

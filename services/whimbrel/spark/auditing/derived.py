@@ -2,7 +2,7 @@
 
 As `store/verify.py` decides it: of a store that is written, or was left by a crash, entries are due up to the
 queues' mark; what follows, the next start makes. Entries of records that retention has removed are not
-looked at, nor what was in the queues of a topic that was deleted (`store/floors.py`).
+looked at, nor what was in the queues of a topic that was deleted (`store/deleted_queue_offsets.py`).
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ from whimbrel.store.codec import FILLER_SIZE
 from whimbrel.store.columns import Records, Scan
 from whimbrel.store.columns.records import Ints
 from whimbrel.store.consumequeue import ConsumeQueue
-from whimbrel.store.floors import QueueFloors
+from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.index import HEADER, IndexFile, list_index_files
-from whimbrel.store.marks import QueueMark
 from whimbrel.store.queues import list_queues
+from whimbrel.store.recovery_marks import QueueMark
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.view import LogView, store_options
@@ -85,7 +85,7 @@ def view_of(root: Path, index_slots: int) -> DerivedView:
     try:
         options = store_options(root, index_slots=index_slots)
         view = LogView.of(root)
-        floors = QueueFloors(root)
+        floors = DeletedQueueOffsets(root)
         queues, broken = queue_files(root)
         mark = QueueMark.load(root)
     except StoreError as error:

@@ -27,17 +27,17 @@ from pathlib import Path
 import numpy as np
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError
-from whimbrel.rpc.admin_calls import describe_cluster
-from whimbrel.rpc.bulk_calls import describe_queues, log_bytes, open_bulk_channel, stream_blocking
-from whimbrel.rpc.calls import perform_blocking
-from whimbrel.rpc.channel import open_channel
+from whimbrel.rpc.api.admin_calls import describe_cluster
+from whimbrel.rpc.api.bulk_calls import describe_queues, log_bytes, open_bulk_channel, stream_blocking
+from whimbrel.rpc.api.calls import perform_blocking
+from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.jobs import JobError
+from whimbrel.store.bulk_source import CONFIRMED_CELL
 from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
 from whimbrel.store.columns import Scan
 from whimbrel.store.locking import is_locked
-from whimbrel.store.marks import LogMark
-from whimbrel.store.raw import CONFIRMED_CELL
 from whimbrel.store.recovery import recover_log
+from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.view import page_cells

@@ -26,7 +26,7 @@ from whimbrel.spark.archiving.batches import Batch, clear_abandoned
 from whimbrel.spark.archiving.compacting import recover
 from whimbrel.spark.archiving.files import ARCHIVED, Staged, Target, write_task
 from whimbrel.spark.archiving.folder import ArchiveError, Folder, trouble
-from whimbrel.spark.archiving.manifests import Entry, Manifest
+from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.tables import TableOptions, open_table
 from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.offsets import Key, to_checkpoint
@@ -327,7 +327,7 @@ def table_of(session: "SparkSession", lines: list[tuple[object, ...]]) -> "DataF
     return session.createDataFrame(rows, checking.COLUMNS)
 
 
-def damaged(session: "SparkSession", root: Path, entries: list[Entry]) -> dict[str, str]:
+def damaged(session: "SparkSession", root: Path, entries: list[ManifestEntry]) -> dict[str, str]:
     """Return what is wrong with files, by path; Spark's tasks read them."""
     if not entries:
         return {}

@@ -17,7 +17,7 @@ from whimbrel.spark.archiving.compacting import COMPACT, Output
 from whimbrel.spark.archiving.files import Staged, Target
 from whimbrel.spark.archiving.folder import ArchiveError, Folder, trouble
 from whimbrel.spark.archiving.layout import BEGUN, today
-from whimbrel.spark.archiving.manifests import Entry
+from whimbrel.spark.archiving.manifests import ManifestEntry
 from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.archive import table_of
 
@@ -76,7 +76,7 @@ def compact(session: "SparkSession", options: CompactOptions, tell: Tell = silen
 
 def into(
     session: "SparkSession", folder: Folder, target: Folder, options: CompactOptions, tell: Tell
-) -> Sequence[Entry]:
+) -> Sequence[ManifestEntry]:
     """Compact into a root of its own; a batch like any other."""
     if target.root.resolve() == folder.root.resolve():
         raise JobError(
@@ -102,7 +102,9 @@ def into(
         return batch.finish(staged).entries
 
 
-def in_place(session: "SparkSession", folder: Folder, options: CompactOptions, tell: Tell) -> Sequence[Entry]:
+def in_place(
+    session: "SparkSession", folder: Folder, options: CompactOptions, tell: Tell
+) -> Sequence[ManifestEntry]:
     """Compact in place, with the archive for ourselves."""
     tables = [name for name in TABLES if (folder.root / name).exists()]
     if tables:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.replay import Source, put_back, rows_of, servers_of
-from whimbrel.spark.restoring import Target
+from whimbrel.spark.replaying import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
 from whimbrel.spark.jobs import JobError, Tell, silent
-from whimbrel.spark.jobs.frames import computed, path_named, period, step_for
+from whimbrel.spark.jobs.dataframes import computed, path_named, period, step_for
 from whimbrel.spark.snapshots import VERSION
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from whimbrel.spark import plots
 from whimbrel.spark.jobs import JobError, Tell, silent
-from whimbrel.spark.jobs.frames import computed, path_named, percentiles, period, step_for
+from whimbrel.spark.jobs.dataframes import computed, path_named, percentiles, period, step_for
 from whimbrel.spark.spans import GLOB, OURS, STAGES, lines, spans_of
 from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FRAME
 

@@ -25,13 +25,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.client.sync import Admin
 from whimbrel.errors import AlreadyExists, WhimbrelError
-from whimbrel.rpc.bulk_calls import describe_queues, open_bulk_channel
-from whimbrel.rpc.calls import perform_blocking
-from whimbrel.rpc.channel import open_channel
-from whimbrel.rpc.preserve_calls import SourceQueue, describe_preserved
+from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
+from whimbrel.rpc.api.calls import perform_blocking
+from whimbrel.rpc.api.replay_calls import SourceQueue, describe_preserved
+from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.masters import Masters
-from whimbrel.spark.restoring import COLUMNS, REPORT, Target, kind_of, report_batch, restore
+from whimbrel.spark.replaying import COLUMNS, REPORT, Target, kind_of, report_batch, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

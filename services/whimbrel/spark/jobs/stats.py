@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
 from whimbrel.spark.jobs import Tell, silent
-from whimbrel.spark.jobs.frames import computed, period, step_for
+from whimbrel.spark.jobs.dataframes import computed, period, step_for
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -1,0 +1,411 @@
+"""AdminService: topics, groups, positions and replication of this broker, for operators and tools.
+
+Changes are the master's: a slave refuses them, since its tables are copies. Errors travel as gRPC statuses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whimbrel.broker.api.message_codec import timestamp
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
+from whimbrel.broker.tables.topics import QUEUES_DEFAULT, QUEUES_MAX, TopicTable
+from whimbrel.errors import (
+    BadRequest,
+    CorruptRecord,
+    GroupNotFound,
+    IllegalOffset,
+    IllegalTopic,
+    NotWritable,
+    TopicNotFound,
+)
+from whimbrel.model.cluster import GroupProgress
+from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
+from whimbrel.store.codec import decode_record
+from whimbrel.store.store import MessageStore
+
+__all__ = ["TYPE_NUMBERS", "AdminService", "ReplicationView", "SlaveView"]
+
+TYPES = {
+    admin.MESSAGE_TYPE_UNSPECIFIED: MessageType.NORMAL,
+    admin.MESSAGE_TYPE_NORMAL: MessageType.NORMAL,
+    admin.MESSAGE_TYPE_FIFO: MessageType.FIFO,
+    admin.MESSAGE_TYPE_DELAY: MessageType.DELAY,
+    admin.MESSAGE_TYPE_TRANSACTION: MessageType.TRANSACTION,
+    admin.MESSAGE_TYPE_MIXED: MessageType.MIXED,
+}
+TYPE_NUMBERS = {kind: number for number, kind in TYPES.items()}  # NORMAL comes last of its two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaveView:
+    """One slave on this master's replication port."""
+
+    peer: str
+    acknowledged: int
+    sent: int
+    sent_bytes: int
+    connected_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationView:
+    """The marks and the state of replication as this broker sees them."""
+
+    broker_name: str
+    broker_id: int
+    role: str
+    log_begin: int
+    log_end: int
+    flushed: int
+    confirmed: int
+    dispatched: int
+    replicator_alive: bool
+    ha_address: str
+    slaves: tuple[SlaveView, ...]
+    connected: bool
+    writable: bool
+    advice: str
+    replication: str
+    flush: str
+
+
+class AdminService:
+    """Handles the administration calls on the loop's thread."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumer: GroupConsumption,
+        clients: Clients,
+        store: MessageStore,
+        *,
+        master: bool,
+        replication: Callable[[], ReplicationView],
+        wall_ms: Callable[[float], int],
+    ) -> None:
+        """Take the tables and states; `wall_ms` turns a monotonic time into epoch milliseconds."""
+        self.topics, self.groups, self.consumer = topics, groups, consumer
+        self.clients, self.store = clients, store
+        self.master = master
+        self.replication = replication
+        self.wall_ms = wall_ms
+
+    def service(self, others: Sequence[UnaryMethod] = ()) -> Service:
+        """Return the service for the transport, with calls that others handle."""
+        methods = (
+            ("CreateTopic", admin.CreateTopicRequest, self.create_topic),
+            ("UpdateTopic", admin.UpdateTopicRequest, self.update_topic),
+            ("DeleteTopic", admin.DeleteTopicRequest, self.delete_topic),
+            ("ListTopics", admin.ListTopicsRequest, self.list_topics),
+            ("DescribeTopic", admin.DescribeTopicRequest, self.describe_topic),
+            ("CreateGroup", admin.CreateGroupRequest, self.create_group),
+            ("UpdateGroup", admin.UpdateGroupRequest, self.update_group),
+            ("DeleteGroup", admin.DeleteGroupRequest, self.delete_group),
+            ("ListGroups", admin.ListGroupsRequest, self.list_groups),
+            ("DescribeGroup", admin.DescribeGroupRequest, self.describe_group),
+            ("ResetOffsets", admin.ResetOffsetsRequest, self.reset_offsets),
+            ("DescribeReplication", admin.DescribeReplicationRequest, self.describe_replication),
+        )
+        return Service(
+            "whimbrel.admin.v1.AdminService",
+            (*(UnaryMethod(name, request, handle) for name, request, handle in methods), *others),
+        )
+
+    def change(self) -> None:
+        if not self.master:
+            raise NotWritable("this is a slave: its tables are its master's; send the change there")
+
+    # Topics
+
+    def own_topic(self, name: str) -> TopicConfig:
+        """Return a topic that may be changed."""
+        check_topic(name)
+        if self.topics.is_system(name):
+            raise IllegalTopic(f"{name} is a system topic")
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {name}")
+        return topic
+
+    def topic_message(self, topic: TopicConfig) -> admin.Topic:
+        return admin.Topic(
+            name=topic.name,
+            read_queues=topic.read_queues,
+            write_queues=topic.write_queues,
+            permission=topic.permission,
+            message_type=TYPE_NUMBERS.get(topic.message_type, admin.MESSAGE_TYPE_UNSPECIFIED),
+            system=self.topics.is_system(topic.name),
+        )
+
+    def create_topic(self, call: Call, request: admin.CreateTopicRequest) -> Any:
+        """Create a topic."""
+        self.change()
+        wanted = request.topic
+        check_topic(wanted.name)
+        if self.topics.is_system(wanted.name):
+            raise IllegalTopic(f"{wanted.name} is a system topic")
+        made = TopicConfig(
+            name=wanted.name,
+            read_queues=queues_of(wanted.read_queues or wanted.write_queues or QUEUES_DEFAULT),
+            write_queues=queues_of(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
+            permission=permission(wanted.permission or 6),
+        ).with_type(type(wanted.message_type))
+        self.topics.add(made)
+        return admin.CreateTopicResponse(topic=self.topic_message(made))
+
+    def update_topic(self, call: Call, request: admin.UpdateTopicRequest) -> Any:
+        """Change what the request sets."""
+        self.change()
+        topic = self.own_topic(request.name)
+        if request.HasField("read_queues"):
+            topic = replace(topic, read_queues=queues_of(request.read_queues))
+        if request.HasField("write_queues"):
+            topic = replace(topic, write_queues=queues_of(request.write_queues))
+        if request.HasField("permission"):
+            topic = replace(topic, permission=permission(request.permission))
+        if request.HasField("message_type"):
+            topic = topic.with_type(type(request.message_type))
+        self.topics.put(topic)
+        return admin.UpdateTopicResponse(topic=self.topic_message(topic))
+
+    def delete_topic(self, call: Call, request: admin.DeleteTopicRequest) -> Any:
+        """Remove a topic, its queues, and the groups' positions on it; its messages stay in the log."""
+        self.change()
+        topic = self.own_topic(request.name)
+        self.topics.remove(topic.name)
+        self.consumer.delete_topic(topic.name)
+        self.store.delete_topic(topic.name)
+        return admin.DeleteTopicResponse()
+
+    def list_topics(self, call: Call, request: admin.ListTopicsRequest) -> Any:
+        """List by name."""
+        topics = (topic for _, topic in sorted(self.topics.rows.items()))
+        return admin.ListTopicsResponse(
+            topics=[
+                self.topic_message(topic)
+                for topic in topics
+                if request.include_system or not self.topics.is_system(topic.name)
+            ]
+        )
+
+    def describe_topic(self, call: Call, request: admin.DescribeTopicRequest) -> Any:
+        """Show a topic with the state of its queues."""
+        topic = self.topics.get(request.name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {request.name}")
+        queues = range(max(topic.read_queues, topic.write_queues))
+        positions = self.consumer.committed_offsets()
+        return admin.DescribeTopicResponse(
+            topic=self.topic_message(topic),
+            queues=[self.queue_state(topic.name, queue_id) for queue_id in queues],
+            groups=sorted(group for name, group in positions if name == topic.name),
+        )
+
+    def queue_state(self, topic: str, queue_id: int) -> admin.QueueState:
+        low, high = self.store.queue_range(topic, queue_id)
+        state = admin.QueueState(queue_id=queue_id, min_offset=low, max_offset=high)
+        if high > low:
+            units = self.store.queue_units(topic, queue_id, high - 1, 1)
+            try:
+                for physical_offset, size, _ in units:
+                    record = decode_record(self.store.read(physical_offset, size), check_crc=False)
+                    state.last_stored_at.CopyFrom(timestamp(record.store_timestamp))
+            except (CorruptRecord, IllegalOffset):
+                pass  # the range is worth showing without the time
+        return state
+
+    # Groups
+
+    def group(self, name: str) -> GroupConfig:
+        check_group(name)
+        group = self.groups.get(name)
+        if group is None:
+            raise GroupNotFound(f"no consumer group {name}")
+        return group
+
+    def create_group(self, call: Call, request: admin.CreateGroupRequest) -> Any:
+        """Create a group."""
+        self.change()
+        wanted = request.group
+        check_group(wanted.name)
+        attempts = attempts_of(wanted.max_attempts or 17)
+        made = GroupConfig(name=wanted.name, fifo=wanted.fifo, retry_max=attempts - 1)
+        self.groups.add(made)
+        return admin.CreateGroupResponse(group=group_message(made))
+
+    def update_group(self, call: Call, request: admin.UpdateGroupRequest) -> Any:
+        """Change what the request sets."""
+        self.change()
+        group = self.group(request.name)
+        if request.HasField("fifo"):
+            group = replace(group, fifo=request.fifo)
+        if request.HasField("max_attempts"):
+            group = replace(group, retry_max=attempts_of(request.max_attempts) - 1)
+        if request.HasField("consume_enabled"):
+            group = replace(group, consume_enabled=request.consume_enabled)
+        self.groups.put(group)
+        return admin.UpdateGroupResponse(group=group_message(group))
+
+    def delete_group(self, call: Call, request: admin.DeleteGroupRequest) -> Any:
+        """Remove a group, its positions and its leases."""
+        self.change()
+        group = self.group(request.name)
+        if group.name in BUILT_IN_GROUPS:
+            raise BadRequest(f"{group.name} is the broker's own")
+        self.groups.remove(group.name)
+        self.consumer.delete_group(group.name)
+        return admin.DeleteGroupResponse()
+
+    def list_groups(self, call: Call, request: admin.ListGroupsRequest) -> Any:
+        """List by name; RocketMQ's built-in groups are left out, as system topics are."""
+        groups = (group for _, group in sorted(self.groups.rows.items()))
+        return admin.ListGroupsResponse(
+            groups=[group_message(group) for group in groups if group.name not in BUILT_IN_GROUPS]
+        )
+
+    def describe_group(self, call: Call, request: admin.DescribeGroupRequest) -> Any:
+        """Show a group, its progress, and who of it is here."""
+        group = self.group(request.name)
+        response = admin.DescribeGroupResponse(
+            group=group_message(group),
+            progress=[progress_message(one) for one in self.consumer.progress(group.name, self.queues_of)],
+        )
+        for client in self.clients.of_group(group.name):
+            response.clients.add(
+                client_id=client.client_id,
+                language=client.language,
+                version=client.version,
+                last_seen_at=timestamp(self.wall_ms(client.last_seen)),
+            )
+        return response
+
+    def queues_of(self, topic: str) -> range:
+        config = self.topics.get(topic)
+        return range(0 if config is None else config.read_queues)
+
+    def reset_offsets(self, call: Call, request: admin.ResetOffsetsRequest) -> Any:
+        """Move a group's position; nothing moves when one of the targets is outside its queue."""
+        self.change()
+        group = self.group(request.group)
+        topic = self.topics.get(request.topic)
+        if topic is None:
+            raise TopicNotFound(f"no topic {request.topic}")
+        queue_ids = range(topic.read_queues)
+        if request.HasField("queue_id"):
+            if request.queue_id not in queue_ids:
+                raise BadRequest(
+                    f"queue {request.queue_id} is not one of the {topic.read_queues} of {topic.name}"
+                )
+            queue_ids = range(request.queue_id, request.queue_id + 1)
+        targets = {queue_id: self.target(topic.name, queue_id, request) for queue_id in queue_ids}
+        for queue_id, offset in targets.items():
+            self.consumer.reset_offset(group.name, topic.name, queue_id, offset)
+        return admin.ResetOffsetsResponse(
+            progress=[
+                progress_message(one)
+                for one in self.consumer.progress(group.name)
+                if one.topic == topic.name and one.queue_id in targets
+            ]
+        )
+
+    def target(self, topic: str, queue_id: int, request: admin.ResetOffsetsRequest) -> int:
+        low, high = self.store.queue_range(topic, queue_id)
+        target = request.WhichOneof("target")
+        if target == "earliest":
+            return low
+        if target == "latest":
+            return high
+        if target == "timestamp":
+            at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
+            return self.store.offset_by_time(topic, queue_id, at_ms)
+        if target != "offset":
+            raise BadRequest("the request says not where to go: earliest, latest, a time or an offset")
+        if not low <= request.offset <= high:
+            raise IllegalOffset(f"offset {request.offset} lies outside {topic}/{queue_id}: {low} to {high}")
+        return request.offset
+
+    # Replication
+
+    def describe_replication(self, call: Call, request: admin.DescribeReplicationRequest) -> Any:
+        """Show the log's marks and who follows."""
+        view = self.replication()
+        response = admin.DescribeReplicationResponse(
+            broker_name=view.broker_name,
+            broker_id=view.broker_id,
+            role=view.role,
+            log_begin=view.log_begin,
+            log_end=view.log_end,
+            flushed_offset=view.flushed,
+            confirmed_offset=view.confirmed,
+            dispatched_offset=view.dispatched,
+            replicator_alive=view.replicator_alive,
+            ha_address=view.ha_address,
+            connected=view.connected,
+            writable=view.writable,
+            advice=view.advice,
+            replication=view.replication,
+            flush=view.flush,
+        )
+        for slave in view.slaves:
+            response.slaves.add(
+                peer=slave.peer,
+                acknowledged_offset=slave.acknowledged,
+                sent_offset=slave.sent,
+                sent_bytes=slave.sent_bytes,
+                connected_at=timestamp(slave.connected_at_ms),
+                lag_bytes=max(view.log_end - max(slave.acknowledged, 0), 0),
+            )
+        return response
+
+
+def queues_of(count: int) -> int:
+    if not 1 <= count <= QUEUES_MAX:
+        raise BadRequest(f"{count} queues: a topic has 1 to {QUEUES_MAX}")
+    return count
+
+
+def permission(bits: int) -> int:
+    if not 0 <= bits <= 7:
+        raise BadRequest(f"permission {bits}: it is a sum of 4 (read), 2 (write) and 1 (inherit)")
+    return bits
+
+
+def type(number: admin.MessageType) -> MessageType:
+    try:
+        return TYPES[number]
+    except KeyError:
+        raise BadRequest(f"message type {number} is not known") from None
+
+
+def attempts_of(count: int) -> int:
+    if count < 1:
+        raise BadRequest(f"{count} attempts: a message is delivered once at least")
+    return count
+
+
+def group_message(group: GroupConfig) -> admin.Group:
+    return admin.Group(
+        name=group.name,
+        fifo=group.fifo,
+        max_attempts=group.max_attempts,
+        consume_enabled=group.consume_enabled,
+    )
+
+
+def progress_message(progress: GroupProgress) -> admin.GroupProgress:
+    return admin.GroupProgress(
+        topic=progress.topic,
+        queue_id=progress.queue_id,
+        committed_offset=progress.committed_offset,
+        next_offset=progress.next_offset,
+        max_offset=progress.max_offset,
+        in_flight=progress.in_flight,
+        lag=progress.lag,
+    )

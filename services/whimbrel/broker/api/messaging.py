@@ -1,0 +1,92 @@
+"""`apache.rocketmq.v2.MessagingService` of a broker: which handler answers which call.
+
+Every call names its client; its first one makes the client known. Errors become the `Status` of the call's
+own response, and the gRPC status stays OK.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from whimbrel.broker.api.receive import ReceiveService
+from whimbrel.broker.api.route import RouteService
+from whimbrel.broker.api.send import SendService
+from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.tables.clients import Clients
+from whimbrel.errors import NotSupported
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
+
+__all__ = ["SERVICE", "messaging_service"]
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+
+Handle = Callable[[Call, Any], Any]
+
+
+def messaging_service(
+    *,
+    routes: RouteService,
+    sends: SendService,
+    receives: ReceiveService,
+    sessions: SessionService,
+    clients: Clients,
+    clock: Callable[[], float],
+) -> Service:
+    """Return the service for the transport."""
+
+    def known(handle: Handle) -> Handle:
+        def checked(call: Call, request: Any) -> Any:
+            clients.seen(check_client_id(call), call.metadata, clock())
+            return handle(call, request)
+
+        return checked
+
+    def unary(name: str, handle: Handle) -> UnaryMethod:
+        response = getattr(messaging, f"{name}Response")
+        return UnaryMethod(
+            name,
+            getattr(messaging, f"{name}Request"),
+            known(handle),
+            failing_with(response),
+        )
+
+    return Service(
+        SERVICE,
+        (
+            unary("QueryRoute", routes.query_route),
+            unary("QueryAssignment", routes.query_assignment),
+            unary("Heartbeat", sessions.heartbeat),
+            unary("NotifyClientTermination", sessions.terminate),
+            BidiMethod("Telemetry", messaging.TelemetryCommand, sessions.open_telemetry),
+            unary("SendMessage", sends.send),
+            ServerStreamMethod(
+                "ReceiveMessage",
+                messaging.ReceiveMessageRequest,
+                known(receives.receive),
+                receives.receive_failed,
+            ),
+            unary("AckMessage", receives.acknowledge),
+            unary("ChangeInvisibleDuration", receives.change_invisible),
+            ServerStreamMethod(
+                "PullMessage",
+                messaging.PullMessageRequest,
+                known(receives.pull),
+                lambda call, error: [messaging.PullMessageResponse(status=status_of(error))],
+            ),
+            unary("UpdateOffset", receives.update_offset),
+            unary("GetOffset", receives.get_offset),
+            unary("QueryOffset", receives.query_offset),
+            unary("EndTransaction", refuse_unsupported("transactions are")),
+            unary("RecallMessage", refuse_unsupported("recalling a message is")),
+            unary("ForwardMessageToDeadLetterQueue", refuse_unsupported("dead-letter topics are")),
+            unary("SyncLiteSubscription", refuse_unsupported("lite topics are")),
+        ),
+    )
+
+
+def refuse_unsupported(what: str) -> Handle:
+    def refuse(call: Call, request: Any) -> Any:
+        raise NotSupported(f"{what} not supported yet")
+
+    return refuse

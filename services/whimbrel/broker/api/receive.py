@@ -1,0 +1,402 @@
+"""The consuming side's edge: receive, acknowledge, change the invisible time, pull, and the offset calls.
+
+Checks run in RocketMQ's order, then `consuming.py` does the work, and its values become messages here. A
+stream answer is complete when it is written:
+
+    receive   status, one message each, delivery_timestamp      nothing: status 40401, delivery_timestamp
+    pull      status, one message each, next_offset             nothing: status OK, next_offset
+    error     status, delivery_timestamp
+
+The delivery timestamp closes every receive: without it the Python SDK's push consumer throws its batch away.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from whimbrel.broker.api.message_codec import delivered, timestamp
+from whimbrel.broker.api.response_bytes import ack_answer, message_frame
+from whimbrel.broker.consume.delivery_planner import Delivered, ReceiveRequest
+from whimbrel.broker.consume.filters import TagFilter, compile_filter
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
+from whimbrel.broker.consume.pull import Pulled, PullRequest
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.topics import AUTO_QUEUES, TopicTable
+from whimbrel.errors import (
+    BadRequest,
+    CorruptRecord,
+    Forbidden,
+    GroupNotFound,
+    IllegalInvisibleTime,
+    NotSupported,
+    Throttled,
+    TopicNotFound,
+    WhimbrelError,
+)
+from whimbrel.model.names import (
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    RECEIVE_BATCH_MAX,
+    check_group,
+    check_topic,
+)
+from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.handlers import Call, Deferred, Encoded
+from whimbrel.rpc.server.responses import OK, common_status, namespace_of, status_of
+from whimbrel.store.codec import StoredMessage
+
+__all__ = ["SUGGESTION_TRAILER", "ReadSplitting", "ReceiveService"]
+
+SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
+MEMORY_RATIO = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what counts as "in memory"
+NOTHING = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
+
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class ReadSplitting:
+    """Which broker id a puller should ask next (`PullMessageProcessor` of RocketMQ 4.9.3)."""
+
+    def __init__(self, *, enabled: bool, written: Callable[[], int]) -> None:
+        """Take the switch `slave_read_enable` and the end of the log."""
+        self.enabled = enabled
+        self.written = written
+        self.memory = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_RATIO)
+
+    def suggest(self, group: GroupConfig, last_physical_offset: int | None) -> int:
+        """Return the id; `last_physical_offset` is where the last examined message lies, None for nothing."""
+        if not self.enabled:
+            return 0
+        if last_physical_offset is not None and self.written() - last_physical_offset > self.memory:
+            return group.slow_broker_id
+        return group.broker_id
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A receive that waits for this broker to be ready, at most until a monotonic time."""
+
+    call: Call
+    request: messaging.ReceiveMessageRequest
+    deferred: Deferred[Sequence[Any]]
+    until: float
+
+
+class ReceiveService:
+    """Handles the calls of consumers on the loop's thread."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        consumer: GroupConsumption,
+        splitting: ReadSplitting,
+        *,
+        master: bool,
+        clock: Callable[[], int],
+    ) -> None:
+        """Take what is needed; a slave makes no groups, its table is its master's."""
+        self.topics, self.groups = topics, groups
+        self.consumer = consumer
+        self.splitting = splitting
+        self.master = master
+        self.clock = clock
+        self.held_calls: list[Held] | None = None
+        # Told of topic, group, number and bytes of what goes to consumers.
+        self.on_delivered: Callable[[str, str, int, int], None] | None = None
+
+    @property
+    def held(self) -> int:
+        """How many receives wait for this broker to be ready."""
+        return len(self.held_calls or ())
+
+    def hold(self) -> None:
+        """Keep receives waiting.
+
+        What other brokers of the group know of acknowledgements has not come in yet.
+        """
+        self.held_calls = []
+
+    def release(self) -> None:
+        """Serve the receives that waited, and all that come; harmless when none are held."""
+        held, self.held_calls = self.held_calls or [], None
+        for one in held:
+            if one.deferred.done or one.deferred.cancelled:
+                continue
+            try:
+                answer = self.begin_receive(one.call, one.request)
+            except WhimbrelError as error:
+                one.deferred.fail(error)
+                continue
+            if isinstance(answer, Deferred):
+                forward(answer, one.deferred)
+            else:
+                one.deferred.complete(answer)
+
+    def expire_held(self, now: float, margin_s: float) -> None:
+        """Answer the held receives whose polling time ends within `margin_s` from `now`: nothing came."""
+        for one in self.held_calls or ():
+            if one.until - margin_s <= now and not one.deferred.done:
+                one.deferred.complete(self.frames([], ""))
+
+    def group(self, name: str) -> GroupConfig:
+        group = self.groups.find(name, create=self.master)
+        if group is None:
+            if not self.groups.auto_create:
+                raise GroupNotFound(f"no consumer group {name}; create it, or switch auto_create_groups on")
+            group = GroupConfig(name=name)
+        if not group.consume_enabled:
+            raise Forbidden(f"reading is switched off for group {name}")
+        return group
+
+    def topic(self, name: str) -> TopicConfig:
+        """Return a readable topic; one that a send may create yet is read as if it were there."""
+        topic = self.topics.get(name)
+        if topic is None:
+            if not self.topics.auto_create:
+                raise TopicNotFound(f"no topic {name}; create it, or switch auto_create_topics on")
+            return TopicConfig(name=name, read_queues=AUTO_QUEUES, write_queues=AUTO_QUEUES)
+        return topic
+
+    def receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
+        """Take messages under a lease, or wait for some."""
+        if self.held_calls is not None:
+            if len(self.held_calls) >= POLLS_MAX:
+                raise Throttled(f"{POLLS_MAX} receives wait for this broker to be ready")
+            deferred: Deferred[Sequence[Any]] = Deferred()
+            polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
+            until = time.monotonic() + poll_ms(call, polling) / 1000
+            self.held_calls.append(Held(call, request, deferred, until))
+            return deferred
+        return self.begin_receive(call, request)
+
+    def begin_receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
+        name, group_name = request.message_queue.topic.name, request.group.name
+        check_topic(name)
+        check_group(group_name)
+        invisible_ms: int | None = None
+        if not request.auto_renew:
+            invisible_ms = milliseconds(request.invisible_duration)
+            if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
+                raise IllegalInvisibleTime(
+                    f"the invisible duration must be from 10 s to 12 h, not {invisible_ms / 1000:g} s"
+                )
+        wanted = filter(request.filter_expression)
+        topic = self.topic(name)
+        group = self.group(group_name)
+        if not topic.readable:
+            raise Forbidden(f"topic {name} has no readable queue here")
+        if group.fifo:
+            raise NotSupported(f"group {group_name} is ordered, and ordered delivery is not supported yet")
+        wish = ReceiveRequest(
+            group=group_name,
+            topic=name,
+            queue_ids=range(topic.read_queues),
+            filter=wanted,
+            batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
+            invisible_ms=invisible_ms,
+            client_id=call.metadata["x-mq-client-id"],
+        )
+        polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
+        found = self.consumer.receive(wish, poll_ms=poll_ms(call, polling))
+        namespace = namespace_of(call, request.message_queue.topic)
+
+        def frames(taken: list[Delivered]) -> list[Any]:
+            if taken and self.on_delivered is not None:
+                self.on_delivered(name, group_name, len(taken), sum(one.message.size for one in taken))
+            return self.frames(taken, namespace)
+
+        if isinstance(found, Deferred):
+            return chained(
+                found, frames, lambda taken: self.consumer.give_back([one.handle for one in taken])
+            )
+        return frames(found)
+
+    def frames(self, taken: list[Delivered], namespace: str) -> list[Any]:
+        response = messaging.ReceiveMessageResponse
+        frames: list[Any] = [response(status=OK if taken else NOTHING)]
+        frames += [with_message(response, one.message, namespace, one.handle, one.attempt) for one in taken]
+        frames.append(response(delivery_timestamp=timestamp(self.clock())))
+        return frames
+
+    def receive_failed(self, call: Call, error: Exception) -> list[Any]:
+        """Return the answer to a refused receive."""
+        return [
+            messaging.ReceiveMessageResponse(status=status_of(error)),
+            messaging.ReceiveMessageResponse(delivery_timestamp=timestamp(self.clock())),
+        ]
+
+    def acknowledge(self, call: Call, request: messaging.AckMessageRequest) -> Any:
+        """Finish messages; one entry each, in order."""
+        check_topic(request.topic.name)
+        check_group(request.group.name)
+        if not request.entries:
+            raise BadRequest("the request acknowledges nothing")
+        entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
+        handles = [handle for _, handle in entries]
+        errors = self.consumer.ack_batch(request.group.name, request.topic.name, handles)
+        if not any(errors):
+            return ack_answer(entries)
+        statuses = [OK if error is None else status_of(error) for error in errors]
+        response = messaging.AckMessageResponse(status=common_status(statuses))
+        for (message_id, handle), status in zip(entries, statuses, strict=True):
+            response.entries.add(message_id=message_id, receipt_handle=handle, status=status)
+        return response
+
+    def change_invisible(self, call: Call, request: messaging.ChangeInvisibleDurationRequest) -> Any:
+        """Set when a message comes again.
+
+        The answer always carries a handle: clients overwrite theirs with it.
+        """
+        handle = request.receipt_handle
+        try:
+            check_topic(request.topic.name)
+            check_group(request.group.name)
+            handle = self.consumer.change_invisible(
+                request.group.name,
+                request.topic.name,
+                handle,
+                milliseconds(request.invisible_duration),
+                suspend=request.suspend,
+            )
+        except WhimbrelError as error:
+            return messaging.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
+        return messaging.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+
+    def pull(self, call: Call, request: messaging.PullMessageRequest) -> Any:
+        """Read one queue from an offset on, without leases."""
+        topic, queue_id = self.queue(request.message_queue)
+        check_group(request.group.name)
+        wanted = filter(request.filter_expression)
+        group = self.group(request.group.name)
+        wish = PullRequest(
+            topic=topic.name,
+            queue_id=queue_id,
+            offset=request.offset,
+            batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
+            filter=wanted,
+        )
+        answer = self.consumer.pull(wish, poll_ms=poll_ms(call, request.long_polling_timeout))
+        namespace = namespace_of(call, request.message_queue.topic)
+
+        def frames(pulled: Pulled) -> list[Any]:
+            found = pulled.messages
+            if found and self.on_delivered is not None:
+                self.on_delivered(topic.name, group.name, len(found), sum(one.size for one in found))
+            last = found[-1].physical_offset if found else None
+            call.trailers.append((SUGGESTION_TRAILER, str(self.splitting.suggest(group, last))))
+            response = messaging.PullMessageResponse
+            sent: list[Any] = [response(status=OK)]
+            sent += [with_message(response, message, namespace) for message in found]
+            sent.append(response(next_offset=pulled.next_offset))
+            return sent
+
+        if isinstance(answer, Deferred):
+            return chained(answer, frames, lambda _: None)
+        return frames(answer)
+
+    def queue(self, queue: v2.MessageQueue) -> tuple[TopicConfig, int]:
+        """Return the topic and id of a queue that must be named exactly."""
+        check_topic(queue.topic.name)
+        topic = self.topics.get(queue.topic.name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {queue.topic.name}")
+        if not topic.readable:
+            raise Forbidden(f"topic {topic.name} has no readable queue here")
+        if not 0 <= queue.id < topic.read_queues:
+            raise BadRequest(f"queue {queue.id} is not one of the {topic.read_queues} of {topic.name}")
+        return topic, queue.id
+
+    def update_offset(self, call: Call, request: messaging.UpdateOffsetRequest) -> Any:
+        """Commit a group's position on one queue."""
+        topic, queue_id = self.queue(request.message_queue)
+        check_group(request.group.name)
+        self.group(request.group.name)
+        self.consumer.update_offset(request.group.name, topic.name, queue_id, request.offset)
+        return messaging.UpdateOffsetResponse(status=OK)
+
+    def get_offset(self, call: Call, request: messaging.GetOffsetRequest) -> Any:
+        """Return a group's position on one queue."""
+        topic, queue_id = self.queue(request.message_queue)
+        check_group(request.group.name)
+        offset = self.consumer.get_offset(request.group.name, topic.name, queue_id)
+        return messaging.GetOffsetResponse(status=OK, offset=offset)
+
+    def query_offset(self, call: Call, request: messaging.QueryOffsetRequest) -> Any:
+        """Return where a queue begins, ends, or stands at a time."""
+        topic, queue_id = self.queue(request.message_queue)
+        policy: Literal["begin", "end", "time"] = "begin"
+        if request.query_offset_policy == messaging.END:
+            policy = "end"
+        elif request.query_offset_policy == messaging.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise BadRequest("the policy TIMESTAMP needs a timestamp")
+            policy = "time"
+        at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
+        offset = self.consumer.query_offset(topic.name, queue_id, policy, at_ms)
+        return messaging.QueryOffsetResponse(status=OK, offset=offset)
+
+
+def with_message(
+    response: type[Any], message: StoredMessage, namespace: str, handle: str = "", attempt: int = 1
+) -> Any:
+    """Return a response with a message; as bytes, unless the message is more than a plain one."""
+    frame = message_frame(message, namespace=namespace, receipt_handle=handle, attempt=attempt)
+    if frame is not None:
+        return Encoded(frame, OK)
+    return response(message=delivered(message, namespace=namespace, receipt_handle=handle, attempt=attempt))
+
+
+def milliseconds(duration: Any) -> int:
+    return int(duration.seconds) * 1000 + int(duration.nanos) // 1_000_000
+
+
+def poll_ms(call: Call, polling: Any) -> int:
+    remaining = None if call.deadline is None else int((call.deadline - time.monotonic()) * 1000)
+    return poll_time_ms(None if polling is None else milliseconds(polling), remaining)
+
+
+def filter(expression: v2.FilterExpression) -> TagFilter:
+    return compile_filter("sql" if expression.type == v2.SQL else "tag", expression.expression)
+
+
+def forward(inner: Deferred[Any], outer: Deferred[Sequence[Any]]) -> None:
+    """Answer `outer` with what `inner` will be answered with."""
+
+    def wake() -> None:
+        if inner.error is not None:
+            outer.fail(inner.error)
+        else:
+            outer.complete(inner.result or ())
+
+    inner.waker = wake
+    outer.on_cancel = inner.cancel
+
+
+def chained(
+    inner: Deferred[R], answer: Callable[[R], Sequence[S]], undo: Callable[[R], None]
+) -> Deferred[Sequence[S]]:
+    """Return a deferred answer made from another one; `undo` takes back what no caller is there for."""
+    outer: Deferred[Sequence[S]] = Deferred()
+
+    def wake() -> None:
+        if inner.error is not None:
+            outer.fail(inner.error)
+            return
+        result = inner.result
+        assert result is not None
+        try:
+            if not outer.complete(answer(result)):
+                undo(result)
+        except ValueError as error:  # text that protobuf does not take, in a record that others wrote
+            outer.fail(CorruptRecord(f"a record can't be delivered: {error}"))
+
+    inner.waker = wake
+    outer.on_cancel = inner.cancel
+    return outer

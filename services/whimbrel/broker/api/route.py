@@ -1,0 +1,112 @@
+"""QueryRoute and QueryAssignment, asked of a broker.
+
+QueryRoute is for clients that were given a broker's address instead of a nameserver's: a broker knows only
+itself, and gives back the address that it was asked under, since that one works for the caller. A slave shows
+itself without the write permission, under broker id 0: SDKs look at no other. QueryAssignment is what most
+SDKs' push consumers ask brokers for, whatever address they were given: it goes on to a nameserver
+(broker/api/assignments.py), and is answered here only for clients that were given this broker's address
+while no nameserver answers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from whimbrel.broker.api.assignments import Assignments
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import Forbidden, TopicNotFound
+from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.topic import Permission, TopicConfig
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.handlers import Call
+from whimbrel.rpc.server.responses import ACCEPTED, OK, check_endpoints, namespace_of, permission_of
+
+__all__ = ["RouteService"]
+
+
+class RouteService:
+    """Answers where this broker's queues are."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        assignments: Assignments,
+        *,
+        name: str,
+        master: bool,
+        ports: Callable[[], frozenset[int]],
+    ) -> None:
+        """Take the tables, and the ports under which this broker is known."""
+        self.topics, self.groups = topics, groups
+        self.assignments = assignments
+        self.ports = ports
+        self.name = name
+        self.master = master
+
+    def topic(self, name: str) -> TopicConfig:
+        check_topic(name)
+        topic = self.topics.get(name)
+        if topic is None and self.master:
+            topic = self.topics.would_create(name)
+        if topic is None:
+            raise TopicNotFound(f"no topic {name}")
+        return topic
+
+    def queue(
+        self,
+        topic: TopicConfig,
+        queue_id: int,
+        permission: v2.Permission,
+        resource: v2.Resource,
+        endpoints: Any,
+    ) -> v2.MessageQueue:
+        return v2.MessageQueue(
+            topic=resource,
+            id=queue_id,
+            permission=permission,
+            broker=v2.Broker(name=self.name, id=0, endpoints=endpoints),
+            accept_message_types=ACCEPTED[topic.message_type],
+        )
+
+    def query_route(self, call: Call, request: messaging.QueryRouteRequest) -> Any:
+        """List the queues of a topic on this broker."""
+        topic = self.topic(request.topic.name)
+        check_endpoints(request.endpoints)
+        resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
+        response = messaging.QueryRouteResponse(status=OK)
+        readable = topic.read_queues if topic.permission & Permission.READ else 0
+        writable = topic.write_queues if topic.permission & Permission.WRITE and self.master else 0
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            permission = permission_of(read=queue_id < readable, write=queue_id < writable)
+            response.message_queues.append(
+                self.queue(topic, queue_id, permission, resource, request.endpoints)
+            )
+        return response
+
+    def query_assignment(self, call: Call, request: messaging.QueryAssignmentRequest) -> Any:
+        """Assign each broker that has the topic, as a nameserver knows them."""
+        check_topic(request.topic.name)
+        check_group(request.group.name)
+        check_endpoints(request.endpoints)
+        return self.assignments.answer(call, request, lambda: self.alone(call, request))
+
+    def alone(
+        self, call: Call, request: messaging.QueryAssignmentRequest
+    ) -> messaging.QueryAssignmentResponse | None:
+        """Assign this broker as a whole, or each of its queues to an ordered group; None: not its to say."""
+        if self.ports().isdisjoint(address.port for address in request.endpoints.addresses):
+            return None  # the endpoints are a nameserver's
+        topic = self.topic(request.topic.name)
+        if not topic.readable:
+            raise Forbidden(f"topic {topic.name} has no readable queue here")
+        group = self.groups.get(request.group.name)
+        queue_ids = range(topic.read_queues) if group is not None and group.fifo else (-1,)
+        permission = permission_of(read=True, write=topic.writable and self.master)
+        resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
+        response = messaging.QueryAssignmentResponse(status=OK)
+        for queue_id in queue_ids:
+            queue = self.queue(topic, queue_id, permission, resource, request.endpoints)
+            response.assignments.add(message_queue=queue)
+        return response

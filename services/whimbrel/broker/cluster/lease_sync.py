@@ -1,0 +1,122 @@
+"""One stream of lease entries between a master and a slave, seen from one end; the transport is the caller's.
+
+    connected     both sides send their full state, in chunks, and mark the last one
+    live          every change is sent as it is made
+    overflowed    the peer took too little for too long: close the stream; the next begins anew
+
+What changes while the full state is being sent waits until that is through, so that the peer never hears of
+a later offset of a queue before the earlier ones: a peer that serves consumers meanwhile would take them
+for unread. Entries merge in any order and any number of times (`leases.py`), so nothing is numbered or
+acknowledged here, and a stream that breaks leaves nothing to repair.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from whimbrel.broker.consume.lease_store import LeaseStore
+from whimbrel.errors import CorruptRecord, RemoteProtocolError
+
+__all__ = ["CHUNK_BYTES", "OUTBOX_BYTES_MAX", "LeaseExchange"]
+
+# Entries in one message: small enough that joining one (about 2000 entries) holds the peer's loop for a few
+# milliseconds.
+CHUNK_BYTES = 128 << 10
+# What may wait for a slow peer; about five seconds of 10,000 changes a second. More is cheaper to send as a
+# full state.
+OUTBOX_BYTES_MAX = 8 << 20
+
+log = logging.getLogger(__name__)
+
+
+class LeaseExchange:
+    """One end of one stream.
+
+    Call `push` after creation, whenever `ready` was called, and when the transport has room again. Call
+    `close` when the stream is over.
+    """
+
+    def __init__(
+        self, ledger: LeaseStore, *, ready: Callable[[], None], chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        """Begin a stream; `ready` is called when there is something new to push."""
+        self.ledger = ledger
+        self.ready = ready
+        self.chunk_bytes = chunk_bytes
+        self.state: Iterator[bytes] | None = ledger.snapshot()
+        self.refused: tuple[bytes, bool] | None = None
+        self.waiting: deque[bytes] = deque()
+        self.waiting_bytes = 0
+        self.told = False  # `ready` was called since the last push
+        self.overflowed = False
+        self.peer_complete = False
+        ledger.listen(self)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to push."""
+        return self.state is not None or self.refused is not None or bool(self.waiting)
+
+    def push(self, send: Callable[[bytes, bool], bool]) -> None:
+        """Hand messages to the transport until it refuses one; that one comes again with the next push.
+
+        Args:
+            send: takes a message's entries and whether it ends the full state; returns False when there is
+            no room.
+        """
+        self.told = False
+        while self.pending and not self.overflowed:
+            message = self.refused or self.next_message()
+            self.refused = None
+            if not send(*message):
+                self.refused = message
+                return
+
+    def received(self, entries: bytes, complete: bool = False) -> None:
+        """Take a message from the peer; `complete` ends its full state.
+
+        Raises:
+            RemoteProtocolError: the entries don't decode; the stream is to be closed.
+        """
+        try:
+            self.ledger.merge(entries, self)
+        except CorruptRecord as error:
+            raise RemoteProtocolError(f"the peer sent lease entries that don't decode: {error}") from error
+        self.peer_complete = self.peer_complete or complete
+
+    def offer(self, entries: bytes) -> None:
+        """Hear of a change from the ledger."""
+        if self.overflowed:
+            return
+        self.waiting.append(entries)
+        self.waiting_bytes += len(entries)
+        if self.waiting_bytes > OUTBOX_BYTES_MAX:
+            log.warning("a lease stream's peer is %d bytes behind: it begins anew", self.waiting_bytes)
+            self.overflowed = True
+            self.waiting.clear()
+        if not self.told:
+            self.told = True
+            self.ready()
+
+    def close(self) -> None:
+        """Stop hearing of changes."""
+        self.ledger.ignore(self)
+        self.state, self.refused = None, None
+        self.waiting.clear()
+
+    def next_message(self) -> tuple[bytes, bool]:
+        pieces, size = [], 0
+        if self.state is not None:
+            for entry in self.state:
+                pieces.append(entry)
+                size += len(entry)
+                if size >= self.chunk_bytes:
+                    return b"".join(pieces), False
+            self.state = None
+            return b"".join(pieces), True
+        while self.waiting and size < self.chunk_bytes:
+            entry = self.waiting.popleft()
+            pieces.append(entry)
+            size += len(entry)
+        self.waiting_bytes -= size
+        return b"".join(pieces), False

@@ -1,0 +1,106 @@
+"""A slave's broker follows the log that its replicator writes, and knows where its master is.
+
+    rung, polled, or more left --> dispatch one slice --> more: again in the next tick
+                                                      '-> nothing: sleep, look once more, wait
+
+A slice is bounded, so that the loop goes on serving reads while gigabytes are dispatched.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from whimbrel.model.registration import Member
+from whimbrel.wakeup import WAKE_POLL_S
+
+__all__ = ["SLICE_BYTES", "LogDispatcher", "MasterAddress"]
+
+SLICE_BYTES = 1 << 20  # about 2 ms of dispatching
+
+
+class Log(Protocol):
+    """What is used of the message store."""
+
+    def dispatch_ready(self, budget_bytes: int) -> bool:
+        """Dispatch a part of what has arrived; tell whether more is there."""
+
+
+class Marks(Protocol):
+    """What is used of the page of marks."""
+
+    broker_sleeping: int
+    master_ha: str
+
+
+class Timers(Protocol):
+    """What is used of the event loop."""
+
+    def call_soon(self, callback: Callable[[], None]) -> Any:
+        """Run it in the next tick."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Run it after a while."""
+
+
+class LogDispatcher:
+    """Keeps queues and index up with the log."""
+
+    def __init__(self, store: Log, page: Marks, loop: Timers) -> None:
+        """Prepare; `start` begins."""
+        self.store, self.page, self.loop = store, page, loop
+        self.pending = False
+        self.poll: Any = None
+        self.stopped = False
+        self.on_step: Callable[[], None] | None = None  # called before each look at what has arrived
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self.tick()
+
+    def rung(self) -> None:
+        """Hear that the log may have grown."""
+        if not self.pending and not self.stopped:
+            self.step()
+
+    def tick(self) -> None:
+        self.poll = self.loop.call_later(WAKE_POLL_S, self.tick)
+        self.rung()
+
+    def step(self) -> None:
+        self.pending = False
+        if self.stopped:
+            return
+        if self.on_step is not None:
+            self.on_step()
+        self.page.broker_sleeping = 0
+        more = self.store.dispatch_ready(SLICE_BYTES)
+        if not more:
+            # What arrives from here on rings; what arrived before is seen by this look.
+            self.page.broker_sleeping = 1
+            more = self.store.dispatch_ready(SLICE_BYTES)
+        if more:
+            self.pending = True
+            self.loop.call_soon(self.step)
+
+    def stop(self) -> None:
+        """Stop following."""
+        self.stopped = True
+        self.page.broker_sleeping = 0
+        if self.poll is not None:
+            self.poll.cancel()
+
+
+class MasterAddress:
+    """Where the master is, as nameservers told last; it is not forgotten while nobody knows a new one."""
+
+    def __init__(self, page: Marks) -> None:
+        """Take the page, through which the replicator learns the address of its peer."""
+        self.page = page
+        self.grpc = ""
+
+    def heard(self, members: Iterable[Member]) -> None:
+        """Take the live members of the group."""
+        for member in members:
+            if member.broker_id == 0:
+                self.grpc = member.address
+                if member.ha_address and member.ha_address != self.page.master_ha:
+                    self.page.master_ha = member.ha_address

@@ -1,0 +1,97 @@
+"""What a slave copies from its master besides the commitlog: the texts of RocketMQ's config files.
+
+`MetadataSource` is the master's side: the four texts as they are now. Watchers remember what they were told,
+and get what differs. Topics and groups go out at once; consumer offsets change with every acknowledgement,
+and the lease stream carries those, so their text goes with the next full round.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile, Offsets
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
+
+__all__ = ["ROUND_S", "Metadata", "MetadataSource"]
+
+ROUND_S = 10.0  # RocketMQ's slaves ask this often
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """Texts of the config files; None: as before."""
+
+    topics: str | None = None
+    groups: str | None = None
+    offsets: str | None = None
+    delay_offsets: str | None = None
+    queue_floors: str | None = None  # not RocketMQ's: where deleted queues ended
+    confirmed: int | None = None  # up to where the master's log is confirmed
+
+    def since(self, told: "Metadata") -> "Metadata":
+        """Return what differs from what was told before."""
+        return Metadata(
+            topics=self.topics if self.topics != told.topics else None,
+            groups=self.groups if self.groups != told.groups else None,
+            offsets=self.offsets if self.offsets != told.offsets else None,
+            delay_offsets=self.delay_offsets if self.delay_offsets != told.delay_offsets else None,
+            queue_floors=self.queue_floors if self.queue_floors != told.queue_floors else None,
+            confirmed=self.confirmed if self.confirmed != told.confirmed else None,
+        )
+
+    def over(self, older: "Metadata") -> "Metadata":
+        """Return these texts, and the older ones where these have none."""
+        return Metadata(
+            topics=older.topics if self.topics is None else self.topics,
+            groups=older.groups if self.groups is None else self.groups,
+            offsets=older.offsets if self.offsets is None else self.offsets,
+            delay_offsets=older.delay_offsets if self.delay_offsets is None else self.delay_offsets,
+            queue_floors=older.queue_floors if self.queue_floors is None else self.queue_floors,
+            confirmed=older.confirmed if self.confirmed is None else self.confirmed,
+        )
+
+
+class MetadataSource:
+    """The texts of this broker."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        delays: DelayOffsets,
+        file: OffsetFile,
+        offsets: Callable[[], Offsets],
+        floors: DeletedQueueOffsets | None = None,
+        confirmed: Callable[[], int] | None = None,
+    ) -> None:
+        """Take the tables; `offsets` returns the groups' committed offsets, `confirmed` that of the log."""
+        self.read_confirmed = confirmed
+        self.floors = floors
+        self.topics, self.groups, self.delays = topics, groups, delays
+        self.file, self.offsets = file, offsets
+
+    def on_change(self, told: Callable[[], None]) -> None:
+        """Have `told` called when topics or groups change."""
+        self.topics.on_change.append(told)
+        self.groups.on_change.append(told)
+        if self.floors is not None:
+            self.floors.on_change.append(told)
+
+    def tables(self) -> Metadata:
+        """Return topics and groups, and where deleted queues ended."""
+        return Metadata(
+            topics=self.topics.encode(pretty=False),
+            groups=self.groups.encode(pretty=False),
+            queue_floors=self.floors.text if self.floors is not None else None,
+        )
+
+    def confirmed(self) -> Metadata:
+        """Return only how far the log is confirmed."""
+        return Metadata(confirmed=self.read_confirmed() if self.read_confirmed is not None else None)
+
+    def everything(self) -> Metadata:
+        """Return all texts."""
+        return Metadata(
+            offsets=self.file.encode(self.offsets(), pretty=False), delay_offsets=self.delays.text
+        ).over(self.tables().over(self.confirmed()))

@@ -1,0 +1,132 @@
+"""A slave's copy of its master's metadata: watch, apply, watch again; and the lease stream beside it.
+
+Each text is applied as a whole: build the new table, write it, swap it (`tables.py`), so the slave never
+shows a table with topics missing (RocketMQ's slave empties it first). Consumer offsets go into the lease
+state by the maximum rule. When the master is gone, what was copied last stays.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from whimbrel.broker.cluster.backoff import RETRY_S_MAX, keep_trying
+from whimbrel.broker.cluster.metadata import Metadata
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.offset_files import DelayOffsets, decode_offsets
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import WhimbrelError
+from whimbrel.store import jsonconfig
+
+__all__ = ["LeaseSync", "MetadataSync"]
+
+logger = logging.getLogger(__name__)
+
+Watch = Callable[[str], AsyncIterator[Metadata]]
+ImportOffsets = Callable[[dict[tuple[str, str], dict[int, int]]], None]
+
+
+class MetadataSync:
+    """Follows one master; `address` says where it is now, empty when nobody knows."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        delays: DelayOffsets,
+        *,
+        address: Callable[[], str],
+        watch: Watch,
+        import_offsets: ImportOffsets,
+        raise_floors: Callable[[str], None],
+        confirmed: Callable[[int], None],
+    ) -> None:
+        """Take the tables to fill.
+
+        `raise_floors` is told where the queues of deleted topics ended, `confirmed` how far the master's log
+        is confirmed.
+        """
+        self.confirmed = confirmed
+        self.topics, self.groups, self.delays = topics, groups, delays
+        self.address = address
+        self.watch = watch
+        self.import_offsets = import_offsets
+        self.raise_floors = raise_floors
+        self.synced = False  # whether the master's metadata was applied since it was lost last
+        self.news = asyncio.Event()
+        self.trouble = ""  # the last one: each is logged once
+
+    def hurry(self) -> None:
+        """Try again at once: a master that has just begun to lead refused the last attempt.
+
+        A topic that is not copied is one whose messages this slave holds and can't serve.
+        """
+        self.news.set()
+
+    async def run(self) -> None:
+        """Follow the master until cancelled."""
+        await keep_trying(self.follow, self.pause)
+
+    async def follow(self) -> bool:
+        """Watch the master until that ends; return whether its metadata came in."""
+        address, got = self.address(), False
+        self.news.clear()
+        try:
+            if address:
+                async for metadata in self.watch(address):
+                    self.apply(metadata)
+                    if not self.synced:
+                        logger.info("metadata is copied from the master at %s", address)
+                    self.synced, self.trouble, got = True, "", True
+        except WhimbrelError as error:
+            if str(error) != self.trouble:
+                logger.info("metadata can't be copied from %s: %s", address, error)
+            self.trouble = str(error)
+        self.synced = False
+        return got
+
+    async def pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+
+    def apply(self, metadata: Metadata) -> None:
+        """Take over what changed."""
+        if metadata.confirmed is not None:
+            self.confirmed(metadata.confirmed)
+        if metadata.topics is not None:
+            self.topics.replace_all(metadata.topics)
+        if metadata.queue_floors is not None:
+            self.raise_floors(metadata.queue_floors)
+        if metadata.groups is not None:
+            self.groups.replace_all(metadata.groups)
+        if metadata.offsets is not None:
+            self.import_offsets(decode_offsets(jsonconfig.loads(metadata.offsets)))
+        if metadata.delay_offsets is not None:
+            self.delays.replace(metadata.delay_offsets)
+
+
+class LeaseSync:
+    """Keeps a stream of lease entries to the master."""
+
+    def __init__(self, *, address: Callable[[], str], exchange: Callable[[str], Awaitable[None]]) -> None:
+        """`exchange` runs one stream to an address until it ends."""
+        self.address = address
+        self.exchange = exchange
+        self.trouble = ""
+
+    async def run(self) -> None:
+        """Keep the stream until cancelled."""
+        await keep_trying(self.stream)
+
+    async def stream(self) -> bool:
+        """Run one stream; return whether it lasted."""
+        address, started = self.address(), asyncio.get_running_loop().time()
+        try:
+            if address:
+                await self.exchange(address)
+        except WhimbrelError as error:
+            if str(error) != self.trouble:
+                logger.info("no lease stream to %s: %s", address, error)
+            self.trouble = str(error)
+        return asyncio.get_running_loop().time() - started > RETRY_S_MAX

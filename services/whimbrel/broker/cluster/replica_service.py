@@ -1,0 +1,377 @@
+"""ReplicaService: what slaves take from their master, and the slaves' end of it.
+
+A master answers once it is settled (`roles.py`). One that came back with a shorter log hands out nothing: its
+tables and lease states would undo what its slaves hold. It takes their lease entries all the same, so that it
+does not deliver again what they have seen acknowledged.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from whimbrel.broker.cluster.lease_sync import LeaseExchange
+from whimbrel.broker.cluster.metadata import ROUND_S, Metadata, MetadataSource
+from whimbrel.broker.consume.lease_store import LeaseStore
+from whimbrel.errors import BadRequest, ConnectionClosed, NotReady, RemoteProtocolError, Throttled
+from whimbrel.model.registration import Member
+from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
+from whimbrel.rpc.api.status import error_of
+from whimbrel.rpc.client.channel import open_aio_channel
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox
+
+__all__ = ["SERVICE", "LeaseStreams", "MetadataWatches", "SlaveHello", "sync_leases", "watch_metadata"]
+
+SERVICE = "whimbrel.replica.v1.ReplicaService"
+MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is waited for; about 1 MiB
+PUSH_APART_S = (
+    0.001  # between messages to a slave about changes, of which there may be many thousand a second
+)
+SILENCE_MAX_S = 3 * ROUND_S  # a master that says nothing for longer is taken for gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlaveHello:
+    """What a slave says of itself when it connects; `log_end` is taken at that moment."""
+
+    name: str
+    broker_id: int
+    log_end: int
+
+
+class MetadataWatches:
+    """The slaves that watch this broker's metadata."""
+
+    def __init__(self, name: str, source: MetadataSource, *, authoritative: Callable[[int], bool]) -> None:
+        """Serve the metadata of the broker group `name`.
+
+        `authoritative` is asked with the slave's log end.
+        """
+        self.name = name
+        self.source = source
+        self.authoritative = authoritative
+        self.open: set[Watch] = set()
+        source.on_change(self.changed)
+
+    def method(self) -> BidiMethod:
+        """Return the WatchMetadata method."""
+        return BidiMethod("WatchMetadata", replica.WatchMetadataRequest, self.opened, single_request=True)
+
+    def opened(self, call: Call, outbox: Outbox) -> "Watch":
+        return Watch(self, outbox)
+
+    def start(self, watch: "Watch", request: replica.WatchMetadataRequest) -> None:
+        """Begin to tell a slave."""
+        if request.broker_name != self.name:
+            raise BadRequest(f"this is {self.name}, not {request.broker_name}")
+        if not self.authoritative(request.log_end):
+            raise NotReady(
+                "this broker does not lead: it is not a settled master, or behind one of its slaves"
+            )
+        self.open.add(watch)
+        watch.tell(self.source.everything())
+
+    def stop(self, watch: "Watch") -> None:
+        """Forget a slave."""
+        self.open.discard(watch)
+
+    def changed(self) -> None:
+        if self.open:
+            tables = self.source.tables()
+            for watch in tuple(self.open):
+                watch.tell(tables)
+
+    def confirmed(self) -> None:
+        """Tell all slaves how far the log is confirmed, when that has moved."""
+        if self.open:
+            confirmed = self.source.confirmed()
+            for watch in tuple(self.open):
+                watch.tell_confirmed(confirmed)
+
+    def round(self) -> None:
+        """Tell all slaves everything that changed; to be called every `ROUND_S`, and it says that we live."""
+        if self.open:
+            everything = self.source.everything()
+            for watch in tuple(self.open):
+                watch.tell(everything)
+
+
+class Watch:
+    """One slave's stream."""
+
+    def __init__(self, watches: MetadataWatches, outbox: Outbox) -> None:
+        self.watches = watches
+        self.outbox = outbox
+        self.told = Metadata()
+
+    def received(self, message: Any) -> None:
+        """Take the request."""
+        self.watches.start(self, message)
+
+    def half_closed(self) -> None:
+        """Nothing: the request is the only message."""
+
+    def closed(self) -> None:
+        """Forget the slave."""
+        self.watches.stop(self)
+
+    def tell_confirmed(self, confirmed: Metadata) -> None:
+        """Send how far the log is confirmed, unless that was sent."""
+        if confirmed.confirmed != self.told.confirmed:
+            self.tell(confirmed)
+
+    def tell(self, now: Metadata) -> None:
+        """Send what differs from what was sent."""
+        news = now.since(self.told)
+        response = replica.WatchMetadataResponse(
+            topics_json=news.topics,
+            groups_json=news.groups,
+            offsets_json=news.offsets,
+            delay_offsets_json=news.delay_offsets,
+            queue_floors_json=news.queue_floors,
+            confirmed_offset=news.confirmed,
+        )
+        self.told = news.over(self.told)
+        if not self.outbox.send(response):
+            # It would miss a change; from a new stream it gets everything.
+            self.watches.stop(self)
+            self.outbox.close(Throttled("the slave does not read"))
+
+
+class LeaseStreams:
+    """The slaves that exchange lease entries with this broker.
+
+    `merged` counts the streams on which the slave's full state has come in.
+    """
+
+    def __init__(
+        self, name: str, ledger: LeaseStore, *, settled: Callable[[], bool], authoritative: Callable[[], bool]
+    ) -> None:
+        """Serve the lease state of the broker group `name`."""
+        self.name = name
+        self.ledger = ledger
+        self.settled, self.authoritative = settled, authoritative
+        self.on_merged: Callable[[], None] | None = None
+        self.on_report: Callable[[object, Member | None], None] | None = None
+        self.open: set[LeaseStream] = set()
+
+    @property
+    def merged(self) -> int:
+        """How many slaves have told all they know."""
+        return sum(stream.link is not None and stream.link.peer_complete for stream in self.open)
+
+    def method(self) -> BidiMethod:
+        """Return the SyncLeases method."""
+        return BidiMethod("SyncLeases", replica.SyncLeasesRequest, self.opened)
+
+    def opened(self, call: Call, outbox: Outbox) -> "LeaseStream":
+        return LeaseStream(self, outbox, call.peer)
+
+    def push(self) -> None:
+        """Send what waits for room; to be called now and then, since a transport does not tell of room."""
+        for stream in tuple(self.open):
+            stream.push()
+
+
+class LeaseStream:
+    """A slave's stream, the master's end."""
+
+    def __init__(self, streams: LeaseStreams, outbox: Outbox, peer: str) -> None:
+        self.peer = peer
+        self.link: LeaseExchange | None = None
+        self.streams = streams
+        self.outbox = outbox
+        self.loop = asyncio.get_running_loop()
+        self.pushed_at = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def received(self, message: Any) -> None:
+        """Take entries; the first message says whose they are."""
+        streams = self.streams
+        if self.link is None:
+            if message.broker_name != streams.name:
+                raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
+            if not streams.settled():
+                raise NotReady("this broker is not a settled master")
+            self.link = LeaseExchange(streams.ledger, ready=self.news)
+            streams.open.add(self)
+            if streams.on_report is not None:
+                slave = Member(
+                    broker_id=message.broker_id,
+                    address=self.peer,
+                    ha_address="",
+                    log_begin=0,
+                    log_end=message.log_end,
+                )
+                streams.on_report(self, slave)
+            self.push()
+        complete = self.link.peer_complete
+        self.link.received(message.entries, message.snapshot_done)
+        if self.link.peer_complete and not complete and streams.on_merged is not None:
+            streams.on_merged()
+
+    def half_closed(self) -> None:
+        """The slave is done."""
+        self.outbox.close()
+
+    def closed(self) -> None:
+        """Forget the stream."""
+        self.streams.open.discard(self)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+            if self.streams.on_report is not None:
+                self.streams.on_report(self, None)
+
+    def news(self) -> None:
+        """Hand on a change: at once, or with others when the last time was just now.
+
+        Each message to the slave costs this loop more than the change itself.
+        """
+        if self.timer is None:
+            now = self.loop.time()
+            if now - self.pushed_at >= PUSH_APART_S:
+                self.pushed_at = now
+                self.push()
+            else:
+                self.timer = self.loop.call_later(PUSH_APART_S, self.push_late)
+
+    def push_late(self) -> None:
+        self.timer = None
+        self.pushed_at = self.loop.time()
+        self.push()
+
+    def push(self) -> None:
+        """Hand on what there is, as far as the outbox takes it."""
+        link = self.link
+        if link is None or not self.streams.authoritative():
+            return
+        link.push(self.send)
+        if link.overflowed:
+            self.outbox.close(Throttled("the slave does not keep up with the lease entries"))
+
+    def send(self, entries: bytes, complete: bool) -> bool:
+        return self.outbox.send(replica.SyncLeasesResponse(entries=entries, snapshot_done=complete))
+
+
+async def sync_leases(
+    address: str, hello: SlaveHello, ledger: LeaseStore, *, exchanged: Callable[[bool], None]
+) -> None:
+    """Exchange lease entries with the master at `address` until it is gone; the slave's end.
+
+    `exchanged` is told when the master's full state has come in, and when the stream is over.
+
+    Raises:
+        WhimbrelError: it refuses, or can't be reached.
+    """
+    async with open_aio_channel(address) as channel:
+        open_stream = channel.stream_stream(
+            f"/{SERVICE}/SyncLeases",
+            request_serializer=replica.SyncLeasesRequest.SerializeToString,
+            response_deserializer=replica.SyncLeasesResponse.FromString,
+        )
+        stream = open_stream()
+        news = asyncio.Event()
+        link = LeaseExchange(ledger, ready=news.set)
+        reading = asyncio.ensure_future(read_leases(stream, link, exchanged))
+        try:
+            first = replica.SyncLeasesRequest(
+                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end
+            )
+            await stream.write(first)
+            news.set()
+            reading.add_done_callback(lambda _: news.set())
+            while not reading.done():
+                await news.wait()
+                news.clear()
+                await write_leases(stream, link, news)
+            reading.result()
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except asyncio.InvalidStateError:
+            raise ConnectionClosed("the master closed the lease stream") from None
+        finally:
+            exchanged(False)
+            link.close()
+            reading.cancel()
+            stream.cancel()
+
+
+async def read_leases(stream: Any, link: LeaseExchange, exchanged: Callable[[bool], None]) -> None:
+    while True:
+        response = await stream.read()
+        if response is grpc.aio.EOF:
+            # Tells the status that ended the stream, if it was an error.
+            await stream.wait_for_connection()
+            return
+        before = link.peer_complete
+        link.received(response.entries, response.snapshot_done)
+        if link.peer_complete and not before:
+            exchanged(True)
+
+
+async def write_leases(stream: Any, link: LeaseExchange, news: asyncio.Event) -> None:
+    batch: list[replica.SyncLeasesRequest] = []
+
+    def take(entries: bytes, complete: bool) -> bool:
+        if len(batch) >= MESSAGES_AT_ONCE:
+            return False
+        batch.append(replica.SyncLeasesRequest(entries=entries, snapshot_done=complete))
+        return True
+
+    link.push(take)
+    if link.overflowed:
+        raise RemoteProtocolError("the master does not keep up with the lease entries")
+    if link.pending:
+        news.set()
+    for message in batch:
+        await stream.write(message)
+
+
+async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metadata]:
+    """Yield what the master at `address` tells, until it is gone.
+
+    Raises:
+        WhimbrelError: it refuses, or can't be reached.
+    """
+    async with open_aio_channel(address) as channel:
+        open_stream = channel.unary_stream(
+            f"/{SERVICE}/WatchMetadata",
+            request_serializer=replica.WatchMetadataRequest.SerializeToString,
+            response_deserializer=replica.WatchMetadataResponse.FromString,
+        )
+        stream = open_stream(
+            replica.WatchMetadataRequest(
+                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end
+            )
+        )
+        try:
+            while True:
+                # Not `wait_for`: in Python 3.11 it swallows a cancellation when the stream breaks just then.
+                async with asyncio.timeout(SILENCE_MAX_S):
+                    response: Any = await stream.read()
+                if response is grpc.aio.EOF:
+                    return
+                yield Metadata(
+                    topics=response.topics_json if response.HasField("topics_json") else None,
+                    groups=response.groups_json if response.HasField("groups_json") else None,
+                    offsets=response.offsets_json if response.HasField("offsets_json") else None,
+                    delay_offsets=response.delay_offsets_json
+                    if response.HasField("delay_offsets_json")
+                    else None,
+                    queue_floors=response.queue_floors_json
+                    if response.HasField("queue_floors_json")
+                    else None,
+                    confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,
+                )
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except TimeoutError:
+            raise ConnectionClosed(f"the master has said nothing for {SILENCE_MAX_S:g} s") from None
+        finally:
+            stream.cancel()

@@ -1,0 +1,142 @@
+"""What a role may do, and when a master may write.
+
+    slave     serves reads, follows its master, never writes
+    master    unsettled --a nameserver accepted it, and knows the group--> settled <--> behind a slave
+              never back: once heard, members stay known
+
+A nameserver knows the group when it has run for one renewal period (`settled` in its answer), or when the
+slaves that were configured are registered. A slave whose log ends beyond ours means that we came back with a
+shorter log: writing now would give the same offsets to other messages. So the master serves reads only, says
+why, and looks again at every renewal.
+
+How far a slave's log goes is known from three sides: what nameservers heard with its last renewal, what its
+broker said when it connected to us, and what its replicator said to ours (`refused`), which needs no broker
+beside it. **A slave ahead that goes away counts for `AHEAD_HOLD_S` more**: one that is being restarted must
+not find its offsets taken when it is back. Only its own later word that its log is no longer ends that
+sooner. Pure.
+"""
+
+from collections.abc import Iterable
+
+from whimbrel.model.registration import BrokerRole, Member
+
+__all__ = ["AHEAD_HOLD_S", "REFUSED_END_MAX", "WriteAdmission"]
+
+# Longer than a supervisor takes to restart a process and that to recover its log, or a nameserver to notice a
+# hung one (8 s) ...
+AHEAD_HOLD_S = 10.0
+# ... and a slave's replicator that was refused is back within 2 s (RocketMQ's: 5 to 10 s).
+
+# Anybody can send eight bytes to the HA port. Text and TLS greetings make offsets far beyond any log's end.
+REFUSED_END_MAX = 1 << 50
+
+
+class WriteAdmission:
+    """Whether this broker may write, as far as its role and its group say.
+
+    `now` is in seconds of a clock that never goes back; `log_end` is the end of our own log, taken after the
+    news came: it only grows.
+    """
+
+    def __init__(self, role: BrokerRole, *, name: str, expected_slaves: int, nameservers: int) -> None:
+        """Begin unsettled; a master without nameservers has nobody to ask and is settled at once."""
+        self.role = role
+        self.name = name
+        self.expected = expected_slaves
+        self.settled = role == "master" and nameservers == 0
+        self.ahead: Member | None = None
+        self.displaced = ""  # address of another broker that registered later with our name and id
+        self.log_end = 0  # ours, when `ahead` was found
+        self.held_until = 0.0  # `ahead` counts so long, heard of or not
+        self.members: tuple[Member, ...] = ()  # as nameservers know them
+        # As the slaves said themselves, for as long as they are connected.
+        self.reports: dict[object, Member] = {}
+
+    def heard(self, *, settled: bool, members: Iterable[Member], log_end: int, now: float) -> bool:
+        """Take a nameserver's answer; return whether that changed what may be done.
+
+        Args:
+            settled: whether the nameserver has run for one renewal period.
+            members: the other live brokers of the group, ourselves left out.
+            log_end: see the class.
+            now: see the class.
+        """
+        if self.role == "slave":
+            return False
+        was_settled = self.settled
+        self.members = tuple(member for member in members if member.broker_id > 0)
+        known = settled or (self.expected > 0 and len(self.members) >= self.expected)
+        self.settled = self.settled or known
+        return self.look(log_end=log_end, now=now) or self.settled != was_settled
+
+    def reported(self, connection: object, slave: Member | None, *, log_end: int, now: float) -> bool:
+        """Take a slave's own word on its log, or None when its connection is over; return as `heard` does.
+
+        What a nameserver knows is as old as the slave's last renewal: a master that lost its tail and is back
+        within that time would not see that it did.
+        """
+        if slave is not None:
+            self.reports[connection] = slave
+            held = self.ahead
+            if held is not None and held.broker_id == slave.broker_id and slave.log_end <= log_end:
+                self.held_until = now
+        else:
+            self.reports.pop(connection, None)
+        return self.look(log_end=log_end, now=now)
+
+    def refused(self, peer: str, offset: int, *, log_end: int, now: float) -> bool:
+        """Take what a slave's replicator told ours, which turned it away; return as `heard` does.
+
+        Its broker may be dead or hung, so this may be all that is known of that slave.
+        """
+        before = self.ahead
+        if log_end < offset <= REFUSED_END_MAX and (before is None or before.log_end <= offset):
+            if before is None or before.log_end < offset:
+                self.ahead = Member(broker_id=0, address=peer, ha_address="", log_begin=0, log_end=offset)
+                self.log_end = log_end
+            self.held_until = now + AHEAD_HOLD_S
+        return (before is None) != (self.ahead is None)
+
+    def look(self, *, log_end: int, now: float) -> bool:
+        """Compare anew; to be called now and then. Returns as `heard` does."""
+        before = self.ahead
+        slaves = (*self.members, *self.reports.values())
+        furthest = max(slaves, key=lambda member: member.log_end, default=None)
+        if furthest is not None and furthest.log_end > log_end:
+            self.ahead, self.held_until, self.log_end = furthest, now + AHEAD_HOLD_S, log_end
+        elif self.ahead is not None and (now >= self.held_until or self.ahead.log_end <= log_end):
+            self.ahead = None
+        return (before is None) != (self.ahead is None)
+
+    @property
+    def authoritative(self) -> bool:
+        """Whether slaves may take metadata and leases from this broker.
+
+        A master that is not behind one of them, and the only one.
+        """
+        return self.role == "master" and self.settled and self.ahead is None and not self.displaced
+
+    @property
+    def refusal(self) -> str:
+        """Why writes are refused, and what to do, in one sentence; empty when they are not."""
+        if self.role == "slave":
+            return f"this is a slave of {self.name} and takes no writes: send to the master"
+        if self.displaced:
+            return (
+                f"another broker at {self.displaced} is registered as the master of {self.name}, and two of"
+                " them would write two logs: stop one of the two"
+            )
+        if self.ahead is not None:
+            slave = f"slave {self.ahead.broker_id}" if self.ahead.broker_id else "a slave's replicator"
+            return (
+                f"{slave} at {self.ahead.address} holds the log of {self.name} up to"
+                f" byte {self.ahead.log_end}, this master only up to {self.log_end}: it came back with a"
+                " shorter log and serves reads only; stop it and give it a copy of the slave's store, or stop"
+                " that slave for good to go on without what only it holds"
+            )
+        if not self.settled:
+            return (
+                "no nameserver has confirmed yet which slaves are alive: this passes after one renewal"
+                " period; if it does not, check that the nameservers run and that their addresses are right"
+            )
+        return ""

@@ -1,0 +1,241 @@
+"""Cuts a range of one queue into frames: whole records, one after the other, as they stand in the log.
+
+    entries in bulk ──wanted?──► runs of records that touch ──small gaps──► spans, one read each ──► frame
+
+The tags code of an entry decides before its record is read. Of each record, size and magic are compared, and
+nothing is decoded. A frame takes a bounded number of entries and of bytes, so that making one holds the loop
+for a millisecond or two; with a filter that matches little it may hold no record at all.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+from whimbrel.errors import (
+    BadRequest,
+    BeyondConfirmed,
+    CorruptRecord,
+    IllegalOffset,
+    MessageTooLarge,
+    RangeGone,
+)
+from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, UNIT
+
+__all__ = ["FRAME_BYTES_MAX", "MESSAGE_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "Reading"]
+
+# Of records, apart from one that is larger and then alone. The protocol allows 1 MiB: a quarter costs both
+# ends no more for a record, and holds the loop for 1 ms instead of 4.
+FRAME_BYTES_MAX = 256 << 10
+# Both ends' limit of a gRPC message. RocketMQ's brokers take bodies of 4 MiB unless told otherwise.
+MESSAGE_BYTES_MAX = 8 << 20
+MESSAGE_EXTRA_BYTES = 64  # what a message has beside its records
+UNITS_AT_ONCE = 2048  # entries read by one call, 40 KiB
+SCAN_MAX = 8 * UNITS_AT_ONCE  # entries looked at for one frame: 2 ms when none of them is wanted
+# Records of other queues that are read along rather than read around: copying so much costs about what one
+# more call does.
+GAP_BYTES_MAX = 8 << 10
+SPAN_BYTES_MAX = 2 << 20  # read at once, with what lies between; a larger record makes a larger span
+RECORD_BYTES_MIN = 91
+
+SIZE_AND_MAGIC = struct.Struct(">iI")
+
+
+class RawSource(Protocol):
+    """What is read of the store; `store.raw.RawRecords` does."""
+
+    @property
+    def file_size(self) -> int: ...
+    def queue_range(self, topic: str, queue_id: int, log_end: int) -> tuple[int, int, int]: ...
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes: ...
+    def span(self, begin: int, end: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a reader wants.
+
+    Attributes:
+        start, end: queue offsets; `end` 0 for all that may be read.
+        budget: bytes of records; 0 for no bound.
+        codes: hashes of wanted tags; None for all.
+        latest: whether to read what is not confirmed too.
+    """
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int = 0
+    budget: int = 0
+    codes: frozenset[int] | None = None
+    latest: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkFrame:
+    """A piece of a queue, and where the queue stands."""
+
+    records: bytes
+    next_offset: int
+    confirmed: int
+    min_offset: int
+    max_offset: int
+
+
+class Plan:
+    """What of the log goes into a frame.
+
+    Attributes:
+        spans: what is read at once, each as a list of runs; a run is a piece in which wanted records touch:
+        its begin, and the sizes of its records.
+        end: of the last record. limit: the last span goes no further. sizes: of the last run.
+    """
+
+    __slots__ = ("end", "file_size", "limit", "sizes", "spans")
+
+    def __init__(self, file_size: int) -> None:
+        self.file_size = file_size
+        self.spans: list[list[tuple[int, list[int]]]] = []
+        self.sizes: list[int] = []
+        self.end = self.limit = -1
+
+    def begin_run(self, offset: int, size: int) -> None:
+        """Add a record that does not touch the last one, to its span if it lies near enough."""
+        if not (0 <= offset - self.end <= GAP_BYTES_MAX and offset + size <= self.limit):
+            self.spans.append([])
+            file_end = offset - offset % self.file_size + self.file_size
+            self.limit = min(file_end, offset + SPAN_BYTES_MAX)
+        self.sizes = [size]
+        self.spans[-1].append((offset, self.sizes))
+        self.end = offset + size
+
+
+class BulkReader:
+    """One reader's way through its range. `next` is asked until `done`."""
+
+    def __init__(self, source: RawSource, reading: Reading, log_confirmed: int) -> None:
+        """Check the range.
+
+        Raises:
+            RangeGone, BeyondConfirmed, IllegalOffset: it can't be served here.
+            BadRequest: it is none.
+        """
+        self.source, self.reading = source, reading
+        if reading.start < 0 or reading.end < 0 or reading.budget < 0:
+            raise BadRequest("offsets and the byte budget can't be negative")
+        if reading.end and reading.end < reading.start:
+            raise BadRequest(f"the range {reading.start} to {reading.end} ends before it begins")
+        low, confirmed, high = source.queue_range(reading.topic, reading.queue_id, log_confirmed)
+        limit = high if reading.latest else confirmed
+        where = f"queue {reading.queue_id} of {reading.topic}"
+        furthest = max(reading.start, reading.end)
+        if reading.start < low:
+            raise RangeGone(f"offset {reading.start} of {where} is gone: it begins at {low}")
+        if furthest > high:
+            raise IllegalOffset(
+                f"{where} ends at {high} here, so {furthest} can't be read: the log was cut, or this is a"
+                " slave that lags"
+            )
+        if furthest > limit:
+            raise BeyondConfirmed(
+                f"{where} is confirmed up to {limit} of {high}, and not up to {furthest} yet"
+            )
+        self.position = reading.start
+        self.end = reading.end or limit
+        self.sent = 0
+        self.spent = False  # the byte budget is used up
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to be sent."""
+        return self.spent or self.position >= self.end
+
+    def next(self, log_confirmed: int) -> BulkFrame:
+        """Return the next frame.
+
+        Raises:
+            RangeGone: the records were removed meanwhile.
+            IllegalOffset: the log was cut meanwhile.
+            CorruptRecord, MessageTooLarge: what stands there can't be sent.
+        """
+        reading = self.reading
+        low, confirmed, high = self.source.queue_range(reading.topic, reading.queue_id, log_confirmed)
+        if self.position < low:
+            raise RangeGone(
+                f"offset {self.position} of queue {reading.queue_id} of {reading.topic} is gone: it begins"
+                f" at {low} now"
+            )
+        records = b"".join(self.read(self.choose()))
+        self.sent += len(records)
+        self.spent = self.spent or 0 < reading.budget <= self.sent
+        return BulkFrame(
+            records=records,
+            next_offset=self.position,
+            confirmed=confirmed,
+            min_offset=low,
+            max_offset=high,
+        )
+
+    def choose(self) -> Plan:
+        """Take entries for one frame, from `position` on; return what is wanted of the log."""
+        reading, codes = self.reading, self.reading.codes
+        plan, budget, sent = Plan(self.source.file_size), reading.budget, self.sent
+        whole = room = min(FRAME_BYTES_MAX, budget - sent) if budget else FRAME_BYTES_MAX
+        position, end = self.position, self.end
+        last = min(end, position + SCAN_MAX)
+        while position < last:
+            packed = self.source.units(
+                reading.topic, reading.queue_id, position, min(UNITS_AT_ONCE, end - position)
+            )
+            if not packed:
+                raise IllegalOffset(
+                    f"queue {reading.queue_id} of {reading.topic} ends at {position} now: the log was cut"
+                )
+            for offset, size, code in UNIT.iter_unpack(packed):
+                if codes is not None and code & 0xFFFFFFFF not in codes:
+                    position += 1
+                    continue
+                if size > room or size < RECORD_BYTES_MIN:
+                    if size == FILLER_SIZE:
+                        position += 1
+                        continue
+                    total = sent + whole - room
+                    self.position = position
+                    self.spent = bool(budget and total and total + size > budget)
+                    if self.spent or plan.spans:
+                        return plan
+                    self.check_size(size)  # it goes alone
+                if offset == plan.end and offset + size <= plan.limit:
+                    plan.end += size
+                    plan.sizes.append(size)
+                else:
+                    plan.begin_run(offset, size)
+                room -= size
+                position += 1
+        self.position = position
+        return plan
+
+    def check_size(self, size: int) -> None:
+        """Raise when the next record can't be sent, whatever goes with it."""
+        where = f"{self.reading.topic}/{self.reading.queue_id} at offset {self.position}"
+        if size < RECORD_BYTES_MIN:
+            raise CorruptRecord(f"{where}: a queue entry tells of a record of {size} bytes")
+        if size > MESSAGE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
+            raise MessageTooLarge(f"{where}: a record of {size} bytes does not fit into {MESSAGE_BYTES_MAX}")
+
+    def read(self, plan: Plan) -> list[bytes | memoryview]:
+        """Return the records, in order."""
+        parts: list[bytes | memoryview] = []
+        unpack = SIZE_AND_MAGIC.unpack_from
+        for runs in plan.spans:
+            begin, (last, sizes) = runs[0][0], runs[-1]
+            data = self.source.span(begin, last + sum(sizes))
+            view = memoryview(data)
+            for offset, sizes in runs:
+                at = first = offset - begin
+                for size in sizes:
+                    stored, magic = unpack(data, at)
+                    if stored != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
+                        raise CorruptRecord(f"no record of {size} bytes at byte {begin + at} of the log")
+                    at += size
+                parts.append(view[first:at])
+        return parts

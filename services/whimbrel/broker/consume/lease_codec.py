@@ -1,0 +1,156 @@
+"""Lease entries: how changes of lease state look in the journal and on the way to the other brokers.
+
+Little-endian, several back to back:
+
+    offset  size
+    0       1     kind: 1 done, 2 lease, 3 epoch
+    1       1     length of the group's name, g
+    2       1     length of the topic's name, t
+    3       4     queue id, int32
+    7       4     epoch, uint32
+    11      g+t   names, UTF-8
+    done:   16    first offset, end offset, int64 each
+    lease:  47+c  first offset int64, count uint32, serial uint64, revision uint32,
+                  visible_at int64, taken_at int64 (epoch ms), attempt uint32,
+                  flags uint8 (1: renewed by the server), client id's length uint16 c; client id
+    epoch:  0     starts an epoch about which nothing else is known
+
+An entry says all it means, names included, so that entries can be repeated, reordered and cut anywhere
+between two. What they mean, and how they merge, stands in `leases.py`.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from whimbrel.errors import CorruptRecord
+
+__all__ = [
+    "CLIENT_BYTES_MAX",
+    "LEASE_COUNT_MAX",
+    "OFFSET_MAX",
+    "Lease",
+    "LeaseEntry",
+    "Names",
+    "decode_entries",
+]
+
+OFFSET_MAX = 1 << 62
+# We write at most a receive's batch in one lease entry, and longer runs in snapshots; the bound keeps a
+# corrupt entry from allocating the world.
+LEASE_COUNT_MAX = 1 << 16
+CLIENT_BYTES_MAX = 1024
+
+HEAD = struct.Struct("<BBBiI")
+DONE = struct.Struct("<qq")
+LEASE = struct.Struct("<qIQIqqIBH")
+KIND_DONE, KIND_LEASE, KIND_EPOCH = 1, 2, 3
+FLAG_AUTO_RENEW = 1
+
+
+class Lease(NamedTuple):
+    """One delivery as the group's state sees it; the greatest wins a merge, field by field in this order.
+
+    Attributes:
+        serial: new for every delivery and every change by the client; what a receipt handle is checked
+        against. revision: grows with changes that leave the handle valid. visible_at: when the message may
+        be delivered again. taken_at: when it was delivered. attempt: deliveries so far that count.
+        auto_renew: the server renews it while the client lives. client_id: who holds it; kept only when the
+        server renews it.
+    """
+
+    serial: int
+    revision: int
+    visible_at: int
+    taken_at: int
+    attempt: int
+    auto_renew: bool
+    client_id: str
+
+
+class LeaseEntry(NamedTuple):
+    """One entry, decoded; `lease` is None for a done range, and `end` is -1 for a new epoch."""
+
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int
+    start: int
+    end: int
+    lease: Lease | None
+    raw: bytes
+
+
+class Names:
+    """Writes the entries of one (group, topic, queue)."""
+
+    __slots__ = ("names", "queue_id", "sizes")
+
+    def __init__(self, group: str, topic: str, queue_id: int) -> None:
+        encoded = (group.encode(), topic.encode())
+        self.names = b"".join(encoded)
+        self.sizes = (len(encoded[0]), len(encoded[1]))
+        self.queue_id = queue_id
+
+    def done(self, epoch: int, start: int, end: int) -> bytes:
+        """Say that [start, end) is done."""
+        head = HEAD.pack(KIND_DONE, *self.sizes, self.queue_id, epoch)
+        return head + self.names + DONE.pack(start, end)
+
+    def lease(self, epoch: int, start: int, end: int, lease: Lease) -> bytes:
+        """Say that [start, end) is held."""
+        serial, revision, visible_at, taken_at, attempt, auto_renew, client_id = lease
+        client = client_id.encode(errors="replace")[:CLIENT_BYTES_MAX]
+        flags = FLAG_AUTO_RENEW if auto_renew else 0
+        body = LEASE.pack(
+            start, end - start, serial, revision, visible_at, taken_at, attempt, flags, len(client)
+        )
+        head = HEAD.pack(KIND_LEASE, *self.sizes, self.queue_id, epoch)
+        return b"".join((head, self.names, body, client))
+
+    def epoch(self, epoch: int) -> bytes:
+        """Start an epoch."""
+        return HEAD.pack(KIND_EPOCH, *self.sizes, self.queue_id, epoch) + self.names
+
+
+def decode_entries(data: bytes) -> Iterator[LeaseEntry]:
+    """Read entries; raises CorruptRecord at the first that can't be one."""
+    view, position, size = memoryview(data), 0, len(data)
+    try:
+        while position < size:
+            begin = position
+            kind, group_size, topic_size, queue_id, epoch = HEAD.unpack_from(view, position)
+            position += HEAD.size
+            names = bytes(view[position : position + group_size + topic_size])
+            if len(names) != group_size + topic_size or queue_id < 0:
+                raise CorruptRecord("a lease entry's names run over its end")
+            position += len(names)
+            start, end, lease = 0, -1, None
+            if kind == KIND_DONE:
+                start, end = DONE.unpack_from(view, position)
+                position += DONE.size
+            elif kind == KIND_LEASE:
+                start, end, lease, position = decode_lease(view, position)
+            elif kind != KIND_EPOCH:
+                raise CorruptRecord(f"a lease entry is of the unknown kind {kind}")
+            if kind != KIND_EPOCH and not 0 <= start <= end <= OFFSET_MAX:
+                raise CorruptRecord(f"a lease entry covers the offsets {start} to {end}")
+            group, topic = names[:group_size].decode(), names[group_size:].decode()
+            yield LeaseEntry(group, topic, queue_id, epoch, start, end, lease, bytes(view[begin:position]))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"a lease entry does not decode: {error}") from error
+
+
+def decode_lease(view: memoryview, position: int) -> tuple[int, int, Lease, int]:
+    start, count, serial, revision, visible_at, taken_at, attempt, flags, client_size = LEASE.unpack_from(
+        view, position
+    )
+    position += LEASE.size
+    client = bytes(view[position : position + client_size])
+    if len(client) != client_size or not 0 < count <= LEASE_COUNT_MAX:
+        raise CorruptRecord("a lease entry's client or count is out of bounds")
+    auto_renew = bool(flags & FLAG_AUTO_RENEW)
+    lease = Lease(
+        serial, revision, visible_at, taken_at, attempt, auto_renew, client.decode(errors="replace")
+    )
+    return start, start + count, lease, position + client_size

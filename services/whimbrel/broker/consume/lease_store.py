@@ -1,0 +1,124 @@
+"""Lease state with its journal and its listeners: how a change becomes one that counts.
+
+    plan  ->  journal  ->  table  ->  listeners           the answer leaves after that
+              StoreFull: nothing has changed
+
+Listeners are the streams to the other brokers of the group (`lease_sync.py`). Entries that come from there
+take the same way, except that what they change is in the table first: joining tells what is new.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from whimbrel.broker.consume.leases import Change, LeaseTable
+from whimbrel.errors import CorruptRecord, StoreError, StoreFull
+
+__all__ = ["EntrySink", "Journal", "LeaseStore"]
+
+log = logging.getLogger(__name__)
+
+
+class EntrySink(Protocol):
+    """What hears of changes, as entries."""
+
+    def offer(self, entries: bytes) -> None: ...
+
+
+class Journal(Protocol):
+    """What is used of `LeaseJournal`."""
+
+    def load(self) -> list[bytes]: ...
+    def start(self, snapshot: Callable[[], Iterator[bytes]]) -> None: ...
+    def append(self, entries: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class LeaseStore:
+    """The lease table of one broker, written down and shared."""
+
+    def __init__(self, journal: Journal, *, broker_id: int) -> None:
+        """Prepare; `open` reads the journal. `broker_id` keeps delivery serials apart from other brokers'."""
+        self.table = LeaseTable(origin=broker_id)
+        self.on_merged: Callable[[], None] | None = None
+        self.journal = journal
+        self.sinks: list[EntrySink] = []
+
+    def open(self) -> None:
+        """Load the state and begin to write it down; raises StoreError when that can't be."""
+        try:
+            for chunk in self.journal.load():
+                self.table.join(chunk)
+        except CorruptRecord as error:
+            raise StoreError(
+                f"the lease journal (whimbrel/leases in the store) is of another version or damaged: {error};"
+                " move it away to go on from the offsets in config/consumerOffset.json"
+            ) from error
+        self.journal.start(self.snapshot)
+
+    def close(self) -> None:
+        """Flush and close the journal."""
+        self.journal.close()
+
+    def commit(self, changes: list[Change]) -> None:
+        """Make changes; raises StoreFull, and then nothing has changed."""
+        entries = self.table.encode(changes)
+        self.journal.append(entries)
+        self.table.apply(changes)
+        for sink in self.sinks.copy():
+            sink.offer(entries)
+
+    def commit_anyway(self, changes: list[Change]) -> None:
+        """Make changes whose loss in a crash costs a delay or a second delivery at most."""
+        if not changes:
+            return
+        try:
+            self.commit(changes)
+        except StoreFull as error:
+            log.warning("lease changes are in memory only: %s", error)
+            self.table.apply(changes)
+
+    def commit_entries(self, entries: bytes) -> None:
+        """Make changes that are entries already; raises StoreFull, and then nothing has changed."""
+        self.journal.append(entries)
+        self.table.join(entries)
+        for sink in self.sinks.copy():
+            sink.offer(entries)
+
+    def listen(self, sink: EntrySink) -> None:
+        """Offer every change from now on to `sink`."""
+        self.sinks.append(sink)
+
+    def ignore(self, sink: EntrySink) -> None:
+        """Stop that."""
+        if sink in self.sinks:
+            self.sinks.remove(sink)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Yield the full state as entries."""
+        self.table.forget_idle_clients()
+        return self.table.snapshot()
+
+    def merge(self, entries: bytes, source: EntrySink | None = None) -> bool:
+        """Join another broker's entries; tell whether they changed anything.
+
+        What changed is written down and offered to the listeners other than the one it came from. The state
+        in memory may run ahead of the journal when the disk is full: the other side still has it, and sends
+        it again.
+
+        Raises:
+            CorruptRecord: they don't decode.
+        """
+        changed = self.table.join(entries)
+        if not changed:
+            return False
+        try:
+            self.journal.append(changed)
+        except StoreFull as error:
+            log.warning("merged lease changes are in memory only: %s", error)
+        for sink in self.sinks.copy():
+            if sink is not source:
+                sink.offer(changed)
+        if self.on_merged is not None:
+            self.on_merged()
+        return True

@@ -1,0 +1,543 @@
+"""What each consumer group has taken, finished and still to get: a pure state machine that merges.
+
+One `QueueLeases` stands for one (group, topic, queue). Every offset of the queue is in one of these states:
+
+                 take                      acknowledge, filter, commit
+    unread ---------------> held (lease) ------------------------------> done
+      |                      |  ^   visible time comes: taken again with attempt + 1 and a new serial
+      |                      '--'   change, renew, release: another visible time
+      '---------------------------------------------------------------> done   (filtered out, committed past)
+
+`committed` is the offset below which all are done; `done` ranges lie above it, so that a message which
+nobody manages to consume does not make the state grow with each one acknowledged behind it. `next` is the
+end of what was ever held or done. Nothing is dropped at a maximum of attempts.
+
+**Merging.** The state is a join-semilattice, and `LeaseTable.join` of entries is its only operation:
+repeated and reordered entries do no harm, and two sides that exchange all of theirs hold the same.
+
+    epoch   the greater wins, and everything of a smaller one is forgotten (reset, cut log, deleted group)
+    done    union
+    leases  for each offset the greatest (serial, revision, visible time, ...); none where the offset is done
+
+A *serial* is new for every delivery and for every change of the invisible time, and grows everywhere: epoch
+milliseconds in the upper 44 bits, then a counter of 14 bits, then 6 bits for the broker that made it, so
+that no two deliveries share one even when a journal was lost. It is what a receipt handle is checked
+against. A *revision* orders the changes that leave the handle valid (renewals, releases).
+
+Below `next`, an offset neither done nor held is a *gap*: its entries have not arrived, or were lost with a
+journal's tail. It counts as unread, so that losing entries delivers twice rather than never. Snapshots list
+a queue's entries by ascending offset, hence one that is cut short leaves no gaps.
+
+How entries look stands in `entries.py`. Times are epoch milliseconds and handed in. Writing entries down
+before an answer leaves is for `consuming.py`.
+"""
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from enum import Enum
+from math import inf
+from typing import TypeAlias
+
+from whimbrel.broker.consume.lease_codec import LEASE_COUNT_MAX, OFFSET_MAX, Lease, Names, decode_entries
+from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.errors import InvalidReceiptHandle
+
+__all__ = [
+    "INFLIGHT_MAX",
+    "RELEASE_MS",
+    "RENEW_MS",
+    "RENEW_TOTAL_MS",
+    "Change",
+    "LeaseTable",
+    "QueueLeases",
+    "Standing",
+]
+
+# Held messages of one group and queue, so that a consumer which never acknowledges can't fill the memory
+# (about 100 bytes each). RocketMQ: `popInflightMessageThreshold`, 10,000.
+INFLIGHT_MAX = 10_000
+# Leases that the server renews last this long each time ...
+RENEW_MS = 60_000
+# ... are renewed when this is left of them (RocketMQ: the same) ...
+RENEW_AHEAD_MS = 10_000
+# ... and not any more this long after the delivery (RocketMQ: the same).
+RENEW_TOTAL_MS = 3 * 3600 * 1000
+# How often a lease about to end is looked at again while its client is away; it may be reconnecting.
+RENEW_RETRY_MS = 1_000
+# When the messages of a client that has gone become visible; RocketMQ: the same.
+RELEASE_MS = 1_000
+
+HEAP_SLACK = 64
+
+
+class Standing(Enum):
+    """What a receipt handle that is not refused stands for."""
+
+    HELD = "held"  # the delivery is current
+    FINISHED = "finished"  # its message is done
+    UNKNOWN = "unknown"  # a delivery that this side has not heard of
+
+
+class QueueLeases:
+    """The state of one (group, topic, queue). Only `LeaseTable` changes it."""
+
+    __slots__ = (
+        "committed",
+        "ends",
+        "epoch",
+        "expiry",
+        "gaps",
+        "group",
+        "leases",
+        "names",
+        "next",
+        "queue_id",
+        "ready",
+        "ready_set",
+        "renew_at",
+        "renewals",
+        "started",
+        "starts",
+        "topic",
+    )  # fmt: skip
+
+    def __init__(self, group: str, topic: str, queue_id: int) -> None:
+        self.group, self.topic, self.queue_id = group, topic, queue_id
+        self.names = Names(group, topic, queue_id)
+        self.begin(0)
+
+    def begin(self, epoch: int) -> None:
+        """Forget everything and start an epoch."""
+        self.epoch = epoch
+        self.started = False  # whether the group has a position here
+        self.committed = 0
+        self.next = 0
+        self.leases: dict[int, Lease] = {}
+        self.renew_at: float = inf  # when the table looks at our renewals next
+        self.starts: list[int] = []  # done ranges above `committed`: sorted, apart from each other
+        self.ends: list[int] = []
+        self.expiry: list[
+            tuple[int, int, int, Lease]
+        ] = []  # (visible_at, start, end, lease); may be outdated
+        self.renewals: list[tuple[int, int, int, Lease]] = []  # (due, start, end, lease); may be outdated
+        self.ready: list[int] = []  # heap of held offsets whose time had come; may be outdated
+        self.ready_set: set[int] = set()  # what is in `ready`
+        self.gaps: list[tuple[int, int]] | None = []  # None: to be computed
+
+    # What is there
+
+    def is_done(self, offset: int) -> bool:
+        """Tell whether the offset is done."""
+        if offset < self.committed:
+            return True
+        at = bisect_right(self.starts, offset) - 1
+        return at >= 0 and offset < self.ends[at]
+
+    def done_above(self) -> list[tuple[int, int]]:
+        """Return the done ranges above `committed`."""
+        return list(zip(self.starts, self.ends, strict=True))
+
+    def lease_runs(self) -> list[tuple[int, int, Lease]]:
+        """Return what is held, as ranges under one lease each, by ascending offset."""
+        runs: list[tuple[int, int, Lease]] = []
+        for offset in sorted(self.leases):
+            lease = self.leases[offset]
+            if (
+                runs
+                and runs[-1][1] == offset
+                and runs[-1][2] == lease
+                and offset - runs[-1][0] < LEASE_COUNT_MAX
+            ):
+                runs[-1] = (runs[-1][0], offset + 1, lease)
+            else:
+                runs.append((offset, offset + 1, lease))
+        return runs
+
+    def unfinished(self, end: int) -> int:
+        """Return how many offsets below `end` are not done."""
+        done = sum(min(stop, end) - start for start, stop in self.done_above() if start < end)
+        return max(end - self.committed, 0) - done
+
+    def fresh(self, position: int, limit: int, end: int) -> tuple[int, int]:
+        """Return the first range of at most `limit` unread offsets in [position, end), or an empty one."""
+        if self.gaps is None:
+            self.gaps = self.find_gaps()
+        for start, stop in self.gaps:
+            start, stop = max(start, position), min(stop, end)
+            if start < stop:
+                return start, min(stop, start + limit)
+        start = max(self.next, position)
+        return start, max(start, min(start + limit, end))
+
+    def pop_ready(self, now: int, limit: int, end: int) -> list[int]:
+        """Take out held offsets below `end` that are visible again, lowest first.
+
+        The caller must hold or finish them, or `put_back`.
+        """
+        expiry, leases, ready = self.expiry, self.leases, self.ready
+        while expiry and expiry[0][0] <= now:
+            _, start, stop, lease = heapq.heappop(expiry)
+            for offset in range(max(start, self.committed), stop):
+                if leases.get(offset) == lease and offset not in self.ready_set:
+                    heapq.heappush(ready, offset)
+                    self.ready_set.add(offset)
+        taken: list[int] = []
+        while ready and ready[0] < end and len(taken) < limit:
+            offset = heapq.heappop(ready)
+            self.ready_set.discard(offset)
+            held = leases.get(offset)
+            if held is not None and held.visible_at <= now:
+                taken.append(offset)
+        return taken
+
+    def put_back(self, offsets: list[int]) -> None:
+        """Undo `pop_ready` for these offsets."""
+        for offset in offsets:
+            if offset not in self.ready_set:
+                heapq.heappush(self.ready, offset)
+                self.ready_set.add(offset)
+
+    def next_visible(self, end: int) -> int | None:
+        """Return when a held offset becomes visible, 0 for now; None when nothing is held."""
+        if self.ready and self.ready[0] < end:
+            return 0
+        expiry = self.expiry
+        while expiry and not self.still_held(*expiry[0][1:]):
+            heapq.heappop(expiry)
+        return expiry[0][0] if expiry else None
+
+    def standing(self, handle: ReceiptHandle, now: int) -> Standing:
+        """Tell what a handle stands for; raises InvalidReceiptHandle when it no longer counts.
+
+        An expired lease that the server renews still counts until its message is delivered again.
+        """
+        if handle.epoch != self.epoch:
+            raise InvalidReceiptHandle("the group's position was reset after this delivery")
+        lease = self.leases.get(handle.offset)
+        if lease is None:
+            return Standing.FINISHED if self.is_done(handle.offset) else Standing.UNKNOWN
+        if handle.serial < lease.serial:
+            raise InvalidReceiptHandle(
+                "the message was delivered again, or its invisible time changed, since"
+            )
+        if handle.serial > lease.serial:
+            return Standing.UNKNOWN
+        if lease.visible_at <= now and not lease.auto_renew:
+            raise InvalidReceiptHandle("the invisible time of this delivery is over")
+        return Standing.HELD
+
+    # Changes; all of them joins
+
+    def finish(self, start: int, end: int) -> bool:
+        """Mark [start, end) done; return False when that was known."""
+        changed = not self.started
+        self.started = True
+        if end <= self.committed:
+            return changed
+        self.drop_leases(start, end)
+        if start > self.committed:
+            if not self.add_done(start, end):
+                return changed
+        else:
+            self.commit(end)
+        if end > self.next:
+            if start > self.next:
+                self.gaps = None
+            self.next = end
+        if self.gaps:
+            self.gaps = None
+        return True
+
+    def hold(self, start: int, end: int, lease: Lease) -> bool:
+        """Put [start, end) under a lease where no greater one is known; return False when nothing changed."""
+        leases = self.leases
+        if start == self.next and self.started:
+            leases.update(dict.fromkeys(range(start, end), lease))
+        elif not self.hold_each(start, end, lease):
+            return False
+        self.started = True
+        if end > self.next:
+            if start > self.next:
+                self.gaps = None
+            self.next = end
+        if self.gaps:
+            self.gaps = None
+        heapq.heappush(self.expiry, (lease.visible_at, start, end, lease))
+        if lease.auto_renew:
+            heapq.heappush(self.renewals, (lease.visible_at - RENEW_AHEAD_MS, start, end, lease))
+        if (
+            len(self.expiry) > 2 * len(leases) + HEAP_SLACK
+            or len(self.renewals) > 2 * len(leases) + HEAP_SLACK
+        ):
+            self.compact()
+        return True
+
+    def renewals_due(self, now: int, alive: Callable[[str, str], bool]) -> "list[Change]":
+        """Return the renewals to make now: those of clients that are `alive(group, client_id)`."""
+        changes: list[Change] = []
+        again = []
+        while self.renewals and self.renewals[0][0] <= now:
+            _, start, stop, lease = heapq.heappop(self.renewals)
+            runs = list(self.runs_of(start, stop, lease))
+            if not runs or lease.taken_at + RENEW_TOTAL_MS <= now:
+                continue
+            if alive(self.group, lease.client_id):
+                renewed = lease._replace(revision=lease.revision + 1, visible_at=now + RENEW_MS)
+                changes += [(self, first, end, renewed) for first, end in runs]
+            elif lease.visible_at > now:
+                again.append((now + RENEW_RETRY_MS, start, stop, lease))
+        for item in again:
+            heapq.heappush(self.renewals, item)
+        return changes
+
+    def next_renewal(self) -> float:
+        """Return when `renewals_due` has something to look at."""
+        return self.renewals[0][0] if self.renewals else inf
+
+    # Entries
+
+    def entry(self, start: int, end: int, lease: Lease | None) -> bytes:
+        """Return the entry that says: done (no lease), or held."""
+        if lease is None:
+            return self.names.done(self.epoch, start, end)
+        return self.names.lease(self.epoch, start, end, lease)
+
+    def entries(self, epoch: int | None = None, end: int = OFFSET_MAX) -> list[bytes]:
+        """Return the whole state as entries by ascending offset.
+
+        Args:
+            epoch: for another epoch than the state's, when given.
+            end: leave out what lies at or above.
+        """
+        epoch = self.epoch if epoch is None else epoch
+        names = self.names
+        if not self.started:
+            return [names.epoch(epoch)] if epoch else []
+        pieces: list[tuple[int, int, Lease | None]] = [
+            (start, stop, None) for start, stop in self.done_above()
+        ]
+        pieces += self.lease_runs()
+        pieces.sort(key=lambda piece: piece[0])
+        out = [names.done(epoch, 0, min(self.committed, end))]
+        for start, stop, lease in pieces:
+            stop = min(stop, end)
+            if start < stop:
+                out.append(
+                    names.lease(epoch, start, stop, lease) if lease else names.done(epoch, start, stop)
+                )
+        return out
+
+    # Inside
+
+    def commit(self, end: int) -> None:
+        starts, ends = self.starts, self.ends
+        count = 0
+        while count < len(starts) and starts[count] <= end:
+            end = max(end, ends[count])
+            count += 1
+        if count:
+            del starts[:count], ends[:count]
+        self.committed = end
+
+    def add_done(self, start: int, end: int) -> bool:
+        starts, ends = self.starts, self.ends
+        low, high = bisect_left(ends, start), bisect_right(starts, end)  # ranges that overlap or touch
+        if low < high:
+            if starts[low] <= start and end <= ends[low]:
+                return False
+            start, end = min(start, starts[low]), max(end, ends[high - 1])
+        starts[low:high], ends[low:high] = [start], [end]
+        return True
+
+    def drop_leases(self, start: int, end: int) -> None:
+        leases = self.leases
+        if end - start == 1:
+            leases.pop(start, None)
+        elif leases:
+            span = range(start, end)
+            for offset in [o for o in leases if o in span] if len(span) > len(leases) else span:
+                leases.pop(offset, None)
+
+    def hold_each(self, start: int, end: int, lease: Lease) -> bool:
+        leases, changed = self.leases, False
+        for offset in range(max(start, self.committed), end):
+            held = leases.get(offset)
+            if (held is None and not self.is_done(offset)) or (held is not None and lease > held):
+                leases[offset] = lease
+                changed = True
+        return changed
+
+    def find_gaps(self) -> list[tuple[int, int]]:
+        gaps, position = [], self.committed
+        taken = self.done_above() + [(start, stop) for start, stop, _ in self.lease_runs()]
+        for start, stop in sorted(taken):
+            if start > position:
+                gaps.append((position, start))
+            position = max(position, stop)
+        if position < self.next:
+            gaps.append((position, self.next))
+        return gaps
+
+    def runs_of(self, start: int, stop: int, lease: Lease) -> Iterator[tuple[int, int]]:
+        first = -1
+        for offset in range(start, stop):
+            if self.leases.get(offset) == lease:
+                first = offset if first < 0 else first
+            elif first >= 0:
+                yield first, offset
+                first = -1
+        if first >= 0:
+            yield first, stop
+
+    def still_held(self, start: int, stop: int, lease: Lease) -> bool:
+        return any(self.leases.get(offset) == lease for offset in range(max(start, self.committed), stop))
+
+    def compact(self) -> None:
+        runs = self.lease_runs()
+        self.expiry = [(lease.visible_at, start, stop, lease) for start, stop, lease in runs]
+        self.renewals = [
+            (lease.visible_at - RENEW_AHEAD_MS, start, stop, lease)
+            for start, stop, lease in runs
+            if lease.auto_renew
+        ]
+        heapq.heapify(self.expiry)
+        heapq.heapify(self.renewals)
+        self.ready, self.ready_set = [], set()  # all held offsets are in `expiry` now
+
+
+# A range done (no lease) or held, in the state's own epoch.
+Change: TypeAlias = tuple[QueueLeases, int, int, Lease | None]
+
+
+class LeaseTable:
+    """All states of one broker."""
+
+    def __init__(self, *, origin: int) -> None:
+        """Start empty; `origin` (0 to 63) keeps our serials apart from other brokers': the broker id."""
+        self.origin = origin & 0x3F
+        self.serial = 0
+        self.by_queue: dict[tuple[str, str, int], QueueLeases] = {}
+        self.clients: dict[str, set[QueueLeases]] = {}  # where a client may hold renewed leases
+        self.renewals: list[
+            tuple[float, int, QueueLeases]
+        ] = []  # valid where the state's `renew_at` is the time
+        self.turn = 0
+
+    def state(self, group: str, topic: str, queue_id: int) -> QueueLeases:
+        """Return the state, new when there is none."""
+        key = (group, topic, queue_id)
+        state = self.by_queue.get(key)
+        if state is None:
+            state = self.by_queue[key] = QueueLeases(group, topic, queue_id)
+        return state
+
+    def find(self, group: str, topic: str, queue_id: int) -> QueueLeases | None:
+        """Return the state, if there is one."""
+        return self.by_queue.get((group, topic, queue_id))
+
+    def states(self) -> list[QueueLeases]:
+        """Return all states."""
+        return list(self.by_queue.values())
+
+    def next_serial(self, now: int) -> int:
+        """Return a serial greater than all seen."""
+        serial = now << 20 | self.origin
+        if serial <= self.serial:
+            serial = ((self.serial >> 6) + 1) << 6 | self.origin
+        self.serial = serial
+        return serial
+
+    @staticmethod
+    def encode(changes: list[Change]) -> bytes:
+        """Return the changes as entries."""
+        return b"".join([state.entry(start, end, lease) for state, start, end, lease in changes])
+
+    def apply(self, changes: list[Change]) -> None:
+        """Make the changes."""
+        for state, start, end, lease in changes:
+            if lease is None:
+                state.finish(start, end)
+            elif state.hold(start, end, lease):
+                self.note(state, lease)
+
+    def join(self, data: bytes) -> bytes:
+        """Merge entries; return those that changed something. Raises CorruptRecord when they don't decode."""
+        changed = []
+        for entry in decode_entries(data):
+            state = self.state(entry.group, entry.topic, entry.queue_id)
+            if entry.epoch < state.epoch:
+                continue
+            grown = entry.epoch > state.epoch
+            if grown:
+                state.begin(entry.epoch)
+            if entry.lease is not None:
+                self.serial = max(self.serial, entry.lease.serial)
+                if state.hold(entry.start, entry.end, entry.lease):
+                    self.note(state, entry.lease)
+                    grown = True
+            elif entry.end >= 0:
+                grown = state.finish(entry.start, entry.end) or grown
+            if grown:
+                changed.append(entry.raw)
+        return b"".join(changed)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Yield the full state, one entry after the other; it may change meanwhile."""
+        for state in self.states():
+            yield from state.entries()
+
+    def released(self, client_id: str, group: str | None, now: int) -> list[Change]:
+        """Return the changes that make what a client holds visible soon (of one group, or of all).
+
+        Only of leases that the server renews: the others last as long as the client asked for.
+        """
+        changes: list[Change] = []
+        for state in self.clients.get(client_id, set()):
+            if group is not None and state.group != group:
+                continue
+            for start, stop, lease in state.lease_runs():
+                if lease.client_id == client_id and lease.auto_renew:
+                    visible_at = min(lease.visible_at, now + RELEASE_MS)
+                    gone = lease._replace(
+                        revision=lease.revision + 1, visible_at=visible_at, auto_renew=False
+                    )
+                    changes.append((state, start, stop, gone))
+        return changes
+
+    def renewals_due(self, now: int, alive: Callable[[str, str], bool]) -> list[Change]:
+        """Return the renewals to make now; to be called again at `next_renewal`."""
+        changes: list[Change] = []
+        while self.renewals and self.renewals[0][0] <= now:
+            at, _, state = heapq.heappop(self.renewals)
+            if state.renew_at == at:
+                changes += state.renewals_due(now, alive)
+                state.renew_at = inf
+                self.watch_renewals(state)
+        return changes
+
+    def next_renewal(self) -> float:
+        """Return when `renewals_due` should be called."""
+        return self.renewals[0][0] if self.renewals else inf
+
+    def forget_idle_clients(self) -> None:
+        """Drop what is kept for clients that hold nothing any more."""
+        self.clients.clear()
+        for state in self.by_queue.values():
+            for lease in set(state.leases.values()):
+                self.note(state, lease)
+
+    def note(self, state: QueueLeases, lease: Lease) -> None:
+        if lease.auto_renew:
+            holders = self.clients.get(lease.client_id)
+            if holders is None:
+                holders = self.clients[lease.client_id] = set()
+            holders.add(state)
+            self.watch_renewals(state)
+
+    def watch_renewals(self, state: QueueLeases) -> None:
+        at = state.next_renewal()
+        if at < state.renew_at:
+            state.renew_at = at
+            self.turn += 1
+            heapq.heappush(self.renewals, (at, self.turn, state))

@@ -1,0 +1,72 @@
+"""Receipt handles: what a consumer shows to acknowledge a delivery, as text.
+
+    W1:<broker name>:<group>:<topic>:<queue>:<epoch>:<offset>:<physical offset>:<size>:<serial>:<attempt>
+
+Names are percent-encoded, so that no name can hold a colon; numbers are hexadecimal. The broker *name* is
+the one that a master and its slaves share, hence a slave honours what its master issued. `W1` is the
+layout's version: another version is not one of ours.
+
+A handle names the record (topic, queue, offset; physical offset and size tell a record from one that took
+its place after the log was cut), the group, and the delivery: `serial` is new for every delivery and for
+every change of the invisible time, `epoch` grows with every reset of the group's position. Whether a handle
+still counts is for `leases.py` to say. Nothing in a handle is secret, and a forged one can do no more than
+the consumer could do anyway.
+"""
+
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from whimbrel.errors import InvalidReceiptHandle
+
+__all__ = ["RECEIPT_CHARS_MAX", "ReceiptHandle", "receipt_prefix"]
+
+# Ours are below 900 characters with the longest names allowed. Bounded so that junk costs nothing to refuse.
+RECEIPT_CHARS_MAX = 2048
+
+VERSION = "W1"
+
+
+class ReceiptHandle(NamedTuple):
+    """One delivery of one message to one group."""
+
+    broker_name: str
+    group: str
+    topic: str
+    queue_id: int
+    epoch: int
+    offset: int
+    physical_offset: int
+    size: int
+    serial: int
+    attempt: int
+
+    def encode(self) -> str:
+        """Return the text that the client gets."""
+        prefix = receipt_prefix(self.broker_name, self.group, self.topic, self.queue_id)
+        return (
+            f"{prefix}{self.epoch:x}:{self.offset:x}:{self.physical_offset:x}:{self.size:x}:"
+            f"{self.serial:x}:{self.attempt:x}"
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> "ReceiptHandle":
+        """Read a handle; raises InvalidReceiptHandle for text that names no delivery."""
+        if len(text) > RECEIPT_CHARS_MAX or not text.isascii():
+            raise InvalidReceiptHandle("the receipt handle is not one of this server's")
+        try:
+            version, broker, group, topic, *numbers = text.split(":")
+            values = [int(number, 16) for number in numbers]
+            if "%" in text:
+                broker, group, topic = unquote(broker), unquote(group), unquote(topic)
+            handle = cls(broker, group, topic, *values)
+        except (ValueError, TypeError):
+            raise InvalidReceiptHandle("the receipt handle is not one of this server's") from None
+        if version != VERSION or min(values) < 0 or max(values) >= 1 << 63 or handle.attempt < 1:
+            raise InvalidReceiptHandle("the receipt handle is not one of this server's")
+        return handle
+
+
+def receipt_prefix(broker_name: str, group: str, topic: str, queue_id: int) -> str:
+    """Return the part that all handles of one group's queue share, with the colon before the epoch."""
+    names = ":".join(quote(name, safe="") for name in (broker_name, group, topic))
+    return f"{VERSION}:{names}:{queue_id:x}:"

@@ -1,0 +1,224 @@
+"""The confirmed offset: up to here, what is read will not be taken back by a failover.
+
+    master   the smallest acknowledged offset of the in-sync slaves; a slave is in sync while it is connected
+             and less than `slave_fallbehind_max_bytes` behind. Without any:
+                 asynchronous replication   the written end
+                 synchronous                unchanged; but the written end where no slave was ever configured
+                                            or connected
+    slave    what its master told last, at most its own end
+
+It never goes back, unless the log does: recovery cut it. It is one number with one meaning, whoever shows it:
+the page's cell (read by those who read a live store's files), DescribeReplication, the bulk service, and what
+slaves are told. It says nothing about an answer to a send, which waits for what `sending.py` says.
+
+Whoever asks the broker gets it as of that moment. The page's cell is `LOOK_S` old at most while messages come
+in, and `BEAT_S` of the broker else. A slave is told by the metadata watch when it has moved, `LOOK_S` apart
+at least: what it serves as confirmed is about 0.1 s old, and stays as it is while the master is gone.
+
+It survives a restart: in the page, and after a reboot in `STORE/whimbrel/confirmed` (the offset, and whether
+a slave was ever connected; written every few seconds, so it may be lower than it was, which harms nobody).
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from whimbrel.store import recovery_marks as marks
+
+__all__ = ["LOOK_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirmed", "confirm", "in_sync"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.05  # between two looks at the slaves' acknowledgements while the log moves
+LOOKS_IN_VAIN_MAX = 20  # after which only the broker's beat looks: a slave may hang for long
+
+
+def in_sync(acknowledged: Sequence[int], written: int, fallbehind_max: int) -> list[int]:
+    """Return the acknowledged offsets of connected slaves that are near enough to the log's end."""
+    return [ack for ack in acknowledged if written - ack < fallbehind_max]
+
+
+def confirm(
+    before: int, *, written: int, acknowledged: Sequence[int], fallbehind_max: int, waits_for_slaves: bool
+) -> int:
+    """Return a master's confirmed offset.
+
+    Args:
+        before: what it was.
+        written: the log's end.
+        acknowledged: what each connected slave has acknowledged.
+        fallbehind_max: bytes; see the module's text.
+        waits_for_slaves: replication is synchronous, and there is, or was, a slave.
+    """
+    near = in_sync(acknowledged, written, fallbehind_max)
+    if near:
+        return max(before, min(*near, written))
+    return before if waits_for_slaves else max(before, written)
+
+
+class Marks(Protocol):
+    """What is used of the page of marks."""
+
+    confirmed: int
+
+    def live_acks(self) -> list[int]:
+        """Acknowledged offsets of the connected slaves."""
+
+    def replica_alive(self, now_ns: int) -> bool:
+        """Whether the replicator beats; a killed one leaves its last acknowledgements in the page."""
+
+
+class Timers(Protocol):
+    """What is used of the event loop."""
+
+    def time(self) -> float:
+        """Seconds of the monotonic clock."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        """Run it after a while."""
+
+
+class ConfirmedFile:
+    """`STORE/whimbrel/confirmed`, which outlives a reboot."""
+
+    LAYOUT, TAG = struct.Struct("=8sqq"), b"whimcfm1"
+
+    def __init__(self, root: Path) -> None:
+        """Read the file; one that is not there or damaged says nothing."""
+        self.path = root / "whimbrel" / "confirmed"
+        fields = marks.load(self.path, self.LAYOUT, self.TAG)
+        self.offset: int = fields[1] if fields else 0
+        self.slaves_seen = bool(fields and fields[2])
+
+    def save(self, offset: int, *, slaves_seen: bool) -> None:
+        """Write what changed; on the disk for certain only where it went back."""
+        if (offset, slaves_seen) == (self.offset, self.slaves_seen):
+            return
+        data = self.LAYOUT.pack(self.TAG, offset, slaves_seen)
+        try:
+            marks.save(self.path, data, sync=offset < self.offset)
+        except OSError as error:
+            logger.warning("how far the log is confirmed can't be written: %s", error)
+            return
+        self.offset, self.slaves_seen = offset, slaves_seen
+
+
+class MasterConfirmed:
+    """A master's confirmed offset; on the loop's thread."""
+
+    def __init__(
+        self,
+        page: Marks,
+        file: ConfirmedFile,
+        loop: Timers,
+        *,
+        written: Callable[[], int],
+        kept: int,
+        fallbehind_max: int,
+        synchronous: bool,
+        expected_slaves: int,
+    ) -> None:
+        """Begin with what was confirmed before, as far as the log still has it: up to `kept`."""
+        self.page, self.file, self.loop = page, file, loop
+        self.written = written
+        self.fallbehind_max = fallbehind_max
+        self.synchronous = synchronous
+        self.expected = expected_slaves > 0
+        self.slaves_seen = file.slaves_seen
+        page.confirmed = min(max(page.confirmed, file.offset), kept)
+        self.on_move: Callable[[], None] | None = None  # told that there is news for slaves
+        self.told_offset = -1
+        self.timer: Any = None
+        self.patience = 0
+        self.save()
+
+    def look(self) -> int:
+        """Return the confirmed offset as of now."""
+        page, written = self.page, self.written()
+        acknowledged = page.live_acks() if page.replica_alive(int(self.loop.time() * 1e9)) else []
+        self.slaves_seen = self.slaves_seen or bool(acknowledged)
+        now = confirm(
+            page.confirmed,
+            written=written,
+            acknowledged=acknowledged,
+            fallbehind_max=self.fallbehind_max,
+            waits_for_slaves=self.synchronous and (self.expected or self.slaves_seen),
+        )
+        if now != page.confirmed:
+            page.confirmed = now
+        return now
+
+    def note(self) -> None:
+        """Hear that the log has grown."""
+        self.patience = LOOKS_IN_VAIN_MAX
+        if self.timer is None:
+            self.timer = self.loop.call_later(LOOK_S, self.beat)
+
+    def beat(self) -> None:
+        """Look, tell, and look again soon if something is on its way; to be called now and then."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        now = self.look()
+        if now != self.told_offset:
+            self.told_offset = now
+            self.patience = LOOKS_IN_VAIN_MAX
+            if self.on_move is not None:
+                self.on_move()
+        if now < self.written() and self.patience > 0:
+            self.patience -= 1
+            self.timer = self.loop.call_later(LOOK_S, self.beat)
+
+    def save(self) -> None:
+        """Write the file, if there is news."""
+        self.file.save(self.page.confirmed, slaves_seen=self.slaves_seen)
+
+    def close(self) -> None:
+        """Stop looking, and write the file."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.look()
+        self.save()
+
+
+class SlaveConfirmed:
+    """A slave's confirmed offset; on the loop's thread."""
+
+    def __init__(self, page: Marks, file: ConfirmedFile, *, written: Callable[[], int], kept: int) -> None:
+        """Begin with what was told before, as far as the log still has it: up to `kept`."""
+        self.page, self.file = page, file
+        self.written = written
+        self.told_offset = min(max(page.confirmed, file.offset), kept)
+        self.look()
+        self.save()
+
+    def told(self, offset: int) -> None:
+        """Take what the master says; one that starts anew may know less than it did."""
+        self.told_offset = max(self.told_offset, offset)
+        self.look()
+
+    def cut(self, end: int) -> None:
+        """Hear that the log was cut, and is as it was up to `end`: what follows is to be told anew."""
+        self.told_offset = min(self.told_offset, end)
+        self.look()
+
+    def look(self) -> int:
+        """Return the confirmed offset as of now."""
+        now: int = min(self.told_offset, self.written())
+        if now != self.page.confirmed:
+            self.page.confirmed = now
+        return now
+
+    beat = look
+
+    def save(self) -> None:
+        """Write the file, if there is news."""
+        self.file.save(self.page.confirmed, slaves_seen=self.file.slaves_seen)
+
+    def close(self) -> None:
+        """Write the file."""
+        self.look()
+        self.save()

@@ -1,0 +1,126 @@
+"""Who talks to this broker: SDK instances by client id.
+
+A client is known from its first call on, whatever that is: after a restart of the broker the SDKs go on with
+sends, receives and heartbeats for up to ten minutes before they tell their settings again, so nothing here
+waits for settings.
+
+    unknown --any call, or a Telemetry stream--> known --NotifyClientTermination--> gone
+                                                   |----silent for SILENT_S--------> gone
+                                                   '----stream lost, silent for LOST_S> gone
+
+A consumer that has gone gives its leases back; the broker sees to that with what `left` and `expire` return.
+Pure: times are seconds of the monotonic clock and handed in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["CLIENTS_MAX", "LOST_S", "SILENT_S", "Client", "Clients"]
+
+# Ids are the callers' choice; beyond this many the oldest is forgotten, which costs it nothing but a place in
+# `describe`.
+CLIENTS_MAX = 50_000
+SILENT_S = 120.0  # RocketMQ's; the slowest SDK (Rust) sends a heartbeat every 30 s
+LOST_S = 35.0  # with its stream gone as well, one missed heartbeat of the slowest SDK is enough
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One SDK instance.
+
+    Attributes:
+        client_type: number of `apache.rocketmq.v2.ClientType`; 0 until it has said.
+        group: its consumer group; empty for producers.
+        streams: its open Telemetry streams.
+    """
+
+    client_id: str
+    language: str
+    version: str
+    last_seen: float
+    client_type: int = 0
+    group: str = ""
+    streams: int = 0
+    stream_lost: bool = False
+
+
+class Clients:
+    """The known clients. Reading and writing cost the same however many there are."""
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self.clients: dict[str, Client] = {}
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def seen(
+        self,
+        client_id: str,
+        metadata: Mapping[str, str],
+        now: float,
+        *,
+        client_type: int = 0,
+        group: str = "",
+    ) -> Client:
+        """Note a call; what it says of type and group replaces what was known."""
+        client = self.clients.get(client_id)
+        if client is None:
+            if len(self.clients) >= CLIENTS_MAX:
+                del self.clients[next(iter(self.clients))]
+            client = Client(
+                client_id, metadata.get("x-mq-language", ""), metadata.get("x-mq-client-version", ""), now
+            )
+            self.clients[client_id] = client
+        client.last_seen = now
+        if client_type:
+            client.client_type = client_type
+        if group:
+            client.group = group
+        return client
+
+    def get(self, client_id: str) -> Client | None:
+        """Return the client, or None."""
+        return self.clients.get(client_id)
+
+    def stream_opened(self, client: Client) -> None:
+        """Note a Telemetry stream."""
+        client.streams += 1
+        client.stream_lost = False
+
+    def stream_closed(self, client: Client, now: float) -> None:
+        """Note its end: it counts as a sign of life, so that `LOST_S` begins now."""
+        client.streams -= 1
+        if client.streams <= 0:
+            client.stream_lost = True
+            client.last_seen = max(client.last_seen, now)
+
+    def alive(self, client_id: str) -> bool:
+        """Tell whether the client is known and has not been taken for gone."""
+        return client_id in self.clients
+
+    def left(self, client_id: str) -> Client | None:
+        """Forget a client that says it stops; return it."""
+        return self.clients.pop(client_id, None)
+
+    def expire(self, now: float) -> list[Client]:
+        """Forget the silent ones; return them."""
+        gone = [
+            client
+            for client in self.clients.values()
+            if client.streams <= 0 and now - client.last_seen > (LOST_S if client.stream_lost else SILENT_S)
+        ]
+        for client in gone:
+            del self.clients[client.client_id]
+        return gone
+
+    def all(self) -> list[Client]:
+        """Return everybody, in no order; may run in any thread."""
+        return list(self.clients.values())
+
+    def of_group(self, group: str) -> list[Client]:
+        """Return the clients of a consumer group, by id."""
+        return sorted(
+            (client for client in self.clients.values() if client.group == group),
+            key=lambda client: client.client_id,
+        )

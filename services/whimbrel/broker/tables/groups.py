@@ -1,0 +1,46 @@
+"""The broker's consumer groups: `config/subscriptionGroup.json` and the groups that a fresh broker owns."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from whimbrel.broker.tables.versioned import VersionedTable
+from whimbrel.model.topic import GroupConfig
+
+__all__ = ["BUILT_IN_GROUPS", "GroupTable"]
+
+# RocketMQ's SubscriptionGroupManager makes these when it starts; its tools and proxies read under these
+# names.
+BUILT_IN_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+    }
+)
+
+
+class GroupTable(VersionedTable[GroupConfig]):
+    """Groups by name."""
+
+    def __init__(self, config: Path, *, auto_create: bool, clock: Callable[[], int]) -> None:
+        """Read the table below the config directory and add what a fresh broker owns."""
+        super().__init__(
+            config / "subscriptionGroup.json", "subscriptionGroupTable", GroupConfig, clock=clock
+        )
+        self.auto_create = auto_create
+        self.load(GroupConfig(name=name) for name in sorted(BUILT_IN_GROUPS))
+
+    def find(self, name: str, *, create: bool) -> GroupConfig | None:
+        """Return the group.
+
+        When it is unknown, `create` is set and this broker may, make it with the defaults.
+        """
+        group = self.rows.get(name)
+        if group is None and create and self.auto_create:
+            group = GroupConfig(name=name)
+            self.put(group)
+        return group

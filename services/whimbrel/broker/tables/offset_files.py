@@ -1,0 +1,118 @@
+"""`config/consumerOffset.json` and `config/delayOffset.json`: RocketMQ's offset files.
+
+The truth about a group's progress is the lease journal. This file is its shadow in RocketMQ's form: written
+every `EXPORT_INTERVAL_S` and at stop, so that RocketMQ's tools and brokers can go on from it, and read at
+open, so that a store that RocketMQ has used goes on with us: of the journal's offset and the file's the
+larger counts.
+
+    consumerOffset.json   `topic@group` → queue id → next offset to consume
+    delayOffset.json      delay level → next offset; kept as it is, and passed on to slaves
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from whimbrel.errors import StoreError
+from whimbrel.model.topic import DataVersion
+from whimbrel.store import jsonconfig
+
+__all__ = ["EXPORT_INTERVAL_S", "DelayOffsets", "OffsetFile", "Offsets", "decode_offsets"]
+
+logger = logging.getLogger(__name__)
+
+EXPORT_INTERVAL_S = 5.0  # RocketMQ's flushConsumerOffsetInterval
+
+Offsets = Mapping[tuple[str, str], Mapping[int, int]]  # (topic, group) → queue id → next offset
+
+
+def decode_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
+    """Return the offsets of a parsed file; entries that name no topic and group are left out.
+
+    Raises:
+        StoreError: it holds something else than offsets.
+    """
+    table = content.get("offsetTable") if isinstance(content, dict) else None
+    offsets: dict[tuple[str, str], dict[int, int]] = {}
+    for name, queues in (table or {}).items():
+        topic, separator, group = str(name).partition("@")
+        if separator and isinstance(queues, dict):
+            try:
+                offsets[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
+            except (TypeError, ValueError) as error:
+                raise StoreError(f"the offsets of {name} are none: {error}") from error
+    return offsets
+
+
+class OffsetFile:
+    """consumerOffset.json."""
+
+    def __init__(self, config: Path) -> None:
+        """Name the file; nothing is read."""
+        self.path = config / "consumerOffset.json"
+        self.version = DataVersion(timestamp=0, counter=0)
+        self.written: Offsets | None = None
+
+    def load(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return what the file holds; empty when there is none.
+
+        Raises:
+            StoreError: it is damaged, and so is its predecessor.
+        """
+        offsets, _ = jsonconfig.open_own(self.path, self.take)
+        return offsets or {}
+
+    def take(self, content: Any) -> dict[tuple[str, str], dict[int, int]]:
+        offsets = decode_offsets(content)
+        try:
+            self.version = DataVersion.from_bean(content.get("dataVersion") or {})
+        except (AttributeError, TypeError, ValueError) as error:
+            raise StoreError(f"it has no offsets: {error!r}") from error
+        return offsets
+
+    def encode(self, offsets: Offsets, *, pretty: bool = True) -> str:
+        """Return the file's text for these offsets."""
+        table = {
+            f"{topic}@{group}": dict(sorted(queues.items())) for (topic, group), queues in offsets.items()
+        }
+        content = {"dataVersion": self.version.bean(), "offsetTable": table}
+        return jsonconfig.dumps(content, pretty=pretty)
+
+    def save(self, offsets: Offsets, now_ms: int) -> None:
+        """Write the file when something moved since the last time; may run in a thread."""
+        if offsets != self.written:
+            self.version = self.version.after(now_ms)
+            jsonconfig.save(self.path, self.encode(offsets))
+            self.written = offsets
+
+
+class DelayOffsets:
+    """delayOffset.json; nothing here uses it yet, but it must survive us and reach the slaves."""
+
+    def __init__(self, config: Path) -> None:
+        """Read the text as it is; a damaged file is left alone, since we can do without."""
+        self.path = config / "delayOffset.json"
+        self.text = ""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+            jsonconfig.loads(text)
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError, StoreError) as error:
+            logger.warning("%s is damaged, and left as it is: %s", self.path, error)
+            return
+        self.text = text
+
+    def replace(self, text: str) -> bool:
+        """Take over the master's text; return whether it differed."""
+        if text == self.text or not text:
+            return False
+        try:
+            jsonconfig.loads(text)
+        except StoreError as error:
+            logger.warning("the master's delay offsets are left out: %s", error)
+            return False
+        jsonconfig.save(self.path, text)
+        self.text = text
+        return True

@@ -1,0 +1,143 @@
+"""A table of named configurations with a version, kept in one of RocketMQ's `config/*.json` files.
+
+The broker's loop owns it. Every change builds a new dict, writes the file, swaps the dict and then takes the
+new version, so that a reader never sees half a change and a crash leaves the old table or the new one whole.
+`on_change` is called after the swap: the registration tells the nameservers, the metadata watch tells slaves.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from whimbrel.errors import AlreadyExists, StoreError, StoreFull
+from whimbrel.model.topic import DataVersion
+from whimbrel.store import jsonconfig
+
+__all__ = ["Named", "VersionedTable"]
+
+
+logger = logging.getLogger(__name__)
+
+
+class Named(Protocol):
+    """A configuration that knows its name and its JSON form."""
+
+    @property
+    def name(self) -> str:
+        """Key in the table."""
+
+    def bean(self) -> dict[str, Any]:
+        """JSON form, fields in alphabetical order."""
+
+    @classmethod
+    def from_bean(cls, name: str, bean: Mapping[str, Any]) -> Self:
+        """Read the JSON form."""
+
+
+T = TypeVar("T", bound=Named)
+
+
+class VersionedTable(Generic[T]):
+    """Configurations by name. Read with `get` and `values`; write with `put`, `remove` and `replace_all`."""
+
+    def __init__(self, path: Path, table_key: str, kind: type[T], *, clock: Callable[[], int]) -> None:
+        """Start empty; `load` reads the file.
+
+        Args:
+            path: the file.
+            table_key: name of the table inside the file.
+            kind: the class of its rows.
+            clock: milliseconds since the epoch, for the version.
+        """
+        self.version = DataVersion(timestamp=0, counter=0)
+        self.on_change: list[Callable[[], None]] = []
+        self.rows: dict[str, T] = {}
+        self.whole = False  # whether the rows are the file's own, not those of its predecessor or none
+        self.path = path
+        self.table_key = table_key
+        self.kind = kind
+        self.clock = clock
+        self.rest: dict[str, Any] = {}  # top-level fields of newer versions, written back as they are
+
+    def load(self, defaults: Iterable[T]) -> None:
+        """Read the file over the defaults, and write it when that changed something.
+
+        Raises:
+            StoreError: the file is damaged, and so is its predecessor.
+        """
+        found, self.whole = jsonconfig.open_own(self.path, self.take)
+        stored = found or {}
+        added = {row.name: row for row in defaults if row.name not in stored}
+        self.rows = {**stored, **added}
+        if added:
+            self.version = self.version.after(self.clock())
+            try:
+                self.save(self.rows, self.version)
+            except StoreFull as error:  # reads must go on; the next change writes these rows as well
+                logger.warning("%s", error)
+
+    def take(self, content: Any) -> dict[str, T]:
+        """Take version and further fields of a parsed file; return its rows."""
+        try:
+            rows = {name: self.kind.from_bean(name, bean) for name, bean in content[self.table_key].items()}
+            self.version = DataVersion.from_bean(content.get("dataVersion") or {})
+            known = ("dataVersion", self.table_key)
+            self.rest = {key: item for key, item in content.items() if key not in known}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"{self.path} holds no {self.table_key}: {error!r}") from error
+        return rows
+
+    def get(self, name: str) -> T | None:
+        """Return the row, or None."""
+        return self.rows.get(name)
+
+    def add(self, row: T) -> None:
+        """Put a new row; raises AlreadyExists."""
+        if row.name in self.rows:
+            raise AlreadyExists(f"{row.name} exists already")
+        self.put(row)
+
+    def put(self, row: T) -> None:
+        """Add or replace a row; nothing happens when it is there as it is."""
+        if self.rows.get(row.name) != row:
+            self.swap({**self.rows, row.name: row}, self.version.after(self.clock()))
+
+    def remove(self, name: str) -> T | None:
+        """Remove a row and return it; None when there is none."""
+        gone = self.rows.get(name)
+        if gone is not None:
+            rows = {key: row for key, row in self.rows.items() if key != name}
+            self.swap(rows, self.version.after(self.clock()))
+        return gone
+
+    def replace_all(self, text: str) -> bool:
+        """Take over another broker's whole table, version included; return whether that changed anything."""
+        content = jsonconfig.loads(text)
+        before = (self.rows, self.version)
+        rows = self.take(content)
+        if (rows, self.version) == before:
+            return False
+        self.swap(rows, self.version)
+        return True
+
+    def encode(self, *, pretty: bool = True) -> str:
+        """Return the file's text."""
+        return self.encoded_rows(self.rows, self.version, pretty=pretty)
+
+    def encoded_rows(self, rows: dict[str, T], version: DataVersion, *, pretty: bool) -> str:
+        content = {
+            **self.rest,
+            "dataVersion": version.bean(),
+            self.table_key: {name: row.bean() for name, row in rows.items()},
+        }
+        return jsonconfig.dumps(dict(sorted(content.items())), pretty=pretty)
+
+    def save(self, rows: dict[str, T], version: DataVersion) -> None:
+        jsonconfig.save(self.path, self.encoded_rows(rows, version, pretty=True))
+
+    def swap(self, rows: dict[str, T], version: DataVersion) -> None:
+        self.save(rows, version)
+        self.rows, self.version = rows, version
+        for told in self.on_change:
+            told()

@@ -1,0 +1,144 @@
+"""One connection to a slave: what is on its way out, and the protocol's core beside it."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from whimbrel.errors import ConnectionClosed, StoreError
+from whimbrel.ha.protocol import MasterProtocol
+from whimbrel.store.commitlog import LogReader
+
+__all__ = ["Sending", "SlaveConnection"]
+
+SENDFILE_BYTES_MIN = 64 * 1024  # below, one send of header and copied body is cheaper than two system calls
+TURN_BYTES_MAX = 8 * 1024 * 1024  # sent to one slave before the others and the reports get their turn
+REPORTS_BYTES_MAX = 4096  # 512 reports; a slave sends one a frame
+
+
+class Sending(Enum):
+    """How an attempt to send ended."""
+
+    IDLE = "all is sent"
+    BLOCKED = "the socket takes no more for now"
+    BUSY = "there is more, but others wait"
+
+
+class SlaveConnection:
+    """A slave's connection, with the rest of the frame that is being sent.
+
+    Attributes:
+        slot: which of the page's slots shows it.
+        sent_bytes: bodies and headers so far.
+        blocked: the socket took no more; to be asked again once it is writable.
+        on_frame: called with offset, size and the time of its begin (ns since the epoch) when a frame that
+            is no heartbeat has been handed to the socket; None while nobody traces.
+    """
+
+    __slots__ = (
+        "blocked",
+        "body_at",
+        "body_left",
+        "by_file",
+        "core",
+        "frame",
+        "head",
+        "on_frame",
+        "peer",
+        "sent_bytes",
+        "slot",
+        "sock",
+    )
+
+    def __init__(self, sock: socket.socket, peer: str, slot: int, core: MasterProtocol) -> None:
+        self.sock, self.peer, self.slot, self.core = sock, peer, slot, core
+        self.head = b""  # of the current frame: what is left of its header
+        self.body_at = self.body_left = 0
+        self.by_file = False
+        self.sent_bytes = 0
+        self.blocked = False
+        self.on_frame: Callable[[int, int, int], None] | None = None
+        self.frame = (0, 0, 0)  # what `on_frame` is called with
+
+    @property
+    def deadline(self) -> float:
+        """When to look again at the latest; a full socket takes no heartbeat."""
+        return self.core.heard_at + self.core.silence_s if self.blocked else self.core.deadline
+
+    def receive(self, *, begin: int, end: int, now: float) -> bool:
+        """Take what the slave has sent; return whether its acknowledged offset moved.
+
+        Raises:
+            ConnectionClosed: it is gone.
+            RemoteProtocolError: it broke the protocol.
+        """
+        try:
+            data = self.sock.recv(REPORTS_BYTES_MAX)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise ConnectionClosed(f"{error.strerror}") from error
+        if not data:
+            raise ConnectionClosed("closed by the slave")
+        before = self.core.acknowledged
+        self.core.receive(data, begin=begin, end=end, now=now)
+        return self.core.acknowledged != before
+
+    def send(self, log: LogReader, *, begin: int, end: int, now: float) -> Sending:
+        """Send frames until nothing is left, the socket is full, or it is the others' turn.
+
+        Raises:
+            ConnectionClosed: the slave is gone.
+            OutOfRange: retention has removed what it needs.
+        """
+        limit = self.sent_bytes + TURN_BYTES_MAX
+        while self.sent_bytes < limit:
+            if not self.head and not self.body_left:
+                frame = self.core.next_frame(begin=begin, end=end, now=now)
+                if frame is None:
+                    return Sending.IDLE
+                self.head, self.body_at, self.body_left = frame.header, frame.offset, frame.size
+                self.by_file = frame.size >= SENDFILE_BYTES_MIN
+                if self.on_frame is not None:
+                    self.frame = (frame.offset, frame.size, time.time_ns())
+            try:
+                self.send_some(log)
+            except BlockingIOError:
+                self.blocked = True
+                return Sending.BLOCKED
+            except OSError as error:
+                raise ConnectionClosed(f"{error.strerror}") from error
+            if self.on_frame is not None and self.frame[1] and not self.head and not self.body_left:
+                self.on_frame(*self.frame)
+        return Sending.BUSY
+
+    def send_some(self, log: LogReader) -> None:
+        """Send as much of the current frame as one or two system calls take."""
+        if self.by_file and self.head:
+            sent = self.sock.send(self.head, socket.MSG_MORE)  # leaves with the first bytes of the body
+            self.head = self.head[sent:]
+            self.sent_bytes += sent
+            if self.head:
+                return
+        body = b""
+        if self.body_left:
+            fd, position, _ = log.file_for(self.body_at)
+            if self.by_file:
+                sent = os.sendfile(self.sock.fileno(), fd, position, self.body_left)
+                if not sent:
+                    raise StoreError(f"the log file that holds {self.body_at} is shorter than the marks say")
+                self.advance(sent)
+                return
+            body = os.pread(fd, self.body_left, position)
+            if len(body) < self.body_left:
+                raise StoreError(f"the log file that holds {self.body_at} is shorter than the marks say")
+        self.advance(self.sock.send(self.head + body if body else self.head))
+
+    def advance(self, sent: int) -> None:
+        """Note that so many bytes of header and body are sent."""
+        self.sent_bytes += sent
+        header = min(sent, len(self.head))
+        self.head = self.head[header:]
+        self.body_at += sent - header
+        self.body_left -= sent - header

@@ -1,0 +1,210 @@
+"""Outbound calls of our own services: who lives, and what operators ask of a broker.
+
+Made by `calls.perform`, as those of the client API are; errors arrive as a gRPC status with `ErrorInfo`.
+"""
+
+from collections.abc import Sequence
+
+from whimbrel.model.cluster import (
+    BrokerStatus,
+    Cluster,
+    GroupConfig,
+    GroupDescription,
+    GroupProgress,
+    ReplicationStatus,
+    TopicConfig,
+    TopicDescription,
+)
+from whimbrel.model.message import MessageType
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
+from whimbrel.rpc.api import convert
+from whimbrel.rpc.api.calls import Outbound, Trailers
+
+__all__ = [
+    "ADMIN",
+    "REGISTRY",
+    "create_group",
+    "create_topic",
+    "delete_group",
+    "delete_topic",
+    "describe_cluster",
+    "describe_group",
+    "describe_replication",
+    "describe_topic",
+    "list_groups",
+    "list_topics",
+    "reset_offsets",
+    "update_group",
+    "update_topic",
+]
+
+ADMIN = "/whimbrel.admin.v1.AdminService/"
+REGISTRY = "/whimbrel.registry.v1.RegistryService/"
+
+
+def describe_cluster(access_host: str) -> Outbound[Cluster]:
+    """Ask a nameserver which brokers live."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> Cluster:
+        answer = registry.DescribeClusterResponse.FromString(answers[0])
+        brokers: list[BrokerStatus] = [convert.broker_status(broker) for broker in answer.brokers]
+        return Cluster(tuple(brokers), answer.settled)
+
+    request = registry.DescribeClusterRequest(access_host=access_host)
+    return Outbound(REGISTRY + "DescribeCluster", request.SerializeToString(), decode)
+
+
+def create_topic(topic: TopicConfig) -> Outbound[TopicConfig]:
+    """Create a topic on one broker; queue counts of 0 mean its default."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> TopicConfig:
+        return convert.topic_config(admin.CreateTopicResponse.FromString(answers[0]).topic)
+
+    request = admin.CreateTopicRequest(topic=convert.topic_message(topic))
+    return Outbound(ADMIN + "CreateTopic", request.SerializeToString(), decode)
+
+
+def update_topic(
+    name: str,
+    *,
+    read_queues: int | None = None,
+    write_queues: int | None = None,
+    permission: int | None = None,
+    message_type: MessageType | None = None,
+) -> Outbound[TopicConfig]:
+    """Change what is not None."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> TopicConfig:
+        return convert.topic_config(admin.UpdateTopicResponse.FromString(answers[0]).topic)
+
+    request = admin.UpdateTopicRequest(
+        name=name, read_queues=read_queues, write_queues=write_queues, permission=permission
+    )
+    if message_type is not None:
+        request.message_type = convert.TOPIC_TYPE_NUMBERS[message_type]
+    return Outbound(ADMIN + "UpdateTopic", request.SerializeToString(), decode)
+
+
+def delete_topic(name: str) -> Outbound[None]:
+    """Remove a topic from one broker."""
+    request = admin.DeleteTopicRequest(name=name)
+    return Outbound(ADMIN + "DeleteTopic", request.SerializeToString(), lambda _answers, _trailers: None)
+
+
+def list_topics(*, include_system: bool = False) -> Outbound[tuple[TopicConfig, ...]]:
+    """List the topics of one broker."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[TopicConfig, ...]:
+        answer = admin.ListTopicsResponse.FromString(answers[0])
+        return tuple(convert.topic_config(topic) for topic in answer.topics)
+
+    request = admin.ListTopicsRequest(include_system=include_system)
+    return Outbound(ADMIN + "ListTopics", request.SerializeToString(), decode)
+
+
+def describe_topic(name: str, broker_name: str) -> Outbound[TopicDescription]:
+    """Ask one broker for a topic and the state of its queues."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> TopicDescription:
+        answer = admin.DescribeTopicResponse.FromString(answers[0])
+        return TopicDescription(
+            broker_name=broker_name,
+            topic=convert.topic_config(answer.topic),
+            queues=tuple(convert.queue_state(queue) for queue in answer.queues),
+            groups=tuple(answer.groups),
+        )
+
+    request = admin.DescribeTopicRequest(name=name)
+    return Outbound(ADMIN + "DescribeTopic", request.SerializeToString(), decode)
+
+
+def create_group(group: GroupConfig) -> Outbound[GroupConfig]:
+    """Create a consumer group on one broker; max_attempts of 0 means its default."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> GroupConfig:
+        return convert.group_config(admin.CreateGroupResponse.FromString(answers[0]).group)
+
+    request = admin.CreateGroupRequest(group=convert.group_message(group))
+    return Outbound(ADMIN + "CreateGroup", request.SerializeToString(), decode)
+
+
+def update_group(
+    name: str,
+    *,
+    fifo: bool | None = None,
+    max_attempts: int | None = None,
+    consume_enabled: bool | None = None,
+) -> Outbound[GroupConfig]:
+    """Change what is not None."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> GroupConfig:
+        return convert.group_config(admin.UpdateGroupResponse.FromString(answers[0]).group)
+
+    request = admin.UpdateGroupRequest(
+        name=name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
+    )
+    return Outbound(ADMIN + "UpdateGroup", request.SerializeToString(), decode)
+
+
+def delete_group(name: str) -> Outbound[None]:
+    """Remove a consumer group, its offsets and leases, from one broker."""
+    request = admin.DeleteGroupRequest(name=name)
+    return Outbound(ADMIN + "DeleteGroup", request.SerializeToString(), lambda _answers, _trailers: None)
+
+
+def list_groups() -> Outbound[tuple[GroupConfig, ...]]:
+    """List the consumer groups of one broker."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[GroupConfig, ...]:
+        answer = admin.ListGroupsResponse.FromString(answers[0])
+        return tuple(convert.group_config(group) for group in answer.groups)
+
+    return Outbound(ADMIN + "ListGroups", admin.ListGroupsRequest().SerializeToString(), decode)
+
+
+def describe_group(name: str, broker_name: str) -> Outbound[GroupDescription]:
+    """Ask one broker for a group's configuration, progress and clients."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> GroupDescription:
+        answer = admin.DescribeGroupResponse.FromString(answers[0])
+        return GroupDescription(
+            broker_name=broker_name,
+            group=convert.group_config(answer.group),
+            progress=tuple(convert.group_progress(item) for item in answer.progress),
+            clients=tuple(convert.client_status(client) for client in answer.clients),
+        )
+
+    request = admin.DescribeGroupRequest(name=name)
+    return Outbound(ADMIN + "DescribeGroup", request.SerializeToString(), decode)
+
+
+def reset_offsets(
+    group: str, topic: str, *, to: str | int | float, queue_id: int | None = None
+) -> Outbound[tuple[GroupProgress, ...]]:
+    """Move a group on one broker: `earliest`, `latest`, an offset (int), or a time (float, epoch seconds)."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[GroupProgress, ...]:
+        answer = admin.ResetOffsetsResponse.FromString(answers[0])
+        return tuple(convert.group_progress(item) for item in answer.progress)
+
+    request = admin.ResetOffsetsRequest(group=group, topic=topic, queue_id=queue_id)
+    if to == "earliest":
+        request.earliest = True
+    elif to == "latest":
+        request.latest = True
+    elif isinstance(to, int):
+        request.offset = to
+    else:
+        request.timestamp.CopyFrom(convert.timestamp(float(to)))
+    return Outbound(ADMIN + "ResetOffsets", request.SerializeToString(), decode)
+
+
+def describe_replication() -> Outbound[ReplicationStatus]:
+    """Ask one broker for its log's marks and, of a master, for its slaves."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> ReplicationStatus:
+        return convert.replication_status(admin.DescribeReplicationResponse.FromString(answers[0]))
+
+    request = admin.DescribeReplicationRequest()
+    return Outbound(ADMIN + "DescribeReplication", request.SerializeToString(), decode)

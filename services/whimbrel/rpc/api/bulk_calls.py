@@ -1,0 +1,287 @@
+"""Reading in bulk from one broker, without sessions, routes or retries: for tasks of data pipelines.
+
+    with open_bulk_channel("127.0.0.1:8091") as channel:                    inside of the task, never before
+        queues = perform_blocking(channel, describe_queues(), (), 10.0)
+        for frame in stream_blocking(channel, read_records("orders", 3, start=0), timeout_s=30.0):
+            decode(frame.records)                                           whole records, as the log has them
+
+    async for frame in stream(channel, read_records(...), timeout_s=30.0)   the same on a loop
+
+A frame is fetched when it is asked for: who stops asking holds some 4 MiB, and the broker 3 MiB.
+Errors are typed: RangeGone, BeyondConfirmed, IllegalOffset, TopicNotFound, QueueNotFound, CorruptRecord, and
+what a broker that can't be reached gives. They may come after frames.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import grpc
+import grpc.aio
+
+from whimbrel.model.message import MessageType
+from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
+from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.convert import topic_type
+from whimbrel.rpc.api.status import error_of
+from whimbrel.rpc.client.channel import open_aio_channel, open_channel
+
+__all__ = [
+    "BULK",
+    "MESSAGE_BYTES_MAX",
+    "BrokerQueues",
+    "Chunk",
+    "OutboundStream",
+    "QueueOffsets",
+    "RecordFrame",
+    "TopicQueues",
+    "checksum_log",
+    "describe_queues",
+    "log_bytes",
+    "open_bulk_aio_channel",
+    "open_bulk_channel",
+    "read_records",
+    "stream",
+    "stream_blocking",
+]
+
+T = TypeVar("T")
+Isolation = Literal["confirmed", "latest"]
+
+BULK = "/whimbrel.bulk.v1.BulkService/"
+MESSAGE_BYTES_MAX = 8 << 20  # brokers send frames of 1 MiB, and a record larger than that alone
+OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # What may be on its way for each stream. Left to itself, gRPC lets it grow to 16 MiB as soon as it can.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2 << 20),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFrame:
+    """Whole stored records, one after the other, and where their queue stands.
+
+    Attributes:
+        records: as in the log; may be empty.
+        next_offset: queue offset at which to go on.
+        confirmed_offset, min_offset, max_offset: of the queue.
+    """
+
+    records: bytes
+    next_offset: int
+    confirmed_offset: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOffsets:
+    """A queue's range; what may be read is [min_offset, confirmed_offset)."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    confirmed_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQueues:
+    """A topic's queues on one broker, by id."""
+
+    name: str
+    message_type: MessageType
+    permission: int
+    system: bool
+    queues: tuple[QueueOffsets, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerQueues:
+    """All that one broker has, or what was asked for."""
+
+    broker_name: str
+    broker_id: int
+    role: Literal["master", "slave"]
+    log_begin: int
+    log_confirmed: int
+    log_written: int
+    topics: tuple[TopicQueues, ...]
+    log_file_size: int = 0  # 0 from a broker that does not tell it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The CRC32 of a piece of the log, and where the log stood."""
+
+    offset: int
+    size: int
+    crc32: int
+    log_begin: int
+    log_confirmed: int
+    log_written: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundStream(Generic[T]):
+    """One call whose answers come one after the other; `decode` takes one of them."""
+
+    path: str
+    payload: bytes
+    decode: Callable[[bytes], T]
+
+
+def open_bulk_channel(target: str) -> grpc.Channel:
+    """Return a channel for use from threads; it connects by itself at the first call."""
+    return open_channel(target, OPTIONS)
+
+
+def open_bulk_aio_channel(target: str) -> grpc.aio.Channel:
+    """Return a channel for the running loop; it connects by itself at the first call."""
+    return open_aio_channel(target, OPTIONS)
+
+
+def read_records(
+    topic: str,
+    queue_id: int,
+    *,
+    start: int,
+    end: int = 0,
+    byte_budget: int = 0,
+    tags: str = "",
+    isolation: Isolation = "confirmed",
+) -> OutboundStream[RecordFrame]:
+    """Read a range of a queue.
+
+    Args:
+        topic: its name.
+        queue_id: of the queue.
+        start: first queue offset.
+        end: one past the last; 0 reads what may be read at the moment of the call.
+        byte_budget: end before the record with which it would be more; 0 for no bound.
+        tags: joined by `||`. Compared by hash: compare the text of what comes.
+        isolation: how far one may read.
+    """
+
+    def decode(answer: bytes) -> RecordFrame:
+        frame = bulk.ReadRecordsResponse.FromString(answer)
+        return RecordFrame(
+            records=frame.records,
+            next_offset=frame.next_offset,
+            confirmed_offset=frame.confirmed_offset,
+            min_offset=frame.min_offset,
+            max_offset=frame.max_offset,
+        )
+
+    request = bulk.ReadRecordsRequest(
+        topic=topic,
+        queue_id=queue_id,
+        start_offset=start,
+        end_offset=end,
+        byte_budget=byte_budget,
+        tags=tags,
+        isolation=bulk.ISOLATION_LATEST if isolation == "latest" else bulk.ISOLATION_CONFIRMED,
+    )
+    return OutboundStream(BULK + "ReadRecords", request.SerializeToString(), decode)
+
+
+def describe_queues(topics: Sequence[str] = (), *, include_system: bool = False) -> Outbound[BrokerQueues]:
+    """Ask for the offsets of all queues of all topics, or of those named; for `calls.perform`."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> BrokerQueues:
+        answer = bulk.DescribeQueuesResponse.FromString(answers[0])
+        return BrokerQueues(
+            broker_name=answer.broker_name,
+            broker_id=answer.broker_id,
+            role="master" if answer.role == bulk.ROLE_MASTER else "slave",
+            log_begin=answer.log_begin,
+            log_confirmed=answer.log_confirmed,
+            log_written=answer.log_written,
+            log_file_size=answer.log_file_size,
+            topics=tuple(
+                TopicQueues(
+                    name=topic.name,
+                    message_type=topic_type(topic.message_type),
+                    permission=topic.permission,
+                    system=topic.system,
+                    queues=tuple(
+                        QueueOffsets(
+                            queue_id=queue.queue_id,
+                            min_offset=queue.min_offset,
+                            max_offset=queue.max_offset,
+                            confirmed_offset=queue.confirmed_offset,
+                        )
+                        for queue in topic.queues
+                    ),
+                )
+                for topic in answer.topics
+            ),
+        )
+
+    request = bulk.DescribeQueuesRequest(topics=topics, include_system=include_system)
+    return Outbound(BULK + "DescribeQueues", request.SerializeToString(), decode)
+
+
+def checksum_log(
+    begin: int | None = None, end: int | None = None, *, chunk_bytes: int = 0
+) -> OutboundStream[Chunk]:
+    """Have the log's checksums computed; without a range, of all that is confirmed."""
+
+    def decode(answer: bytes) -> Chunk:
+        chunk = bulk.ChecksumLogResponse.FromString(answer)
+        return Chunk(
+            offset=chunk.offset,
+            size=chunk.size,
+            crc32=chunk.crc32,
+            log_begin=chunk.log_begin,
+            log_confirmed=chunk.log_confirmed,
+            log_written=chunk.log_written,
+        )
+
+    request = bulk.ChecksumLogRequest(begin_offset=begin, end_offset=end, chunk_bytes=chunk_bytes)
+    return OutboundStream(BULK + "ChecksumLog", request.SerializeToString(), decode)
+
+
+def log_bytes(begin: int, end: int) -> OutboundStream[tuple[int, bytes]]:
+    """Read a range of the log as it stands, in pieces of up to 1 MiB: (offset, bytes)."""
+
+    def decode(answer: bytes) -> tuple[int, bytes]:
+        piece = bulk.ReadLogResponse.FromString(answer)
+        return piece.offset, piece.data
+
+    request = bulk.ReadLogRequest(begin_offset=begin, end_offset=end)
+    return OutboundStream(BULK + "ReadLog", request.SerializeToString(), decode)
+
+
+def stream_blocking(
+    channel: grpc.Channel, call: OutboundStream[T], *, timeout_s: float | None = None
+) -> Generator[T, None, None]:
+    """Make the call and yield its answers as they are asked for; closing the iterator ends the call.
+
+    Raises:
+        WhimbrelError: what the broker or the transport says, as a typed error.
+    """
+    open_stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
+    answers = open_stream(call.payload, timeout=timeout_s)
+    try:
+        for answer in answers:
+            yield call.decode(answer)
+    except grpc.RpcError as error:
+        raise error_of(error) from error
+    finally:
+        answers.cancel()
+
+
+async def stream(
+    channel: grpc.aio.Channel, call: OutboundStream[T], *, timeout_s: float | None = None
+) -> AsyncGenerator[T, None]:
+    """Make the call on a loop and yield its answers as they are asked for; errors as in `stream_blocking`."""
+    open_stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
+    answers = open_stream(call.payload, timeout=timeout_s)
+    try:
+        async for answer in answers:
+            yield call.decode(answer)
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    finally:
+        answers.cancel()

@@ -1,0 +1,433 @@
+"""Outbound calls in model terms: the client API, and how any call is made.
+
+A call is a value, `Outbound`: the path, the request's bytes, and a function that turns the answer into model
+values or raises the error it carries. The functions of this module only make such values, so they serve both
+kinds of channel:
+
+    await perform(channel, send_messages(...), metadata, timeout_s)        grpc.aio
+    perform_blocking(channel, send_messages(...), metadata, timeout_s)     grpc
+
+The client API (`apache.rocketmq.v2`) carries errors as a `Status` in the body of an OK call, our own services
+as a gRPC status with `ErrorInfo`; `perform` raises the same typed errors for both.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from whimbrel.errors import OffsetNotFound, WhimbrelError
+from whimbrel.model.message import Message, PullResult, ReceivedMessage, SendReceipt
+from whimbrel.model.route import Endpoint, Queue, Route
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as service
+from whimbrel.rpc.api import convert
+from whimbrel.rpc.api.status import REASON_KEY, error_of
+
+__all__ = [
+    "MESSAGING",
+    "QUEUE_HEADER",
+    "SUGGESTION_TRAILER",
+    "Metadata",
+    "Outbound",
+    "Trailers",
+    "ack_messages",
+    "change_invisible",
+    "get_offset",
+    "heartbeat",
+    "notify_termination",
+    "perform",
+    "perform_blocking",
+    "pull_messages",
+    "query_assignment",
+    "query_offset",
+    "query_route",
+    "receive_messages",
+    "send_messages",
+    "update_offset",
+]
+
+T = TypeVar("T")
+Metadata = Sequence[tuple[str, str]]
+Trailers = Mapping[str, str]
+
+MESSAGING = "/apache.rocketmq.v2.MessagingService/"
+
+# Which broker id of the group a puller should ask next; set by brokers on PullMessage.
+SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
+# The queue that a sender chose. The protocol's own field can't say it: proto3 does not tell queue 0 from "not
+# set", and SDKs that leave the choice to the broker send 0. A broker refuses one that it does not have.
+QUEUE_HEADER = "whimbrel-queue-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound(Generic[T]):
+    """One call to be made.
+
+    Attributes:
+        path: `/package.Service/Method`.
+        payload: the encoded request.
+        decode: turns the encoded answers (one, unless `stream`) and the trailing metadata into the result;
+        raises
+            the error that the answer carries.
+        stream: whether the answer is a stream.
+        metadata: headers of this call alone.
+    """
+
+    path: str
+    payload: bytes
+    decode: Callable[[Sequence[bytes], Trailers], T]
+    stream: bool = False
+    metadata: Metadata = ()
+
+
+def texts(trailing: Any) -> Trailers:
+    return {key: value for key, value in trailing or () if isinstance(value, str)}
+
+
+def decoded(call: Outbound[T], answers: Sequence[bytes], trailers: Trailers) -> T:
+    """Return the result; an error in the body becomes the class that the server names, if it names one."""
+    try:
+        return call.decode(answers, trailers)
+    except WhimbrelError as error:
+        named = WhimbrelError.known.get(trailers.get(REASON_KEY, ""))
+        if named is None or isinstance(error, named):
+            raise
+        raise named(str(error)) from error
+
+
+async def perform(
+    channel: grpc.aio.Channel, call: Outbound[T], metadata: Metadata, timeout_s: float | None
+) -> T:
+    """Make the call and return its result.
+
+    Raises:
+        WhimbrelError: what the answer or the transport says, as a typed error.
+    """
+    headers = (*metadata, *call.metadata)
+    try:
+        if call.stream:
+            open_stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
+            streaming = open_stream(call.payload, timeout=timeout_s, metadata=headers)
+            answers = [answer async for answer in streaming]
+            trailing = await streaming.trailing_metadata()
+        else:
+            ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(call.path)
+            single = ask(call.payload, timeout=timeout_s, metadata=headers)
+            answers = [await single]
+            trailing = await single.trailing_metadata()
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    return decoded(call, answers, texts(trailing))
+
+
+def perform_blocking(
+    channel: grpc.Channel, call: Outbound[T], metadata: Metadata, timeout_s: float | None
+) -> T:
+    """Make the call on a blocking channel and return its result; errors as in `perform`."""
+    headers = (*metadata, *call.metadata)
+    try:
+        if call.stream:
+            open_stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
+            streaming = open_stream(call.payload, timeout=timeout_s, metadata=headers)
+            answers = list(streaming)
+            trailing = streaming.trailing_metadata()
+        else:
+            ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(call.path)
+            answer, single = ask.with_call(call.payload, timeout=timeout_s, metadata=headers)
+            answers, trailing = [answer], single.trailing_metadata()
+    except grpc.RpcError as error:
+        raise error_of(error) from error
+    return decoded(call, answers, texts(trailing))
+
+
+def check(status: v2.Status) -> None:
+    error = convert.error_of_status(status)
+    if error is not None:
+        raise error
+
+
+def resource(name: str, namespace: str) -> v2.Resource:
+    return v2.Resource(resource_namespace=namespace, name=name)
+
+
+# The client API: routes and sessions.
+
+
+def query_route(topic: str, access: Sequence[Endpoint], namespace: str = "") -> Outbound[Route]:
+    """Ask where a topic's queues are."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> Route:
+        answer = service.QueryRouteResponse.FromString(answers[0])
+        check(answer.status)
+        queues = (convert.queue_from(queue, topic) for queue in answer.message_queues)
+        return Route(topic, tuple(queue for queue in queues if queue is not None))
+
+    request = service.QueryRouteRequest(
+        topic=resource(topic, namespace), endpoints=convert.endpoints_message(access)
+    )
+    return Outbound(MESSAGING + "QueryRoute", request.SerializeToString(), decode)
+
+
+def query_assignment(
+    topic: str, group: str, access: Sequence[Endpoint], namespace: str = ""
+) -> Outbound[tuple[Queue, ...]]:
+    """Ask which queues a consumer of the group should poll; id -1 stands for all queues of a broker."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[Queue, ...]:
+        answer = service.QueryAssignmentResponse.FromString(answers[0])
+        check(answer.status)
+        queues = (convert.queue_from(item.message_queue, topic) for item in answer.assignments)
+        return tuple(queue for queue in queues if queue is not None)
+
+    request = service.QueryAssignmentRequest(
+        topic=resource(topic, namespace),
+        group=resource(group, namespace),
+        endpoints=convert.endpoints_message(access),
+    )
+    return Outbound(MESSAGING + "QueryAssignment", request.SerializeToString(), decode)
+
+
+def heartbeat(client_type: str, group: str, namespace: str = "") -> Outbound[None]:
+    """Tell a server that the client lives."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> None:
+        check(service.HeartbeatResponse.FromString(answers[0]).status)
+
+    request = service.HeartbeatRequest(client_type=convert.CLIENT_TYPES[client_type])
+    if group:
+        request.group.CopyFrom(resource(group, namespace))
+    return Outbound(MESSAGING + "Heartbeat", request.SerializeToString(), decode)
+
+
+def notify_termination(group: str, namespace: str = "") -> Outbound[None]:
+    """Tell a server that the client goes."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> None:
+        check(service.NotifyClientTerminationResponse.FromString(answers[0]).status)
+
+    request = service.NotifyClientTerminationRequest()
+    if group:
+        request.group.CopyFrom(resource(group, namespace))
+    return Outbound(MESSAGING + "NotifyClientTermination", request.SerializeToString(), decode)
+
+
+# The client API: messages.
+
+
+def send_messages(
+    messages: Sequence[Message],
+    *,
+    broker_name: str,
+    queue_id: int | None,
+    now: float,
+    host_name: str,
+    namespace: str = "",
+) -> Outbound[list[SendReceipt]]:
+    """Send messages of one topic in one request; `queue_id` None leaves the queue to the broker.
+
+    The result has one receipt a message, in order. When an entry is not OK, the first such entry's error is
+    raised: brokers append a request as a whole, so that entries differ only in how safely they are stored.
+    """
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> list[SendReceipt]:
+        answer = service.SendMessageResponse.FromString(answers[0])
+        check(answer.status)
+        for entry in answer.entries:
+            check(entry.status)
+        if len(answer.entries) != len(messages):
+            raise WhimbrelError(f"sent {len(messages)} messages and got {len(answer.entries)} results")
+        return [
+            SendReceipt(
+                topic=message.topic,
+                message_id=entry.message_id or message.message_id,
+                broker_name=broker_name,
+                queue_id=queue_id,
+                queue_offset=entry.offset,
+                transaction_id=entry.transaction_id,
+            )
+            for message, entry in zip(messages, answer.entries, strict=True)
+        ]
+
+    request = service.SendMessageRequest(
+        messages=[
+            convert.message_to_send(
+                message, now=now, host_name=host_name, queue_id=queue_id, namespace=namespace
+            )
+            for message in messages
+        ]
+    )
+    metadata = () if queue_id is None else ((QUEUE_HEADER, str(queue_id)),)
+    return Outbound(MESSAGING + "SendMessage", request.SerializeToString(), decode, metadata=metadata)
+
+
+def receive_messages(
+    queue: Queue,
+    group: str,
+    *,
+    expression: str,
+    count: int,
+    invisible_s: float | None,
+    wait_s: float,
+    attempt_id: str = "",
+    namespace: str = "",
+) -> Outbound[list[ReceivedMessage]]:
+    """Take up to `count` messages; `invisible_s` None asks the server to keep renewing the leases."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> list[ReceivedMessage]:
+        messages = []
+        for item in map(service.ReceiveMessageResponse.FromString, answers):
+            match item.WhichOneof("content"):
+                case "status" if item.status.code != v2.MESSAGE_NOT_FOUND:
+                    check(item.status)
+                case "message":
+                    messages.append(convert.received_message(item.message, queue))
+        return messages
+
+    request = service.ReceiveMessageRequest(
+        group=resource(group, namespace),
+        message_queue=convert.queue_message(queue, namespace),
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression=expression),
+        batch_size=count,
+        auto_renew=invisible_s is None,
+        long_polling_timeout=convert.duration(wait_s),
+    )
+    if invisible_s is not None:
+        request.invisible_duration.CopyFrom(convert.duration(invisible_s))
+    if attempt_id:
+        request.attempt_id = attempt_id
+    return Outbound(MESSAGING + "ReceiveMessage", request.SerializeToString(), decode, stream=True)
+
+
+def ack_messages(
+    messages: Sequence[ReceivedMessage], group: str, namespace: str = ""
+) -> Outbound[list[WhimbrelError | None]]:
+    """Acknowledge messages of one topic; the result holds None or the error for each, in order."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> list[WhimbrelError | None]:
+        answer = service.AckMessageResponse.FromString(answers[0])
+        if len(answer.entries) != len(messages):
+            check(answer.status)
+            return [None] * len(messages)
+        return [convert.error_of_status(entry.status) for entry in answer.entries]
+
+    request = service.AckMessageRequest(
+        group=resource(group, namespace),
+        topic=resource(messages[0].topic, namespace),
+        entries=[
+            service.AckMessageEntry(message_id=message.message_id, receipt_handle=message.receipt_handle)
+            for message in messages
+        ],
+    )
+    return Outbound(MESSAGING + "AckMessage", request.SerializeToString(), decode)
+
+
+def change_invisible(
+    message: ReceivedMessage, group: str, invisible_s: float, namespace: str = ""
+) -> Outbound[str]:
+    """Set when a message is delivered again; the result is its new receipt handle."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> str:
+        answer = service.ChangeInvisibleDurationResponse.FromString(answers[0])
+        check(answer.status)
+        return answer.receipt_handle
+
+    request = service.ChangeInvisibleDurationRequest(
+        group=resource(group, namespace),
+        topic=resource(message.topic, namespace),
+        receipt_handle=message.receipt_handle,
+        invisible_duration=convert.duration(invisible_s),
+        message_id=message.message_id,
+    )
+    return Outbound(MESSAGING + "ChangeInvisibleDuration", request.SerializeToString(), decode)
+
+
+def pull_messages(
+    queue: Queue,
+    group: str,
+    *,
+    offset: int,
+    count: int,
+    expression: str,
+    wait_s: float,
+    namespace: str = "",
+) -> Outbound[PullResult]:
+    """Read a queue from an offset on, without leases."""
+
+    def decode(answers: Sequence[bytes], trailers: Trailers) -> PullResult:
+        messages: list[ReceivedMessage] = []
+        next_offset = offset
+        for item in map(service.PullMessageResponse.FromString, answers):
+            match item.WhichOneof("content"):
+                case "status" if item.status.code != v2.MESSAGE_NOT_FOUND:
+                    check(item.status)
+                case "message":
+                    messages.append(convert.received_message(item.message, queue))
+                case "next_offset":
+                    next_offset = item.next_offset
+        told = trailers.get(SUGGESTION_TRAILER, "")
+        suggested = int(told) if told.isascii() and told.isdigit() else queue.broker_id
+        return PullResult(messages=tuple(messages), next_offset=next_offset, suggested_broker_id=suggested)
+
+    request = service.PullMessageRequest(
+        group=resource(group, namespace),
+        message_queue=convert.queue_message(queue, namespace),
+        offset=offset,
+        batch_size=count,
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression=expression),
+        long_polling_timeout=convert.duration(wait_s),
+    )
+    return Outbound(MESSAGING + "PullMessage", request.SerializeToString(), decode, stream=True)
+
+
+def update_offset(queue: Queue, group: str, offset: int, namespace: str = "") -> Outbound[None]:
+    """Commit a group's offset on a queue."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> None:
+        check(service.UpdateOffsetResponse.FromString(answers[0]).status)
+
+    request = service.UpdateOffsetRequest(
+        group=resource(group, namespace),
+        message_queue=convert.queue_message(queue, namespace),
+        offset=offset,
+    )
+    return Outbound(MESSAGING + "UpdateOffset", request.SerializeToString(), decode)
+
+
+def get_offset(queue: Queue, group: str, namespace: str = "") -> Outbound[int | None]:
+    """Ask for a group's committed offset on a queue; None when it has none."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> int | None:
+        answer = service.GetOffsetResponse.FromString(answers[0])
+        error = convert.error_of_status(answer.status)
+        if isinstance(error, OffsetNotFound):
+            return None
+        if error is not None:
+            raise error
+        return answer.offset
+
+    request = service.GetOffsetRequest(
+        group=resource(group, namespace), message_queue=convert.queue_message(queue, namespace)
+    )
+    return Outbound(MESSAGING + "GetOffset", request.SerializeToString(), decode)
+
+
+def query_offset(queue: Queue, at: str | float, namespace: str = "") -> Outbound[int]:
+    """Ask for a queue's offset: `earliest`, `latest` (one past the last), or the first at or after a time."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> int:
+        answer = service.QueryOffsetResponse.FromString(answers[0])
+        check(answer.status)
+        return answer.offset
+
+    request = service.QueryOffsetRequest(message_queue=convert.queue_message(queue, namespace))
+    if at == "earliest":
+        request.query_offset_policy = service.BEGINNING
+    elif at == "latest":
+        request.query_offset_policy = service.END
+    else:
+        request.query_offset_policy = service.TIMESTAMP
+        request.timestamp.CopyFrom(convert.timestamp(float(at)))
+    return Outbound(MESSAGING + "QueryOffset", request.SerializeToString(), decode)

@@ -1,0 +1,459 @@
+"""Model values to protobuf messages and back, for the calling side.
+
+Decoding is lenient: unknown enum numbers and missing fields of an answer become the plainest value, because
+servers may be newer than we are. Endpoints are the exception: a queue without an address can't be used, so it
+is left out of a route.
+"""
+
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from whimbrel.errors import CorruptRecord, WhimbrelError, error_for_code
+from whimbrel.model.cluster import (
+    BrokerStatus,
+    ClientStatus,
+    GroupConfig,
+    GroupProgress,
+    QueueState,
+    ReplicationStatus,
+    SlaveStatus,
+    TopicConfig,
+)
+from whimbrel.model.message import Message, MessageType, ReceivedMessage
+from whimbrel.model.route import Endpoint, Queue
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
+
+if TYPE_CHECKING:  # the pool's own classes have the shape of these, and checkers can't see into the pool
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+else:
+    from whimbrel.pb import Duration, Timestamp
+
+__all__ = [
+    "CLIENT_TYPES",
+    "TOPIC_TYPE_NUMBERS",
+    "ClientSettings",
+    "ServerSettings",
+    "broker_status",
+    "client_status",
+    "duration",
+    "endpoints_message",
+    "error_of_status",
+    "group_config",
+    "group_message",
+    "group_progress",
+    "message_to_send",
+    "queue_from",
+    "queue_message",
+    "queue_state",
+    "received_message",
+    "replication_status",
+    "seconds_of",
+    "server_settings",
+    "settings_message",
+    "timestamp",
+    "topic_config",
+    "topic_message",
+    "topic_type",
+]
+
+TYPE_NUMBERS = {
+    MessageType.NORMAL: v2.NORMAL,
+    MessageType.FIFO: v2.FIFO,
+    MessageType.DELAY: v2.DELAY,
+    MessageType.TRANSACTION: v2.TRANSACTION,
+    MessageType.LITE: v2.LITE,
+    MessageType.PRIORITY: v2.PRIORITY,
+}
+TYPES = {number: name for name, number in TYPE_NUMBERS.items()}
+TOPIC_TYPE_NUMBERS = {
+    MessageType.NORMAL: admin.MESSAGE_TYPE_NORMAL,
+    MessageType.FIFO: admin.MESSAGE_TYPE_FIFO,
+    MessageType.DELAY: admin.MESSAGE_TYPE_DELAY,
+    MessageType.TRANSACTION: admin.MESSAGE_TYPE_TRANSACTION,
+    MessageType.MIXED: admin.MESSAGE_TYPE_MIXED,
+}
+TOPIC_TYPES = {number: name for name, number in TOPIC_TYPE_NUMBERS.items()}
+CLIENT_TYPES = {
+    "producer": v2.PRODUCER,
+    "push": v2.PUSH_CONSUMER,
+    "simple": v2.SIMPLE_CONSUMER,
+    "pull": v2.PULL_CONSUMER,
+}
+ROLES = {registry.BROKER_ROLE_MASTER: "master", registry.BROKER_ROLE_SLAVE: "slave"}
+GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised; the C++ SDK labels zlib streams GZIP
+BODY_BYTES_MAX = 128 * 1024 * 1024  # an inflated body beyond what any broker takes is an attack or damage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What a client says of itself on its Telemetry streams.
+
+    Attributes:
+        client_type: `producer`, `push`, `simple` or `pull`.
+        group: the consumer group; empty for producers.
+        topics: what a producer will send to; may be empty.
+        subscriptions: topic and tag expression of a consumer.
+    """
+
+    client_type: str
+    access: tuple[Endpoint, ...]
+    version: str
+    platform: str
+    host_name: str
+    request_timeout_s: float
+    group: str = ""
+    topics: tuple[str, ...] = ()
+    subscriptions: tuple[tuple[str, str], ...] = ()
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What the server answers to them, as far as our client uses it; 0 and () mean not said."""
+
+    body_bytes_max: int = 0
+    receive_batch_max: int = 0
+    long_polling_s: float = 0.0
+    attempts_max: int = 0
+    backoff_s: tuple[float, ...] = ()
+    fifo: bool = False
+
+
+def timestamp(at: float) -> Timestamp:
+    """Return the protobuf time of seconds since the epoch, to the microsecond."""
+    micros = round(at * 1_000_000)
+    return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
+
+
+def duration(length_s: float) -> Duration:
+    """Return the protobuf duration of a number of seconds."""
+    fraction, whole = math.modf(length_s)
+    return Duration(seconds=int(whole), nanos=round(fraction * 1e9))
+
+
+def seconds_of(message: Timestamp | Duration) -> float:
+    """Return a protobuf time or duration as seconds."""
+    return float(message.seconds + message.nanos / 1e9)
+
+
+def error_of_status(status: v2.Status) -> WhimbrelError | None:
+    """Return None for success, else the error; a missing status is an error of the server."""
+    if status.code in (v2.OK, v2.MULTIPLE_RESULTS):
+        return None
+    if status.code == v2.CODE_UNSPECIFIED:
+        return WhimbrelError("the server's answer carries no status")
+    return error_for_code(status.code, status.message or v2.Code.Name(status.code))
+
+
+def endpoints_message(endpoints: Sequence[Endpoint]) -> v2.Endpoints:
+    """Return the access point as `Endpoints`; a name takes one address only, as the SDKs have it."""
+    first = endpoints[0].host
+    if ":" in first:
+        scheme, kept = v2.IPv6, [endpoint for endpoint in endpoints if ":" in endpoint.host]
+    elif first.replace(".", "").isdigit():
+        scheme, kept = v2.IPv4, [item for item in endpoints if item.host.replace(".", "").isdigit()]
+    else:
+        scheme, kept = v2.DOMAIN_NAME, list(endpoints[:1])
+    return v2.Endpoints(
+        scheme=scheme, addresses=[v2.Address(host=item.host, port=item.port) for item in kept]
+    )
+
+
+def queue_from(message: v2.MessageQueue, topic: str) -> Queue | None:
+    """Return the queue of a route or assignment; None when it has no address that can be dialled."""
+    endpoints = tuple(
+        Endpoint(address.host, address.port)
+        for address in message.broker.endpoints.addresses
+        if address.host and 0 < address.port < 65536
+    )
+    if not endpoints:
+        return None
+    return Queue(
+        topic=message.topic.name or topic,
+        broker_name=message.broker.name,
+        broker_id=message.broker.id,
+        queue_id=message.id,
+        readable=message.permission in (v2.READ, v2.READ_WRITE),
+        writable=message.permission in (v2.WRITE, v2.READ_WRITE),
+        endpoints=endpoints,
+        message_types=tuple(TYPES[kind] for kind in message.accept_message_types if kind in TYPES),
+    )
+
+
+def queue_message(queue: Queue, namespace: str = "") -> v2.MessageQueue:
+    """Return the queue as a request names it."""
+    permission = {
+        (True, True): v2.READ_WRITE,
+        (True, False): v2.READ,
+        (False, True): v2.WRITE,
+        (False, False): v2.NONE,
+    }[queue.readable, queue.writable]
+    return v2.MessageQueue(
+        topic=v2.Resource(resource_namespace=namespace, name=queue.topic),
+        id=queue.queue_id,
+        permission=permission,
+        broker=v2.Broker(
+            name=queue.broker_name, id=queue.broker_id, endpoints=endpoints_message(queue.endpoints)
+        ),
+    )
+
+
+def message_to_send(
+    message: Message, *, now: float, host_name: str, queue_id: int | None = None, namespace: str = ""
+) -> v2.Message:
+    """Return the message as SendMessage carries it; its id must be set."""
+    system = v2.SystemProperties(
+        message_id=message.message_id,
+        keys=message.keys,
+        body_encoding=v2.IDENTITY,
+        message_type=TYPE_NUMBERS[message.type],
+        born_timestamp=timestamp(now),
+        born_host=host_name,
+    )
+    if queue_id is not None:
+        system.queue_id = queue_id
+    if message.tag is not None:
+        system.tag = message.tag
+    if message.message_group is not None:
+        system.message_group = message.message_group
+    if message.trace_context is not None:
+        system.trace_context = message.trace_context
+    if message.deliver_at is not None:
+        system.delivery_timestamp.CopyFrom(timestamp(message.deliver_at))
+    return v2.Message(
+        topic=v2.Resource(resource_namespace=namespace, name=message.topic),
+        user_properties=dict(message.properties),
+        system_properties=system,
+        body=message.body,
+    )
+
+
+def inflated(body: bytes, message_id: str) -> bytes:
+    engine = zlib.decompressobj(GZIP_OR_ZLIB)
+    try:
+        plain = engine.decompress(body, BODY_BYTES_MAX)
+    except zlib.error as error:
+        raise CorruptRecord(f"the body of message {message_id} does not decompress: {error}") from error
+    if engine.unconsumed_tail:
+        raise CorruptRecord(f"the body of message {message_id} inflates to over {BODY_BYTES_MAX} bytes")
+    return plain
+
+
+def received_message(message: v2.Message, queue: Queue) -> ReceivedMessage:
+    """Return a delivered or pulled message; compressed bodies are inflated.
+
+    Raises:
+        CorruptRecord: the body is labelled as compressed and does not decompress.
+    """
+    system = message.system_properties
+    body = message.body
+    if system.body_encoding == v2.GZIP:
+        body = inflated(body, system.message_id)
+    return ReceivedMessage(
+        topic=message.topic.name or queue.topic,
+        body=body,
+        message_id=system.message_id,
+        tag=system.tag if system.HasField("tag") else None,
+        keys=tuple(system.keys),
+        properties=dict(message.user_properties),
+        type=TYPES.get(system.message_type, MessageType.NORMAL),
+        queue=queue,
+        queue_id=system.queue_id,
+        queue_offset=system.queue_offset,
+        born_at=seconds_of(system.born_timestamp) if system.HasField("born_timestamp") else None,
+        born_host=system.born_host,
+        stored_at=seconds_of(system.store_timestamp) if system.HasField("store_timestamp") else None,
+        store_host=system.store_host,
+        message_group=system.message_group if system.HasField("message_group") else None,
+        deliver_at=seconds_of(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
+        receipt_handle=system.receipt_handle,
+        delivery_attempt=system.delivery_attempt,
+        trace_context=system.trace_context if system.HasField("trace_context") else None,
+    )
+
+
+def settings_message(settings: ClientSettings) -> v2.Settings:
+    """Return the settings that a client writes first on a Telemetry stream."""
+    message = v2.Settings(
+        client_type=CLIENT_TYPES[settings.client_type],
+        access_point=endpoints_message(settings.access),
+        request_timeout=duration(settings.request_timeout_s),
+        user_agent=v2.UA(
+            language=v2.PYTHON,
+            version=settings.version,
+            platform=settings.platform,
+            hostname=settings.host_name,
+        ),
+    )
+    if settings.client_type == "producer":
+        message.publishing.SetInParent()
+        for topic in settings.topics:
+            message.publishing.topics.add(resource_namespace=settings.namespace, name=topic)
+        return message
+    message.subscription.group.name = settings.group
+    message.subscription.group.resource_namespace = settings.namespace
+    for topic, expression in settings.subscriptions:
+        entry = message.subscription.subscriptions.add()
+        entry.topic.resource_namespace, entry.topic.name = settings.namespace, topic
+        entry.expression.type, entry.expression.expression = v2.TAG, expression
+    return message
+
+
+def server_settings(message: v2.Settings) -> ServerSettings:
+    """Return what the server said, as far as our client uses it."""
+    policy = message.backoff_policy
+    backoff = tuple(seconds_of(step) for step in policy.customized_backoff.next)
+    if policy.WhichOneof("strategy") == "exponential_backoff":
+        backoff = tuple(exponential(policy.exponential_backoff, min(policy.max_attempts, 64)))
+    return ServerSettings(
+        body_bytes_max=message.publishing.max_body_size,
+        receive_batch_max=message.subscription.receive_batch_size,
+        long_polling_s=seconds_of(message.subscription.long_polling_timeout),
+        attempts_max=policy.max_attempts,
+        backoff_s=backoff,
+        fifo=message.subscription.fifo,
+    )
+
+
+def exponential(policy: v2.ExponentialBackoff, count: int) -> Iterable[float]:
+    step, most = seconds_of(policy.initial), seconds_of(policy.max)
+    for _ in range(count):
+        yield min(step, most)
+        step = min(step * policy.multiplier, most)
+
+
+def topic_type(number: int) -> MessageType:
+    """Return what a topic takes; a type that this version does not know counts as NORMAL."""
+    return TOPIC_TYPES.get(number, MessageType.NORMAL)  # type: ignore[call-overload,no-any-return]
+
+
+def topic_config(message: admin.Topic) -> TopicConfig:
+    """Return a topic's configuration on one broker."""
+    return TopicConfig(
+        name=message.name,
+        read_queues=message.read_queues,
+        write_queues=message.write_queues,
+        permission=message.permission,
+        type=TOPIC_TYPES.get(message.message_type, MessageType.NORMAL),
+        system=message.system,
+    )
+
+
+def topic_message(topic: TopicConfig) -> admin.Topic:
+    """Return a topic's configuration as a request carries it."""
+    return admin.Topic(
+        name=topic.name,
+        read_queues=topic.read_queues,
+        write_queues=topic.write_queues,
+        permission=topic.permission,
+        message_type=TOPIC_TYPE_NUMBERS[topic.type],
+    )
+
+
+def queue_state(message: admin.QueueState) -> QueueState:
+    """Return a queue's range."""
+    stored = message.last_stored_at if message.HasField("last_stored_at") else None
+    return QueueState(
+        queue_id=message.queue_id,
+        min_offset=message.min_offset,
+        max_offset=message.max_offset,
+        last_stored_at=None if stored is None else seconds_of(stored),
+    )
+
+
+def group_config(message: admin.Group) -> GroupConfig:
+    """Return a group's configuration."""
+    return GroupConfig(
+        name=message.name,
+        fifo=message.fifo,
+        max_attempts=message.max_attempts,
+        consume_enabled=message.consume_enabled,
+    )
+
+
+def group_message(group: GroupConfig) -> admin.Group:
+    """Return a group's configuration as a request carries it."""
+    return admin.Group(
+        name=group.name,
+        fifo=group.fifo,
+        max_attempts=group.max_attempts,
+        consume_enabled=group.consume_enabled,
+    )
+
+
+def group_progress(message: admin.GroupProgress) -> GroupProgress:
+    """Return a group's state on one queue."""
+    return GroupProgress(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        committed_offset=message.committed_offset,
+        next_offset=message.next_offset,
+        max_offset=message.max_offset,
+        in_flight=message.in_flight,
+        lag=message.lag,
+    )
+
+
+def client_status(message: admin.ClientDescription) -> ClientStatus:
+    """Return what a broker knows of a client."""
+    return ClientStatus(
+        client_id=message.client_id,
+        language=message.language,
+        version=message.version,
+        last_seen_at=seconds_of(message.last_seen_at) if message.HasField("last_seen_at") else None,
+    )
+
+
+def broker_status(message: registry.BrokerDescription) -> BrokerStatus:
+    """Return a live broker as the nameserver knows it."""
+    return BrokerStatus(
+        cluster=message.cluster,
+        broker_name=message.broker_name,
+        broker_id=message.broker_id,
+        role=ROLES.get(message.role, "unknown"),
+        address=message.address,
+        ha_address=message.ha_address,
+        log_begin=message.log_begin,
+        log_end=message.log_end,
+        writable=message.writable,
+        renewed_at=seconds_of(message.renewed_at) if message.HasField("renewed_at") else None,
+        topic_count=message.topic_count,
+    )
+
+
+def replication_status(message: admin.DescribeReplicationResponse) -> ReplicationStatus:
+    """Return a broker's view of its replication."""
+    return ReplicationStatus(
+        broker_name=message.broker_name,
+        broker_id=message.broker_id,
+        role=message.role.lower(),
+        log_begin=message.log_begin,
+        log_end=message.log_end,
+        flushed_offset=message.flushed_offset,
+        confirmed_offset=message.confirmed_offset,
+        dispatched_offset=message.dispatched_offset,
+        replicator_alive=message.replicator_alive,
+        ha_address=message.ha_address,
+        slaves=tuple(
+            SlaveStatus(
+                peer=slave.peer,
+                acknowledged_offset=slave.acknowledged_offset,
+                sent_offset=slave.sent_offset,
+                sent_bytes=slave.sent_bytes,
+                connected_at=seconds_of(slave.connected_at) if slave.HasField("connected_at") else None,
+                lag_bytes=slave.lag_bytes,
+            )
+            for slave in message.slaves
+        ),
+        connected=message.connected,
+        writable=message.writable,
+        advice=message.advice,
+        replication=message.replication.lower(),
+        flush=message.flush.lower(),
+    )

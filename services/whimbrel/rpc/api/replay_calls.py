@@ -1,0 +1,182 @@
+"""Outbound calls that put messages of another queue back; made by `calls.perform` or `perform_blocking`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.rpc.api.admin_calls import ADMIN
+from whimbrel.rpc.api.calls import Outbound, Trailers
+
+__all__ = [
+    "PRESERVED_BATCH_MAX",
+    "PRESERVED_BYTES_MAX",
+    "PRESERVED_SELECTION_MAX",
+    "ReplayResult",
+    "ReplayState",
+    "SourceMessage",
+    "SourceQueue",
+    "append_preserved",
+    "describe_preserved",
+]
+
+# What brokers take in one call: messages, of a selection, and bytes unless it is one message.
+PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX = 256, 32
+PRESERVED_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceQueue:
+    """The queue from which messages came in the first place."""
+
+    broker: str
+    topic: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}, queue {self.queue_id} of {self.broker}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceMessage:
+    """A message as it was.
+
+    Attributes:
+        source_offset: in its source queue.
+        born_ms: epoch milliseconds.
+        born_host: IP:PORT, empty for unknown.
+        sys_flag: of its bits those of the body's compression are kept.
+        properties: the property text as stored.
+        body: as stored.
+        message_id: becomes UNIQ_KEY where the text has none.
+    """
+
+    source_offset: int
+    born_ms: int
+    born_host: str
+    flag: int
+    sys_flag: int
+    properties: bytes
+    body: bytes
+    message_id: str
+
+    @property
+    def size(self) -> int:
+        """What counts towards the bytes of a call."""
+        return len(self.body) + len(self.properties)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayState:
+    """How far a source was put back; -1 stands for no message.
+
+    Attributes:
+        complete: False while the broker is looking; ask again then.
+        left: messages that it has to look through.
+        last, first: source offsets.
+    """
+
+    complete: bool
+    left: int
+    last: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """What became of a call's messages.
+
+    Attributes:
+        last: source offset of the last one in the queue, -1 for none.
+        stored, skipped: by this call; there already.
+        refused: source offsets of messages that can't be stored, and why.
+        first_offset, last_offset: where the stored ones went, -1 for none.
+    """
+
+    last: int
+    stored: int
+    skipped: int
+    refused: tuple[tuple[int, str], ...]
+    first_offset: int
+    last_offset: int
+
+
+def describe_preserved(
+    topic: str, queue_id: int, source: SourceQueue, *, with_first: bool = False
+) -> Outbound[ReplayState]:
+    """Ask how far a source was put back into a queue."""
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> ReplayState:
+        answer = admin.DescribePreservedResponse.FromString(answers[0])
+        return ReplayState(
+            complete=answer.complete,
+            left=answer.left,
+            last=answer.last_source_offset,
+            first=answer.first_source_offset,
+        )
+
+    request = admin.DescribePreservedRequest(
+        topic=topic, queue_id=queue_id, source=source_message(source), with_first=with_first
+    )
+    return Outbound(ADMIN + "DescribePreserved", request.SerializeToString(), decode)
+
+
+def append_preserved(
+    topic: str,
+    queue_id: int,
+    source: SourceQueue,
+    messages: Sequence[SourceMessage],
+    *,
+    after: int = -1,
+    selection: bool = False,
+) -> Outbound[ReplayResult]:
+    """Put messages back, by rising source offset; a repeated call stores nothing twice.
+
+    Args:
+        topic, queue_id: where to.
+        source: where from.
+        messages: at most PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX of a selection.
+        after: source offset of the last one in the queue, as far as the caller knows.
+        selection: single messages of a dead-letter topic.
+    """
+
+    def decode(answers: Sequence[bytes], _: Trailers) -> ReplayResult:
+        answer = admin.AppendPreservedResponse.FromString(answers[0])
+        return ReplayResult(
+            last=answer.last_source_offset,
+            stored=answer.stored,
+            skipped=answer.skipped,
+            refused=tuple((refusal.source_offset, refusal.why) for refusal in answer.refusals),
+            first_offset=answer.first_offset,
+            last_offset=answer.last_offset,
+        )
+
+    request = admin.AppendPreservedRequest(
+        topic=topic,
+        queue_id=queue_id,
+        source=source_message(source),
+        after_offset=after,
+        records=[record_message(message) for message in messages],
+        selection=selection,
+    )
+    return Outbound(ADMIN + "AppendPreserved", request.SerializeToString(), decode)
+
+
+def source_message(source: SourceQueue) -> admin.PreservedSource:
+    """Return a source for the wire."""
+    return admin.PreservedSource(broker_name=source.broker, topic=source.topic, queue_id=source.queue_id)
+
+
+def record_message(message: SourceMessage) -> admin.PreservedRecord:
+    """Return a message for the wire."""
+    record = admin.PreservedRecord(
+        source_offset=message.source_offset,
+        born_host=message.born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        properties=message.properties,
+        body=message.body,
+        message_id=message.message_id,
+    )
+    seconds, milliseconds = divmod(message.born_ms, 1000)
+    record.born_at.seconds, record.born_at.nanos = seconds, milliseconds * 1_000_000
+    return record

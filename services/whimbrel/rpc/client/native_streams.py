@@ -1,0 +1,223 @@
+"""Calls over our own HTTP/2 with a stream of messages, one way or both; see `native_calls.py`.
+
+**Bounds.** A stream that nobody reads holds one window and one message: what was received is given back to
+the peer when it is read. `write` waits while what it wrote waits for a window or for the socket.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from whimbrel.rpc.client.native_calls import (
+    NO_ANSWER,
+    NO_STATUS,
+    PREFIX_BYTES,
+    SECOND_ANSWER,
+    ClientCall,
+    Method,
+)
+from whimbrel.rpc.http2.wire import prefixed
+
+__all__ = ["BothCall", "GatheredCall", "StreamCall"]
+
+Status = grpc.StatusCode
+
+log = logging.getLogger(__name__)
+
+
+class StreamCall(ClientCall):
+    """One request, many answers."""
+
+    def prepare(self) -> None:
+        """Make the queue of answers."""
+        self.messages: deque[bytes] = deque()
+        self.reader: asyncio.Future[None] | None = None
+        self.held = 0  # bytes for the peer's window that nobody has read
+
+    def data(self, data: bytes, size: int, *, ended: bool) -> None:
+        """Take answers."""
+        self.held += size
+        self.messages.extend(self.messages_of(data) if data else ())
+        if self.messages:
+            self.wake()
+        elif self.stream is not None:
+            self.give_back(self.held)  # a part of a message, which may be larger than the window
+        if ended:
+            self.end(Status.UNKNOWN, NO_STATUS)
+
+    def give_back(self, size: int) -> None:
+        """Let the peer send as much again."""
+        size = min(size, self.held)
+        self.held -= size
+        if self.link is not None and self.stream is not None:
+            self.link.conn.consumed(self.stream, size)
+            if self.link.conn.out:
+                self.link.touched()
+
+    def wake(self) -> None:
+        """Wake the reader."""
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
+
+    def finished(self) -> None:
+        """Wake the reader; who cancels does not want what has come already."""
+        if self.dropped:
+            self.messages.clear()
+        self.wake()
+
+    async def read(self) -> Any:
+        """Return the next answer; `grpc.aio.EOF` when there are no more.
+
+        Raises:
+            grpc.aio.AioRpcError: the call has failed; answers that came before are returned first.
+        """
+        while not self.messages:
+            if self.over:
+                if (failure := self.failure()) is not None:
+                    raise failure
+                return grpc.aio.EOF
+            assert self.reader is None, "two tasks read one stream"
+            self.reader = self.channel.loop.create_future()
+            try:
+                await self.reader
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+            finally:
+                self.reader = None
+        message = self.messages.popleft()
+        self.give_back(len(message) + PREFIX_BYTES if self.messages else self.held)
+        deserializer = self.method.deserializer
+        return message if deserializer is None else deserializer(message)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        """Yield the answers."""
+        while (message := await self.read()) is not grpc.aio.EOF:
+            yield message
+
+
+class BothCall(StreamCall):
+    """Many requests, many answers."""
+
+    many = True
+
+    def __init__(self, method: Method, request: Any, timeout: float | None, metadata: Any) -> None:
+        self.writer: asyncio.Future[None] | None = None
+        self.pump: asyncio.Task[None] | None = None
+        self.written = False  # all of it
+        super().__init__(method, None, timeout, metadata)
+        if request is not None and not self.over:
+            self.pump = method.channel.loop.create_task(self.write_all(request))
+
+    async def write_all(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
+        """Write what an iterator gives."""
+        try:
+            async for request in one_by_one(requests):
+                await self.write(request)
+            await self.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # the call is over, and whoever reads it hears why
+        except Exception:
+            log.exception("%s: the requests can't be made", self.method.path)
+            self.cancel()
+
+    async def write(self, request: Any) -> None:
+        """Send a request; wait until it is on its way. Not for two tasks at a time.
+
+        Raises:
+            grpc.aio.AioRpcError: the call has failed.
+            asyncio.InvalidStateError: it has ended well, or `done_writing` was called.
+        """
+        self.check_open()
+        payload = self.encoded(request)
+        while self.stream is None:
+            self.check_open()
+            await self.turn()
+        if self.link is not None:
+            self.link.conn.send_data(self.stream, prefixed(payload))
+            self.link.touched()
+        while self.link is not None and (self.stream.waiting or self.link.paused):
+            await self.turn()
+        if self.over and (failure := self.failure()) is not None:
+            raise failure
+
+    async def done_writing(self) -> None:
+        """Tell the peer that there are no more requests."""
+        while self.stream is None and not self.over:
+            await self.turn()
+        self.written = True
+        if self.link is not None and self.stream is not None:
+            self.link.conn.send_data(self.stream, b"", end=True)
+            self.link.touched()
+
+    def check_open(self) -> None:
+        """Refuse to write what nobody will read."""
+        if self.over and (failure := self.failure()) is not None:
+            raise failure
+        if self.over or self.written:
+            raise asyncio.InvalidStateError("the call takes no more requests: it is over, or done writing")
+
+    async def turn(self) -> None:
+        """Wait for a stream, for room, or for the end."""
+        assert self.writer is None, "two tasks write one stream"
+        self.writer = self.channel.loop.create_future()
+        try:
+            await self.writer
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        finally:
+            self.writer = None
+
+    def opened(self) -> None:
+        """Let the writer begin."""
+        self.drained()
+
+    def drained(self) -> None:
+        """Let the writer go on."""
+        if self.writer is not None and not self.writer.done():
+            self.writer.set_result(None)
+
+    def finished(self) -> None:
+        """Wake reader and writer."""
+        super().finished()
+        self.drained()
+        if self.pump is not None and self.dropped:
+            self.pump.cancel()
+
+
+async def one_by_one(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
+    """Yield requests, whichever way they come: grpc.aio takes both."""
+    if isinstance(requests, AsyncIterable):
+        async for request in requests:
+            yield request
+    else:
+        for request in requests:
+            yield request
+
+
+class GatheredCall(BothCall):
+    """Many requests, one answer."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait for the answer."""
+        return self.answer().__await__()
+
+    async def answer(self) -> Any:
+        """Return the answer.
+
+        Raises:
+            grpc.aio.AioRpcError: the call has failed.
+        """
+        answer = await self.read()
+        if answer is grpc.aio.EOF:
+            raise grpc.aio.AioRpcError(Status.INTERNAL, details=NO_ANSWER)
+        if await self.read() is not grpc.aio.EOF:
+            self.cancel()
+            raise grpc.aio.AioRpcError(Status.INTERNAL, details=SECOND_ANSWER)
+        return answer

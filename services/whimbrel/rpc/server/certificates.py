@@ -1,0 +1,184 @@
+"""The certificate of a server: from files that the settings name, or a self-signed one that it makes.
+
+    configured     both files are loaded at the start; what is wrong with them ends it
+    self-signed    asked for by the first peer that comes with TLS, so that nobody else pays for it:
+                     DIRECTORY/self-signed.pem, when it is there, its own and not expired
+                     else a new one, by a process of its own (selfsigned.py): 0.2 s, once a store's life
+                   kept with mode 0600; without a directory it lasts as long as the server
+
+SDKs that use TLS by default accept any certificate; one that others are to verify must be configured. What is
+in memory reaches OpenSSL through pipes, since it takes nothing but paths: no file, no file system.
+
+All of this blocks: the loop's thread calls `configured` alone, before it serves.
+"""
+
+import datetime
+import logging
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from whimbrel.errors import WhimbrelError
+from whimbrel.rpc.server.tls import new_context, reason
+
+__all__ = ["FILE_NAME", "CertificateError", "TlsSettings", "configured", "self_signed"]
+
+FILE_NAME = "self-signed.pem"
+FILE_BYTES_MAX = 64 << 10  # of a pipe's room, which all of it must fit into
+MAKE_S_MAX = 30.0  # 0.2 s on a machine that does nothing else
+EXPIRES = re.compile(rb"expires (\S+)\n")
+EVERYWHERE = ("", "0.0.0.0", "::")  # hosts to listen on, and nobody's address
+SELF = ("localhost", "127.0.0.1", "::1")
+
+log = logging.getLogger(__name__)
+
+
+class CertificateError(WhimbrelError):
+    """A server has no certificate to show."""
+
+    reason = "CERTIFICATE"
+    effect = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """Where a server's certificate is.
+
+    Attributes:
+        certificate, key: paths of PEM files; both or none.
+        directory: where a self-signed one is kept when they are empty; None keeps it in memory.
+    """
+
+    certificate: str = ""
+    key: str = ""
+    directory: Path | None = None
+
+
+def configured(settings: TlsSettings) -> ssl.SSLContext | None:
+    """Return what the configured files hold; None when none are.
+
+    Raises:
+        CertificateError: they can't be used; the text says what to do.
+    """
+    if not settings.certificate:
+        return None
+    pair = f"tls_certificate {settings.certificate} with tls_key {settings.key}"
+    try:
+        for path in (settings.certificate, settings.key):
+            with Path(path).open("rb"):  # OpenSSL does not say which one it can't read
+                pass
+        return new_context(settings.certificate, settings.key)
+    except ssl.SSLError as error:
+        raise CertificateError(
+            f"{pair}: {reason(error)}: name PEM files, a certificate and its own key without password"
+        ) from error
+    except OSError as error:
+        raise CertificateError(
+            f"{pair}: {error.strerror}: {error.filename}: the process must be able to read both files"
+        ) from error
+
+
+def self_signed(settings: TlsSettings, host: str, now: Callable[[], datetime.datetime]) -> ssl.SSLContext:
+    """Return a self-signed certificate: the one that is kept, or a new one, which then is.
+
+    Args:
+        settings: where it is kept.
+        host: what the server is bound to; one of the names in a new one.
+        now: the time, with its zone.
+
+    Raises:
+        CertificateError: none can be made.
+    """
+    path = None if settings.directory is None else settings.directory / FILE_NAME
+    if path is not None and (kept := usable(path, now())) is not None:
+        return kept
+    data = made(host)
+    context = loaded(data)
+    if path is not None:
+        try:
+            keep(path, data)
+        except OSError as error:
+            log.warning("the new certificate is not kept, %s can't be written: %s", path, error.strerror)
+            return context
+        log.info("a self-signed certificate is kept in %s", path)
+    return context
+
+
+def usable(path: Path, now: datetime.datetime) -> ssl.SSLContext | None:
+    """Return the certificate of a file; None when there is none, or none that is of use."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        found = EXPIRES.match(data)
+        if found is None:
+            raise ValueError("it does not say when it expires")
+        if datetime.datetime.fromisoformat(found[1].decode()) <= now:
+            raise ValueError("it has expired")
+        return loaded(data)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, CertificateError) as error:
+        log.warning("%s is of no use, another certificate takes its place: %s", path, error)
+        return None
+
+
+def loaded(data: bytes) -> ssl.SSLContext:
+    """Return the certificate and key that `data` holds.
+
+    Raises:
+        CertificateError: it holds none.
+    """
+    if len(data) > FILE_BYTES_MAX:
+        raise CertificateError(f"a certificate of more than {FILE_BYTES_MAX} bytes")
+    with ExitStack() as stack:
+        paths = []
+        for _ in range(2):  # OpenSSL opens the certificate's path and the key's
+            reading, writing = os.pipe()
+            stack.callback(os.close, reading)
+            os.write(writing, data)
+            os.close(writing)
+            paths.append(f"/dev/fd/{reading}")
+        try:
+            return new_context(*paths)
+        except (ssl.SSLError, OSError) as error:
+            raise CertificateError(f"no certificate and key: {error}") from error
+
+
+def made(host: str) -> bytes:
+    """Make a new one in a process that ends with it.
+
+    Raises:
+        CertificateError: that failed.
+    """
+    own = host if host not in EVERYWHERE else socket.gethostname()
+    names = dict.fromkeys((own, *SELF))
+    command = [sys.executable, "-P", str(Path(__file__).with_name("selfsigned.py")), *names]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=MAKE_S_MAX, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        last = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()[-1:]
+        raise CertificateError(
+            f"no self-signed certificate can be made: {' '.join(last) or error}; "
+            "name one by tls_certificate and tls_key"
+        ) from error
+    return done.stdout
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Write a file that nobody else can read, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".tmp")
+    with suppress(FileNotFoundError):
+        new.unlink()
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

@@ -1,0 +1,88 @@
+"""What answers of the client API share: the status in the body, who asks, and how queues are shown.
+
+Business errors never become gRPC statuses there: they travel as `Status{code, message}` inside an OK call.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from whimbrel.errors import ClientIdRequired, IllegalAccessPoint, WhimbrelError
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.rpc.server.handlers import Call
+
+__all__ = [
+    "ACCEPTED",
+    "CLIENT_PEER",
+    "OK",
+    "check_client_id",
+    "check_endpoints",
+    "common_status",
+    "failing_with",
+    "namespace_of",
+    "permission_of",
+    "status_of",
+]
+
+OK = v2.Status(code=v2.OK, message="OK")
+# Header of a question that a broker passes on to a nameserver: where the client stands who asked it.
+CLIENT_PEER = "x-whimbrel-client-peer"
+MULTIPLE = v2.Status(code=v2.MULTIPLE_RESULTS, message="the entries differ")
+
+# What SDKs may send to a topic of each type. An empty list would make them refuse every send.
+ACCEPTED: dict[str, tuple[Any, ...]] = {
+    "NORMAL": (v2.NORMAL,),
+    "FIFO": (v2.FIFO,),
+    "DELAY": (v2.DELAY,),
+    "TRANSACTION": (v2.TRANSACTION,),
+    "MIXED": (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
+    "LITE": (v2.LITE,),
+    "PRIORITY": (v2.PRIORITY,),
+}
+
+
+def status_of(error: Exception) -> v2.Status:
+    """Return the error as a status body; the transport hands over none but `WhimbrelError`s."""
+    code: Any = getattr(error, "code", WhimbrelError.code)  # the stub wants the enum's class
+    return v2.Status(code=code, message=str(error))
+
+
+def common_status(statuses: Sequence[v2.Status]) -> v2.Status:
+    """Return the status that stands over entries: theirs when all agree, else MULTIPLE_RESULTS."""
+    first = statuses[0]
+    return first if all(status.code == first.code for status in statuses) else MULTIPLE
+
+
+def failing_with(response: type[Any]) -> Callable[[Call, Exception], Any]:
+    """Return the `fail` function of a method: a response that holds nothing but the status."""
+    return lambda call, error: response(status=status_of(error))
+
+
+def check_client_id(call: Call) -> str:
+    """Return the caller's id; raise ClientIdRequired when it does not say."""
+    found = call.metadata.get("x-mq-client-id", "")
+    if not found.strip():
+        raise ClientIdRequired("the header x-mq-client-id is missing")
+    return found
+
+
+def namespace_of(call: Call, resource: v2.Resource) -> str:
+    """Return the namespace that the answer must echo: Node's SDK gives it in the header only."""
+    return resource.resource_namespace or call.metadata.get("x-mq-namespace", "")
+
+
+def check_endpoints(endpoints: v2.Endpoints) -> None:
+    """Raise IllegalAccessPoint unless the client's access point can be dialled."""
+    if not endpoints.addresses or endpoints.scheme == v2.ADDRESS_SCHEME_UNSPECIFIED:
+        raise IllegalAccessPoint("the request names no access point")
+    if endpoints.scheme == v2.DOMAIN_NAME and len(endpoints.addresses) != 1:
+        raise IllegalAccessPoint("an access point of the scheme DOMAIN_NAME has exactly one address")
+    for address in endpoints.addresses:
+        if not address.host.strip() or not 0 < address.port < 65536:
+            raise IllegalAccessPoint(f"{address.host}:{address.port} can't be dialled")
+
+
+def permission_of(*, read: bool, write: bool) -> v2.Permission:
+    """Return a queue's permission."""
+    if read:
+        return v2.READ_WRITE if write else v2.READ
+    return v2.WRITE if write else v2.NONE

@@ -1,0 +1,51 @@
+"""Serves handlers by the transport that a setting names.
+
+grpcio    grpc.aio: complete and slow, 130 us of CPU a call; plaintext only              server.py
+native    our own HTTP/2, plaintext and under TLS on one port                            native.py
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from whimbrel.rpc.server.certificates import TlsSettings
+from whimbrel.rpc.server.handlers import Service
+from whimbrel.rpc.server.limits import Guard, Heard, RunningServer
+
+__all__ = ["DEFAULT", "Transport", "serve"]
+
+Transport = Literal["grpcio", "native"]
+
+# What serves where no setting says so: nameserver, broker, and all tests of a run (docs/testing.md).
+DEFAULT: Transport = "native"
+
+
+async def serve(
+    services: Sequence[Service],
+    *,
+    host: str,
+    port: int,
+    heard: Heard | None = None,
+    guard: Guard | None = None,
+    tls: TlsSettings | None = None,
+    transport: Transport | None = None,
+) -> RunningServer:
+    """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
+
+    Args:
+        heard: is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
+            those last.
+        guard: is asked before each call, those of health and reflection too.
+        tls: where native has its certificate from; without, it makes one for as long as it runs.
+        transport: None is `DEFAULT`.
+
+    Raises:
+        CertificateError: the certificate that `tls` names can't be used.
+        OSError: the port is taken, or the host is not one of this machine's; the text says so.
+    """
+    if (transport or DEFAULT) == "native":
+        from whimbrel.rpc.server.native import serve_native
+
+        return await serve_native(services, host=host, port=port, heard=heard, guard=guard, tls=tls)
+    from whimbrel.rpc.server.grpcio import serve_grpcio
+
+    return await serve_grpcio(services, host=host, port=port, heard=heard, guard=guard)

@@ -1,0 +1,319 @@
+"""The page of marks that a broker and its replicator share: `STORE/whimbrel/watermark`, mapped by both.
+
+Each cell is one aligned, native int64 with exactly one writing process, so it needs no lock: a reader sees
+the old value or the new one. **The marks are the truth**; the doorbell (`whimbrel.wakeup`) only saves a
+poll.
+
+    at    cells
+       0  layout version, boot id (16 bytes), -                                         whoever opens it first
+      64  epoch, begin, written, flushed, file size, pid, beat, epochs so far           who writes the log
+     128  HA port, pid, beat, sleeping, connected, refused: count, offset, time         the replicator
+     192  16 acknowledged offsets (-1: no live connection)                              the replicator
+     320  16 offsets up to which frames were sent                                       the replicator
+     448  16 counts of bytes sent                                                       the replicator
+     576  16 times of connecting, epoch ms                                              the replicator
+     704  16 peers, text of 64 bytes each                                               the replicator
+    1728  sleeping, dispatched, confirmed, pid, beat, broker id                         the broker
+    1792  address of the master's replicator, text of 320 bytes                         the broker
+    2112  what keeps replication from working, text of 320 bytes                        the replicator
+    2432  host of the slave refused last, text of 64 bytes                              the replicator
+    2496  host under which the master's replicator is dialled, text of 320 bytes        the replicator
+    2816  broker name, text of 136 bytes                                                the broker
+
+A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
+byte or the end of the field. A writer that died in between leaves an odd number; readers then take the text
+for empty until its successor writes again.
+
+**Epochs.** Who writes the log calls `recovering()` (epoch 0), recovers, then `recovered(...)`, which makes
+the epoch one more than any before it. The other process waits for an epoch above 0 and takes a change as
+"the log's end may have moved back". A page of another boot of the machine, or of another layout, is zeroed
+by the first process that opens it, so marks never outlive the page cache whose state they describe.
+
+**Sleeping.** A process that is about to wait sets its flag, looks at the marks once more, and only then
+waits; a process that moves a mark looks at the other's flag afterwards and rings. That order needs a full
+memory barrier between the store and the load on both sides: the flag's accessors have one.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from whimbrel.errors import StoreError
+
+__all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "SharedPage"]
+
+PAGE_BYTES = 4096
+# Connections a master's replicator serves; more copies than that is not what this protocol is for.
+SLAVES_MAX = 16
+# A process whose beat is older is taken for dead; each beats at every turn of its loop, many times a second.
+BEAT_MAX_NS = 3_000_000_000
+
+LAYOUT = 0x5748494D_00000001  # "WHIM", then the version
+HEADER = struct.Struct("=q16s")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+LOG, REPLICA, BROKER = 64, 128, 1728
+ACKS, SENT, SENT_BYTES, CONNECTED_AT = 192, 320, 448, 576
+PEERS, PEER_BYTES = 704, 64
+MASTER_HA, TROUBLE, TEXT_BYTES = 1792, 2112, 320
+REFUSED_PEER = 2432
+HA_HOST = 2496
+BROKER_NAME, NAME_BYTES = 2816, 136
+TEXT_READS_MAX = 100  # a writer is done after microseconds: one that isn't has died
+
+
+class Cell:
+    """One int64 of the page as an attribute."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, at: int) -> None:
+        self.index = at // 8
+
+    def __get__(self, page: "SharedPage", owner: type | None = None) -> int:
+        return page.cells[self.index]
+
+    def __set__(self, page: "SharedPage", value: int) -> None:
+        page.cells[self.index] = value
+
+
+class SleepCell(Cell):
+    """A sleeping flag: a barrier stands before each look at it and after each change."""
+
+    __slots__ = ()
+    barrier: ClassVar = threading.Lock()  # taking a lock is an atomic operation, hence a full barrier
+
+    def __get__(self, page: "SharedPage", owner: type | None = None) -> int:
+        with self.barrier:
+            pass
+        return page.cells[self.index]
+
+    def __set__(self, page: "SharedPage", value: int) -> None:
+        page.cells[self.index] = value
+        with self.barrier:
+            pass
+
+
+class Text:
+    """A sequence-locked text of the page as an attribute."""
+
+    __slots__ = ("at", "size")
+
+    def __init__(self, at: int, size: int) -> None:
+        self.at, self.size = at, size
+
+    def __get__(self, page: "SharedPage", owner: type | None = None) -> str:
+        return page.read_text(self.at, self.size)
+
+    def __set__(self, page: "SharedPage", value: str) -> None:
+        page.write_text(self.at, self.size, value)
+
+
+class SharedPage:
+    """The mapped page. Attributes are the cells; see the module's text for who may set which."""
+
+    epoch = Cell(LOG)  # 0: the log is not recovered
+    begin = Cell(LOG + 8)  # start of the log's first file
+    written = Cell(LOG + 16)  # end of the log: bytes below may be read, replicated, dispatched
+    flushed = Cell(LOG + 24)  # bytes below are on disk
+    file_size = Cell(LOG + 32)
+    log_pid = Cell(LOG + 40)
+    log_beat_ns = Cell(LOG + 48)  # time.monotonic_ns() of the writer's last turn
+    epoch_count = Cell(LOG + 56)  # the highest epoch so far; only `recovered` changes it
+
+    ha_port = Cell(REPLICA)  # bound port of a master's replicator, else 0
+    ha_host = Text(HA_HOST, TEXT_BYTES)  # set before the port; "": a replicator that does not say
+    replica_pid = Cell(REPLICA + 8)
+    replica_beat_ns = Cell(REPLICA + 16)
+    replica_sleeping = SleepCell(REPLICA + 24)
+    connected = Cell(REPLICA + 32)  # 1: a slave's replicator is connected to its master
+    refused_count = Cell(
+        REPLICA + 40
+    )  # slaves turned away because their log ends beyond ours, since the page is there
+    refused_offset = Cell(REPLICA + 48)  # the last such end
+    refused_at_ns = Cell(
+        REPLICA + 56
+    )  # time.monotonic_ns() of it; a slave in that state comes back every few seconds
+    refused_peer = Text(REFUSED_PEER, PEER_BYTES)  # its host
+    trouble = Text(TROUBLE, TEXT_BYTES)  # one sentence for people; "" when all is well
+
+    broker_sleeping = SleepCell(BROKER)
+    dispatched = Cell(BROKER + 8)  # the log up to here stands in the consume queues
+    confirmed = Cell(
+        BROKER + 16
+    )  # every in-sync slave holds the log up to here, see `broker/produce/confirmed_offset.py`
+    broker_pid = Cell(BROKER + 24)
+    broker_beat_ns = Cell(BROKER + 32)
+    broker_id = Cell(BROKER + 40)
+    broker_name = Text(BROKER_NAME, NAME_BYTES)
+    master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        self.mapped = mapped
+        self.bytes = memoryview(mapped)
+        self.cells = self.bytes.cast("q")
+
+    @classmethod
+    def open(cls, store_root: Path) -> "SharedPage":
+        """Map the page of a store; a missing one is created, one of another boot or layout zeroed.
+
+        Raises:
+            StoreError: the page can't be created or mapped.
+        """
+        path = store_root / "whimbrel" / "watermark"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"the page {path} can't be opened: {error}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # of two that start together, one may find the page old
+            stat = os.fstat(fd)
+            if stat.st_size < PAGE_BYTES or not stat.st_blocks:
+                # Else a full disk would kill us with SIGBUS at the first store.
+                os.posix_fallocate(fd, 0, PAGE_BYTES)
+            page = cls(mmap.mmap(fd, PAGE_BYTES))
+            boot = boot_id()
+            if HEADER.unpack_from(page.mapped) != (LAYOUT, boot):
+                page.mapped[:] = bytes(PAGE_BYTES)
+                page.clear_slaves()
+                HEADER.pack_into(page.mapped, 0, LAYOUT, boot)
+        except OSError as error:
+            raise StoreError(f"the page {path} can't be mapped: {error}") from error
+        finally:
+            # Closing is not enough: the mapping holds a copy of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+        return page
+
+    def close(self) -> None:
+        """Unmap the page; its content stays for the other process."""
+        self.cells.release()
+        self.bytes.release()
+        self.mapped.close()
+
+    def recovering(self) -> None:
+        """Tell that the log is being recovered: nobody may rely on its marks."""
+        self.epoch = 0
+
+    def recovered(self, *, begin: int, written: int, flushed: int, file_size: int, pid: int) -> int:
+        """Publish the marks of a recovered log and start its epoch.
+
+        Returns:
+            The new epoch.
+        """
+        self.begin, self.written, self.flushed = begin, written, flushed
+        self.file_size, self.log_pid = file_size, pid
+        self.epoch_count = epoch = self.epoch_count + 1
+        self.epoch = epoch  # last: whoever sees it sees the marks
+        return epoch
+
+    def log_alive(self, now_ns: int) -> bool:
+        """Return whether the process that writes the log has beaten lately."""
+        return now_ns - self.log_beat_ns < BEAT_MAX_NS
+
+    def replica_alive(self, now_ns: int) -> bool:
+        """Return whether the replicator has beaten lately."""
+        return now_ns - self.replica_beat_ns < BEAT_MAX_NS
+
+    def broker_alive(self, now_ns: int) -> bool:
+        """Return whether the broker has beaten lately."""
+        return now_ns - self.broker_beat_ns < BEAT_MAX_NS
+
+    def live_acks(self) -> list[int]:
+        """Return what each connected slave has acknowledged, in no order."""
+        return [ack for ack in self.column(ACKS) if ack >= 0]
+
+    def acknowledged(self, needed: int) -> int:
+        """Return the offset that `needed` connected slaves have acknowledged, or -1 when there are fewer."""
+        if needed == 1:
+            return max(self.column(ACKS))
+        acks = sorted(self.column(ACKS), reverse=True)
+        return acks[needed - 1] if 0 < needed <= SLAVES_MAX else -1
+
+    @property
+    def acks(self) -> Sequence[int]:
+        """Acknowledged offset of each slot; -1 is a free slot, or a slave that has not reported yet."""
+        return self.column(ACKS)
+
+    @property
+    def sent(self) -> Sequence[int]:
+        """Offset up to which each slot's slave was sent frames."""
+        return self.column(SENT)
+
+    @property
+    def sent_bytes(self) -> Sequence[int]:
+        """Bytes sent to each slot's slave since it connected."""
+        return self.column(SENT_BYTES)
+
+    @property
+    def connected_at_ms(self) -> Sequence[int]:
+        """When each slot's slave connected; 0 is a free slot."""
+        return self.column(CONNECTED_AT)
+
+    @property
+    def peers(self) -> list[str]:
+        """Address of each slot's slave; "" is a free slot."""
+        return [self.peer(slot) for slot in range(SLAVES_MAX)]
+
+    def peer(self, slot: int) -> str:
+        """Return the address of a slot's slave; "" is a free slot."""
+        return self.read_text(PEERS + slot * PEER_BYTES, PEER_BYTES)
+
+    def set_ack(self, slot: int, offset: int) -> None:
+        """Replicator: publish what a slave has acknowledged."""
+        self.cells[ACKS // 8 + slot] = offset
+
+    def set_sent(self, slot: int, offset: int, count: int) -> None:
+        """Replicator: publish how far a slave was sent the log, and how many bytes went out."""
+        self.cells[SENT // 8 + slot] = offset
+        self.cells[SENT_BYTES // 8 + slot] = count
+
+    def set_slave(self, slot: int, peer: str, connected_at_ms: int) -> None:
+        """Replicator: publish a connection that acknowledged nothing yet; ("", 0) frees the slot."""
+        self.cells[ACKS // 8 + slot] = -1
+        self.cells[SENT // 8 + slot] = 0
+        self.cells[SENT_BYTES // 8 + slot] = 0
+        self.cells[CONNECTED_AT // 8 + slot] = connected_at_ms
+        self.write_text(PEERS + slot * PEER_BYTES, PEER_BYTES, peer)
+
+    def clear_slaves(self) -> None:
+        """Replicator: free all slots, at its start: a killed predecessor leaves its own behind."""
+        for slot in range(SLAVES_MAX):
+            self.set_slave(slot, "", 0)
+
+    def column(self, at: int) -> list[int]:
+        """Return the 16 cells that begin at `at`."""
+        return self.cells[at // 8 : at // 8 + SLAVES_MAX].tolist()
+
+    def read_text(self, at: int, size: int) -> str:
+        """Return a sequence-locked text, "" when its writer died while changing it."""
+        for _ in range(TEXT_READS_MAX):
+            before = self.cells[at // 8]
+            if before & 1:
+                continue
+            raw = bytes(self.bytes[at + 8 : at + size])
+            if self.cells[at // 8] == before:
+                return raw.partition(b"\0")[0].decode("utf-8", "replace")
+        return ""
+
+    def write_text(self, at: int, size: int, text: str) -> None:
+        """Change a sequence-locked text; what is too long is cut."""
+        room = size - 8
+        odd = self.cells[at // 8] | 1
+        self.cells[at // 8] = odd
+        self.bytes[at + 8 : at + size] = text.encode()[:room].ljust(room, b"\0")
+        self.cells[at // 8] = odd + 1
+
+
+def boot_id() -> bytes:
+    """Return 16 bytes that differ between two boots of the machine."""
+    try:
+        return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", ""))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{BOOT_ID} can't be read: {error}") from error

@@ -1,0 +1,101 @@
+"""Records that RocketMQ wrote, as messages."""
+
+import base64
+
+import pytest
+
+from goldens import golden, rows, sizes
+from whimbrel.broker.api.message_codec import delivered
+from whimbrel.broker.api.response_bytes import message_frame
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.store.codec import (
+    RecordDraft,
+    StoredMessage,
+    decode_record,
+    encode_record,
+    format_properties,
+    pack_host,
+)
+
+
+def _records(name: str) -> list[StoredMessage]:
+    size = sizes(name)["commitlog_file_size"]
+    log = golden(name) / "commitlog"
+    found = []
+    for row in rows(name, "record"):
+        offset = row["phyOffset"]
+        data = (log / f"{offset - offset % size:020d}").read_bytes()
+        found.append(decode_record(data, offset % size))
+    return found
+
+
+@pytest.mark.parametrize("name", ["v493-basic", "v533-basic"])
+def test_every_golden_record_can_be_delivered(name: str) -> None:
+    for row, record in zip(rows(name, "record"), _records(name), strict=True):
+        message = delivered(record)
+        system = message.system_properties
+        assert system.message_id == (row.get("uniqKey") or row["offsetMsgId"])
+        if "body" in row:
+            assert message.body == base64.b64decode(row["body"])
+        assert system.tag == row["properties"].get("TAGS", "")
+        assert "UNIQ_KEY" not in message.user_properties
+        assert system.body_encoding == (v2.GZIP if row["sysFlag"] & 1 else v2.IDENTITY)
+
+
+@pytest.mark.parametrize("name", ["v493-basic", "v533-basic"])
+@pytest.mark.parametrize("handle", ["", "W1:b:g:t:0:0:1f4"])
+@pytest.mark.parametrize("namespace", ["", "ns"])
+def test_bytes_that_are_written_at_once_are_the_library_s(name: str, handle: str, namespace: str) -> None:
+    plain = 0
+    for record in _records(name):
+        frame = message_frame(record, namespace=namespace, receipt_handle=handle, attempt=200)
+        message = delivered(record, namespace=namespace, receipt_handle=handle, attempt=200)
+        if frame is not None:
+            plain += 1
+            wanted = messaging.ReceiveMessageResponse(message=message)
+            assert messaging.ReceiveMessageResponse.FromString(frame) == wanted
+            if len(message.user_properties) < 2:  # the order of a map's entries is anybody's
+                assert frame == wanted.SerializeToString()
+        else:
+            assert message.system_properties.message_type != v2.NORMAL or "DLQ" in str(record.properties)
+    assert plain > 20
+
+
+@pytest.mark.parametrize("body", [b"", b"x", bytes(127), bytes(128), bytes(20_000)])
+@pytest.mark.parametrize("at_ms", [0, 1, 999, 1000, 1_800_000_000_123])
+@pytest.mark.parametrize("offset", [0, 127, 128, 16_383, 16_384, 2**40])
+def test_bytes_that_are_written_at_once_at_the_bounds_of_numbers(
+    body: bytes, at_ms: int, offset: int
+) -> None:
+    pairs = [
+        ("UNIQ_KEY", "id"),
+        ("TAGS", "a"),
+        ("KEYS", "k1  k2 "),
+        ("TRACE_CONTEXT", "00-1"),
+        ("u", "é" * 70),
+    ]
+    draft = RecordDraft.from_properties(
+        topic="t",
+        queue_id=offset % 300,
+        body=body,
+        properties=format_properties(pairs),
+        born_timestamp=at_ms,
+        born_host=pack_host("1.2.3.4", 5),
+        store_host=pack_host("::1", 10911),
+        sys_flag=offset % 2,
+    )
+    record = decode_record(encode_record(draft, 0, offset, at_ms))
+    frame = message_frame(record, receipt_handle="h" * (offset % 300), attempt=1)
+    message = delivered(record, receipt_handle="h" * (offset % 300), attempt=1)
+    assert frame == messaging.ReceiveMessageResponse(message=message).SerializeToString()
+
+
+def test_types_are_read_from_the_properties() -> None:
+    kinds: dict[str, set[int]] = {}
+    for record in _records("v533-basic"):
+        kinds.setdefault(record.topic, set()).add(delivered(record).system_properties.message_type)
+    assert kinds["FiveTopicNormal"] == {v2.NORMAL}
+    assert kinds["FiveTopicFifo"] == {v2.FIFO}
+    assert kinds["FiveTopicDelay"] == {v2.DELAY}
+    assert kinds["FiveTopicTx"] == {v2.TRANSACTION}

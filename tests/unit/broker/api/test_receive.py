@@ -1,0 +1,240 @@
+"""The consuming side's edge: holding receives, chained answers, read splitting, codes that need no store."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerapi import as_messages
+from whimbrel.broker.api.receive import SUGGESTION_TRAILER, ReadSplitting, ReceiveService
+from whimbrel.broker.consume.delivery_planner import Delivered
+from whimbrel.broker.consume.long_polls import POLLS_MAX
+from whimbrel.broker.consume.pull import Pulled
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import (
+    GroupNotFound,
+    IllegalInvisibleTime,
+    InvalidReceiptHandle,
+    Throttled,
+    TopicNotFound,
+)
+from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.handlers import Call, Deferred
+from whimbrel.store.codec import RecordDraft, decode_record, encode_record, pack_host
+
+
+def stored(body: bytes = b"x", physical_offset: int = 0) -> Any:
+    host = pack_host("127.0.0.1", 1)
+    draft = RecordDraft("t", 0, body, b"UNIQ_KEY\x01id\x02", 1, host, host)
+    return decode_record(
+        encode_record(draft, physical_offset=physical_offset, queue_offset=0, store_timestamp=2)
+    )
+
+
+class FakeConsumer:
+    def __init__(self) -> None:
+        self.answer: Any = []
+        self.wishes: list[Any] = []
+        self.given_back: list[str] = []
+        self.errors: list[InvalidReceiptHandle | None] = []
+
+    def receive(self, wish: Any, *, poll_ms: int) -> Any:
+        self.wishes.append(wish)
+        return self.answer
+
+    def pull(self, wish: Any, *, poll_ms: int) -> Any:
+        return self.answer
+
+    def give_back(self, handles: list[str]) -> None:
+        self.given_back += handles
+
+    def ack_batch(self, group: str, topic: str, handles: list[str]) -> Any:
+        return self.errors
+
+
+class Rig:
+    def __init__(
+        self, config: Path, *, auto_create: bool = False, master: bool = True, slave_read: bool = False
+    ):
+        clock = lambda: 1  # noqa: E731
+        self.topics = TopicTable(config, cluster="C", broker_name="a", auto_create=auto_create, clock=clock)
+        self.groups = GroupTable(config, auto_create=auto_create, clock=clock)
+        self.topics.add(TopicConfig(name="t", read_queues=2))
+        self.groups.add(GroupConfig(name="g", slow_broker_id=3))
+        self.consumer = FakeConsumer()
+        self.written = 0
+        self.service = ReceiveService(
+            self.topics,
+            self.groups,
+            self.consumer,  # type: ignore[arg-type]
+            ReadSplitting(enabled=slave_read, written=lambda: self.written),
+            master=master,
+            clock=clock,
+        )
+
+    def call(self) -> Call:
+        return Call("m", "p", {"x-mq-client-id": "c", "x-mq-namespace": "ns"}, None)
+
+    def receive(self, topic: str = "t", group: str = "g", **fields: Any) -> Any:
+        fields.setdefault("auto_renew", True)
+        request = messaging.ReceiveMessageRequest(
+            group=v2.Resource(name=group),
+            message_queue=v2.MessageQueue(topic=v2.Resource(name=topic)),
+            **fields,
+        )
+        found = self.service.receive(self.call(), request)
+        return found if isinstance(found, Deferred) else as_messages(messaging.ReceiveMessageResponse, found)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_all_queues_are_asked_whatever_the_request_names(rig: Rig) -> None:
+    rig.receive(batch_size=100)
+    wish = rig.consumer.wishes[0]
+    assert (wish.queue_ids, wish.batch, wish.invisible_ms, wish.client_id) == (range(2), 32, None, "c")
+
+
+def test_header_gives_the_namespace_that_node_leaves_out(rig: Rig) -> None:
+    rig.consumer.answer = [Delivered(stored(), 1, "h")]
+    frames = rig.receive()
+    assert frames[1].message.topic.resource_namespace == "ns"
+
+
+def test_invisible_time_is_checked_before_topic_and_group(rig: Rig) -> None:
+    with pytest.raises(IllegalInvisibleTime):
+        rig.receive("unknown", "nobody", auto_renew=False)
+    with pytest.raises(TopicNotFound):
+        rig.receive("unknown", "nobody")
+    with pytest.raises(GroupNotFound):
+        rig.receive("t", "nobody")
+
+
+def test_unknown_topic_is_waited_for_where_a_send_may_create_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, auto_create=True)
+    frames = rig.receive("later", "new")
+    assert frames[0].status.code == v2.MESSAGE_NOT_FOUND
+    assert rig.consumer.wishes[0].queue_ids == range(4)
+    assert rig.groups.get("new") is not None and rig.topics.get("later") is None
+
+
+def test_slave_serves_a_new_group_without_making_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, auto_create=True, master=False)
+    rig.receive("t", "new")
+    assert rig.groups.get("new") is None and len(rig.consumer.wishes) == 1
+
+
+def test_waiting_receive_is_answered_in_frames(rig: Rig) -> None:
+    inner: Deferred[Any] = Deferred()
+    rig.consumer.answer = inner
+    outer = rig.receive()
+    inner.complete([Delivered(stored(), 2, "h")])
+    assert outer.done
+    frames = as_messages(messaging.ReceiveMessageResponse, outer.result)
+    assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "delivery_timestamp"]
+    assert frames[1].message.system_properties.delivery_attempt == 2
+
+
+def test_caller_that_has_gone_leaves_the_line(rig: Rig) -> None:
+    inner: Deferred[Any] = Deferred()
+    rig.consumer.answer = inner
+    outer = rig.receive()
+    outer.cancel()
+    assert inner.cancelled
+
+
+def test_what_nobody_is_there_for_is_given_back(rig: Rig) -> None:
+    inner: Deferred[Any] = Deferred()
+    rig.consumer.answer = inner
+    outer = rig.receive()
+    outer.done = True  # answered otherwise meanwhile
+    inner.complete([Delivered(stored(), 1, "h")])
+    assert rig.consumer.given_back == ["h"]
+
+
+def test_held_receives_are_served_when_let_go(rig: Rig) -> None:
+    rig.service.hold()
+    waiting, gone = rig.receive(), rig.receive()
+    gone.cancel()
+    wrong = rig.receive("unknown")
+    assert rig.consumer.wishes == []
+    rig.service.release()
+    assert len(rig.consumer.wishes) == 1
+    assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
+    assert isinstance(wrong.error, TopicNotFound)
+    assert isinstance(rig.receive(), list)
+
+
+def test_held_receive_may_go_on_waiting(rig: Rig) -> None:
+    rig.service.hold()
+    waiting = rig.receive()
+    inner: Deferred[Any] = Deferred()
+    rig.consumer.answer = inner
+    rig.service.release()
+    assert not waiting.done
+    inner.complete([])
+    assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
+
+
+def test_held_receive_ends_with_its_polling_time(rig: Rig) -> None:
+    rig.service.hold()
+    waiting = rig.receive()
+    rig.service.expire_held(0.0, 0.5)
+    assert not waiting.done
+    rig.service.expire_held(float("inf"), 0.5)
+    assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
+    rig.service.release()
+    assert rig.consumer.wishes == []
+
+
+def test_held_receives_are_bounded(rig: Rig) -> None:
+    rig.service.hold()
+    for _ in range(POLLS_MAX):
+        rig.receive()
+    with pytest.raises(Throttled):
+        rig.receive()
+
+
+def test_acknowledgement_answers_entry_by_entry(rig: Rig) -> None:
+    request = messaging.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="t"))
+    for name in ("a", "b"):
+        request.entries.add(message_id=name, receipt_handle=f"h{name}")
+    cases: tuple[tuple[list[InvalidReceiptHandle | None], int], ...] = (
+        ([None, None], v2.OK),
+        ([None, InvalidReceiptHandle("x")], v2.MULTIPLE_RESULTS),
+        ([InvalidReceiptHandle("x"), InvalidReceiptHandle("x")], v2.INVALID_RECEIPT_HANDLE),
+    )
+    for errors, code in cases:
+        rig.consumer.errors = errors
+        answer = rig.service.acknowledge(rig.call(), request)
+        (response,) = as_messages(messaging.AckMessageResponse, [answer])
+        assert response.status.code == code
+        assert [(entry.message_id, entry.receipt_handle) for entry in response.entries] == [
+            ("a", "ha"),
+            ("b", "hb"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("slave_read", "behind", "broker_id"), [(False, True, 0), (True, False, 0), (True, True, 3)]
+)
+def test_pull_that_lags_behind_memory_is_sent_to_the_slow_readers_broker(
+    tmp_path: Path, slave_read: bool, behind: bool, broker_id: int
+) -> None:
+    rig = Rig(tmp_path, slave_read=slave_read)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    rig.written = memory if behind else 100
+    rig.consumer.answer = Pulled([stored()], 1)
+    call = rig.call()
+    request = messaging.PullMessageRequest(
+        group=v2.Resource(name="g"), message_queue=v2.MessageQueue(topic=v2.Resource(name="t"))
+    )
+    frames = as_messages(messaging.PullMessageResponse, rig.service.pull(call, request))
+    assert frames[-1].next_offset == 1
+    assert call.trailers == [(SUGGESTION_TRAILER, str(broker_id))]

@@ -1,0 +1,124 @@
+"""When a master begins to lead, and what stops its writes."""
+
+from whimbrel.broker.cluster.leadership import LIVE_WAIT_S, MERGE_WAIT_S, REFUSED_EARLY_S, Leadership
+from whimbrel.broker.cluster.write_admission import WriteAdmission
+from whimbrel.model.registration import Member
+
+START = 100.0
+
+
+def slave(log_end: int = 0, broker_id: int = 1) -> Member:
+    return Member(broker_id=broker_id, address="10.0.0.1:1", ha_address="", log_begin=0, log_end=log_end)
+
+
+class Rig:
+    """A master with a log of 500 bytes, and how its slaves have told."""
+
+    def __init__(self, *, expected: int = 0, nameservers: int = 1) -> None:
+        self.told = self.changes = 0
+        position = WriteAdmission("master", name="a", expected_slaves=expected, nameservers=nameservers)
+        self.leading = Leadership(
+            position,
+            name="a",
+            expected_slaves=expected,
+            log_end=lambda: 500,
+            merged=lambda: self.told,
+            on_change=self.changed,
+        )
+        self.leading.begin(START)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def heard(self, *members: Member, now: float = START, settled: bool = True) -> None:
+        self.leading.heard("ns", members, settled=settled, now=now)
+
+    @property
+    def writes(self) -> bool:
+        return not self.leading.refusal
+
+
+def test_a_master_without_nameservers_and_slaves_leads_at_once() -> None:
+    rig = Rig(nameservers=0)
+    assert rig.leading.leads and rig.writes and rig.changes
+
+
+def test_a_master_leads_once_a_nameserver_knows_its_group_and_nobody_is_expected() -> None:
+    rig = Rig()
+    assert not rig.leading.leads
+    rig.heard(settled=False)
+    assert not rig.leading.leads
+    rig.heard()
+    assert rig.leading.leads and rig.writes
+
+
+def test_a_slave_that_is_alive_is_waited_for_until_it_has_told() -> None:
+    rig = Rig(expected=1)
+    rig.heard(slave(500))
+    assert not rig.leading.leads and "not told yet" in rig.leading.refusal
+    rig.leading.look(START + LIVE_WAIT_S - 0.1)
+    assert not rig.leading.leads
+    rig.told = 1
+    rig.leading.look(START + LIVE_WAIT_S - 0.1)
+    assert rig.leading.leads and rig.writes
+
+
+def test_a_slave_that_is_alive_and_silent_does_not_stop_the_group_for_good() -> None:
+    rig = Rig(expected=1)
+    rig.heard(slave(500))
+    rig.leading.look(START + LIVE_WAIT_S)
+    assert rig.leading.leads and rig.writes
+
+
+def test_a_configured_slave_that_is_not_there_is_waited_for_a_shorter_time() -> None:
+    rig = Rig(expected=1)
+    rig.heard()
+    rig.leading.look(START + MERGE_WAIT_S - 0.1)
+    assert not rig.leading.leads
+    rig.leading.look(START + MERGE_WAIT_S)
+    assert rig.leading.leads
+
+
+def test_a_slave_ahead_keeps_a_master_that_leads_from_writing() -> None:
+    rig = Rig()
+    rig.heard()
+    rig.heard(slave(501))
+    assert rig.leading.leads and not rig.writes and not rig.leading.authoritative
+    assert "byte 501" in rig.leading.refusal
+
+
+def test_a_refused_replicator_counts_only_shortly_after_the_start() -> None:
+    rig = Rig()
+    rig.heard()
+    rig.leading.refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S)
+    assert rig.writes
+    rig = Rig()
+    rig.heard()
+    rig.leading.refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S - 0.1)
+    assert not rig.writes
+    # Who holds a master back may go on doing so.
+    rig.leading.refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S + 5)
+    rig.leading.look(START + REFUSED_EARLY_S + 14)
+    assert not rig.writes
+    rig.leading.look(START + REFUSED_EARLY_S + 15)
+    assert rig.writes
+
+
+def test_a_displaced_master_writes_again_once_no_nameserver_names_another() -> None:
+    rig = Rig()
+    rig.heard()
+    rig.leading.displaced("ns", "10.0.0.7:8091")
+    assert "10.0.0.7:8091" in rig.leading.refusal
+    rig.leading.displaced("other", "10.0.0.7:8091")
+    rig.leading.displaced("ns", "")
+    assert not rig.writes
+    rig.leading.displaced("other", "")
+    assert rig.writes
+
+
+def test_a_stopping_broker_does_not_become_writable() -> None:
+    rig = Rig()
+    rig.leading.stop()
+    rig.heard()
+    rig.leading.look(START + 60)
+    assert not rig.leading.leads and not rig.writes

@@ -1,0 +1,165 @@
+"""One stream of lease entries, with a transport that takes as much as it is told to."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from whimbrel.broker.cluster import lease_sync
+from whimbrel.broker.cluster.lease_sync import LeaseExchange
+from whimbrel.broker.consume.lease_codec import Lease
+from whimbrel.broker.consume.lease_store import LeaseStore
+from whimbrel.errors import RemoteProtocolError
+
+
+class NoJournal:
+    def load(self) -> list[bytes]:
+        return []
+
+    def start(self, snapshot: Callable[[], Iterable[bytes]]) -> None:
+        pass
+
+    def append(self, entries: bytes) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Pipe:
+    """The sending half of a stream."""
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.room = room
+        self.sent: list[tuple[bytes, bool]] = []
+
+    def send(self, entries: bytes, complete: bool) -> bool:
+        if not self.room:
+            return False
+        self.room -= 1
+        self.sent.append((entries, complete))
+        return True
+
+
+def ledger(broker_id: int = 0) -> LeaseStore:
+    made = LeaseStore(NoJournal(), broker_id=broker_id)
+    made.open()
+    return made
+
+
+def change(one: LeaseStore, offset: int, topic: str = "t") -> None:
+    one.commit([(one.table.state("g", topic, 0), offset, offset + 1, None)])
+
+
+def ignore() -> None:
+    pass
+
+
+def test_full_state_comes_first_and_its_end_is_marked() -> None:
+    one, pipe = ledger(), Pipe()
+    for offset in range(0, 200, 2):
+        change(one, offset)
+    link = LeaseExchange(one, ready=ignore, chunk_bytes=500)
+    link.push(pipe.send)
+    assert len(pipe.sent) > 5
+    assert [complete for _, complete in pipe.sent] == [False] * (len(pipe.sent) - 1) + [True]
+    assert all(len(entries) < 600 for entries, _ in pipe.sent)
+    other = ledger(1)
+    for entries, _ in pipe.sent:
+        other.merge(entries)
+    assert other.table.state("g", "t", 0).done_above() == one.table.state("g", "t", 0).done_above()
+
+
+def test_empty_state_is_marked_complete_too() -> None:
+    pipe = Pipe()
+    LeaseExchange(ledger(), ready=ignore).push(pipe.send)
+    assert pipe.sent == [(b"", True)]
+
+
+def test_changes_wait_until_the_full_state_is_through() -> None:
+    one, pipe = ledger(), Pipe(room=1)
+    for queue in range(20):
+        change(one, 5, f"topic-{queue}")
+    link = LeaseExchange(one, ready=ignore, chunk_bytes=100)
+    link.push(pipe.send)
+    change(one, 9, "late")
+    pipe.room = 1 << 30
+    link.push(pipe.send)
+    end = [complete for _, complete in pipe.sent].index(True)
+    assert all(b"late" not in entries for entries, _ in pipe.sent[: end + 1])
+    assert b"late" in pipe.sent[end + 1][0]
+
+
+def test_refused_message_comes_again() -> None:
+    one, pipe = ledger(), Pipe(room=0)
+    change(one, 0)
+    link = LeaseExchange(one, ready=ignore)
+    link.push(pipe.send)
+    assert link.pending
+    pipe.room = 5
+    link.push(pipe.send)
+    assert not link.pending
+    assert len(pipe.sent) == 1 and pipe.sent[0][1]
+
+
+def test_ready_is_called_once_until_the_next_push() -> None:
+    one, pipe, calls = ledger(), Pipe(), []
+    link = LeaseExchange(one, ready=lambda: calls.append(1))
+    link.push(pipe.send)
+    change(one, 0)
+    change(one, 1)
+    assert len(calls) == 1
+    link.push(pipe.send)
+    assert len(pipe.sent) == 2
+    change(one, 2)
+    assert len(calls) == 2
+
+
+def test_what_came_from_the_peer_does_not_go_back_to_it() -> None:
+    one, pipe, third_pipe = ledger(), Pipe(), Pipe()
+    link, third = LeaseExchange(one, ready=ignore), LeaseExchange(one, ready=ignore)
+    link.push(pipe.send)
+    third.push(third_pipe.send)
+    entries = one.table.state("g", "t", 0).entry(0, 5, None)
+    link.received(entries)
+    link.push(pipe.send)
+    third.push(third_pipe.send)
+    assert len(pipe.sent) == 1
+    assert third_pipe.sent[1:] == [(entries, False)]
+    link.received(entries)
+    third.push(third_pipe.send)
+    assert len(third_pipe.sent) == 2
+
+
+def test_peer_that_takes_nothing_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_sync, "OUTBOX_BYTES_MAX", 1_000)
+    one, calls = ledger(), []
+    link = LeaseExchange(one, ready=lambda: calls.append(1))
+    for offset in range(100):
+        change(one, 2 * offset)
+    assert link.overflowed and calls
+    pipe = Pipe()
+    link.push(pipe.send)
+    assert pipe.sent == []
+
+
+def test_closed_stream_hears_of_nothing() -> None:
+    one, calls = ledger(), []
+    link = LeaseExchange(one, ready=lambda: calls.append(1))
+    link.close()
+    change(one, 0)
+    assert not calls and not link.pending
+
+
+def test_junk_from_the_peer_is_its_error() -> None:
+    link = LeaseExchange(ledger(), ready=ignore)
+    with pytest.raises(RemoteProtocolError):
+        link.received(b"junk")
+
+
+def test_serials_go_on_above_those_of_the_peer() -> None:
+    one, other = ledger(0), ledger(1)
+    far_ahead = one.table.next_serial(1 << 42)
+    lease = Lease(far_ahead, 0, 10, 0, 1, False, "")
+    other.merge(one.table.state("g", "t", 0).entry(0, 1, lease))
+    assert other.table.next_serial(1_000) > far_ahead
+    assert other.table.next_serial(1_000) & 0x3F == 1

@@ -1,0 +1,165 @@
+"""What a slave takes over from its master, and what the master sends."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whimbrel.broker.cluster.metadata import Metadata, MetadataSource
+from whimbrel.broker.cluster.metadata_sync import MetadataSync
+from whimbrel.broker.cluster.replica_service import MetadataWatches
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import BadRequest, NotReady
+from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
+from whimbrel.rpc.server.handlers import Call
+
+
+class Tables:
+    def __init__(self, config: Path) -> None:
+        self.topics = TopicTable(config, cluster="C", broker_name="a", auto_create=False, clock=lambda: 7)
+        self.groups = GroupTable(config, auto_create=False, clock=lambda: 7)
+        self.delays = DelayOffsets(config)
+        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self.log_confirmed = 0
+        self.source = MetadataSource(
+            self.topics,
+            self.groups,
+            self.delays,
+            OffsetFile(config),
+            lambda: self.offsets,
+            confirmed=lambda: self.log_confirmed,
+        )
+
+
+class FakeOutbox:
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.full = False
+        self.ended: Exception | None = None
+
+    def send(self, message: Any) -> bool:
+        if self.full:
+            return False
+        self.sent.append(message)
+        return True
+
+    def close(self, error: Exception | None = None) -> None:
+        self.ended = error
+
+
+class Slave:
+    def __init__(self, config: Path) -> None:
+        self.tables = Tables(config)
+        self.imported: list[Any] = []
+        self.floors: list[str] = []
+        self.confirmed: list[int] = []
+        self.sync = MetadataSync(
+            self.tables.topics,
+            self.tables.groups,
+            self.tables.delays,
+            address=lambda: "",
+            watch=lambda address: pytest.fail("not called"),
+            import_offsets=self.imported.append,
+            raise_floors=self.floors.append,
+            confirmed=self.confirmed.append,
+        )
+
+
+def _watching(master: Tables, *, authoritative: bool = True) -> tuple[MetadataWatches, Any, FakeOutbox]:
+    watches = MetadataWatches(
+        "a", master.source, authoritative=lambda log_end: authoritative and log_end <= 100
+    )
+    outbox = FakeOutbox()
+    handler = watches.method().open(Call("m", "p", {}, None), outbox)
+    return watches, handler, outbox
+
+
+def test_slave_ends_with_the_masters_tables(tmp_path: Path) -> None:
+    master, slave = Tables(tmp_path / "m"), Slave(tmp_path / "s")
+    master.topics.add(TopicConfig(name="t"))
+    master.groups.add(GroupConfig(name="g"))
+    master.delays.replace('{"offsetTable":{1:2}}')
+    master.offsets = {("t", "g"): {0: 5}}
+    slave.tables.topics.add(TopicConfig(name="deleted"))
+    slave.sync.apply(master.source.everything())
+    assert slave.tables.topics.rows == master.topics.rows
+    assert slave.tables.groups.rows == master.groups.rows
+    assert slave.tables.delays.text == master.delays.text
+    assert slave.imported == [{("t", "g"): {0: 5}}]
+
+
+def test_text_that_is_missing_changes_nothing(tmp_path: Path) -> None:
+    slave = Slave(tmp_path)
+    before = (slave.tables.topics.rows, slave.tables.groups.rows)
+    slave.sync.apply(Metadata())
+    assert (slave.tables.topics.rows, slave.tables.groups.rows) == before and not slave.imported
+
+
+def test_watcher_gets_everything_once_and_then_what_changed(tmp_path: Path) -> None:
+    master = Tables(tmp_path)
+    watches, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", broker_id=1))
+    assert outbox.sent[0].HasField("topics_json") and outbox.sent[0].HasField("offsets_json")
+    master.topics.add(TopicConfig(name="t"))
+    assert outbox.sent[1].HasField("topics_json") and not outbox.sent[1].HasField("groups_json")
+    master.offsets = {("t", "g"): {0: 5}}
+    assert len(outbox.sent) == 2
+    watches.round()
+    assert outbox.sent[2].HasField("offsets_json") and not outbox.sent[2].HasField("topics_json")
+    watches.round()  # nothing new, but it says that the master lives
+    assert outbox.sent[3] == replica.WatchMetadataResponse()
+
+
+def test_watcher_that_does_not_read_begins_anew(tmp_path: Path) -> None:
+    master = Tables(tmp_path)
+    _, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", broker_id=1))
+    outbox.full = True
+    master.topics.add(TopicConfig(name="t"))
+    assert outbox.ended is not None
+    outbox.full, count = False, len(outbox.sent)
+    master.topics.add(TopicConfig(name="u"))
+    assert len(outbox.sent) == count
+
+
+def test_confirmed_offset_goes_out_alone_and_once(tmp_path: Path) -> None:
+    master = Tables(tmp_path / "master")
+    slave = Slave(tmp_path / "slave")
+    master.log_confirmed = 700
+    watches, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", log_end=50))
+    assert outbox.sent[0].confirmed_offset == 700
+    master.log_confirmed = 900
+    watches.confirmed()
+    news = outbox.sent[-1]
+    assert [field.name for field, _ in news.ListFields()] == ["confirmed_offset"]
+    slave.sync.apply(Metadata(confirmed=news.confirmed_offset))
+    assert slave.confirmed == [900]
+    sent = len(outbox.sent)
+    watches.confirmed()
+    assert len(outbox.sent) == sent
+    watches.round()
+    assert len(outbox.sent) == sent + 1 and not outbox.sent[-1].HasField("confirmed_offset")
+
+
+def test_closed_watch_is_forgotten(tmp_path: Path) -> None:
+    master = Tables(tmp_path)
+    _, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", broker_id=1))
+    handler.closed()
+    count = len(outbox.sent)
+    master.topics.add(TopicConfig(name="t"))
+    assert len(outbox.sent) == count
+
+
+def test_other_groups_and_masters_in_doubt_are_refused(tmp_path: Path) -> None:
+    master = Tables(tmp_path)
+    with pytest.raises(BadRequest):
+        _watching(master)[1].received(replica.WatchMetadataRequest(broker_name="b"))
+    with pytest.raises(NotReady):
+        _watching(master)[1].received(replica.WatchMetadataRequest(broker_name="a", log_end=101))
+    with pytest.raises(NotReady):
+        _watching(master, authoritative=False)[1].received(replica.WatchMetadataRequest(broker_name="a"))

@@ -1,0 +1,857 @@
+"""The consumer facade over a store, a journal and a clock in memory."""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from whimbrel.broker.cluster.lease_sync import LeaseExchange
+from whimbrel.broker.consume.filters import compile_filter
+from whimbrel.broker.consume.group_consumption import (
+    Delivered,
+    GroupConsumption,
+    Pulled,
+    PullRequest,
+    ReceiveRequest,
+)
+from whimbrel.errors import (
+    IllegalInvisibleTime,
+    IllegalOffset,
+    InvalidReceiptHandle,
+    OffsetNotFound,
+    StoreFull,
+    Throttled,
+)
+from whimbrel.rpc.server.handlers import Deferred
+from whimbrel.store.codec import RecordDraft, encode_record, format_properties, tags_code
+
+HOST = bytes((127, 0, 0, 1, 0, 0, 0x27, 0x10))
+
+
+class FakeClock:
+    """Time that moves when told, and runs what was scheduled on the way."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+        self.due: list[tuple[int, int, Callable[[], None]]] = []
+        self.turn = 0
+
+    def schedule(self, at_ms: int, fn: Callable[[], None]) -> None:
+        self.turn += 1
+        heapq.heappush(self.due, (max(at_ms, self.now), self.turn, fn))
+
+    def advance(self, ms: int = 0) -> None:
+        end = self.now + ms
+        while self.due and self.due[0][0] <= end:
+            at, _, fn = heapq.heappop(self.due)
+            self.now = max(self.now, at)
+            fn()
+        self.now = end
+
+
+class FakeStore:
+    """Queues of records in one log."""
+
+    def __init__(self) -> None:
+        self.log = bytearray()
+        self.queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self.minima: dict[tuple[str, int], int] = {}
+        self.arrivals: list[Callable[[str, int, int, int], None]] = []
+
+    def put(self, topic: str, queue_id: int, body: bytes = b"x", tag: str | None = None) -> int:
+        units = self.queues.setdefault((topic, queue_id), [])
+        properties = format_properties([("TAGS", tag)] if tag else [])
+        draft = RecordDraft(topic, queue_id, body, properties, 1, HOST, HOST)
+        at = len(self.log)
+        record = encode_record(draft, physical_offset=at, queue_offset=len(units), store_timestamp=2)
+        units.append((at, len(record), tags_code(tag)))
+        self.log += record
+        for arrived in self.arrivals:
+            arrived(topic, queue_id, len(units) - 1, units[-1][2])
+        return len(units) - 1
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return self.minima.get((topic, queue_id), 0), len(self.queues.get((topic, queue_id), ()))
+
+    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        return self.queues.get((topic, queue_id), [])[offset : offset + count]
+
+    def read(self, physical_offset: int, size: int) -> bytes:
+        return bytes(self.log[physical_offset : physical_offset + size])
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        return 0
+
+
+class FakeJournal:
+    """A journal in memory, which a disk can fill up."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.full = False
+
+    def load(self) -> list[bytes]:
+        return list(self.chunks)
+
+    def start(self, snapshot: Callable[[], Iterable[bytes]]) -> None:
+        pass
+
+    def append(self, entries: bytes) -> None:
+        if self.full:
+            raise StoreFull("full")
+        self.chunks.append(entries)
+
+    def close(self) -> None:
+        pass
+
+
+class Rig:
+    """A consumer and what it stands on."""
+
+    def __init__(
+        self, *, clock: FakeClock | None = None, store: FakeStore | None = None, **options: Any
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.store = store or FakeStore()
+        self.journal = FakeJournal()
+        self.alive = {"c"}
+        self.options: dict[str, Any] = {"broker_name": "b", "broker_id": 0} | options
+        self.start()
+
+    def start(self) -> None:
+        self.consumer = GroupConsumption(
+            self.store,
+            self.journal,
+            now_ms=lambda: self.clock.now,
+            schedule=self.clock.schedule,
+            client_alive=lambda group, client_id: client_id in self.alive,
+            **self.options,
+        )
+        self.consumer.open()
+        self.store.arrivals = [self.consumer.arrived]
+
+    def wish(self, **changes: Any) -> ReceiveRequest:
+        fields: dict[str, Any] = {
+            "group": "g", "topic": "t", "queue_ids": range(1), "filter": compile_filter("tag", "*"),
+            "batch": 32, "invisible_ms": 30_000, "client_id": "c",
+        } | changes  # fmt: skip
+        return ReceiveRequest(**fields)
+
+    def take(self, **changes: Any) -> list[Delivered]:
+        answer = self.consumer.receive(self.wish(**changes), poll_ms=0)
+        assert isinstance(answer, list)
+        return answer
+
+    def park(self, poll_ms: int = 20_000, **changes: Any) -> Deferred[list[Delivered]]:
+        answer = self.consumer.receive(self.wish(**changes), poll_ms=poll_ms)
+        assert isinstance(answer, Deferred)
+        return answer
+
+    def ack(self, *delivered: Delivered) -> list[InvalidReceiptHandle | None]:
+        return self.consumer.ack_batch("g", "t", [one.handle for one in delivered])
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def offsets(delivered: list[Delivered] | None) -> list[int]:
+    assert delivered is not None
+    return [one.message.queue_offset for one in delivered]
+
+
+def attempts(delivered: list[Delivered] | None) -> list[int]:
+    assert delivered is not None
+    return [one.attempt for one in delivered]
+
+
+def test_new_group_begins_at_the_earliest_message(rig: Rig) -> None:
+    for _ in range(5):
+        rig.store.put("t", 0)
+    rig.store.minima["t", 0] = 2
+    assert offsets(rig.take()) == [2, 3, 4]
+    assert rig.consumer.get_offset("g", "t", 0) == 2
+
+
+def test_batch_is_bounded_and_the_rest_follows(rig: Rig) -> None:
+    for _ in range(50):
+        rig.store.put("t", 0)
+    assert offsets(rig.take(batch=100)) == list(range(32))
+    assert offsets(rig.take(batch=100)) == list(range(32, 50))
+    assert rig.take() == []
+
+
+def test_answer_is_bounded_in_bytes(rig: Rig) -> None:
+    for _ in range(3):
+        rig.store.put("t", 0, bytes(3 << 20))
+    assert offsets(rig.take()) == [0]
+    assert offsets(rig.take()) == [1]
+
+
+def test_all_queues_are_received_from_without_rotation(rig: Rig) -> None:
+    for queue_id in range(4):
+        rig.store.put("t", queue_id)
+    assert len(rig.take(queue_ids=range(4))) == 4
+
+
+def test_receives_begin_with_another_queue_each_time(rig: Rig) -> None:
+    for _ in range(4):
+        for queue_id in range(4):
+            rig.store.put("t", queue_id)
+    taken = [rig.take(queue_ids=range(4), batch=1)[0].message.queue_id for _ in range(4)]
+    assert sorted(taken) == [0, 1, 2, 3]
+
+
+def test_groups_do_not_share_and_members_do(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    assert len(rig.take()) == 1
+    assert rig.take() == []
+    assert len(rig.take(group="other")) == 1
+
+
+def test_unacknowledged_message_comes_again_after_its_invisible_time_and_not_before(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [first] = rig.take(invisible_ms=10_000)
+    rig.clock.advance(9_999)
+    assert rig.take() == []
+    rig.clock.advance(1)
+    [second] = rig.take()
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert first.handle != second.handle
+    assert isinstance(rig.ack(first)[0], InvalidReceiptHandle)
+    assert rig.ack(second) == [None]
+
+
+def test_redelivery_has_no_limit(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    for attempt in range(1, 40):
+        [one] = rig.take(invisible_ms=10_000)
+        assert one.attempt == attempt
+        rig.clock.advance(10_000)
+
+
+def test_redeliveries_come_first(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    rig.take(invisible_ms=10_000)
+    rig.store.put("t", 0)
+    rig.clock.advance(10_000)
+    assert offsets(rig.take(batch=1)) == [0]
+
+
+def test_messages_that_always_fail_do_not_keep_new_ones_back(rig: Rig) -> None:
+    for _ in range(4):
+        rig.store.put("t", 0)
+    for one in rig.take(batch=2):
+        rig.consumer.change_invisible("g", "t", one.handle, 0)
+    seen = set()
+    for _ in range(4):
+        taken = rig.take(batch=2)
+        seen |= set(offsets(taken))
+        for one in taken:
+            rig.consumer.change_invisible("g", "t", one.handle, 0)
+    assert seen == {0, 1, 2, 3}
+
+
+def test_acknowledging_twice_is_no_error(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    taken = rig.take()
+    assert rig.ack(*taken, *taken) == [None, None]
+    assert rig.ack(*taken) == [None]
+    rig.clock.advance(100_000)
+    assert rig.ack(*taken) == [None]
+    assert rig.take() == []
+
+
+def test_acknowledging_after_the_invisible_time_is_refused(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    taken = rig.take(invisible_ms=10_000)
+    rig.clock.advance(10_000)
+    assert isinstance(rig.ack(*taken)[0], InvalidReceiptHandle)
+
+
+def test_bad_handles_are_told_apart_from_good_ones_in_a_batch(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    results = rig.consumer.ack_batch("g", "t", ["junk", one.handle, one.handle + "0"])
+    assert isinstance(results[0], InvalidReceiptHandle)
+    assert results[1] is None
+
+
+@pytest.mark.parametrize(("group", "topic"), [("other", "t"), ("g", "other")])
+def test_handle_of_another_group_or_topic_is_refused(rig: Rig, group: str, topic: str) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    assert isinstance(rig.consumer.ack_batch(group, topic, [one.handle])[0], InvalidReceiptHandle)
+
+
+def test_changing_the_invisible_time_voids_the_old_handle(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    handle = rig.consumer.change_invisible("g", "t", one.handle, 20_000)
+    assert isinstance(rig.ack(one)[0], InvalidReceiptHandle)
+    rig.clock.advance(19_999)
+    assert rig.take() == []
+    assert rig.consumer.ack_batch("g", "t", [handle]) == [None]
+
+
+def test_zero_invisible_time_delivers_at_once_with_one_more_attempt(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    rig.consumer.change_invisible("g", "t", one.handle, 0)
+    assert attempts(rig.take()) == [2]
+
+
+def test_suspended_delivery_does_not_count(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    handle = rig.consumer.change_invisible("g", "t", one.handle, 5_000, suspend=True)
+    rig.consumer.change_invisible("g", "t", handle, 0, suspend=True)
+    assert attempts(rig.take()) == [1]
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 12 * 3600 * 1000 + 1])
+def test_changed_invisible_time_is_bounded(rig: Rig, invisible_ms: int) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    with pytest.raises(IllegalInvisibleTime):
+        rig.consumer.change_invisible("g", "t", one.handle, invisible_ms)
+
+
+@pytest.mark.parametrize("invisible_ms", [9_999, 13 * 3600 * 1000])
+def test_invisible_time_of_a_receive_is_bounded(rig: Rig, invisible_ms: int) -> None:
+    with pytest.raises(IllegalInvisibleTime):
+        rig.take(invisible_ms=invisible_ms)
+
+
+def test_full_disk_changes_nothing(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    rig.journal.full = True
+    with pytest.raises(StoreFull):
+        rig.take()
+    rig.journal.full = False
+    [one] = rig.take(invisible_ms=10_000)
+    assert one.attempt == 1
+    rig.journal.full = True
+    with pytest.raises(StoreFull):
+        rig.ack(one)
+    rig.clock.advance(10_000)
+    with pytest.raises(StoreFull):
+        rig.take()
+    rig.journal.full = False
+    assert attempts(rig.take()) == [2]
+
+
+def test_state_survives_a_restart(rig: Rig) -> None:
+    for _ in range(4):
+        rig.store.put("t", 0)
+    taken = rig.take(invisible_ms=10_000)
+    rig.ack(taken[0], taken[2])
+    rig.start()
+    assert rig.take() == []
+    assert rig.ack(taken[1]) == [None]
+    rig.clock.advance(10_000)
+    again = rig.take()
+    assert (offsets(again), attempts(again)) == ([3], [2])
+
+
+# Filters
+
+
+def test_filter_delivers_what_matches_and_finishes_the_rest(rig: Rig) -> None:
+    for tag in ("a", "b", None, "a", "c"):
+        rig.store.put("t", 0, tag=tag)
+    taken = rig.take(filter=compile_filter("tag", "a || c"))
+    assert offsets(taken) == [0, 3, 4]
+    rig.ack(*taken)
+    assert rig.consumer.get_offset("g", "t", 0) == 5
+    assert rig.take() == []
+
+
+def test_tags_of_equal_hash_are_told_apart_by_their_text(rig: Rig) -> None:
+    rig.store.put("t", 0, tag="Aa")
+    rig.store.put("t", 0, tag="BB")
+    assert tags_code("Aa") == tags_code("BB")
+    assert offsets(rig.take(filter=compile_filter("tag", "BB"))) == [1]
+
+
+def test_long_run_of_other_tags_is_searched_in_turns(rig: Rig) -> None:
+    for _ in range(5_000):
+        rig.store.put("t", 0, tag="other")
+    rig.store.put("t", 0, tag="mine")
+    poll = rig.park(filter=compile_filter("tag", "mine"))
+    assert not poll.done
+    rig.clock.advance(0)
+    assert offsets(poll.result) == [5_000]
+
+
+def test_corrupt_record_is_passed_over_and_stays_undone(rig: Rig) -> None:
+    for _ in range(3):
+        rig.store.put("t", 0, body=b"0123456789")
+    physical_offset, size, _ = rig.store.queues["t", 0][1]
+    at = rig.store.log.index(b"0123456789", physical_offset)
+    assert at < physical_offset + size
+    rig.store.log[at] ^= 1
+    taken = rig.take()
+    assert offsets(taken) == [0, 2]
+    rig.ack(*taken)
+    assert rig.consumer.get_offset("g", "t", 0) == 1
+    rig.store.log[at] ^= 1
+    rig.clock.advance(60_000)
+    assert offsets(rig.take()) == [1]
+
+
+# Long polls
+
+
+def test_parked_poll_is_woken_by_a_message(rig: Rig) -> None:
+    poll = rig.park()
+    rig.store.put("t", 0)
+    rig.clock.advance(0)
+    assert offsets(poll.result) == [0]
+
+
+def test_parked_poll_is_woken_when_a_held_message_becomes_visible(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    rig.take(invisible_ms=10_000)
+    poll = rig.park(poll_ms=15_000)
+    rig.clock.advance(9_999)
+    assert not poll.done
+    rig.clock.advance(1)
+    assert attempts(poll.result) == [2]
+
+
+def test_parked_poll_is_woken_by_a_refused_message(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    poll = rig.park()
+    handle = rig.consumer.change_invisible("g", "t", one.handle, 1_000)
+    rig.clock.advance(1_000)
+    assert attempts(poll.result) == [2]
+    assert handle
+
+
+def test_parked_poll_ends_empty_at_its_time(rig: Rig) -> None:
+    poll = rig.park(poll_ms=5_000)
+    rig.clock.advance(4_999)
+    assert not poll.done
+    rig.clock.advance(1)
+    assert poll.result == []
+    assert rig.consumer.parked == 0
+
+
+def test_cancelled_poll_takes_nothing(rig: Rig) -> None:
+    gone, here = rig.park(), rig.park()
+    gone.cancel()
+    rig.store.put("t", 0)
+    rig.clock.advance(0)
+    assert not gone.done
+    assert offsets(here.result) == [0]
+
+
+def test_polls_are_served_in_turn(rig: Rig) -> None:
+    polls = [rig.park(batch=1) for _ in range(3)]
+    rig.store.put("t", 0)
+    rig.store.put("t", 0)
+    rig.clock.advance(0)
+    assert [poll.done for poll in polls] == [True, True, False]
+
+
+def test_each_group_gets_a_new_message(rig: Rig) -> None:
+    polls = [rig.park(group=group) for group in "xyz"]
+    rig.store.put("t", 0)
+    rig.clock.advance(0)
+    assert [offsets(poll.result) for poll in polls] == [[0], [0], [0]]
+
+
+def test_too_many_polls_are_refused() -> None:
+    rig = Rig(polls_max=2)
+    rig.park()
+    rig.park()
+    with pytest.raises(Throttled):
+        rig.park()
+
+
+def test_message_given_back_comes_at_once_and_counts_as_new(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    poll = rig.park()
+    rig.consumer.give_back([one.handle])
+    rig.clock.advance(0)
+    assert attempts(poll.result) == [1]
+
+
+def test_closing_answers_all_polls(rig: Rig) -> None:
+    poll = rig.park()
+    rig.consumer.close()
+    assert poll.result == []
+
+
+# Leases that the server renews
+
+
+def test_lease_is_renewed_while_its_client_lives(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take(invisible_ms=None)
+    for _ in range(10):
+        rig.clock.advance(50_000)
+        assert rig.take() == []
+    assert rig.ack(one) == [None]
+
+
+def test_lease_of_a_dead_client_ends(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    rig.take(invisible_ms=None)
+    rig.alive.clear()
+    rig.clock.advance(59_999)
+    assert rig.take() == []
+    rig.clock.advance(1)
+    assert attempts(rig.take()) == [2]
+
+
+def test_lease_is_renewed_when_its_client_comes_back_in_time(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    rig.take(invisible_ms=None)
+    rig.alive.clear()
+    rig.clock.advance(55_000)
+    rig.alive.add("c")
+    rig.clock.advance(30_000)
+    assert rig.take() == []
+
+
+def test_lease_is_renewed_for_three_hours_at_most(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    rig.take(invisible_ms=None)
+    rig.clock.advance(3 * 3600 * 1000 - 1)
+    assert rig.take() == []
+    rig.clock.advance(70_000)
+    assert len(rig.take()) == 1
+
+
+def test_renewals_go_on_after_a_restart(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take(invisible_ms=None)
+    rig.start()
+    rig.clock.advance(200_000)
+    assert rig.take() == []
+    assert rig.ack(one) == [None]
+
+
+def test_messages_of_a_client_that_left_go_to_another_within_a_second(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take(invisible_ms=None)
+    poll = rig.park(client_id="d")
+    rig.alive.clear()
+    rig.consumer.release_client("c", "g")
+    rig.clock.advance(999)
+    assert not poll.done
+    rig.clock.advance(1)
+    assert attempts(poll.result) == [2]
+    assert isinstance(rig.ack(one)[0], InvalidReceiptHandle)
+
+
+def test_leaving_ends_no_lease_that_the_client_asked_for(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take(invisible_ms=30_000)
+    rig.consumer.release_client("c")
+    rig.clock.advance(5_000)
+    assert rig.take() == []
+    assert rig.ack(one) == [None]
+
+
+# Pulls and positions
+
+
+def pull(rig: Rig, offset: int, poll_ms: int = 0, expression: str = "*") -> Pulled | Deferred[Pulled]:
+    wish = PullRequest(
+        topic="t", queue_id=0, offset=offset, batch=10, filter=compile_filter("tag", expression)
+    )
+    return rig.consumer.pull(wish, poll_ms=poll_ms)
+
+
+def test_pull_reads_without_taking(rig: Rig) -> None:
+    for _ in range(3):
+        rig.store.put("t", 0)
+    for _ in range(2):
+        pulled = pull(rig, 1)
+        assert isinstance(pulled, Pulled)
+        assert [message.queue_offset for message in pulled.messages] == [1, 2]
+        assert pulled.next_offset == 3
+
+
+def test_pull_goes_past_what_does_not_match(rig: Rig) -> None:
+    for tag in ("a", "b", "b"):
+        rig.store.put("t", 0, tag=tag)
+    assert pull(rig, 1, expression="a") == Pulled([], 3)
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 4])
+def test_pull_outside_the_queue_is_refused(rig: Rig, offset: int) -> None:
+    for _ in range(3):
+        rig.store.put("t", 0)
+    rig.store.minima["t", 0] = 2
+    with pytest.raises(IllegalOffset):
+        pull(rig, offset)
+
+
+def test_pull_ahead_of_a_lagging_slave_waits() -> None:
+    rig = Rig(follows=True)
+    rig.store.put("t", 0)
+    poll = pull(rig, 2, poll_ms=5_000)
+    assert isinstance(poll, Deferred)
+    rig.store.put("t", 0)
+    rig.clock.advance(0)
+    assert not poll.done
+    rig.store.put("t", 0)
+    rig.clock.advance(0)
+    assert poll.result is not None and poll.result.next_offset == 3
+
+
+def test_parked_pull_ends_with_the_offset_to_go_on_from(rig: Rig) -> None:
+    poll = pull(rig, 0, poll_ms=5_000, expression="a")
+    assert isinstance(poll, Deferred)
+    rig.store.put("t", 0, tag="b")
+    rig.clock.advance(5_000)
+    assert poll.result == Pulled([], 1)
+
+
+def test_all_pulls_of_a_queue_get_a_new_message(rig: Rig) -> None:
+    polls = [pull(rig, 0, poll_ms=5_000) for _ in range(3)]
+    rig.store.put("t", 0)
+    rig.clock.advance(0)
+    assert all(isinstance(poll, Deferred) and poll.done for poll in polls)
+
+
+def test_offset_is_committed_forward_and_back(rig: Rig) -> None:
+    for _ in range(5):
+        rig.store.put("t", 0)
+    with pytest.raises(OffsetNotFound):
+        rig.consumer.get_offset("g", "t", 0)
+    rig.consumer.update_offset("g", "t", 0, 4)
+    assert rig.consumer.get_offset("g", "t", 0) == 4
+    assert offsets(rig.take()) == [4]
+    rig.consumer.update_offset("g", "t", 0, 2)
+    assert offsets(rig.take()) == [2, 3, 4]
+    with pytest.raises(IllegalOffset):
+        rig.consumer.update_offset("g", "t", 0, 6)
+
+
+def test_reset_voids_the_handles_before_it(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    assert rig.consumer.reset_offset("g", "t", 0, 0) == 0
+    assert isinstance(rig.ack(one)[0], InvalidReceiptHandle)
+    assert offsets(rig.take()) == [0]
+
+
+def test_offset_of_rocketmq_is_taken_over_unless_ours_is_better(rig: Rig) -> None:
+    for _ in range(5):
+        rig.store.put("t", 0)
+    assert rig.consumer.import_offset("g", "t", 0, 2)
+    assert not rig.consumer.import_offset("g", "t", 0, 1)
+    assert rig.consumer.import_offset("g", "t", 0, 3)
+    rig.consumer.reset_offset("g", "t", 0, 1)
+    assert not rig.consumer.import_offset("g", "t", 0, 3)
+    assert rig.consumer.committed_offsets() == {("t", "g"): {0: 1}}
+
+
+def test_progress_counts_lag_and_what_is_in_flight(rig: Rig) -> None:
+    for _ in range(10):
+        rig.store.put("t", 0)
+    taken = rig.take(batch=4)
+    rig.ack(taken[0], taken[2])
+    [progress] = rig.consumer.progress("g")
+    assert (progress.committed_offset, progress.next_offset, progress.max_offset) == (1, 4, 10)
+    assert (progress.in_flight, progress.lag) == (2, 8)
+
+
+def test_progress_counts_queues_that_the_group_has_not_touched(rig: Rig) -> None:
+    for queue_id, count in ((0, 10), (1, 4)):
+        for _ in range(count):
+            rig.store.put("t", queue_id)
+    rig.take(batch=1, queue_ids=range(1))
+    progress = rig.consumer.progress("g", lambda topic: range(3))
+    assert [(one.queue_id, one.committed_offset, one.lag) for one in progress] == [
+        (0, 0, 10),
+        (1, 0, 4),
+        (2, 0, 0),
+    ]
+
+
+def test_deleted_group_starts_anew(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    rig.ack(*rig.take())
+    rig.consumer.delete_group("g")
+    assert rig.consumer.progress("g") == []
+    assert not rig.consumer.import_offset("g", "t", 0, 1)
+    rig.start()
+    assert offsets(rig.take()) == [0]
+
+
+def test_retention_moves_a_group_on(rig: Rig) -> None:
+    for _ in range(10):
+        rig.store.put("t", 0)
+    rig.take(batch=2)
+    rig.store.minima["t", 0] = 6
+    assert offsets(rig.take()) == [6, 7, 8, 9]
+    assert rig.consumer.get_offset("g", "t", 0) == 6
+
+
+def test_offsets_that_a_cut_log_gives_away_again_are_delivered(rig: Rig) -> None:
+    for _ in range(6):
+        rig.store.put("t", 0)
+    taken = rig.take()
+    rig.ack(*taken)
+    del rig.store.queues["t", 0][3:]
+    assert rig.consumer.clamp_to_log() == 1
+    rig.store.put("t", 0)
+    assert offsets(rig.take()) == [3]
+    assert isinstance(rig.ack(taken[3])[0], InvalidReceiptHandle)
+
+
+def test_handle_for_a_message_the_log_never_had_is_refused(rig: Rig) -> None:
+    rig.store.put("t", 0)
+    [one] = rig.take()
+    other = Rig(clock=rig.clock)
+    assert isinstance(other.ack(one)[0], InvalidReceiptHandle)
+
+
+def test_in_flight_messages_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whimbrel.broker.consume.delivery_planner.INFLIGHT_MAX", 3)
+    monkeypatch.setattr("whimbrel.broker.consume.group_consumption.INFLIGHT_MAX", 3)
+    for _ in range(6):
+        rig.store.put("t", 0)
+    taken = rig.take()
+    assert len(taken) == 3
+    poll = rig.park()
+    rig.ack(taken[1])
+    rig.clock.advance(0)
+    assert offsets(poll.result) == [3]
+
+
+# Master and slave
+
+
+def pair() -> tuple[Rig, Rig]:
+    master = Rig()
+    slave = Rig(clock=master.clock, store=master.store, broker_id=1, follows=True)
+    master.store.arrivals = [master.consumer.arrived, slave.consumer.arrived]
+    return master, slave
+
+
+def join(one: Rig, other: Rig) -> tuple[LeaseExchange, LeaseExchange]:
+    """Connect two consumers by a stream without delay."""
+    links: list[LeaseExchange] = []
+
+    def send_to(index: int) -> Callable[[bytes, bool], bool]:
+        def send(entries: bytes, complete: bool) -> bool:
+            links[index].received(entries, complete)
+            return True
+
+        return send
+
+    links.append(LeaseExchange(one.consumer.ledger, ready=lambda: links[0].push(send_to(1))))
+    links.append(LeaseExchange(other.consumer.ledger, ready=lambda: links[1].push(send_to(0))))
+    links[0].push(send_to(1))
+    links[1].push(send_to(0))
+    assert links[0].peer_complete and links[1].peer_complete
+    return links[0], links[1]
+
+
+def test_slave_goes_on_where_its_master_died_and_the_master_where_the_slave_was() -> None:
+    master, slave = pair()
+    for _ in range(10):
+        master.store.put("t", 0)
+    early = master.take(batch=2)
+    links = join(master, slave)
+    late = master.take(batch=4)
+    master.ack(early[0], late[0])
+    for link in links:
+        link.close()
+
+    # The master is gone: its handles count, what it delivered stays invisible, the rest is delivered.
+    assert slave.ack(early[1], late[1]) == [None, None]
+    taken = slave.take(batch=2)
+    assert offsets(taken) == [6, 7]
+    slave.ack(*taken)
+    master.clock.advance(30_000)
+    again = slave.take(batch=2)
+    assert (offsets(again), attempts(again)) == ([4, 5], [2, 2])
+    slave.ack(again[0])
+
+    # It comes back: nothing acknowledged anywhere is delivered again, no offset moves back.
+    master.start()
+    join(master, slave)
+    assert master.consumer.committed_offsets() == slave.consumer.committed_offsets() == {("t", "g"): {0: 5}}
+    assert master.ack(again[1]) == [None]
+    assert offsets(master.take()) == [8, 9]
+    assert slave.take() == []
+
+
+def test_slave_honours_a_delivery_that_it_never_heard_of() -> None:
+    master, slave = pair()
+    for _ in range(3):
+        master.store.put("t", 0)
+    taken = master.take()
+    assert slave.ack(taken[1]) == [None]
+    assert offsets(slave.take()) == [0, 2]
+
+
+def test_acknowledgement_ahead_of_a_lagging_log_counts() -> None:
+    master = Rig()
+    slave = Rig(clock=master.clock, broker_id=1, follows=True)
+    join(master, slave)
+    master.store.put("t", 0)
+    taken = master.take()
+    assert slave.ack(*taken) == [None]
+    slave.store.put("t", 0)
+    assert slave.take() == []
+
+
+def test_lease_of_a_message_that_the_slave_does_not_have_yet_waits_for_it() -> None:
+    master = Rig()
+    slave = Rig(clock=master.clock, broker_id=1, follows=True)
+    join(master, slave)
+    master.store.put("t", 0)
+    master.take(invisible_ms=10_000)
+    master.clock.advance(10_000)
+    poll = slave.park()
+    slave.clock.advance(1_000)
+    assert not poll.done
+    slave.store.put("t", 0)
+    slave.clock.advance(1_000)
+    assert attempts(poll.result) == [2]
+
+
+def test_reset_on_one_side_counts_on_the_other() -> None:
+    master, slave = pair()
+    for _ in range(3):
+        master.store.put("t", 0)
+    join(master, slave)
+    master.ack(*master.take())
+    master.consumer.reset_offset("g", "t", 0, 1)
+    assert slave.consumer.get_offset("g", "t", 0) == 1
+    assert offsets(slave.take()) == [1, 2]
+
+
+def test_group_deleted_while_a_slave_was_away_does_not_come_back() -> None:
+    master, slave = pair()
+    master.store.put("t", 0)
+    links = join(master, slave)
+    master.ack(*master.take())
+    for link in links:
+        link.close()
+    master.consumer.delete_group("g")
+    join(master, slave)
+    assert slave.consumer.progress("g") == []
+    assert master.consumer.progress("g") == []
+
+
+def test_full_disk_does_not_stop_a_merge() -> None:
+    master, slave = pair()
+    join(master, slave)
+    slave.journal.full = True
+    master.store.put("t", 0)
+    master.ack(*master.take())
+    assert slave.consumer.get_offset("g", "t", 0) == 1

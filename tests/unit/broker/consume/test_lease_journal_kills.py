@@ -1,0 +1,70 @@
+"""A kill between any two writes of the lease journal, while files are turned over: no offset goes back."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from whimbrel.broker.consume import lease_journal as journal_module
+from whimbrel.broker.consume.lease_journal import LeaseJournal
+from whimbrel.broker.consume.lease_store import LeaseStore
+
+GROUPS, QUEUES = 4, 4
+
+
+def committed(root: Path) -> dict[tuple[str, int], int]:
+    """Return the offsets that a broker finds which starts on this directory."""
+    ledger = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
+    ledger.open()
+    ledger.close()
+    return {(state.group, state.queue_id): state.committed for state in ledger.table.states()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_offsets_never_go_back_whenever_the_broker_is_killed(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    sure: dict[tuple[str, int], int] = {}
+    kills = 0
+    write_all = journal_module.write_all
+
+    def killed_here() -> None:
+        nonlocal kills
+        kills += 1
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(root, copy)
+        found = committed(copy)
+        assert all(found.get(key, 0) >= offset for key, offset in sure.items())
+
+    def write(fd: int, data: bytes, position: int) -> None:
+        header = position == 0  # of a file that is started over, or its end
+        if header or dice.random() < 0.02:
+            half = len(data) // 2
+            write_all(fd, data[:half], position)  # torn
+            with monkeypatch.context() as quiet:
+                quiet.setattr(journal_module, "write_all", write_all)
+                killed_here()
+        write_all(fd, data, position)
+        if header:
+            with monkeypatch.context() as quiet:
+                quiet.setattr(journal_module, "write_all", write_all)
+                killed_here()
+
+    ledger = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
+    ledger.open()
+    monkeypatch.setattr(journal_module, "write_all", write)
+    try:
+        for _ in range(1500):
+            group, queue_id = f"group-{dice.randrange(GROUPS)}", dice.randrange(QUEUES)
+            state = ledger.table.state(group, "topic", queue_id)
+            offset = state.committed + dice.randrange(1, 4)
+            ledger.commit([(state, 0, offset, None)])
+            sure[group, queue_id] = offset
+    finally:
+        monkeypatch.setattr(journal_module, "write_all", write_all)
+        ledger.close()
+    assert kills > 30
+    assert committed(root) == sure

@@ -1,0 +1,188 @@
+"""One queue's lease state."""
+
+from typing import Any
+
+import pytest
+
+from whimbrel.broker.consume.lease_codec import Lease
+from whimbrel.broker.consume.leases import RENEW_MS, LeaseTable, QueueLeases, Standing
+from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.errors import InvalidReceiptHandle
+
+FAR = 1 << 40
+
+
+@pytest.fixture
+def table() -> LeaseTable:
+    return LeaseTable(origin=5)
+
+
+@pytest.fixture
+def state(table: LeaseTable) -> QueueLeases:
+    state = table.state("g", "t", 0)
+    state.finish(0, 0)
+    return state
+
+
+def lease(serial: int = 1, visible_at: int = 100, **changes: Any) -> Lease:
+    return Lease(serial, 0, visible_at, 0, 1, False, "")._replace(**changes)
+
+
+def handle(offset: int, serial: int, epoch: int = 0) -> ReceiptHandle:
+    return ReceiptHandle("b", "g", "t", 0, epoch, offset, 0, 0, serial, 1)
+
+
+def test_committed_offset_moves_over_what_is_done_behind_a_gap(state: QueueLeases) -> None:
+    state.hold(0, 5, lease())
+    state.finish(1, 2)
+    state.finish(3, 5)
+    assert (state.committed, state.done_above()) == (0, [(1, 2), (3, 5)])
+    state.finish(2, 3)
+    assert state.done_above() == [(1, 5)]
+    state.finish(0, 1)
+    assert (state.committed, state.done_above(), state.leases) == (5, [], {})
+
+
+def test_message_that_nobody_consumes_does_not_make_the_state_grow(state: QueueLeases) -> None:
+    state.hold(0, 1, lease(visible_at=FAR))
+    for offset in range(1, 50_000):
+        state.hold(offset, offset + 1, lease(visible_at=FAR))
+        state.finish(offset, offset + 1)
+    assert state.done_above() == [(1, 50_000)]
+    assert list(state.leases) == [0]
+    assert len(state.expiry) < 200
+    assert len(state.entries()) == 3
+
+
+def test_finished_offset_is_never_held_again(state: QueueLeases) -> None:
+    state.finish(0, 3)
+    assert not state.hold(1, 2, lease(serial=FAR))
+    assert state.leases == {}
+
+
+def test_lease_with_the_greater_serial_stays(state: QueueLeases) -> None:
+    state.hold(0, 1, lease(serial=2, visible_at=50))
+    assert not state.hold(0, 1, lease(serial=1, visible_at=500))
+    assert state.hold(0, 1, lease(serial=2, visible_at=60, revision=1))
+    assert state.leases[0].visible_at == 60
+
+
+def test_ready_offsets_come_lowest_first_and_once(state: QueueLeases) -> None:
+    state.hold(0, 2, lease(visible_at=100))
+    state.hold(2, 4, lease(visible_at=50))
+    assert state.pop_ready(49, 10, FAR) == []
+    assert state.pop_ready(50, 10, FAR) == [2, 3]
+    assert state.pop_ready(100, 1, FAR) == [0]
+    assert state.pop_ready(100, 10, FAR) == [1]
+    assert state.pop_ready(100, 10, FAR) == []
+    state.put_back([3, 0])
+    assert state.pop_ready(100, 10, FAR) == [0, 3]
+
+
+def test_ready_offsets_beyond_the_log_wait(state: QueueLeases) -> None:
+    state.hold(0, 4, lease())
+    assert state.pop_ready(100, 10, 2) == [0, 1]
+    assert state.next_visible(2) is None
+    assert state.pop_ready(100, 10, 4) == [2, 3]
+
+
+def test_next_visible_skips_what_is_finished_or_changed(state: QueueLeases) -> None:
+    state.hold(0, 1, lease(visible_at=10))
+    state.hold(1, 2, lease(visible_at=20))
+    state.hold(2, 3, lease(visible_at=30))
+    state.finish(0, 1)
+    state.hold(1, 2, lease(serial=2, visible_at=40))
+    assert state.next_visible(FAR) == 30
+
+
+def test_gap_is_unread(state: QueueLeases) -> None:
+    state.hold(0, 2, lease())
+    state.finish(5, 6)
+    assert state.fresh(0, 10, 100) == (2, 5)
+    assert state.fresh(0, 2, 100) == (2, 4)
+    assert state.fresh(5, 10, 100) == (6, 16)
+    state.hold(2, 5, lease())
+    assert state.fresh(0, 10, 100) == (6, 16)
+    assert state.fresh(0, 10, 6) == (6, 6)
+
+
+def test_standing_of_handles(state: QueueLeases) -> None:
+    state.hold(0, 3, lease(serial=10))
+    state.finish(2, 3)
+    assert state.standing(handle(0, 10), 99) is Standing.HELD
+    assert state.standing(handle(2, 10), 99) is Standing.FINISHED
+    assert state.standing(handle(2, 10), 500) is Standing.FINISHED
+    assert state.standing(handle(0, 11), 99) is Standing.UNKNOWN
+    assert state.standing(handle(7, 3), 99) is Standing.UNKNOWN
+    for refused, now in ((handle(0, 9), 99), (handle(0, 10), 100), (handle(0, 10, epoch=1), 99)):
+        with pytest.raises(InvalidReceiptHandle):
+            state.standing(refused, now)
+
+
+def test_expired_lease_that_the_server_renews_still_counts(state: QueueLeases) -> None:
+    state.hold(0, 1, lease(serial=10, auto_renew=True, client_id="c"))
+    assert state.standing(handle(0, 10), 500) is Standing.HELD
+
+
+def test_new_epoch_forgets_everything(table: LeaseTable, state: QueueLeases) -> None:
+    state.hold(0, 5, lease())
+    table.join(state.names.done(1, 0, 2))
+    assert (state.epoch, state.committed, state.next, state.leases) == (1, 2, 2, {})
+    assert table.join(state.names.done(0, 0, 50)) == b""
+    assert state.committed == 2
+
+
+def test_serials_are_unique_and_grow(table: LeaseTable) -> None:
+    other = LeaseTable(origin=6)
+    ours = [table.next_serial(1_000) for _ in range(100)] + [table.next_serial(500), table.next_serial(2_000)]
+    theirs = [other.next_serial(1_000) for _ in range(100)]
+    assert ours == sorted(set(ours))
+    assert not set(ours) & set(theirs)
+    assert table.next_serial(1 << 42) < 1 << 63
+
+
+def test_renewals_keep_what_is_still_held(table: LeaseTable, state: QueueLeases) -> None:
+    held = lease(visible_at=RENEW_MS, auto_renew=True, client_id="c")
+    table.apply([(state, 0, 5, held)])
+    table.apply([(state, 2, 3, None)])
+    at = table.next_renewal()
+    assert at == RENEW_MS - 10_000
+    assert table.renewals_due(int(at) - 1, lambda *_: True) == []
+    changes = table.renewals_due(int(at), lambda *_: True)
+    assert [(start, end, new.visible_at, new.revision) for _, start, end, new in changes if new] == [
+        (0, 2, at + RENEW_MS, 1),
+        (3, 5, at + RENEW_MS, 1),
+    ]
+    table.apply(changes)
+    assert table.next_renewal() == at + RENEW_MS - 10_000
+
+
+def test_renewal_asks_again_while_the_client_is_away(table: LeaseTable, state: QueueLeases) -> None:
+    table.apply([(state, 0, 1, lease(visible_at=RENEW_MS, auto_renew=True, client_id="c"))])
+    asked: list[tuple[str, str]] = []
+
+    def alive(group: str, client_id: str) -> bool:
+        asked.append((group, client_id))
+        return False
+
+    now = int(table.next_renewal())
+    while now < RENEW_MS + 5_000:
+        assert table.renewals_due(now, alive) == []
+        now += 1_000
+    assert asked == [("g", "c")] * 11
+    assert table.next_renewal() == float("inf")
+
+
+def test_released_leases_are_visible_soon(table: LeaseTable, state: QueueLeases) -> None:
+    table.apply(
+        [
+            (state, 0, 2, lease(visible_at=60_000, auto_renew=True, client_id="c")),
+            (state, 2, 3, lease(visible_at=60_000, auto_renew=True, client_id="d")),
+            (state, 3, 4, lease(visible_at=60_000)),
+        ]
+    )
+    assert table.released("c", "other", 5_000) == []
+    table.apply(table.released("c", "g", 5_000))
+    assert state.pop_ready(6_000, 10, FAR) == [0, 1]
+    table.forget_idle_clients()
+    assert set(table.clients) == {"d"}

@@ -1,0 +1,72 @@
+"""Receipt handles as text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, ReceiptHandle, receipt_prefix
+from whimbrel.errors import InvalidReceiptHandle
+
+HANDLE = ReceiptHandle("broker-a", "g", "t", 3, 1, 17, 4096, 250, 1 << 60, 2)
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+numbers = st.integers(0, (1 << 63) - 1)
+
+
+@given(
+    st.builds(
+        ReceiptHandle,
+        names,
+        names,
+        names,
+        numbers,
+        numbers,
+        numbers,
+        numbers,
+        numbers,
+        numbers,
+        st.integers(1, 99),
+    )
+)
+def test_handle_is_printable_ascii_and_reads_back(handle: ReceiptHandle) -> None:
+    text = handle.encode()
+    assert text.isascii() and text.isprintable() and " " not in text
+    assert ReceiptHandle.decode(text) == handle
+
+
+def test_prefix_ends_before_the_epoch() -> None:
+    assert HANDLE.encode().startswith(receipt_prefix("broker-a", "g", "t", 3) + "1:11:")
+
+
+def test_longest_names_fit() -> None:
+    handle = HANDLE._replace(broker_name="b" * 255, group="%" * 127, topic="%" * 127)
+    assert ReceiptHandle.decode(handle.encode()) == handle
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        "W1:",
+        HANDLE.encode().replace("W1", "W2"),
+        HANDLE.encode() + ":1",
+        HANDLE.encode().rpartition(":")[0],
+        HANDLE.encode().rpartition(":")[0] + ":zz",
+        HANDLE._replace(attempt=0).encode(),
+        HANDLE._replace(offset=-1).encode(),
+        HANDLE._replace(serial=1 << 63).encode(),
+        HANDLE.encode() + "é",
+        HANDLE.encode() + "0" * RECEIPT_CHARS_MAX,
+        "0 1700000000000 30000 0 0 broker-a 0 1 2",
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(InvalidReceiptHandle):
+        ReceiptHandle.decode(text)
+
+
+@given(st.text(max_size=100))
+def test_junk_raises_nothing_else(text: str) -> None:
+    with pytest.raises(InvalidReceiptHandle):
+        ReceiptHandle.decode(text)

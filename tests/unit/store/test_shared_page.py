@@ -1,0 +1,131 @@
+"""The shared page: cells, slots, texts, epochs, and what survives a boot."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from whimbrel.store import shared_page as watermark
+from whimbrel.store.shared_page import PAGE_BYTES, SLAVES_MAX, SharedPage
+
+
+def test_a_new_page_is_not_recovered_and_has_no_slaves(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    assert page.epoch == 0
+    assert page.live_acks() == []
+    assert page.acks == [-1] * SLAVES_MAX
+    assert page.acknowledged(1) == -1
+    assert (tmp_path / "whimbrel" / "watermark").stat().st_size == PAGE_BYTES
+
+
+def test_both_processes_see_the_same_cells(tmp_path: Path) -> None:
+    ours, theirs = SharedPage.open(tmp_path), SharedPage.open(tmp_path)
+    ours.written, ours.ha_port, ours.dispatched = 1 << 40, 10912, -1
+    ours.replica_sleeping = 1
+    ours.ha_host = "replicator-master"
+    assert (theirs.written, theirs.ha_port, theirs.dispatched) == (1 << 40, 10912, -1)
+    assert theirs.replica_sleeping == 1
+    assert theirs.broker_sleeping == 0
+    assert theirs.ha_host == "replicator-master"
+
+
+def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
+    fields = [(0, 64)]
+    for value in vars(SharedPage).values():
+        if isinstance(value, watermark.Cell):
+            fields.append((value.index * 8, 8))
+        elif isinstance(value, watermark.Text):
+            fields.append((value.at, value.size))
+    columns = (watermark.ACKS, watermark.SENT, watermark.SENT_BYTES, watermark.CONNECTED_AT)
+    fields += [(start, 8 * SLAVES_MAX) for start in columns]
+    fields.append((watermark.PEERS, watermark.PEER_BYTES * SLAVES_MAX))
+    fields.sort()
+    assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(fields))
+    assert fields[-1][0] + fields[-1][1] <= PAGE_BYTES
+
+
+def test_the_marks_of_this_boot_survive_their_writer(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.recovered(begin=0, written=500, flushed=400, file_size=65536, pid=7)
+    page.close()
+    again = SharedPage.open(tmp_path)
+    assert (again.epoch, again.written, again.flushed, again.file_size, again.log_pid) == (
+        1,
+        500,
+        400,
+        65536,
+        7,
+    )
+
+
+def test_a_page_of_another_boot_is_not_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = SharedPage.open(tmp_path)
+    page.recovered(begin=0, written=500, flushed=400, file_size=65536, pid=7)
+    page.set_slave(3, "10.0.0.1:1000", 5)
+    monkeypatch.setattr(watermark, "boot_id", lambda: b"B" * 16)
+    again = SharedPage.open(tmp_path)
+    assert (again.epoch, again.written, again.peer(3), again.acks[3]) == (0, 0, "", -1)
+
+
+def test_a_page_of_another_layout_is_not_recovered(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.recovered(begin=0, written=500, flushed=400, file_size=65536, pid=7)
+    page.cells[0] += 1
+    assert SharedPage.open(tmp_path).epoch == 0
+
+
+def test_an_epoch_never_comes_twice_even_when_a_recovery_is_cut_short(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    marks = {"begin": 0, "written": 0, "flushed": 0, "file_size": 65536, "pid": 1}
+    assert page.recovered(**marks) == 1
+    page.recovering()
+    assert page.epoch == 0
+    page.recovering()  # the first one was killed
+    assert page.recovered(**marks) == 2
+
+
+def test_acknowledged_is_the_needed_th_largest_live_offset(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    for slot, ack in ((0, 100), (5, 300), (15, 200)):
+        page.set_slave(slot, f"10.0.0.{slot}:1", 1)
+        page.set_ack(slot, ack)
+    assert [page.acknowledged(needed) for needed in (1, 2, 3, 4, 16, 17)] == [300, 200, 100, -1, -1, -1]
+    assert sorted(page.live_acks()) == [100, 200, 300]
+    page.set_slave(5, "", 0)
+    assert page.acknowledged(1) == 200
+
+
+def test_a_new_connection_has_acknowledged_nothing(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.set_slave(0, "a:1", 1)
+    page.set_ack(0, 99)
+    page.set_sent(0, 120, 132)
+    page.set_slave(0, "b:2", 2)
+    assert (page.acks[0], page.sent[0], page.sent_bytes[0], page.connected_at_ms[0]) == (-1, 0, 0, 2)
+    assert page.peers[:2] == ["b:2", ""]
+
+
+def test_a_text_is_replaced_whole_and_cut_at_its_field(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.master_ha = "a-rather-long-host-name:10912"
+    page.master_ha = "h:1"
+    assert page.master_ha == "h:1"
+    page.trouble = "x" * 1000
+    assert page.trouble == "x" * 312
+    assert page.master_ha == "h:1"
+
+
+def test_a_text_whose_writer_died_reads_as_empty_until_its_successor_writes(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.master_ha = "h:1"
+    page.cells[watermark.MASTER_HA // 8] += 1
+    assert page.master_ha == ""
+    page.master_ha = "h:2"
+    assert page.master_ha == "h:2"
+
+
+def test_a_process_that_stopped_beating_is_not_alive(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.replica_beat_ns = 10**10
+    assert page.replica_alive(10**10 + watermark.BEAT_MAX_NS - 1)
+    assert not page.replica_alive(10**10 + watermark.BEAT_MAX_NS)
