@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, NotSupported, RequestTimeout, Throttled, WhimbrelError
 from whimbrel.rpc.api.status import REASON_KEY, grpc_status
 from whimbrel.rpc.http2.errors import Code, ProtocolError
@@ -37,7 +38,6 @@ from whimbrel.rpc.http2.wire import (
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     StreamHandler,

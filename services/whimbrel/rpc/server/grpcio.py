@@ -39,12 +39,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
 from whimbrel.rpc.api.status import REASON_KEY, grpc_status
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,

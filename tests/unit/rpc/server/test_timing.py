@@ -7,11 +7,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, TopicNotFound
 from whimbrel.metrics import Histogram, Labels
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.client.channel import open_aio_channel
-from whimbrel.rpc.server.handlers import Deferred, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.responses import failing_with
 from whimbrel.rpc.server.serving import serve
 from whimbrel.rpc.server.timing import CallTimes
