@@ -57,13 +57,13 @@ async def run(options: NameserverOptions) -> int:
     brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
     routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
     times = CallTimes() if options.metrics_port >= 0 else None
-    heard = None if times is None else times.take
+    on_call_end = None if times is None else times.observe
     try:
         server = await serve(
             [routes.service, brokers.service],
             host=options.host,
             port=options.port,
-            heard=heard,
+            on_call_end=on_call_end,
             tls=TlsSettings(certificate=options.tls_certificate, key=options.tls_key),
             transport=options.transport,
         )

@@ -269,8 +269,8 @@ class UnaryServerCall(ServerCall):
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
-        heard = self.connection.server.heard
-        self.started = 0.0 if heard is None else time.perf_counter()
+        on_call_end = self.connection.server.on_call_end
+        self.started = 0.0 if on_call_end is None else time.perf_counter()
         call, method, raw = self.call, self.method, self.raw
         self.raw = b""
         try:
@@ -366,9 +366,9 @@ class UnaryServerCall(ServerCall):
 
     def tell(self, code: int | str) -> None:
         """Tell who counts how the call ended."""
-        heard = self.connection.server.heard
-        if heard is not None:
-            heard(self.method.name, code, self.later, time.perf_counter() - self.started)
+        on_call_end = self.connection.server.on_call_end
+        if on_call_end is not None:
+            on_call_end(self.method.name, code, self.later, time.perf_counter() - self.started)
 
     def gone(self) -> None:
         """Tell who holds the call that nobody waits."""
