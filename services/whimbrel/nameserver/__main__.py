@@ -16,10 +16,10 @@ from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
+from whimbrel.rpc.server.call_metrics import CallTimes
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.rpc.server.serving import serve
-from whimbrel.rpc.server.timing import CallTimes
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 # Interfaces come and go (a container that is connected to its network again, a VPN); reading the kernel's

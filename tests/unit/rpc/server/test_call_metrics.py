@@ -12,10 +12,10 @@ from whimbrel.errors import NotWritable, TopicNotFound
 from whimbrel.metrics import Histogram, Labels
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.client.channel import open_aio_channel
+from whimbrel.rpc.server.call_metrics import CallTimes
 from whimbrel.rpc.server.handlers import ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.responses import failing_with
 from whimbrel.rpc.server.serving import serve
-from whimbrel.rpc.server.timing import CallTimes
 
 pytestmark = pytest.mark.transport
 
