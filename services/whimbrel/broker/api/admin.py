@@ -156,7 +156,7 @@ class AdminService:
             read_queues=queues_of(wanted.read_queues or wanted.write_queues or QUEUES_DEFAULT),
             write_queues=queues_of(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
             permission=permission(wanted.permission or 6),
-        ).with_type(type(wanted.message_type))
+        ).with_type(message_type_of(wanted.message_type))
         self.topics.add(made)
         return admin.CreateTopicResponse(topic=self.topic_message(made))
 
@@ -171,7 +171,7 @@ class AdminService:
         if request.HasField("permission"):
             topic = replace(topic, permission=permission(request.permission))
         if request.HasField("message_type"):
-            topic = topic.with_type(type(request.message_type))
+            topic = topic.with_type(message_type_of(request.message_type))
         self.topics.put(topic)
         return admin.UpdateTopicResponse(topic=self.topic_message(topic))
 
@@ -377,7 +377,7 @@ def permission(bits: int) -> int:
     return bits
 
 
-def type(number: admin.MessageType) -> MessageType:
+def message_type_of(number: admin.MessageType) -> MessageType:
     try:
         return TYPES[number]
     except KeyError:

@@ -188,7 +188,7 @@ class ReceiveService:
                 raise IllegalInvisibleTime(
                     f"the invisible duration must be from 10 s to 12 h, not {invisible_ms / 1000:g} s"
                 )
-        wanted = filter(request.filter_expression)
+        wanted = filter_of(request.filter_expression)
         topic = self.topic(name)
         group = self.group(group_name)
         if not topic.readable:
@@ -274,7 +274,7 @@ class ReceiveService:
         """Read one queue from an offset on, without leases."""
         topic, queue_id = self.queue(request.message_queue)
         check_group(request.group.name)
-        wanted = filter(request.filter_expression)
+        wanted = filter_of(request.filter_expression)
         group = self.group(request.group.name)
         wish = PullRequest(
             topic=topic.name,
@@ -363,7 +363,7 @@ def poll_ms(call: Call, polling: Any) -> int:
     return poll_time_ms(None if polling is None else milliseconds(polling), remaining)
 
 
-def filter(expression: v2.FilterExpression) -> TagFilter:
+def filter_of(expression: v2.FilterExpression) -> TagFilter:
     return compile_filter("sql" if expression.type == v2.SQL else "tag", expression.expression)
 
 

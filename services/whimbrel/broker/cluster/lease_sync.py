@@ -26,7 +26,7 @@ CHUNK_BYTES = 128 << 10
 # full state.
 OUTBOX_BYTES_MAX = 8 << 20
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LeaseExchange:
@@ -91,7 +91,7 @@ class LeaseExchange:
         self.waiting.append(entries)
         self.waiting_bytes += len(entries)
         if self.waiting_bytes > OUTBOX_BYTES_MAX:
-            log.warning("a lease stream's peer is %d bytes behind: it begins anew", self.waiting_bytes)
+            logger.warning("a lease stream's peer is %d bytes behind: it begins anew", self.waiting_bytes)
             self.overflowed = True
             self.waiting.clear()
         if not self.told:

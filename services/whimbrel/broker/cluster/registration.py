@@ -35,7 +35,7 @@ ASK_TIMEOUT_S = 1.0  # clients give up after 3 s
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Registration:
@@ -86,7 +86,7 @@ class Registration:
                 try:
                     return await perform(link.channel, question, metadata, ASK_TIMEOUT_S)
                 except WhimbrelError as error:
-                    log.debug("nameserver %s: %s", link.nameserver, error)
+                    logger.debug("nameserver %s: %s", link.nameserver, error)
         return None
 
     async def stop(self) -> None:
@@ -128,7 +128,7 @@ class NameserverSession:
             self.on_lost(self.nameserver)
         if not self.complained:
             self.complained = True
-            log.warning("nameserver %s: not registered (%s); trying on", self.nameserver, reason)
+            logger.warning("nameserver %s: not registered (%s); trying on", self.nameserver, reason)
         return accepted
 
     async def session(self) -> str:
@@ -149,7 +149,7 @@ class NameserverSession:
             except TimeoutError:
                 return f"no answer for {self.lease_s:g} s"
             except Exception:  # a bug in a callback must not end the registration for good
-                log.exception("nameserver %s: the session failed", self.nameserver)
+                logger.exception("nameserver %s: the session failed", self.nameserver)
                 return "internal error"
             finally:
                 self.channel = None
@@ -162,7 +162,7 @@ class NameserverSession:
         self.lease_s = answer.lease_s or LEASE_S_DEFAULT
         if not self.accepted:
             self.accepted, self.complained = True, False
-            log.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
+            logger.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
         self.on_displaced(self.nameserver, answer.displaced_by)
         self.on_members(self.nameserver, answer.members, answer.settled)
 

@@ -47,7 +47,7 @@ SCAN_MAX = 2048
 # When a record that does not decode is tried again. It stays undone, so nobody can say it was delivered.
 CORRUPT_RETRY_MS = 60_000
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RecordSource(Protocol):
@@ -178,7 +178,7 @@ class DeliveryPlanner:
             state, prefix = line.queue(queue_id)
             if state.committed < low:
                 if state.started:
-                    log.info("%s on %s/%d moves on to %d: what was before is no longer kept",
+                    logger.info("%s on %s/%d moves on to %d: what was before is no longer kept",
                              wish.group, wish.topic, queue_id, low)  # fmt: skip
                 plan.change(state, 0, low, None)
             queues.append((state, prefix, low, high))
@@ -256,12 +256,12 @@ class Selection:
         try:
             message = decode_record(self.store.read(physical_offset, size))
         except IllegalOffset:
-            log.warning("%s/%d offset %d is no longer in the log; %s goes past it",
+            logger.warning("%s/%d offset %d is no longer in the log; %s goes past it",
                         wish.topic, state.queue_id, offset, wish.group)  # fmt: skip
             plan.change(state, offset, offset + 1, None)
             return
         except CorruptRecord as error:
-            log.error("%s/%d offset %d can't be delivered to %s: %s",
+            logger.error("%s/%d offset %d can't be delivered to %s: %s",
                       wish.topic, state.queue_id, offset, wish.group, error)  # fmt: skip
             visible_at = self.now + CORRUPT_RETRY_MS
             later = Lease(self.new_serial(), 0, visible_at, self.now, max(attempt - 1, 1), False, "")

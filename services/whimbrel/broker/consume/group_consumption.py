@@ -52,7 +52,7 @@ INVISIBLE_MS_MAX = 12 * 3600 * 1000
 # When a line whose state says "something is visible" yielded nothing, it is looked at again after this time.
 LOOK_AGAIN_MS = 100
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -337,7 +337,7 @@ class GroupConsumption:
         state = self.table.state(group, topic, queue_id)
         before = state.committed if state.started else None
         self.ledger.commit_entries(state.names.done(state.epoch + 1, 0, offset))
-        log.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
+        logger.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
         self.wake(topic)
         return before
 
@@ -422,7 +422,7 @@ class GroupConsumption:
         for state in self.table.states():
             end = self.store.queue_range(state.topic, state.queue_id)[1]
             if state.next > end:
-                log.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
+                logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
                             state.group, state.topic, state.queue_id, state.next, end)  # fmt: skip
                 self.ledger.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
                 cut += 1

@@ -16,7 +16,7 @@ from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
 __all__ = ["EntrySink", "Journal", "LeaseStore"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class EntrySink(Protocol):
@@ -75,7 +75,7 @@ class LeaseStore:
         try:
             self.commit(changes)
         except StoreFull as error:
-            log.warning("lease changes are in memory only: %s", error)
+            logger.warning("lease changes are in memory only: %s", error)
             self.table.apply(changes)
 
     def commit_entries(self, entries: bytes) -> None:
@@ -115,7 +115,7 @@ class LeaseStore:
         try:
             self.journal.append(changed)
         except StoreFull as error:
-            log.warning("merged lease changes are in memory only: %s", error)
+            logger.warning("merged lease changes are in memory only: %s", error)
         for sink in self.sinks.copy():
             if sink is not source:
                 sink.offer(changed)

@@ -71,7 +71,7 @@ __all__ = [
     "replayed_from",
 ]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REPLAYED_FROM = b"REPLAYED_FROM"
 DEAD_LETTERS = "%DLQ%"  # topics of which selections are put back
@@ -317,7 +317,7 @@ class Searches:
                 except IllegalOffset:
                     continue  # retention was faster
                 except CorruptRecord as error:
-                    log.error("%s/%d: passing over a damaged record: %s", topic, queue_id, error)
+                    logger.error("%s/%d: passing over a damaged record: %s", topic, queue_id, error)
 
     def holds(self, topic: str, source: Source, message: ReplayedMessage) -> bool:
         """Tell whether a topic has this very message, going by the index.
