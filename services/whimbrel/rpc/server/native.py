@@ -45,12 +45,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from whimbrel.errors import Refused, Throttled
+from whimbrel.errors import Refused
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Limits, Reset, Stream
 from whimbrel.rpc.http2.wire import Metadata, status_block, timeout_s
+from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
 from whimbrel.rpc.server.calls import (
     BidiServerCall,
     NativeOutbox,
@@ -69,7 +70,7 @@ from whimbrel.rpc.server.handlers import (
     UnaryMethod,
 )
 from whimbrel.rpc.server.health import Health
-from whimbrel.rpc.server.limits import HELD_BYTES_MAX, STOP_GRACE_S, Guard, OnCallEnd
+from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd
 from whimbrel.rpc.server.protocol_detection import (
     HANDSHAKE_S,
     Contexts,
@@ -120,8 +121,7 @@ class NativeConnection(asyncio.Protocol):
     Attributes:
         paused: the transport holds as much as it should; its peer is not read from meanwhile.
         made_at: when it came to the port, by the loop's clock; `heard_at`: when something came last.
-        held: bytes received for calls that no handler has yet.
-        fresh: bytes of answers that leave with the next write; `queued`: that wait in outboxes.
+        budget: what it holds in memory.
     """
 
     def __init__(self, server: "NativeServer", made_at: float) -> None:
@@ -131,7 +131,7 @@ class NativeConnection(asyncio.Protocol):
         self.peer = ""
         self.paused = self.receiving = self.marked = self.pinged = False
         self.made_at = self.heard_at = made_at
-        self.held = self.fresh = self.queued = 0
+        self.budget = ConnectionBudget()
 
     # The transport's calls
 
@@ -211,15 +211,9 @@ class NativeConnection(asyncio.Protocol):
     def hold(self, exchange: ServerCall) -> None:
         """Count what an exchange has received and nobody has taken."""
         size = exchange.received_bytes()
-        self.held += size - exchange.held
-        exchange.held = size
-        if self.held > HELD_BYTES_MAX:
-            exchange.end(
-                Throttled(
-                    f"requests of this connection that are not whole have more than {HELD_BYTES_MAX} bytes: "
-                    "send fewer at a time"
-                )
-            )
+        before, exchange.held = exchange.held, size
+        if not self.budget.reserve(size, before=before):
+            exchange.end(held_too_much())
 
     def leave(self, stream: Stream) -> None:
         """Tell an exchange that its stream is gone."""
@@ -298,8 +292,12 @@ class NativeConnection(asyncio.Protocol):
     @property
     def unread(self) -> int:
         """Bytes of answers that this peer has not taken: the queues', the streams', and the transport's."""
+        return self.budget.unread(self.waiting_bytes())
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes of responses that wait in streams for windows, and in the transport."""
         waiting = sum(stream.waiting_bytes for stream in self.conn.blocked.values())
-        return self.fresh + self.queued + waiting + self.transport.get_write_buffer_size()
+        return waiting + self.transport.get_write_buffer_size()
 
     def touched(self) -> None:
         """Write what there is: at the end of this read, or once the loop comes round."""
@@ -310,7 +308,7 @@ class NativeConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is."""
         self.marked = False
-        self.fresh = 0
+        self.budget.flushed()
         if self.server.idle is not None:
             self.server.changed()
         data = self.conn.take()
