@@ -36,8 +36,8 @@ from whimbrel.rpc.api.replay_calls import (
     ReplayState,
     SourceMessage,
     SourceQueue,
-    append_preserved,
-    describe_preserved,
+    append_replay,
+    describe_replay,
 )
 from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.masters import Masters, NoTarget
@@ -352,7 +352,7 @@ class Restorer:
 
     def described(self, line: Line, *, with_first: bool) -> ReplayState:
         """Ask how far a source came, as often as its broker takes to find that out."""
-        question = describe_preserved(line.topic, line.queue_id, line.source, with_first=with_first)
+        question = describe_replay(line.topic, line.queue_id, line.source, with_first=with_first)
         while not (state := self.asked(line, question)).complete:
             log.info("%s: %d messages are left to look through", line.source, state.left)
         return state
@@ -408,7 +408,7 @@ class Restorer:
 
     def appended(self, line: Line, batch: list[SourceMessage]) -> ReplayResult:
         """Make the call; a broker that has begun anew is first made to look how far the source came."""
-        call = append_preserved(
+        call = append_replay(
             line.topic, line.queue_id, line.source, batch, after=line.last, selection=self.target.selection
         )
         while True:

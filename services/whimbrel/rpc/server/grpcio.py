@@ -62,7 +62,7 @@ from whimbrel.rpc.server.limits import (
     body_code,
     known_error,
 )
-from whimbrel.rpc.server.reflection import with_standard
+from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
 
@@ -481,7 +481,7 @@ async def serve_grpcio(
     streams = Streams()
     health = Health(service.name for service in services)
     server = grpc.aio.server(
-        handlers=(Methods(with_standard(services, health), streams, Hooks(on_call_end, guard)),),
+        handlers=(Methods(with_standard_services(services, health), streams, Hooks(on_call_end, guard)),),
         options=OPTIONS,
     )
     bracketed = f"[{host}]" if ":" in host else host

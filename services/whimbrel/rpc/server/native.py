@@ -79,7 +79,7 @@ from whimbrel.rpc.server.protocol_detection import (
     Strangers,
     host_and_port,
 )
-from whimbrel.rpc.server.reflection import with_standard
+from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["NativeServer", "serve_native"]
 
@@ -382,7 +382,7 @@ class NativeServer:
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
         self.methods: dict[str, Method] = {}
-        for service in with_standard(services, self.health):
+        for service in with_standard_services(services, self.health):
             for method in service.methods:
                 path = f"/{service.name}/{method.name}"
                 assert path not in self.methods, f"{path} is served twice"
