@@ -1,11 +1,11 @@
-"""A server whose methods give back what they are sent, and programs of other languages that call it.
+"""A server whose methods echo what they are sent, and programs of other languages that call it.
 
     with EchoServer() as server, ...:
         subprocess.run([*prepare("go"), server.address, "100", "0", "1024"])
 
 The methods and the cases: tests/echo/README.md. The server is the native transport with handlers of its own,
 on a thread with a loop of its own. `prepare` builds a program through its language's own package client into
-the cache of `sdkkit.py`, or says what is missing on this machine (`Missing`).
+the cache of `sdkkit.py`, or names what is missing on this machine (`Missing`).
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Raw:
 
 
 def echo(call: Call, request: Raw) -> Raw:
-    """Give back the message, and what the call said beside it."""
+    """Return the message, and the call's metadata as trailers."""
     if "x-echo" in call.metadata:
         call.trailers.append(("x-echo", call.metadata["x-echo"]))
         call.trailers.append(("x-echo-bin", call.metadata["x-echo-bin"].encode("latin-1")))  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ class Both:
         self.call, self.outbox = call, outbox
 
     def received(self, message: Raw) -> None:
-        """Give it back; who does not read misses some, and will notice."""
+        """Return it; a client that does not read misses some, and will notice."""
         self.outbox.send(message)
 
     def half_closed(self) -> None:
@@ -198,7 +198,7 @@ class EchoServer:
 
 
 def cases(sizes: tuple[int, ...]) -> list[str]:
-    """Return what a program says when all is well."""
+    """Return a program's output when all is well."""
     return [f"{form} {size}" for size in sizes for form in FORMS] + list(ONCE)
 
 

@@ -132,7 +132,7 @@ class FakeCluster:
         ]
 
     def noted(self, name: str, handle: Any) -> Any:
-        """Return the handler that notes its calls, and fails when it was told to."""
+        """Return the handler that notes its calls, and fails where `failures` says so."""
         answers: dict[str, Any] = {
             "QueryRoute": service.QueryRouteResponse,
             "SendMessage": service.SendMessageResponse,
@@ -154,7 +154,7 @@ class FakeCluster:
         return handler
 
     def failed(self, name: str) -> Any:
-        """Return what answers raised errors: a body, as brokers do for sends."""
+        """Return the function that turns raised errors into responses: a body, as brokers do for sends."""
         if name != "SendMessage":
             return None
         return lambda call, error: service.SendMessageResponse(

@@ -1,11 +1,11 @@
-"""A gRPC client that hides nothing: raw messages over our own HTTP/2 core, every answer counted.
+"""A gRPC client that shows everything: raw messages over our own HTTP/2 core, every response counted.
 
     client = await Client.connect("127.0.0.1:8091")
     call = client.call("/apache.rocketmq.v2.MessagingService/SendMessage", request, timeout_s=3)
     await call.ended()
     call.status, call.messages
 
-What a server may not do is an assertion that fails: a word to a call that has ended, a second answer, a
+What a server may not do is an assertion that fails: data for a call that has ended, a second response, a
 message cut short, frames that break the rules of HTTP/2.
 """
 
@@ -146,14 +146,14 @@ class Client(asyncio.Protocol):
         """Take what comes."""
         try:
             for event in self.conn.receive(data):
-                self.take(event)
+                self.handle(event)
             assert self.conn.error is None, f"the server broke a rule: {self.conn.error}"
         except AssertionError as error:
             self.fault = error
             self.transport.abort()
         self.write()
 
-    def take(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Take one event."""
         if isinstance(event, GoAway):
             self.going = True

@@ -46,8 +46,8 @@ def frames_of(data: bytes) -> list[bytes]:
 class Sink(asyncio.Transport):
     """A transport that keeps what is written."""
 
-    def __init__(self, option_taker: socket.socket) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1), "socket": option_taker})
+    def __init__(self, socket_stub: socket.socket) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "socket": socket_stub})
         self.written: list[bytes] = []
         self.closing = False
 
@@ -89,8 +89,8 @@ def echo_server(limits: Limits) -> NativeServer:
     return NativeServer(services, limits=limits)
 
 
-def connected(server: NativeServer, option_taker: socket.socket) -> tuple[NativeConnection, Sink]:
+def connected(server: NativeServer, socket_stub: socket.socket) -> tuple[NativeConnection, Sink]:
     """Return a connection that was just made."""
-    connection, sink = NativeConnection(server, server.loop.time()), Sink(option_taker)
+    connection, sink = NativeConnection(server, server.loop.time()), Sink(socket_stub)
     connection.connection_made(sink)
     return connection, sink

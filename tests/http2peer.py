@@ -17,7 +17,7 @@ class Peer(asyncio.Protocol):
 
     Attributes:
         number: of connections before this one.
-        events: what came, for who looks afterwards.
+        events: all that came, for checks afterwards.
         mute: nothing is written any more.
         reads: gives back what was received.
     """

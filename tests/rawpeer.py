@@ -1,11 +1,11 @@
-"""A peer that sends the native server whatever bytes a test likes, over a transport in memory.
+"""A peer that sends arbitrary bytes to the native server, over a transport in memory.
 
     peer = RawPeer(server)                      # as a connection to its port would be
-    peer.send(HELLO + request(1))               # the server takes it at once
+    peer.send(HELLO + request(1))               # the server handles it at once
     peer.frames()                               # what it has written since: (kind, flags, stream, payload)
 
-`stuck` is a socket whose other end reads nothing: what is written stays, and the server is told as asyncio
-and uvloop tell it.
+`stuck` is a socket whose other end reads nothing: written data stays in the transport, and the server's
+`pause_writing` is called as asyncio and uvloop do.
 """
 
 import asyncio
@@ -76,11 +76,12 @@ def statuses(frames: list[Frame]) -> dict[int, int]:
 
 
 class RawPeer(asyncio.Transport):
-    """The transport that the server sees, and what a test does with its other end.
+    """The transport of the server, and a test's handle on its other end.
 
     Attributes:
         stuck: nothing of what is written leaves.
-        written: what has left, and no test has looked at; `waiting`: what has not left.
+        written: what has left, and no test has read.
+        waiting: what has not left.
         paused: the server reads nothing.
         closed: it closes, or has closed, the connection; `aborted`: at once.
     """
@@ -90,7 +91,7 @@ class RawPeer(asyncio.Transport):
         self.stuck = self.paused = self.closed = self.aborted = False
         self.written, self.waiting = bytearray(), bytearray()
         self.high = 64 << 10
-        self.told = False
+        self.writing_paused = False
         self.protocol: Any = ProtocolDetector(server)
         self.protocol.connection_made(self)
 
@@ -126,12 +127,12 @@ class RawPeer(asyncio.Transport):
         self.stuck = False
         self.written += self.waiting
         self.waiting.clear()
-        if self.told:
-            self.told = False
+        if self.writing_paused:
+            self.writing_paused = False
             self.protocol.resume_writing()
 
     def leave(self) -> None:
-        """Go without a word."""
+        """Disconnect without a close."""
         self.closed = True
         self.protocol.connection_lost(None)
 
@@ -147,12 +148,12 @@ class RawPeer(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Take what the server writes."""
         (self.waiting if self.stuck else self.written).extend(data)
-        if len(self.waiting) > self.high and not self.told:
-            self.told = True
+        if len(self.waiting) > self.high and not self.writing_paused:
+            self.writing_paused = True
             self.protocol.pause_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set when the server is told that it writes too much."""
+        """Set when `pause_writing` is called."""
         self.high = high or self.high
 
     def get_write_buffer_size(self) -> int:
@@ -168,7 +169,7 @@ class RawPeer(asyncio.Transport):
         self.paused = False
 
     def is_closing(self) -> bool:
-        """Tell whether it closes."""
+        """Return whether it closes."""
         return self.closed
 
     def close(self) -> None:

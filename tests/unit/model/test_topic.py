@@ -7,36 +7,36 @@ from whimbrel.model.topic import DataVersion, GroupConfig, MessageType, TopicCon
 from whimbrel.store import jsonconfig
 
 
-def _table(store: str, file: str, table: str) -> dict[str, Any]:
+def bean_table(store: str, file: str, table: str) -> dict[str, Any]:
     content = jsonconfig.load(shared(store) / "config" / file)
     rows: dict[str, Any] = content[table]
     return rows
 
 
 def test_topics_of_533_come_back_unchanged() -> None:
-    for name, bean in _table("v533-basic", "topics.json", "topicConfigTable").items():
+    for name, bean in bean_table("v533-basic", "topics.json", "topicConfigTable").items():
         again = TopicConfig.from_bean(name, bean).bean()
         assert again == bean and list(again) == list(bean)
 
 
 def test_groups_of_533_come_back_unchanged() -> None:
-    for name, bean in _table("v533-basic", "subscriptionGroup.json", "subscriptionGroupTable").items():
+    for name, bean in bean_table("v533-basic", "subscriptionGroup.json", "subscriptionGroupTable").items():
         again = GroupConfig.from_bean(name, bean).bean()
         assert again == bean and list(again) == list(bean)
 
 
 def test_topics_of_493_gain_attributes_only() -> None:
-    for name, bean in _table("v493-basic", "topics.json", "topicConfigTable").items():
+    for name, bean in bean_table("v493-basic", "topics.json", "topicConfigTable").items():
         assert TopicConfig.from_bean(name, bean).bean() == {"attributes": {}, **bean}
 
 
 def test_groups_of_493_keep_their_values() -> None:
-    for name, bean in _table("v493-basic", "subscriptionGroup.json", "subscriptionGroupTable").items():
+    for name, bean in bean_table("v493-basic", "subscriptionGroup.json", "subscriptionGroupTable").items():
         assert bean.items() <= GroupConfig.from_bean(name, bean).bean().items()
 
 
 def test_message_type_is_read_from_the_attribute() -> None:
-    rows = _table("v533-basic", "topics.json", "topicConfigTable")
+    rows = bean_table("v533-basic", "topics.json", "topicConfigTable")
     types = {name: TopicConfig.from_bean(name, rows[name]).message_type for name in rows}
     assert types["FiveTopicFifo"] is MessageType.FIFO
     assert types["FiveTopicTx"] is MessageType.TRANSACTION

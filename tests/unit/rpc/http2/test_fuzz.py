@@ -250,9 +250,9 @@ async def test_grpc_above_it_does_as_well(
     server = echo_server(LIMITS)
     count, connections, answered, begun_with = 0, 0, 0, 0
     caplog.set_level("ERROR")
-    with socket.socket() as option_taker:
+    with socket.socket() as socket_stub:
         while count < GRPC_INPUTS:
-            connection, sink = connected(server, option_taker)
+            connection, sink = connected(server, socket_stub)
             conn = connection.conn
             connection.data_received(PREFACE)
             connections += 1
@@ -301,9 +301,9 @@ async def test_our_client_takes_wrong_answers_as_well(measured: Callable[[str], 
     chance = Chance(SEED)
     answers: list[tuple[int, list[bytes]]] = []
     server = echo_server(Limits())
-    with socket.socket() as option_taker:
+    with socket.socket() as socket_stub:
         for name in NAMES:
-            connection, sink = connected(server, option_taker)
+            connection, sink = connected(server, socket_stub)
             connection.data_received(recording(name))
             while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
                 await asyncio.sleep(0)

@@ -26,20 +26,20 @@ def stream_of(frame: bytes) -> int:
 def replayed(data: bytes, size: int) -> tuple[list[Any], bytes]:
     """Feed a connection; return what it told, in values that can be compared, and what it sent."""
     conn = Connection(server=True)
-    told: list[Any] = []
+    events: list[Any] = []
     for at in range(0, len(data), size):
         for event in conn.receive(data[at : at + size]):
             if type(event) is Data:
                 conn.consumed(event.stream, event.size)
-                told.append((event.stream.id, event.data, event.ended))
+                events.append((event.stream.id, event.data, event.ended))
             elif type(event) is Headers:
-                told.append((event.stream.id, event.fields, event.ended, event.trailers))
+                events.append((event.stream.id, event.fields, event.ended, event.trailers))
             elif type(event) is Reset:
-                told.append((event.stream.id, event.code, event.by_peer))
+                events.append((event.stream.id, event.code, event.by_peer))
             else:
-                told.append(event)
+                events.append(event)
     assert conn.error is None
-    return told, conn.take()
+    return events, conn.take()
 
 
 def test_there_are_recordings_of_many_clients() -> None:
@@ -62,9 +62,9 @@ async def test_answers_are_the_same_whatever_the_fragments(name: str) -> None:
     cancelled = {stream_of(frame) for frame in frames_of(data) if frame[KIND] == RST_STREAM}
     server = echo_server(Limits())
     seen: dict[int, list[bytes]] | None = None
-    with socket.socket() as option_taker:
+    with socket.socket() as socket_stub:
         for size in GRPC_SIZES:
-            connection, sink = connected(server, option_taker)
+            connection, sink = connected(server, socket_stub)
             for at in range(0, len(data), size):
                 connection.data_received(data[at : at + size])
             while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for

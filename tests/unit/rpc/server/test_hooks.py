@@ -41,16 +41,16 @@ class Rig:
     def __init__(self) -> None:
         self.reached: list[str] = []
         self.asked: list[str] = []
-        self.heard: list[tuple[str, int | str]] = []
+        self.ended: list[tuple[str, int | str]] = []
 
     def guard(self, call: Call) -> None:
         self.asked.append(call.method.rpartition("/")[2])
         if call.metadata.get("x-who") != "me":
             raise Forbidden(f"{call.metadata.get('x-who')} may not")
 
-    def took(self, method: str, code: int | str, later: bool, seconds: float) -> None:
+    def note_end(self, method: str, code: int | str, later: bool, seconds: float) -> None:
         assert 0 <= seconds < 60
-        self.heard.append((method, code))
+        self.ended.append((method, code))
 
     def answer(self, call: Call, request: Any) -> Any:
         self.reached.append(call.method.rpartition("/")[2])
@@ -98,7 +98,7 @@ class Nobody:
 
 @asynccontextmanager
 async def serving(rig: Rig, guard: Guard | None = None) -> AsyncIterator[grpc.aio.Channel]:
-    server = await serve([rig.service], host="127.0.0.1", port=0, guard=guard, on_call_end=rig.took)
+    server = await serve([rig.service], host="127.0.0.1", port=0, guard=guard, on_call_end=rig.note_end)
     channel = open_aio_channel(server.address)
     try:
         yield channel
@@ -128,8 +128,8 @@ async def test_guard_is_asked_before_each_kind_of_call() -> None:
         rig.reached.clear()
         for name in names:
             if name == "Body":
-                (told,) = await called(channel, name, "you")
-                assert (told.status.code, told.status.message) == (40300, "you may not")
+                (response,) = await called(channel, name, "you")
+                assert (response.status.code, response.status.message) == (40300, "you may not")
                 continue
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await called(channel, name, "you")
@@ -137,7 +137,7 @@ async def test_guard_is_asked_before_each_kind_of_call() -> None:
             assert isinstance(error_of(caught.value), Forbidden)
             assert str(error_of(caught.value)) == "you may not"
         assert rig.reached == []
-        assert rig.heard[-3:] == [
+        assert rig.ended[-3:] == [
             ("Unary", "PERMISSION_DENIED"),
             ("Body", 40300),
             ("Several", "PERMISSION_DENIED"),

@@ -36,7 +36,7 @@ DEADLINE_EXCEEDED = 4
 
 
 class Rig:
-    """Methods that end as they are told."""
+    """Methods that end in the ways that tests ask for."""
 
     def __init__(self) -> None:
         self.held: list[Deferred[Any]] = []
@@ -133,8 +133,8 @@ async def test_trailing_metadata_come_with_the_end_and_with_an_error(name: str) 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             _ = [each async for each in call]
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        told = dict(await call.trailing_metadata())
-        assert told["x-end"] == "here" and b"NOT_READY" in told[DETAILS_KEY]
+        trailing = dict(await call.trailing_metadata())
+        assert trailing["x-end"] == "here" and b"NOT_READY" in trailing[DETAILS_KEY]
 
 
 @pytest.mark.transport

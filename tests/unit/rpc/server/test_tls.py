@@ -142,14 +142,14 @@ def test_any_bytes_leave_typed_errors_only(context: ssl.SSLContext, data: st.Dat
     if data.draw(st.booleans()):
         client.shake(session)
         client.ssl.write(b"x" * 100)
-        told = bytearray(client.outgoing.read())
+        greeting = bytearray(client.outgoing.read())
     else:
-        told = bytearray(client.hello())
+        greeting = bytearray(client.hello())
     for at, byte in data.draw(
-        st.lists(st.tuples(st.integers(0, len(told) - 1), st.integers(0, 255)), max_size=4)
+        st.lists(st.tuples(st.integers(0, len(greeting) - 1), st.integers(0, 255)), max_size=4)
     ):
-        told[at] = byte
-    session.receive(bytes(told))
+        greeting[at] = byte
+    session.receive(bytes(greeting))
     session.receive(data.draw(st.binary(max_size=100)))
     session.send(b"y")
     session.close()
