@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from whimbrel.broker.api.admin import AdminService, ReplicationView, SlaveView
 from whimbrel.broker.api.assignments import Assignments
@@ -62,8 +62,9 @@ from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SLAVES_MAX
-from whimbrel.store.store import MessageStore
+from whimbrel.store.slave_store import SlaveStore
 from whimbrel.telemetry import write_ready_file
 from whimbrel.wakeup import WAKE_POLL_S, Doorbell
 
@@ -156,8 +157,9 @@ class Broker:
         self.bell = Doorbell(self.root, "broker")
         self.undo.append(self.bell.close)
         options = self.options.store_options
+        self.store: MasterStore | SlaveStore
         if self.master:
-            self.store = MessageStore.open_master(self.root, options, clock=now_ms)
+            self.store = MasterStore.open(self.root, options, clock=now_ms)
         else:
             self.store = await self.open_slave_store()
         self.undo.append(self.store.close)
@@ -172,7 +174,7 @@ class Broker:
     def open_confirmed(self) -> MasterConfirmed | SlaveConfirmed:
         """Take up how far the log is confirmed."""
         options, store, file = self.options, self.store, ConfirmedFile(self.root)
-        if self.master:
+        if isinstance(store, MasterStore):
             return MasterConfirmed(
                 self.page,
                 file,
@@ -187,11 +189,11 @@ class Broker:
         store.on_cut = confirmed.cut
         return confirmed
 
-    async def open_slave_store(self) -> MessageStore:
+    async def open_slave_store(self) -> SlaveStore:
         told = False
         while True:
             try:
-                return MessageStore.open_slave(self.root, self.options.store_options, clock=now_ms)
+                return SlaveStore.open(self.root, self.options.store_options)
             except NotRecovered as error:
                 if not told:
                     logger.info("waiting for the replicator: %s", error)
@@ -235,7 +237,7 @@ class Broker:
         if self.options.trace_to:
             from whimbrel.broker import record_traces  # OpenTelemetry: 100 ms and 10 MB
 
-            self.traces = record_traces.BrokerTraces(self.options, self.store)
+            self.traces = record_traces.BrokerTraces(self.options)
             self.undo.append(self.traces.close)
 
     def stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
@@ -269,21 +271,21 @@ class Broker:
     def make_services(self) -> list[Service]:
         options, master = self.options, self.master
         self.sender = Sender(
-            self.store,
+            cast("MasterStore", self.store),  # a slave's sender refuses before it appends
             self.page,
             options.durability,
             self.loop,
             ring=lambda: self.bell.ring("replicator"),
         )
         self.sender.refusal = self.leading.refusal
-        if master and options.flush == "sync":
+        if isinstance(self.store, MasterStore) and options.flush == "sync":
             self.store.on_flushed = lambda _: self.from_thread(self.sender.settle)
         self.sends = SendService(
             self.topics, self.sender, cluster=options.cluster, store_host=self.store_host(options.port),
             clock=now_ms,
         )  # fmt: skip
-        if self.traces is not None and master:
-            self.sends.trace(self.traces.of_sends(self.from_thread), options.trace_ratio)
+        if self.traces is not None and isinstance(self.store, MasterStore):
+            self.sends.trace(self.traces.of_sends(self.store, self.from_thread), options.trace_ratio)
         self.receives = ReceiveService(
             self.topics,
             self.groups,
@@ -410,10 +412,10 @@ class Broker:
     def follow(self) -> None:
         """Slave: follow the log, the metadata and the leases of the master."""
         self.address = MasterAddress(self.page)
-        if self.master:
+        if isinstance(self.store, MasterStore):
             return
         self.follower = LogDispatcher(
-            self.store if self.traces is None else self.traces.of_dispatch(), self.page, self.loop
+            self.store if self.traces is None else self.traces.of_dispatch(self.store), self.page, self.loop
         )
         if self.counted is not None:
             trail = self.counted.trail
@@ -494,7 +496,7 @@ class Broker:
         """Have everything that is counted on the way counted."""
         self.sender.on_appended = counted.appended
         self.receives.on_delivered = counted.took
-        if self.store.writer is not None:
+        if isinstance(self.store, MasterStore):
             self.store.writer.on_flush_timed = counted.flushes.observe
 
     def announce(self) -> None:
@@ -677,7 +679,7 @@ class Broker:
     def advice(self, *, alive: bool) -> str:
         if self.master and self.sender.refusal:
             return self.sender.refusal
-        if self.master and not self.store.writable:
+        if isinstance(self.store, MasterStore) and not self.store.writable:
             return f"the disk takes no more messages: {self.store.full_reason}"
         if not alive:
             return "the replicator beside this broker does not run: start it"
