@@ -180,13 +180,13 @@ class Broker:
                 file,
                 self.loop,
                 written=lambda: store.written,
-                kept=store.kept,
+                kept=store.intact_end,
                 fallbehind_max=options.slave_fallbehind_max_bytes,
                 synchronous=options.replication == "sync",
                 expected_slaves=options.expected_slaves,
             )
-        confirmed = SlaveConfirmed(self.page, file, written=lambda: store.written, kept=store.kept)
-        store.on_cut = confirmed.cut
+        confirmed = SlaveConfirmed(self.page, file, written=lambda: store.written, kept=store.intact_end)
+        store.on_truncated = confirmed.cut
         return confirmed
 
     async def open_slave_store(self) -> SlaveStore:
@@ -299,7 +299,7 @@ class Broker:
         self.sessions = SessionService(self.clients, self.groups, self.consumer, clock=time.monotonic)
         self.metadata = MetadataSource(
             self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets,
-            self.store.queues.floors, self.confirmed.look,
+            self.store.queues.deleted_offsets, self.confirmed.look,
         )  # fmt: skip
         self.watches = MetadataWatches(
             options.name,
@@ -429,7 +429,7 @@ class Broker:
             address=lambda: self.address.grpc,
             watch=lambda address: watch_metadata(address, self.hello()),
             import_offsets=lambda offsets: None if self.exchanged else self.import_offsets(offsets),
-            raise_floors=self.store.raise_floors,
+            merge_deleted_offsets=self.store.merge_deleted_offsets,
             confirmed=self.told_confirmed,
         )
         leases = LeaseSync(

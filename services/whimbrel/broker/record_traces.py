@@ -22,7 +22,7 @@ from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.store.codec import RecordDraft
 from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.slave_store import SlaveStore
-from whimbrel.store.traced import ContextScanner, context_of
+from whimbrel.store.trace_scanner import ContextScanner, context_of
 from whimbrel.telemetry import APPEND, BROKER_SERVICE, CREATE, DISPATCH, FLUSH, Attribute
 from whimbrel.tracing import Tracer, identity, new_context, open_tracer
 

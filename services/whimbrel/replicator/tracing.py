@@ -22,7 +22,7 @@ from whimbrel.model.trace import TracedRecord
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SlaveConnection
 from whimbrel.store.shared_page import SharedPage
-from whimbrel.store.traced import ContextScanner
+from whimbrel.store.trace_scanner import ContextScanner
 from whimbrel.telemetry import ACKNOWLEDGE, FRAME, REPLICATOR_SERVICE, SLAVE_APPEND, TRANSFER, Attribute
 from whimbrel.tracing import identity, open_tracer
 

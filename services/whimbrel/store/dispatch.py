@@ -168,7 +168,7 @@ class Dispatcher:
         if queue_id < 0 or not topic or "/" in topic or topic in (".", ".."):
             # It would name another directory.
             raise CorruptRecord(f"a record of topic {topic!r}, queue {queue_id}")
-        queue = self.queues.need(topic, queue_id)
+        queue = self.queues.get_or_create(topic, queue_id)
         self.queues.by_field.setdefault(field, {})[queue_id] = queue
         return queue
 

@@ -34,7 +34,7 @@ from whimbrel.store.codec import index_key_hash, index_key_hashes
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full, release, sync_directory
 
-__all__ = ["Index", "IndexFile", "Keyed", "index_sizes", "list_index_files"]
+__all__ = ["Index", "IndexFile", "KeyedRecord", "index_sizes", "list_index_files"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
 GROUP_MAX = 256  # entries put in before the header counts them
 SECONDS_MAX = 0x7FFFFFFF
 
-Keyed = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
+KeyedRecord = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
 
 
 def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
@@ -215,7 +215,7 @@ class IndexFile:
         """Return whether any entry can lie in a span of times."""
         return bool(self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms)
 
-    def cut(self, below: int) -> bool:
+    def truncate(self, below: int) -> bool:
         """Take out the entries of records at or beyond a physical offset; return whether any is left."""
         mapped = self.mapped
         number = min(self.count + GROUP_MAX - 1, self.entries - 1)
@@ -290,7 +290,7 @@ class Index:
     """All index files of a store.
 
     Attributes:
-        position: the keys of every record below are in the index; a border between records.
+        position: the keys of every record below are in the index; a boundary between records.
         files: oldest first; those before the last are full, or were left by an earlier start.
         finished: files filled since `take_dirty`.
     """
@@ -334,7 +334,7 @@ class Index:
         if complete <= last:  # the last record's keys may be in only partly: take it out and put it in again
             complete = max(last, 0)
         complete = min(complete, end)
-        self.cut(complete)  # always: slots may lead to entries of a group that was never counted
+        self.truncate(complete)  # always: slots may lead to entries of a group that was never counted
         self.position = max(log_begin, complete)
 
     @property
@@ -362,14 +362,14 @@ class Index:
             old.close()
             self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True)
 
-    def cut(self, below: int) -> None:
+    def truncate(self, below: int) -> None:
         """Take out the entries of records at or beyond a physical offset."""
         self.dirty = True
         self.position = min(self.position, below)
-        while self.files and not self.files[-1].cut(below):
+        while self.files and not self.files[-1].truncate(below):
             self.drop_last()
 
-    def put(self, records: Sequence[Keyed]) -> None:
+    def put(self, records: Sequence[KeyedRecord]) -> None:
         """Add the keys of records, in the order of the log.
 
         Raises:
@@ -382,14 +382,14 @@ class Index:
         while done < len(entries):
             last = self.files[-1] if self.files else None
             if last is None or last.full:
-                last = self.turn(last)
+                last = self.roll(last)
             group = entries[done : done + min(GROUP_MAX, last.entries - last.count)]
             last.reserve(len(group))
             last.put(group)
             self.dirty = True
             done += len(group)
 
-    def turn(self, last: IndexFile | None) -> IndexFile:
+    def roll(self, last: IndexFile | None) -> IndexFile:
         """Begin a new file."""
         now = time.time()
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"

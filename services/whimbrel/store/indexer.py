@@ -22,7 +22,7 @@ from whimbrel.store.codec import (
     TRANSACTION_ROLLBACK,
     keys_of,
 )
-from whimbrel.store.index import Index, Keyed
+from whimbrel.store.index import Index, KeyedRecord
 from whimbrel.store.walk import Chunk, Walk
 
 __all__ = ["PENDING_MAX", "STEP_BYTES", "STEP_RECORDS", "Indexer"]
@@ -54,7 +54,7 @@ class Indexer:
         self.index = index
         self.read = read
         self.file_size = file_size
-        self.pending: deque[Keyed] = deque()
+        self.pending: deque[KeyedRecord] = deque()
         self.behind = True
         self.retry_at = 0.0
 
@@ -134,7 +134,7 @@ class Indexer:
         """Index the records of a chunk; one that is in already, at least partly, is taken out first."""
         base, data, positions = chunk
         index = self.index
-        records: list[Keyed] = []
+        records: list[KeyedRecord] = []
         for at in positions:
             sys_flag = FLAGS.unpack_from(data, at)[0]
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
@@ -148,7 +148,7 @@ class Indexer:
         if records:
             index.position = records[0][2]
             if index.end_offset >= index.position:
-                index.cut(index.position)
+                index.truncate(index.position)
             index.put(records)
 
 

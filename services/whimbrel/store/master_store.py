@@ -103,7 +103,7 @@ class MasterStore(MessageStore):
             BadRequest: properties that end in a zero byte, or drafts that make no batch.
         """
         log = self.writer
-        if self.lagging or log.disk.ratio > self.options.disk_full_ratio:
+        if self.stall_reason or log.disk.ratio > self.options.disk_full_ratio:
             self.check_writable()
         if len(drafts) != 1:
             return self.append_several(drafts)
@@ -111,7 +111,7 @@ class MasterStore(MessageStore):
         topic, queue_id = draft.topic, draft.queue_id
         queue = self.queues.by_key.get((topic, queue_id))
         if queue is None:
-            queue = self.queues.need(topic, queue_id)
+            queue = self.queues.get_or_create(topic, queue_id)
         entered = draft.sys_flag & TRANSACTION_MASK not in NO_ENTRY
         queue_offset = queue.max if entered else 0
         now = self.clock()
@@ -142,7 +142,7 @@ class MasterStore(MessageStore):
         check_batch(drafts)
         log = self.writer
         topic, queue_id = drafts[0].topic, drafts[0].queue_id
-        queue = self.queues.need(topic, queue_id)
+        queue = self.queues.get_or_create(topic, queue_id)
         now = max(self.clock(), self.store_time_ms)
         place, queue_offset = log.end, queue.max
         records = encode_batch(drafts, place, queue_offset, now)
@@ -204,14 +204,14 @@ class MasterStore(MessageStore):
             log.measure_disk()
         if log.disk_refusal:
             raise StoreFull(log.disk_refusal)
-        if self.lagging:
+        if self.stall_reason:
             now = time.monotonic()
             if now < self.retry_at:
-                raise StoreFull(self.lagging)
+                raise StoreFull(self.stall_reason)
             self.retry_at = now + RETRY_S
             self.dispatch_to(log.end, skip_damage=False)
-            if self.lagging:
-                raise StoreFull(self.lagging)
+            if self.stall_reason:
+                raise StoreFull(self.stall_reason)
 
     @property
     def writable(self) -> bool:
@@ -221,7 +221,7 @@ class MasterStore(MessageStore):
     @property
     def full_reason(self) -> str:
         """Why the disk has no room; "" when it has."""
-        return self.lagging or self.writer.disk_refusal or self.writer.full_reason
+        return self.stall_reason or self.writer.disk_refusal or self.writer.full_reason
 
     def end_tick(self) -> bool:
         """Publish what was appended, index a bounded part of it, move the mark now and then.

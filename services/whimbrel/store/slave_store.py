@@ -29,7 +29,7 @@ class SlaveStore(MessageStore):
     Attributes:
         reader: the log.
         epoch: of the log, as far as queues and index were cut for it.
-        on_cut: called with the offset to which the log was cut.
+        on_truncated: called with the offset to which the log was cut.
     """
 
     writable = False
@@ -46,7 +46,7 @@ class SlaveStore(MessageStore):
         )
         self.reader = reader
         self.epoch = 0
-        self.on_cut: Callable[[int], None] | None = None
+        self.on_truncated: Callable[[int], None] | None = None
         self.reported_fault = -1
 
     @classmethod
@@ -113,9 +113,9 @@ class SlaveStore(MessageStore):
             walk = Walk(self.read_log, self.dispatched, end, self.file_size)
             try:
                 self.dispatcher.run(walk, budget_bytes)
-                self.lagging = ""
+                self.stall_reason = ""
             except StoreFull as error:
-                self.lagging = str(error)
+                self.stall_reason = str(error)
                 self.retry_at = time.monotonic() + RETRY_S
             moved = walk.position > self.dispatched
             self.dispatched = walk.position
@@ -140,28 +140,28 @@ class SlaveStore(MessageStore):
             return
         self.epoch = epoch
         log_mark = load_log_mark(self.root)
-        lowest = log_mark.lowest_end_since(self.cut_seen)
+        lowest = log_mark.lowest_end_since(self.recoveries_seen)
         begin = self.page.begin
         limit = begin if lowest == -1 else self.dispatched if lowest is None else max(lowest, begin)
-        self.marker.wait()
+        self.mark_writer.wait()
         if limit < self.dispatched:
             logger.warning("%s: the log was cut to %d; queues and index follow", self.root, limit)
-            self.queues.cut(limit)
+            self.queues.truncate(limit)
             self.queues.follow_log(begin, drop=False)
-            self.index.cut(limit)
+            self.index.truncate(limit)
             self.dispatched = limit
-        self.cut_seen = log_mark.cut
+        self.recoveries_seen = log_mark.recoveries
         self.page.dispatched = self.dispatched
         self.save_mark()
-        if self.on_cut is not None:
-            self.on_cut(limit)
+        if self.on_truncated is not None:
+            self.on_truncated(limit)
 
     # Upkeep.
 
-    def raise_floors(self, text: str) -> None:
+    def merge_deleted_offsets(self, text: str) -> None:
         """Take over where the master's deleted queues ended, see `deleted_queue_offsets.py`."""
-        self.marker.wait()
-        self.queues.raise_floors(text)
+        self.mark_writer.wait()
+        self.queues.merge_deleted_offsets(text)
         self.queues.follow_log(self.min_offset, drop=False)
         self.save_mark()
 

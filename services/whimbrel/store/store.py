@@ -20,7 +20,7 @@ from whimbrel.store.indexer import Indexer
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.options import StoreOptions, parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
-from whimbrel.store.rebuild import cut_index, cut_queues, dispatch_log
+from whimbrel.store.rebuild import dispatch_log, truncate_index, truncate_queues
 from whimbrel.store.recovery_marks import LogMark, QueueMark
 from whimbrel.store.shared_page import SharedPage, boot_id
 from whimbrel.store.walk import Walk
@@ -48,8 +48,8 @@ class MessageStore(abc.ABC):
         on_arrival: called for each entry written to a queue, with topic, queue id, queue offset and what
             the entry carries as tags code.
         dispatched: every record below is in its queue.
-        kept: what the log has held without a break since it was open the last time ends here.
-        lagging: why queues could not follow the log; "" when they do.
+        intact_end: what the log has held without a break since it was open the last time ends here.
+        stall_reason: why queues could not follow the log; "" when they do.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class MessageStore(abc.ABC):
         self.dispatcher = Dispatcher(self.queues, self.delays_ms)
         self.index = Index(root, options)
         self.indexer = Indexer(self.index, self.read_log, self.file_size)
-        self.dispatched = self.cut_seen = 0
-        self.kept = 0
-        self.lagging = ""
+        self.dispatched = self.recoveries_seen = 0
+        self.intact_end = 0
+        self.stall_reason = ""
         self.retry_at = 0.0
         self.store_time_ms = 0
         self.marked_offset = 0
         self.marked_at = 0.0
-        self.marker = MarkWriter(root)  # last: it starts a thread
+        self.mark_writer = MarkWriter(root)  # last: it starts a thread
 
     # The log's range.
 
@@ -112,15 +112,15 @@ class MessageStore(abc.ABC):
         self.queues = ConsumeQueues.load(self.root, self.options.consumequeue_file_size)
         self.dispatcher.queues = self.queues
         mark = QueueMark.load(self.root)
-        self.dispatched = cut_queues(self.queues, mark, log_mark, begin, end, self.read_log)
-        lowest = log_mark.lowest_end_since(mark.cut) if mark is not None else -1
-        self.kept = end if lowest is None else min(max(lowest, begin), end)
-        self.cut_seen = log_mark.cut
+        self.dispatched = truncate_queues(self.queues, mark, log_mark, begin, end, self.read_log)
+        lowest = log_mark.lowest_end_since(mark.recoveries) if mark is not None else -1
+        self.intact_end = end if lowest is None else min(max(lowest, begin), end)
+        self.recoveries_seen = log_mark.recoveries
         self.dispatch_to(end, skip_damage=self.dispatched == begin)
         self.queues.follow_log(begin, drop=False)
         self.store_time_ms = self.dispatcher.store_time_ms or self.last_store_time(end)
         if self.options.index_enabled:
-            cut_index(
+            truncate_index(
                 self.index,
                 self.root,
                 mark,
@@ -135,14 +135,14 @@ class MessageStore(abc.ABC):
         self.save_mark()
 
     def dispatch_to(self, end: int, *, skip_damage: bool) -> None:
-        """Dispatch up to `end`; notes in `lagging` why it did not come that far."""
+        """Dispatch up to `end`; notes in `stall_reason` why it did not come that far."""
         walk = Walk(self.read_log, self.dispatched, end, self.file_size)
         try:
             dispatch_log(self.dispatcher, walk, skip_damage=skip_damage, name=self.root)
         except StoreFull as error:
-            self.lagging = str(error)
+            self.stall_reason = str(error)
         else:
-            self.lagging = ""
+            self.stall_reason = ""
         self.dispatched = walk.position
 
     def last_store_time(self, end: int) -> int:
@@ -180,28 +180,28 @@ class MessageStore(abc.ABC):
         """Hand a mark to the marker thread, when it is time and the last one is done."""
         now = time.monotonic()
         due = self.dispatched - self.marked_offset >= MARK_BYTES or now - self.marked_at >= MARK_INTERVAL_S
-        if not due or self.dispatched == self.marked_offset or self.marker.busy:
+        if not due or self.dispatched == self.marked_offset or self.mark_writer.busy:
             return
         self.marked_at = now
         self.marked_offset = self.dispatched
-        self.marker.submit(*self.mark_job())
+        self.mark_writer.submit(*self.collect_mark())
 
-    def mark_job(self) -> tuple[QueueMark, set[Path], set[Path], int]:
+    def collect_mark(self) -> tuple[QueueMark, set[Path], set[Path], int]:
         """Return a mark of this moment, what must be synced before it is written, and a store time."""
         queues, entries = self.queues.totals()
         files, directories = self.queues.take_dirty()
         indexed = min(self.index.position, self.dispatched) if self.options.index_enabled else 0
         files.update(self.index.take_dirty())
         mark = QueueMark(
-            self.dispatched, indexed, self.cut_seen, queues, entries, self.index.end_offset, boot_id()
+            self.dispatched, indexed, self.recoveries_seen, queues, entries, self.index.end_offset, boot_id()
         )
         return mark, files, directories, self.store_time_ms or self.dispatcher.store_time_ms
 
     def save_mark(self) -> None:
         """Write the mark now, waiting for the disk."""
-        self.marker.wait()
+        self.mark_writer.wait()
         self.marked_offset, self.marked_at = self.dispatched, time.monotonic()
-        self.marker.write(*self.mark_job())
+        self.mark_writer.write(*self.collect_mark())
 
     # Reading.
 
@@ -284,14 +284,14 @@ class MessageStore(abc.ABC):
         """Return the queues there are, by topic."""
         found: dict[str, set[int]] = {}
         for queue in self.queues:
-            if queue.max > queue.floor:
+            if queue.max > queue.deleted_below:
                 found.setdefault(queue.topic, set()).add(queue.queue_id)
         return found
 
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic; its records stay in the log until that is removed."""
-        self.marker.wait()
-        self.queues.retire_topic(topic)
+        self.mark_writer.wait()
+        self.queues.delete_topic(topic)
         self.save_mark()
 
     def run_retention(self, now_ms: int) -> int:
@@ -317,7 +317,7 @@ class MessageStore(abc.ABC):
 
     def close_derived(self) -> None:
         """Close queues and index."""
-        self.marker.stop()
+        self.mark_writer.stop()
         self.queues.close()
         self.index.close()
 

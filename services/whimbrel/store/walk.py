@@ -24,7 +24,7 @@ class Walk:
     """A walk over [position, limit).
 
     Attributes:
-        position: a border; everything before was given out (or skipped as a blank).
+        position: a boundary; everything before was given out (or skipped as a blank).
         fault: what stands at `position` when it is no record, "" otherwise.
     """
 

@@ -156,7 +156,7 @@ def test_frames_before_a_broken_one_are_kept_and_the_connection_ends(stage: Stag
 def test_a_full_disk_stops_reading_and_room_starts_it_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = stage.log.ahead.create
+    create = stage.log.preallocator.create
 
     def full(start: int) -> None:
         raise StoreFull("no room on disk")
@@ -164,8 +164,8 @@ def test_a_full_disk_stops_reading_and_room_starts_it_again(
     stage.connect()
     stage.send(frame(0, b"a" * 1000))
     stage.reported(1000)
-    monkeypatch.setattr(stage.log.ahead, "create", full)
-    stage.log.ahead.next = None
+    monkeypatch.setattr(stage.log.preallocator, "create", full)
+    stage.log.preallocator.next = None
     rest = random.Random(2).randbytes(FILE - 1000)
     more = random.Random(3).randbytes(300_000)
     stage.send(framed(rest, 1 << 20, 1000) + framed(more, 32 * 1024, FILE)[:200_000])
@@ -176,7 +176,7 @@ def test_a_full_disk_stops_reading_and_room_starts_it_again(
     before = stage.heard()
     stage.turns(lambda: stage.heard() > before)
     assert stage.follower.core is not None
-    monkeypatch.setattr(stage.log.ahead, "create", create)
+    monkeypatch.setattr(stage.log.preallocator, "create", create)
     monkeypatch.setattr(stage.log, "retry_at", 0.0)
     stage.send(framed(more, 32 * 1024, FILE)[200_000:])
     stage.reported(FILE + len(more))

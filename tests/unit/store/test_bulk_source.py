@@ -126,11 +126,11 @@ def test_rocketmq_stores_may_be_read_to_where_recovery_ends_them(name: str) -> N
 def test_store_knows_what_its_log_has_kept_since_the_last_time(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_master(root)
-    assert store.kept == 0
+    assert store.intact_end == 0
     ends = [store.append([make_draft(number)])[0].end for number in range(20)]
     store.close()
     store = open_master(root)
-    assert store.kept == ends[-1]
+    assert store.intact_end == ends[-1]
     store.close(clean=False)
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(ends[9])
@@ -141,7 +141,7 @@ def test_store_knows_what_its_log_has_kept_since_the_last_time(tmp_path: Path) -
     store = open_master(root)
     for number in range(20):
         store.append([make_draft(number)])
-    assert store.kept == ends[9] < store.written
+    assert store.intact_end == ends[9] < store.written
     store.close()
 
 
@@ -177,7 +177,7 @@ def test_slave_is_told_where_its_log_was_cut(tmp_path: Path) -> None:
     log.publish()
     slave = SlaveStore.open(root, OPTIONS)
     cuts: list[int] = []
-    slave.on_cut = cuts.append
+    slave.on_truncated = cuts.append
     log.close(clean=False)
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(ends[9])

@@ -53,10 +53,10 @@ def test_slave_that_missed_the_deletion_hides_or_removes_what_is_old(tmp_path: P
     store.close()
     log = LogWriter.open(tmp_path, OPTIONS, clock=lambda: NOW)
     slave = SlaveStore.open(tmp_path, OPTIONS)
-    slave.raise_floors('{"gone":{"0":5},"topic":{"0":3}}')
+    slave.merge_deleted_offsets('{"gone":{"0":5},"topic":{"0":3}}')
     assert slave.queue_range("topic", 0) == (3, 5)
     assert slave.topics_on_disk() == {"topic": {0}}
-    slave.raise_floors('{"topic":{"0":2}}')
+    slave.merge_deleted_offsets('{"topic":{"0":2}}')
     assert slave.queue_range("topic", 0) == (3, 5)
     slave.close()
     log.close()

@@ -12,7 +12,7 @@ from whimbrel.errors import StoreError
 from whimbrel.store.codec import decode_record
 from whimbrel.store.index import IndexFile
 from whimbrel.store.inspect import recover, verify
-from whimbrel.store.recovery_marks import CUTS_MAX, LogMark, QueueMark
+from whimbrel.store.recovery_marks import RECOVERIES_MAX, LogMark, QueueMark
 from whimbrel.store.segments import Segments
 
 
@@ -211,12 +211,12 @@ def test_power_failure_cuts_queues_to_their_mark_and_fills_them_again(tmp_path: 
 def test_the_log_mark_remembers_the_lowest_end_of_recoveries_not_seen() -> None:
     mark = LogMark()
     for end in (500, 300, 400):
-        mark.add_cut(end)
+        mark.add_recovery(end)
     assert mark.lowest_end_since(3) is None
     assert mark.lowest_end_since(2) == 400
     assert mark.lowest_end_since(0) == 300
-    for _ in range(CUTS_MAX):
-        mark.add_cut(1000)
+    for _ in range(RECOVERIES_MAX):
+        mark.add_recovery(1000)
     assert mark.lowest_end_since(0) == -1
     assert mark.lowest_end_since(4) == 1000
 

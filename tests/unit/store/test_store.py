@@ -56,7 +56,7 @@ def left_open(root: Path) -> list[str]:
     targets = [str(path.readlink()) for path in descriptors if path.is_symlink()]
     mapped = Path("/proc/self/maps").read_text().splitlines()
     found = [line for line in (*targets, *mapped) if str(root) in line]
-    threads = {"queue-mark", "log-ahead", "log-flush"}
+    threads = {"queue-mark", "log-preallocate", "log-flush"}
     found += [thread.name for thread in threading.enumerate() if thread.name in threads]
     found += ["the lock"] if is_locked(root) or held else []
     return found

@@ -69,7 +69,7 @@ class Scan:
 
         Args:
             read: gives up to so many bytes from an offset on, not beyond the end of that file of the log.
-            limit: where the log ends, or how far it may be read: a border between records, as the marks of
+            limit: where the log ends, or how far it may be read: a boundary between records, as the marks of
                 its writer or a recovery tell it. What would go beyond it is damage.
             file_size: of each file of the log.
             record_bytes_max: a size beyond this is damage.
@@ -118,7 +118,7 @@ class Scan:
             if fault:
                 self.note(at, fault)
                 at, chained = self.find(at + 1), False
-        if chained and at < self.limit and at % self.file_size and not self.border(at, trusted=True):
+        if chained and at < self.limit and at % self.file_size and not self.is_boundary(at, trusted=True):
             self.note(at, "no record")
 
     def first(self) -> tuple[int, bool]:
@@ -165,7 +165,7 @@ class Scan:
         return size, ""
 
     def find(self, at: int) -> int:
-        """Return the first border at or behind an offset; without one the end of the file or the split."""
+        """Return the first boundary at or behind an offset; without one the end of the file or the split."""
         stop = min(self.file_end(at), self.end)
         while at < stop:
             chunk = self.read(at, min(BEHIND_BYTES, stop - at + SIZE_AND_MAGIC.size))
@@ -173,14 +173,14 @@ class Scan:
                 place = at + match.start() - 4
                 if place >= stop:
                     break
-                if self.border(place):
+                if self.is_boundary(place):
                     return place
             if len(chunk) <= SIZE_AND_MAGIC.size:
                 break
             at += len(chunk) - SIZE_AND_MAGIC.size + 1
         return stop
 
-    def border(self, at: int, *, trusted: bool = False) -> bool:
+    def is_boundary(self, at: int, *, trusted: bool = False) -> bool:
         """Tell whether a record or a blank begins at an offset.
 
         Args:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from whimbrel.model.trace import parse_context
 from whimbrel.store.codec import RecordDraft, encode_record, pack_host
-from whimbrel.store.traced import NEAR_BYTES, ContextScanner, context_of
+from whimbrel.store.trace_scanner import NEAR_BYTES, ContextScanner, context_of
 
 FILE = 1 << 22
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
