@@ -373,7 +373,7 @@ class Broker:
             services,
             host=self.options.host,
             port=self.options.port,
-            heard=None if self.counted is None else self.counted.calls.take,
+            on_call_end=None if self.counted is None else self.counted.calls.observe,
             tls=TlsSettings(
                 certificate=self.options.tls_certificate,
                 key=self.options.tls_key,

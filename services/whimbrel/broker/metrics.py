@@ -29,7 +29,7 @@ from whimbrel.metrics import (
     build_info,
 )
 from whimbrel.model.names import is_system_topic
-from whimbrel.rpc.server.timing import CallTimes, stream_family
+from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
 from whimbrel.store.recovery import first_store_time
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name

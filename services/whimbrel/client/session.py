@@ -41,7 +41,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.cluster import Cluster
 from whimbrel.model.route import Endpoint, Queue, Route, parse_endpoints
-from whimbrel.rpc.api import admin_calls, calls, commands
+from whimbrel.rpc.api import admin_calls, calls, telemetry_stream
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings, ServerSettings
 from whimbrel.rpc.client.channel import open_aio_channel
@@ -299,7 +299,7 @@ class Session:
 
     async def keep_stream(self, endpoint: Endpoint) -> None:
         while True:
-            stream = commands.TelemetryStream(self.channel(endpoint), self.headers)
+            stream = telemetry_stream.TelemetryStream(self.channel(endpoint), self.headers)
             try:
                 await stream.write_settings(self.describe(self))
                 await self.listen(stream)
@@ -309,18 +309,18 @@ class Session:
                 stream.cancel()
             await asyncio.sleep(REOPEN_S)
 
-    async def listen(self, stream: commands.TelemetryStream) -> None:
+    async def listen(self, stream: telemetry_stream.TelemetryStream) -> None:
         while (command := await stream.read()) is not None:
             match command:
-                case commands.Settings(settings):
+                case telemetry_stream.Settings(settings):
                     self.server = settings
-                case commands.SettingsRefused(error):
+                case telemetry_stream.SettingsRefused(error):
                     log.warning("the server refuses this client's settings: %s", error)
-                case commands.Reconnect():
+                case telemetry_stream.Reconnect():
                     return
-                case commands.StackTraceWanted(nonce):
+                case telemetry_stream.StackTraceWanted(nonce):
                     await stream.answer_stack_trace(nonce, stacks())
-                case commands.VerificationWanted(nonce):
+                case telemetry_stream.VerificationWanted(nonce):
                     await stream.refuse_verification(nonce)
 
 

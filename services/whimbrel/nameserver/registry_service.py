@@ -8,6 +8,7 @@ other members are told.
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused
 from whimbrel.nameserver.addresses import (
     Access,
@@ -22,7 +23,7 @@ from whimbrel.nameserver.addresses import (
 from whimbrel.nameserver.registry import Broker, Registry, Session, TopicQueues, Update
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 
 __all__ = ["RegistryService"]
 

@@ -9,6 +9,7 @@ has been heard before.
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import Forbidden, WhimbrelError
 from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
@@ -17,7 +18,7 @@ from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 from whimbrel.rpc.server.responses import (
     ACCEPTED,
     CLIENT_PEER,

@@ -15,11 +15,12 @@ no nameserver answers, the last answer to the same question stands.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.api.calls import MESSAGING, Metadata, Outbound
-from whimbrel.rpc.server.handlers import Call, Deferred
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import CLIENT_PEER
 
 __all__ = ["REMEMBERED_MAX", "Ask", "Assignments"]

@@ -18,6 +18,7 @@ from whimbrel.broker.api.admin import TYPE_NUMBERS
 from whimbrel.broker.consume.bulk_reader import BulkReader, Reading
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
     BeyondConfirmed,
@@ -33,7 +34,7 @@ from whimbrel.model.names import check_topic
 from whimbrel.model.topic import TopicConfig
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
-from whimbrel.rpc.server.handlers import Call, Deferred, PulledStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, PulledStreamMethod, Service, UnaryMethod
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.segment import segment_name
 from whimbrel.store.store import MessageStore

@@ -25,6 +25,7 @@ from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
 from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import AUTO_QUEUES, TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
     CorruptRecord,
@@ -46,7 +47,7 @@ from whimbrel.model.names import (
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred, Encoded
+from whimbrel.rpc.server.handlers import Call, Encoded
 from whimbrel.rpc.server.responses import OK, common_status, namespace_of, status_of
 from whimbrel.store.codec import StoredMessage
 

@@ -23,6 +23,7 @@ from whimbrel.broker.produce.replay import (
     draft_of,
 )
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     Forbidden,
     IllegalTopic,
@@ -37,7 +38,7 @@ from whimbrel.errors import (
 from whimbrel.model.names import check_topic
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
-from whimbrel.rpc.server.handlers import Call, Deferred, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, UnaryMethod
 from whimbrel.store.codec import RecordDraft, record_size
 from whimbrel.store.store import Appended, MessageStore
 

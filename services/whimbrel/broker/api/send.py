@@ -27,6 +27,7 @@ from zlib import crc32
 from whimbrel.broker.api.response_bytes import COMPRESSED, send_answer
 from whimbrel.broker.produce.appender import Sender
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
     Forbidden,
@@ -58,7 +59,7 @@ from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.model.trace import FALLBACK_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import status_of
 from whimbrel.store.codec import PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
 

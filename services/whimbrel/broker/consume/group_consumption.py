@@ -25,6 +25,7 @@ from whimbrel.broker.consume.leases import INFLIGHT_MAX, Change, QueueLeases, St
 from whimbrel.broker.consume.long_polls import POLLS_MAX, LongPolls
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     IllegalInvisibleTime,
     IllegalOffset,
@@ -34,7 +35,6 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.rpc.server.handlers import Deferred
 
 __all__ = [
     "INVISIBLE_MS_MAX",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, NotSupported, RequestTimeout, Throttled, WhimbrelError
 from whimbrel.rpc.api.status import REASON_KEY, grpc_status
 from whimbrel.rpc.http2.errors import Code, ProtocolError
@@ -37,7 +38,6 @@ from whimbrel.rpc.http2.wire import (
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     StreamHandler,
@@ -269,8 +269,8 @@ class UnaryServerCall(ServerCall):
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
-        heard = self.connection.server.heard
-        self.started = 0.0 if heard is None else time.perf_counter()
+        on_call_end = self.connection.server.on_call_end
+        self.started = 0.0 if on_call_end is None else time.perf_counter()
         call, method, raw = self.call, self.method, self.raw
         self.raw = b""
         try:
@@ -366,9 +366,9 @@ class UnaryServerCall(ServerCall):
 
     def tell(self, code: int | str) -> None:
         """Tell who counts how the call ended."""
-        heard = self.connection.server.heard
-        if heard is not None:
-            heard(self.method.name, code, self.later, time.perf_counter() - self.started)
+        on_call_end = self.connection.server.on_call_end
+        if on_call_end is not None:
+            on_call_end(self.method.name, code, self.later, time.perf_counter() - self.started)
 
     def gone(self) -> None:
         """Tell who holds the call that nobody waits."""

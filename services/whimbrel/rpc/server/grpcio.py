@@ -39,12 +39,12 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
 from whimbrel.rpc.api.status import REASON_KEY, grpc_status
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
@@ -59,7 +59,7 @@ from whimbrel.rpc.server.limits import (
     STOP_GRACE_S,
     UNREAD_BYTES_MAX,
     Guard,
-    Heard,
+    OnCallEnd,
     body_code,
     known_error,
 )
@@ -108,7 +108,7 @@ def make_call(path: str, context: Context) -> Call:
 class Hooks:
     """Who hears of calls, and who is asked before them."""
 
-    heard: Heard | None
+    on_call_end: OnCallEnd | None
     guard: Guard | None
 
     def ask(self, call: Call) -> None:
@@ -157,8 +157,8 @@ async def answered(
     `full` refuses the call: its peer leaves too much unread.
     """
     call = make_call(path, context)
-    heard = hooks.heard
-    started = 0.0 if heard is None else time.perf_counter()
+    on_call_end = hooks.on_call_end
+    started = 0.0 if on_call_end is None else time.perf_counter()
     response: Any = None
     ended, later = "CANCELLED", False
     try:
@@ -182,9 +182,9 @@ async def answered(
             call.trailers.append((REASON_KEY, known.reason))
             response = method.fail(call, known)
     finally:
-        if heard is not None:
+        if on_call_end is not None:
             code = body_code(response) if response and method.fail is not None else ended
-            heard(method.name, code, later, time.perf_counter() - started)
+            on_call_end(method.name, code, later, time.perf_counter() - started)
     if call.trailers:
         context.set_trailing_metadata(tuple(call.trailers))
     return response
@@ -476,7 +476,7 @@ async def serve_grpcio(
     *,
     host: str,
     port: int,
-    heard: Heard | None = None,
+    on_call_end: OnCallEnd | None = None,
     guard: Guard | None = None,
 ) -> GrpcioServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
@@ -487,7 +487,7 @@ async def serve_grpcio(
     streams = Streams()
     health = Health(service.name for service in services)
     server = grpc.aio.server(
-        handlers=(Methods(with_standard(services, health), streams, Hooks(heard, guard)),),
+        handlers=(Methods(with_standard(services, health), streams, Hooks(on_call_end, guard)),),
         options=OPTIONS,
     )
     bracketed = f"[{host}]" if ":" in host else host

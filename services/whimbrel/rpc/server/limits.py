@@ -15,7 +15,7 @@ __all__ = [
     "STOP_GRACE_S",
     "UNREAD_BYTES_MAX",
     "Guard",
-    "Heard",
+    "OnCallEnd",
     "OpenStreams",
     "RunningServer",
     "body_code",
@@ -45,9 +45,10 @@ STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
 
 log = logging.getLogger(__name__)
 
-# What hears of each answered call: the method's name, how it ended, whether the answer came later, and
-# after how many seconds. How it ended is the code of a `Status` in the body, or the name of a gRPC status.
-Heard = Callable[[str, int | str, bool, float], None]
+# Called at the end of each call with the method's name, how the call ended, whether the response was
+# deferred, and the seconds it took. How it ended is the code of a `Status` in the body, or the name of a gRPC
+# status.
+OnCallEnd = Callable[[str, int | str, bool, float], None]
 
 # What is asked before each call's handler, streams included: who may not make the call gets the error that it
 # raises (Forbidden, say), as if the handler had. It must not block.

@@ -13,6 +13,7 @@ from whimbrel.broker.consume.long_polls import POLLS_MAX
 from whimbrel.broker.consume.pull import Pulled
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     GroupNotFound,
     IllegalInvisibleTime,
@@ -23,7 +24,7 @@ from whimbrel.errors import (
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import RecordDraft, decode_record, encode_record, pack_host
 
 
