@@ -105,7 +105,7 @@ soak-front: setup ## 30 minutes of mixed load on the native transport, and write
 	WHIMBREL_SOAK_S=$${WHIMBREL_SOAK_S:-1800} WHIMBREL_SOAK_PAGE=docs/soak-front.md \
 		$(PY) -m pytest -q -s -m "" tests/integration/test_soak_front.py
 
-up: setup ## build and start the cluster of compose.yaml, and say what it took
+up: setup ## build and start the cluster of docker-compose.yml, and say what it took
 	@$(PY) deploy/stack.py up
 
 down: setup ## stop it; its stores stay (OPTIONS=-v removes them)
