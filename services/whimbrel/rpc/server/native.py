@@ -42,7 +42,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from whimbrel.errors import Refused, Throttled
@@ -63,10 +63,12 @@ from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
+    Method,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
     UnaryMethod,
+    methods_by_path,
 )
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import HELD_BYTES_MAX, STOP_GRACE_S, Guard, OnCallEnd
@@ -92,9 +94,6 @@ UNSENT_LIMIT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 log = logging.getLogger(__name__)
 
-Method = UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod
-
-
 KIND_FIELDS = frozenset((b":path", b"content-type", b"grpc-timeout"))
 
 
@@ -102,14 +101,18 @@ class Kind:
     """What the fields of a call say; found out once for all calls of a shape (`hpack.Shape`).
 
     Attributes:
-        method: None when it is unknown. seconds: until the deadline; None without one. known, varying: for
-        `Metadata`.
+        method: None when it is unknown. methods: the server's table that `method` was found in; another one
+        means that the services were replaced. seconds: until the deadline; None without one. known, varying:
+        for `Metadata`.
     """
 
-    __slots__ = ("grpc", "known", "method", "path", "seconds", "varying")
+    __slots__ = ("grpc", "known", "method", "methods", "path", "seconds", "varying")
 
-    def __init__(self, path: str, method: Method | None, seconds: float | None, *, grpc: bool) -> None:
-        self.path, self.method, self.seconds, self.grpc = path, method, seconds, grpc
+    def __init__(
+        self, path: str, methods: Mapping[str, Method], seconds: float | None, *, grpc: bool
+    ) -> None:
+        self.path, self.methods, self.seconds, self.grpc = path, methods, seconds, grpc
+        self.method = methods.get(path) if grpc else None
         self.known: dict[str, str | None] | None = None
         self.varying: frozenset[bytes] = frozenset()
 
@@ -232,7 +235,7 @@ class NativeConnection(asyncio.Protocol):
         """Begin a call."""
         stream, shape = event.stream, event.shape
         kind: Kind | None = None if shape is None else shape.memo
-        if kind is not None:
+        if kind is not None and kind.methods is self.server.methods:
             metadata = Metadata(event.fields, kind.known, kind.varying)
         else:
             metadata = Metadata(event.fields)
@@ -288,10 +291,10 @@ class NativeConnection(asyncio.Protocol):
         path = (metadata.raw(b":path") or b"").decode("latin-1")
         content = metadata.raw(b"content-type")
         if content is None or not content.startswith(b"application/grpc"):
-            return Kind(path, None, None, grpc=False)
+            return Kind(path, self.server.methods, None, grpc=False)
         timeout = metadata.raw(b"grpc-timeout")
         seconds = None if timeout is None else timeout_s(timeout)
-        return Kind(path, self.server.methods.get(path), seconds, grpc=True)
+        return Kind(path, self.server.methods, seconds, grpc=True)
 
     # Writing
 
@@ -383,12 +386,7 @@ class NativeServer:
         services = list(services)
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
-        self.methods: dict[str, Method] = {}
-        for service in with_standard(services, self.health):
-            for method in service.methods:
-                path = f"/{service.name}/{method.name}"
-                assert path not in self.methods, f"{path} is served twice"
-                self.methods[path] = method
+        self.methods = methods_by_path(with_standard(services, self.health))
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.streams = NativeStreams()
         self.arrivals: set[ProtocolDetector | Secured] = set()
@@ -406,6 +404,10 @@ class NativeServer:
     def address(self) -> str:
         """Return `host:port` as it was bound."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def replace(self, services: Sequence[Service]) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.methods = methods_by_path(with_standard(services, self.health))
 
     def connection(self, made_at: float) -> NativeConnection:
         """Return a connection for who came at that moment, and speaks HTTP/2."""
