@@ -19,7 +19,7 @@ from typing import Any
 
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.broker.produce.appender import Durability, Sender
+from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.record_traces import BrokerTraces
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -72,9 +72,11 @@ class SendPath:
         self.ticks = Ticks()
         self.store = MessageStore.open_master(root, StoreOptions(commitlog_file_size=1 << 28), clock=now)
         topics = TopicTable(root / "config", cluster="C", broker_name="b", auto_create=True, clock=now)
-        sender = Sender(self.store, self.store.page, Durability(), self.ticks, ring=lambda: None)
-        sender.refusal = ""
-        self.sends = SendService(topics, sender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=now)
+        appender = Appender(self.store, self.store.page, Durability(), self.ticks, ring=lambda: None)
+        appender.refusal = ""
+        self.sends = SendService(
+            topics, appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=now
+        )
         self.traces: BrokerTraces | None = None
         if ratio is not None:
             target = f"file:{root / 'spans.jsonl'}"

@@ -48,7 +48,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.metrics import Counted, expose
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.broker.produce.appender import Sender
+from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
@@ -268,18 +268,18 @@ class Broker:
 
     def make_services(self) -> list[Service]:
         options, master = self.options, self.master
-        self.sender = Sender(
+        self.appender = Appender(
             self.store,
             self.page,
             options.durability,
             self.loop,
             ring=lambda: self.bell.ring("replicator"),
         )
-        self.sender.refusal = self.leading.refusal
+        self.appender.refusal = self.leading.refusal
         if master and options.flush == "sync":
-            self.store.on_flushed = lambda _: self.from_thread(self.sender.settle)
+            self.store.on_flushed = lambda _: self.from_thread(self.appender.complete_waiting)
         self.sends = SendService(
-            self.topics, self.sender, cluster=options.cluster, store_host=self.store_host(options.port),
+            self.topics, self.appender, cluster=options.cluster, store_host=self.store_host(options.port),
             clock=now_ms,
         )  # fmt: skip
         if self.traces is not None and master:
@@ -306,7 +306,7 @@ class Broker:
         )
         if isinstance(self.confirmed, MasterConfirmed):
             self.confirmed.on_move = self.watches.confirmed
-            self.sender.on_tick = self.confirmed.note
+            self.appender.on_tick = self.confirmed.note
         self.lease_streams = LeaseStreams(
             options.name,
             self.consumer.ledger,
@@ -320,7 +320,7 @@ class Broker:
             )
         self.preserves = PreserveService(
             self.topics,
-            self.sender,
+            self.appender,
             self.store,
             master=master,
             accepts=options.accept_replays,
@@ -394,7 +394,7 @@ class Broker:
         self.leading.stop()
         stopping = asyncio.ensure_future(self.server.stop())
         await asyncio.sleep(0)
-        self.sender.close("the broker is stopping")
+        self.appender.close("the broker is stopping")
         self.receives.release()
         self.consumer.close()
         await stopping
@@ -403,7 +403,7 @@ class Broker:
         self.bell.drain()
         if self.master:
             self.look_at_refusals()
-            self.sender.settle()
+            self.appender.complete_waiting()
         else:
             self.follower.rung()
 
@@ -492,7 +492,7 @@ class Broker:
 
     def count(self, counted: Counted) -> None:
         """Have everything that is counted on the way counted."""
-        self.sender.on_appended = counted.appended
+        self.appender.on_appended = counted.appended
         self.receives.on_delivered = counted.took
         if self.store.writer is not None:
             self.store.writer.on_flush_timed = counted.flushes.observe
@@ -538,7 +538,7 @@ class Broker:
             host_name=socket.gethostname(),
             log_begin=self.store.min_offset,
             log_end=self.store.written,
-            writable=not self.sender.refusal and self.store.writable,
+            writable=not self.appender.refusal and self.store.writable,
         )
 
     async def ask_nameserver(self, question: Outbound[Any], metadata: Metadata) -> Any:
@@ -576,12 +576,12 @@ class Broker:
             self.receives.release()
             self.lease_streams.push()
         refusal = self.leading.refusal
-        if refusal == self.sender.refusal:
+        if refusal == self.appender.refusal:
             return
         if not refusal:
             self.consumer.clamp_to_log()
             logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
-        self.sender.refusal = refusal
+        self.appender.refusal = refusal
         self.preserves.forget()
         if self.registration is not None:
             self.registration.changed()
@@ -659,7 +659,7 @@ class Broker:
             ha_address=self.own_ha_address() if self.master else page.master_ha,
             slaves=slaves if self.master else (),
             connected=bool(page.connected) and alive and not self.master,
-            writable=not self.sender.refusal and self.store.writable,
+            writable=not self.appender.refusal and self.store.writable,
             advice=self.advice(alive=alive),
             replication=options.replication.upper(),
             flush=options.flush.upper(),
@@ -675,8 +675,8 @@ class Broker:
         return f"[{host}]:{page.ha_port}" if ":" in host else f"{host}:{page.ha_port}"
 
     def advice(self, *, alive: bool) -> str:
-        if self.master and self.sender.refusal:
-            return self.sender.refusal
+        if self.master and self.appender.refusal:
+            return self.appender.refusal
         if self.master and not self.store.writable:
             return f"the disk takes no more messages: {self.store.full_reason}"
         if not alive:

@@ -332,7 +332,7 @@ def storage(broker: "Broker", counted: Counted) -> list[Family]:
         gauge("rocketmq_topic_number", "", "Topics.", lambda: len(broker.topics.rows)),
         gauge("rocketmq_consumer_group_number", "", "Consumer groups.", lambda: len(broker.groups.rows)),
         gauge("rocketmq_broker_permission", "", "6 while the broker takes messages, else 4.",
-              lambda: READ_WRITE if not broker.sender.refusal and store.writable else READ_ONLY),
+              lambda: READ_WRITE if not broker.appender.refusal and store.writable else READ_ONLY),
         gauge("whimbrel_long_polls_held", "", "Receives and pulls that wait for messages.",
               lambda: broker.consumer.parked + broker.receives.held),
     ]  # fmt: skip
@@ -359,7 +359,7 @@ def storage(broker: "Broker", counted: Counted) -> list[Family]:
                 read=lambda: [((), counted.flushes)],
             ),
             gauge("whimbrel_sends_parked", "", "Sends that wait for the disk or for slaves.",
-                  lambda: broker.sender.parked),
+                  lambda: broker.appender.waiting_count),
         ]  # fmt: skip
     else:
         found.append(
@@ -427,7 +427,7 @@ def replication(broker: "Broker") -> list[Family]:
                 name="whimbrel_replication_in_sync_slaves",
                 kind="gauge",
                 help="Connected slaves that lack less than `slave_fallbehind_max_bytes`.",
-                read=lambda: [((), broker.sender.near_slaves())],
+                read=lambda: [((), broker.appender.in_sync_slaves())],
             )
         )
     return found

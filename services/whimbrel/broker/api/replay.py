@@ -11,7 +11,7 @@ the end of the log as it is.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from whimbrel.broker.produce.appender import Sender
+from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.replay import (
     DEAD_LETTERS,
     ReplayedMessage,
@@ -56,7 +56,7 @@ class PreserveService:
     def __init__(
         self,
         topics: TopicTable,
-        sender: Sender,
+        appender: RecordAppender,
         store: MessageStore,
         *,
         master: bool,
@@ -64,7 +64,7 @@ class PreserveService:
         store_host: Callable[[], bytes],
     ) -> None:
         """Take what is needed; `store_host` gives this broker's address as records hold it."""
-        self.topics, self.sender, self.store = topics, sender, store
+        self.topics, self.appender, self.store = topics, appender, store
         self.master, self.accepts = master, accepts
         self.store_host = store_host
         self.searches = Searches(store)
@@ -125,7 +125,7 @@ class PreserveService:
             )
         if not self.master:
             raise NotWritable("this is a slave: messages are put back at its master")
-        self.sender.check()
+        self.appender.check_writable()
         check_topic(name, system_allowed=True)
         if self.topics.is_system(name) or name.startswith(GROUP_TOPICS):
             raise IllegalTopic(f"{name} is the brokers' own: messages are put back into ordinary topics")
@@ -183,7 +183,7 @@ class PreserveService:
     ) -> None:
         if not run:
             return
-        appended: list[Appended] = self.sender.append([draft for _, draft in run])
+        appended: list[Appended] = self.appender.append([draft for _, draft in run])
         response.stored += len(appended)
         if response.first_offset < 0:
             response.first_offset = appended[0].queue_offset
@@ -196,7 +196,7 @@ class PreserveService:
 
     def when_safe(self, response: Any) -> Any:
         """Answer when the log is as safe as it is to be up to where it ends now."""
-        if not self.sender.waits:
+        if not self.appender.waits:
             return response
         deferred: Deferred[Any] = Deferred()
 
@@ -206,8 +206,8 @@ class PreserveService:
             else:
                 deferred.fail(error)
 
-        self.sender.park(self.store.written, answer)
-        self.sender.settle()  # nothing may have been appended, and then no end of a tick looks
+        self.appender.when_durable(self.store.written, answer)
+        self.appender.complete_waiting()  # nothing may have been appended, and then no end of a tick looks
         return deferred
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from whimbrel.broker.api.response_bytes import COMPRESSED, send_answer
-from whimbrel.broker.produce.appender import Sender
+from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
@@ -97,7 +97,7 @@ class SendService:
     def __init__(
         self,
         topics: TopicTable,
-        sender: Sender,
+        appender: RecordAppender,
         *,
         cluster: str,
         store_host: bytes,
@@ -105,7 +105,7 @@ class SendService:
     ) -> None:
         """Take what is needed; `store_host` is this broker's address as records hold it."""
         self.topics = topics
-        self.sender = sender
+        self.appender = appender
         self.cluster = f"CLUSTER\x01{cluster}\x02"
         self.store_host = store_host
         self.clock = clock
@@ -146,11 +146,11 @@ class SendService:
             for message in messages:
                 if message.system_properties.HasField("body_digest"):
                     check_digest(message)
-        appended = self.sender.append(drafts)
+        appended = self.appender.append(drafts)
         created = None
         if traces is not None and self.context_seen:
             created = traces.appended(drafts, appended, began_ns)
-        if not self.sender.waits:
+        if not self.appender.waits:
             if created and traces is not None:
                 traces.answered(created)
             return send_answer(drafts, appended)
@@ -164,7 +164,7 @@ class SendService:
             else:
                 deferred.complete(response_of(drafts, appended, status_of(error)))
 
-        self.sender.park(appended[-1].end, answer)
+        self.appender.when_durable(appended[-1].end, answer)
         return deferred
 
     def look_at(self, name: str, topic: TopicConfig | None) -> "Target | None":
@@ -187,7 +187,7 @@ class SendService:
     def accept(self, kinds: set[MessageType], name: str, topic: TopicConfig | None) -> "Target":
         """Return the topic when it takes messages of these kinds, creating it where a send may."""
         if topic is None:
-            self.sender.check()  # a broker that takes no writes creates no topics either
+            self.appender.check_writable()  # a broker that takes no writes creates no topics either
             topic = self.topics.create_by_send(name)
             if topic is None:
                 raise TopicNotFound(f"no topic {name}; create it, or switch auto_create_topics on")

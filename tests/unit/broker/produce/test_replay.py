@@ -13,7 +13,7 @@ import pytest
 from storekit import NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api.replay import PreserveService
 from whimbrel.broker.produce import replay as preserving
-from whimbrel.broker.produce.appender import Durability, Sender
+from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.replay import Source, already_in, replayed_from
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
@@ -80,8 +80,10 @@ class Page:
 class Rig:
     """A served store with the two calls."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, sender: Sender, service: Any, channel: Any):
-        self.store, self.topics, self.sender, self.service = store, topics, sender, service
+    def __init__(
+        self, store: MessageStore, topics: TopicTable, appender: Appender, service: Any, channel: Any
+    ):
+        self.store, self.topics, self.appender, self.service = store, topics, appender, service
         self.channel: grpc.aio.Channel = channel
 
     async def ask(self, call: Outbound[Any]) -> Any:
@@ -121,19 +123,21 @@ async def serving(
     topics = TopicTable(root / "config", cluster="c", broker_name="b", auto_create=False, clock=lambda: NOW)
     topics.put(TopicConfig(name="orders", read_queues=4, write_queues=4))
     loop = asyncio.get_running_loop()
-    sender = Sender(store, Page(), durability or Durability(), loop, ring=lambda: None)
-    sender.refusal = ""
-    service = PreserveService(topics, sender, store, master=master, accepts=accepts, store_host=lambda: HOST)
+    appender = Appender(store, Page(), durability or Durability(), loop, ring=lambda: None)
+    appender.refusal = ""
+    service = PreserveService(
+        topics, appender, store, master=master, accepts=accepts, store_host=lambda: HOST
+    )
     server = await serve(
         [Service("whimbrel.admin.v1.AdminService", service.methods())], host="127.0.0.1", port=0
     )
     channel = open_aio_channel(server.address)
     try:
-        yield Rig(store, topics, sender, service, channel)
+        yield Rig(store, topics, appender, service, channel)
     finally:
         await channel.close()
         await server.stop(grace=0)
-        sender.close("the test is over")
+        appender.close("the test is over")
         store.close()
 
 
@@ -281,7 +285,7 @@ async def test_slaves_and_masters_that_may_not_write_refuse(tmp_path: Path) -> N
         with pytest.raises(NotWritable, match="master"):
             await rig.append([message(0)])
     async with serving(tmp_path / "b") as rig:
-        rig.sender.refusal = "behind a slave"
+        rig.appender.refusal = "behind a slave"
         with pytest.raises(NotWritable, match="behind a slave"):
             await rig.append([message(0)])
 
