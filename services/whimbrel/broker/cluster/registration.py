@@ -21,6 +21,7 @@ import grpc.aio
 
 from whimbrel.broker.cluster.backoff import keep_trying
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.limits import LEASE_S_DEFAULT, RENEW_S_DEFAULT
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.model.route import Endpoint
 from whimbrel.rpc.api.calls import Metadata, Outbound, perform
@@ -29,8 +30,6 @@ from whimbrel.rpc.client.channel import open_aio_channel
 
 __all__ = ["BrokerFacts", "Member", "Registration"]
 
-RENEW_S_DEFAULT = 2.0  # until the first answer says
-LEASE_S_DEFAULT = 8.0
 ASK_TIMEOUT_S = 1.0  # clients give up after 3 s
 
 T = TypeVar("T")

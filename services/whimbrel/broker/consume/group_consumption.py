@@ -35,10 +35,9 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.cluster import GroupProgress
+from whimbrel.model.limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN
 
 __all__ = [
-    "INVISIBLE_MS_MAX",
-    "INVISIBLE_MS_MIN",
     "Delivered",
     "GroupConsumption",
     "PullRequest",
@@ -47,8 +46,6 @@ __all__ = [
 ]
 
 # RocketMQ's limits of a receive's invisible duration. A change of it may be shorter, down to "at once".
-INVISIBLE_MS_MIN = 10_000
-INVISIBLE_MS_MAX = 12 * 3600 * 1000
 # When a line whose state says "something is visible" yielded nothing, it is looked at again after this time.
 LOOK_AGAIN_MS = 100
 

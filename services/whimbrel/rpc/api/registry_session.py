@@ -7,11 +7,12 @@ from typing import Any
 import grpc.aio
 
 from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 
 __all__ = ["SESSION_PATH", "SessionUpdate", "open_session", "read_update", "session_request"]
 
-SESSION_PATH = "/whimbrel.registry.v1.RegistryService/Session"
+SESSION_PATH = f"/{REGISTRY_SERVICE}/Session"
 
 ROLES = {"master": registry.BROKER_ROLE_MASTER, "slave": registry.BROKER_ROLE_SLAVE}
 

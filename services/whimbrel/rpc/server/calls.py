@@ -19,7 +19,9 @@ from google.protobuf.message import DecodeError
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, NotSupported, RequestTimeout, Throttled, WhimbrelError
-from whimbrel.rpc.api.status import REASON_KEY, grpc_status
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.model.wire import REASON_TRAILER
+from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError, encode
 from whimbrel.rpc.http2.stream import Stream
@@ -44,7 +46,6 @@ from whimbrel.rpc.server.handlers import (
     UnaryMethod,
 )
 from whimbrel.rpc.server.limits import (
-    MESSAGE_BYTES_MAX,
     OUTBOX_BYTES_MAX,
     OUTBOX_MESSAGES_MAX,
     UNREAD_BYTES_MAX,
@@ -91,7 +92,7 @@ class ServerCall:
             if data[0] == 0 and len(data) == PREFIX.size + int.from_bytes(data[1:5], "big"):
                 self.received(data[PREFIX.size :])  # one message in one frame: nothing to put together
                 return
-            assembler = self.assembler = Assembler(MESSAGE_BYTES_MAX)
+            assembler = self.assembler = Assembler(RPC_MESSAGE_BYTES_MAX)
         try:
             for message in assembler.feed(data):
                 if self.over:
@@ -361,7 +362,7 @@ class UnaryServerCall(ServerCall):
             self.tell(known.grpc)
             self.end(known)
         else:
-            self.call.trailers.append((REASON_KEY, known.reason))
+            self.call.trailers.append((REASON_TRAILER, known.reason))
             self.respond(self.method.fail(self.call, known))
 
     def tell(self, code: int | str) -> None:

@@ -41,7 +41,9 @@ from google.protobuf.message import DecodeError
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
-from whimbrel.rpc.api.status import REASON_KEY, grpc_status
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.model.wire import REASON_TRAILER
+from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
@@ -54,7 +56,6 @@ from whimbrel.rpc.server.handlers import (
 )
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import (
-    MESSAGE_BYTES_MAX,
     OUTBOX_BYTES_MAX,
     OUTBOX_MESSAGES_MAX,
     STOP_GRACE_S,
@@ -69,8 +70,8 @@ from whimbrel.rpc.server.reflection import with_standard
 __all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", RPC_MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # else a second process on a taken port starts, and gets half of the calls
     # The C++ SDK pings every 60 s and the Java SDK every 300 s, without calls too.
     ("grpc.keepalive_permit_without_calls", 1),
@@ -180,7 +181,7 @@ async def answered(
         if method.fail is None:
             await abort(context, call, known)
         else:
-            call.trailers.append((REASON_KEY, known.reason))
+            call.trailers.append((REASON_TRAILER, known.reason))
             response = method.fail(call, known)
     finally:
         if on_call_end is not None:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.handlers import Call, Service
 
 __all__ = [
     "HELD_BYTES_MAX",
-    "MESSAGE_BYTES_MAX",
     "OUTBOX_BYTES_MAX",
     "OUTBOX_MESSAGES_MAX",
     "STOP_GRACE_S",
@@ -21,8 +21,6 @@ __all__ = [
     "body_code",
     "known_error",
 ]
-
-MESSAGE_BYTES_MAX = 130 * 1024 * 1024  # RocketMQ's: 32 bodies of 4 MiB and 2 MiB for the rest
 
 # Messages that may wait for one stream's peer. Telemetry commands are few; a journal stream batches. A peer
 # so far behind is hung, or does not read at all (the Python SDK's push consumer), and what it misses it must
@@ -39,7 +37,7 @@ UNREAD_BYTES_MAX = 32 * 1024 * 1024
 
 # What one connection may have sent of requests that are not whole, over all of its streams: two of the
 # largest ones at the same time, or sixty of 4 MiB. grpcio has no such bound.
-HELD_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
+HELD_BYTES_MAX = 2 * RPC_MESSAGE_BYTES_MAX
 
 STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
 
