@@ -25,8 +25,8 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 REQUESTS = 200  # different ones, sent over and over
 VARIANTS: dict[str, float | None] = {
@@ -70,7 +70,7 @@ class SendPath:
             return time.time_ns() // 1_000_000
 
         self.ticks = Ticks()
-        self.store = MessageStore.open_master(root, StoreOptions(commitlog_file_size=1 << 28), clock=now)
+        self.store = MasterStore.open(root, StoreOptions(commitlog_file_size=1 << 28), clock=now)
         topics = TopicTable(root / "config", cluster="C", broker_name="b", auto_create=True, clock=now)
         appender = Appender(self.store, self.store.page, Durability(), self.ticks, ring=lambda: None)
         appender.refusal = ""
@@ -81,8 +81,8 @@ class SendPath:
         if ratio is not None:
             target = f"file:{root / 'spans.jsonl'}"
             options = BrokerOptions(store=str(root), trace_to=target, trace_ratio=ratio)
-            self.traces = BrokerTraces(options, self.store)
-            self.sends.trace(self.traces.of_sends(lambda callback: callback()), ratio)
+            self.traces = BrokerTraces(options)
+            self.sends.trace(self.traces.of_sends(self.store, lambda callback: callback()), ratio)
 
     def run(self, requests: list[bytes], count: int) -> float:
         """Send so many requests; return microseconds of this thread's CPU for each."""

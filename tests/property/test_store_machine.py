@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from whimbrel.errors import IllegalOffset, MessageTooLarge
 from whimbrel.store.codec import RecordDraft, decode_record, format_properties, pack_host
+from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import Appended, MessageStore
 
 OPTIONS = StoreOptions(
     commitlog_file_size=64 * 1024,
@@ -60,7 +60,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.store = MessageStore.open_master(self.root, OPTIONS, clock=lambda: self.now)
+        self.store = MasterStore.open(self.root, OPTIONS, clock=lambda: self.now)
         self.store.on_arrival = lambda *arrival: self.arrivals.append(arrival)
 
     def make(self, topic: str, queue_id: int, size: int, key: str, sys_flag: int) -> RecordDraft:

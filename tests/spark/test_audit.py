@@ -18,7 +18,7 @@ from whimbrel.client.sync import Producer
 from whimbrel.spark.auditing.members import Member, bytes_between
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.audit import AuditOptions, audit
-from whimbrel.store.store import Appended
+from whimbrel.store.master_store import Appended
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

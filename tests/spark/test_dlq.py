@@ -12,8 +12,8 @@ from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.dlq import DlqOptions, dlq
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 __all__ = ["target"]
 
@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     now = [BORN]
     options = StoreOptions(commitlog_file_size=1 << 20, consumequeue_file_size=20_000, index_slots=500,
                            index_entries=5000, prefault_bytes=0)  # fmt: skip
-    opened = MessageStore.open_master(root, options, clock=lambda: now[0])
+    opened = MasterStore.open(root, options, clock=lambda: now[0])
 
     def add(number: int, group: str, times: int, **pairs: str) -> None:
         now[0] += 60_000

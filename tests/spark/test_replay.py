@@ -23,8 +23,8 @@ from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.archive import ArchiveOptions, archive
 from whimbrel.spark.jobs.replay import ReplayOptions, Source, replay
 from whimbrel.store.codec import RecordDraft, format_properties, pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -69,7 +69,7 @@ def old_store(root: Path) -> Path:
     """Make a store of a broker that is no more: three queues of a topic, and all that is passed over."""
     options = StoreOptions(commitlog_file_size=1 << 20, consumequeue_file_size=20_000, index_slots=500,
                            index_entries=5000, prefault_bytes=0)  # fmt: skip
-    store = MessageStore.open_master(root, options, clock=lambda: BORN + 50_000)
+    store = MasterStore.open(root, options, clock=lambda: BORN + 50_000)
     for number in range(90):
         store.append(draft(number, queue_id=number % 3))
     text = b"compressible " * 50

@@ -20,7 +20,8 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.store.codec import RecordDraft
-from whimbrel.store.store import Appended, MessageStore
+from whimbrel.store.master_store import Appended, MasterStore
+from whimbrel.store.slave_store import SlaveStore
 from whimbrel.store.traced import ContextScanner, context_of
 from whimbrel.telemetry import APPEND, BROKER_SERVICE, CREATE, DISPATCH, FLUSH, Attribute
 from whimbrel.tracing import Tracer, identity, new_context, open_tracer
@@ -34,20 +35,21 @@ UNFLUSHED_MAX = 4096  # records whose flush is waited for; further ones have no 
 class BrokerTraces:
     """The tracer of one broker, and what it is used for."""
 
-    def __init__(self, options: BrokerOptions, store: MessageStore) -> None:
+    def __init__(self, options: BrokerOptions) -> None:
         """Open what the options name."""
-        self.options, self.store = options, store
+        self.options = options
         own = {Attribute.ROLE: options.role, **identity(options.name, options.id)}
         self.tracer = open_tracer(options.trace_to, BROKER_SERVICE, own)
         self.close = self.tracer.close
 
-    def of_sends(self, from_thread: Callable[[Callable[[], None]], None]) -> "RecordTraces":
+    def of_sends(
+        self, store: MasterStore, from_thread: Callable[[Callable[[], None]], None]
+    ) -> "RecordTraces":
         """Return what traces sends; it hears of flushes beside whoever does already.
 
         Args:
             from_thread: has something called on the loop's thread.
         """
-        store = self.store
         traces = RecordTraces(self.tracer, name=self.options.name, flushed=lambda: store.flushed)
         other = store.on_flushed
 
@@ -60,9 +62,9 @@ class BrokerTraces:
         store.on_flushed = flushed
         return traces
 
-    def of_dispatch(self) -> "DispatchTraces":
+    def of_dispatch(self, store: SlaveStore) -> "DispatchTraces":
         """Return what a slave's log is followed through."""
-        return DispatchTraces(self.tracer, self.store, name=self.options.name, broker_id=self.options.id)
+        return DispatchTraces(self.tracer, store, name=self.options.name, broker_id=self.options.id)
 
 
 @dataclass(slots=True)
@@ -171,7 +173,7 @@ class RecordTraces:
 class DispatchTraces:
     """Stands before a slave's store and traces the records that get their queue entries."""
 
-    def __init__(self, tracer: Tracer, store: MessageStore, *, name: str, broker_id: int) -> None:
+    def __init__(self, tracer: Tracer, store: SlaveStore, *, name: str, broker_id: int) -> None:
         """Begin with what is dispatched from now on."""
         self.tracer = tracer
         self.store = store

@@ -1,7 +1,7 @@
 """The commitlog: one writer, any number of readers in other processes.
 
 `LogWriter` owns the files of `commitlog/`, `lock`, `abort`, the checkpoint's log time, the log mark, and the
-log section of the page of marks. On a master it lives inside the broker's `MessageStore` and takes records;
+log section of the page of marks. On a master it lives inside the broker's `MasterStore` and takes records;
 on a slave it lives in the replicator and takes the master's bytes as they come. Offsets are positions in the
 endless log; file number n holds [n * file_size, (n + 1) * file_size).
 
@@ -352,7 +352,13 @@ class LogWriter:
         return end
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the log, fewer at the end of a file."""
+        """Return bytes of the log, fewer at the end of a file.
+
+        Raises:
+            IllegalOffset: they are outside the log.
+        """
+        if not self.begin <= offset or offset + size > self.end:
+            raise IllegalOffset(f"{offset} is outside the log, which is {self.begin} to {self.end}")
         if offset >= self.base and self.segment is not None and self.end - offset < RESIDENT_BEHIND_BYTES:
             position = offset - self.base
             return self.segment.mapped[position : position + size]

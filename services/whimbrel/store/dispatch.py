@@ -1,6 +1,6 @@
 """Gives every record of the log its entry in its consume queue: on a slave, and everywhere after a recovery.
 
-(On a master `MessageStore.append` writes the entry itself, at once.) Records of prepared and rolled-back
+(On a master `MasterStore.append` writes the entry itself, at once.) Records of prepared and rolled-back
 transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place
 of the tags code.
 

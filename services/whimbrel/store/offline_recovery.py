@@ -13,11 +13,11 @@ from whimbrel.errors import StoreError
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.locking import is_locked
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.rebuild import cut_queues, dispatch_log
 from whimbrel.store.recovery_marks import LogMark, QueueMark
-from whimbrel.store.store import MessageStore
 from whimbrel.store.view import LogView, store_options
 
 __all__ = ["recover"]
@@ -81,7 +81,7 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     """
     options = store_options(root, index_slots=index_slots)
     if not dry_run:
-        store = MessageStore.open_master(root, options, clock=lambda: time.time_ns() // 1_000_000)
+        store = MasterStore.open(root, options, clock=lambda: time.time_ns() // 1_000_000)
         begin, end, queues = store.min_offset, store.written, store.queues
         found = ranges(queues)
         store.close()

@@ -187,7 +187,7 @@ def text_ends_in_zeros(record: bytes) -> bool:
     """Return whether the last record of a log was torn within topic or properties.
 
     No CRC covers them, but what did not reach the disk reads as zeros, and no such text ends in one
-    (`MessageStore.append` refuses it).
+    (`MasterStore.append` refuses it).
     """
     message = decode_record(record, check_crc=False)
     return (message.properties_raw or message.topic.encode()).endswith(b"\0")

@@ -19,8 +19,8 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 from whimbrel.telemetry import APPEND, DISPATCH, FLUSH, Attribute
 
 NOW = 1_800_000_000_000
@@ -53,7 +53,7 @@ class Rig:
 
     def __init__(self, root: Path, *, ratio: float | None, acks: int = 0) -> None:
         options = StoreOptions(commitlog_file_size=1 << 20, index_slots=100, index_entries=400)
-        self.store = MessageStore.open_master(root, options, clock=lambda: NOW)
+        self.store = MasterStore.open(root, options, clock=lambda: NOW)
         self.topics = TopicTable(
             root / "config", cluster="C", broker_name="broker-a", auto_create=False, clock=lambda: NOW
         )

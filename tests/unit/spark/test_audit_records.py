@@ -18,7 +18,7 @@ from whimbrel.spark.auditing.known import Known, KnownFile
 from whimbrel.spark.auditing.members import FileState, Look, Member, agreed_size, bytes_between, look
 from whimbrel.spark.auditing.ranges import Part, Span, chunks, parts_of, span_of
 from whimbrel.spark.jobs import JobError
-from whimbrel.store.store import Appended
+from whimbrel.store.master_store import Appended
 
 COUNT = 500
 

@@ -17,7 +17,7 @@ from whimbrel.spark.options import SourceOptions, parse
 from whimbrel.spark.planning import DataLoss, ending, pieces_between, starting
 from whimbrel.spark.push_down import EVERYTHING, Narrow
 from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "size", "msgId", "bodyCrc", "storeTimestamp")
 WHOLE = ("v493-basic", "v493-ipv6", "v493-crash", "v533-basic")
@@ -78,7 +78,7 @@ def test_every_queue_gives_what_its_entries_point_at(name: str) -> None:
 
 
 @contextlib.contextmanager
-def master(root: Path) -> Iterator[MessageStore]:
+def master(root: Path) -> Iterator[MasterStore]:
     """Give a store of ours, closed at the end."""
     store = open_master(root)
     try:
@@ -102,7 +102,7 @@ def test_ranges_and_queues_are_chosen(tmp_path: Path) -> None:
 def timed_store(root: Path) -> list[int]:
     """Make a store in which message n was stored n seconds after NOW; return the records' places."""
     times = iter(range(NOW, NOW + 1_000_000, 1000))
-    store = MessageStore.open_master(root, OPTIONS, clock=lambda: next(times))
+    store = MasterStore.open(root, OPTIONS, clock=lambda: next(times))
     drafts = [make_draft(number, topic="orders", queue_id=number % 2) for number in range(40)]
     places = [store.append(draft).physical_offset for draft in drafts]
     store.close()

@@ -15,7 +15,7 @@ from whimbrel.store.codec import FILLER_SIZE, UNIT
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.offline_recovery import recover
-from whimbrel.store.store import MessageStore
+from whimbrel.store.slave_store import SlaveStore
 
 PER_FILE = OPTIONS.consumequeue_file_size // UNIT.size
 
@@ -155,7 +155,7 @@ def test_slaves_queues_begin_where_its_log_does_at_once(tmp_path: Path) -> None:
     while log.end < master.written:
         log.append_raw(log.end, memoryview(master.read_log(log.end, master.written - log.end)))
     log.publish()
-    slave = MessageStore.open_slave(root, OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(root, OPTIONS)
     raw = BulkSource(slave)
     assert raw.queue_range("topic", 0, slave.written) == (0, 60, 60)
     slave.page.begin = 2 * FILE  # as the replicator does when it removes files
@@ -175,7 +175,7 @@ def test_slave_is_told_where_its_log_was_cut(tmp_path: Path) -> None:
     log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)
     log.append_raw(0, memoryview(master.read_log(0, ends[-1])))
     log.publish()
-    slave = MessageStore.open_slave(root, OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(root, OPTIONS)
     cuts: list[int] = []
     slave.on_cut = cuts.append
     log.close(clean=False)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from storekit import make_draft, open_master
+from storekit import NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import StoreError
+from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
+from whimbrel.store.slave_store import SlaveStore
 
 
 def test_topic_made_again_goes_on_where_it_ended(tmp_path: Path) -> None:
@@ -48,12 +50,16 @@ def test_slave_that_missed_the_deletion_hides_or_removes_what_is_old(tmp_path: P
     for number in range(5):
         store.append(make_draft(number))
         store.append(make_draft(number, topic="gone"))
-    store.raise_floors('{"gone":{"0":5},"topic":{"0":3}}')
-    assert store.queue_range("topic", 0) == (3, 5)
-    assert store.topics_on_disk() == {"topic": {0}}
-    store.raise_floors('{"topic":{"0":2}}')
-    assert store.queue_range("topic", 0) == (3, 5)
     store.close()
+    log = LogWriter.open(tmp_path, OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path, OPTIONS)
+    slave.raise_floors('{"gone":{"0":5},"topic":{"0":3}}')
+    assert slave.queue_range("topic", 0) == (3, 5)
+    assert slave.topics_on_disk() == {"topic": {0}}
+    slave.raise_floors('{"topic":{"0":2}}')
+    assert slave.queue_range("topic", 0) == (3, 5)
+    slave.close()
+    log.close()
     assert DeletedQueueOffsets(tmp_path).by_topic == {"gone": {0: 5}, "topic": {0: 3}}
 
 

@@ -87,6 +87,9 @@ class BulkService:
             ),
         )
 
+    def close(self, reason: str) -> None:
+        """End all streams."""
+
     @contextmanager
     def reader(self) -> Iterator[None]:
         """Count a stream in while it lasts."""

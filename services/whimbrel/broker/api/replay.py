@@ -39,7 +39,8 @@ from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.server.handlers import Call, UnaryMethod
 from whimbrel.store.codec import RecordDraft, record_size
-from whimbrel.store.store import Appended, MessageStore
+from whimbrel.store.master_store import Appended
+from whimbrel.store.store import MessageStore
 
 __all__ = ["PreserveService"]
 

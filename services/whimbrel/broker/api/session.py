@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.errors import ClientIdRequired
@@ -41,10 +40,15 @@ class SessionService:
     """Handles the session calls on the loop's thread; `sweep` is to be called every second."""
 
     def __init__(
-        self, clients: Clients, groups: GroupTable, consumer: GroupConsumption, *, clock: Callable[[], float]
+        self,
+        clients: Clients,
+        groups: GroupTable,
+        *,
+        release_client: Callable[[str, str | None], None],
+        clock: Callable[[], float],
     ) -> None:
         """Take the registry and the groups; `clock` is the monotonic one."""
-        self.clients, self.groups, self.consumer = clients, groups, consumer
+        self.clients, self.groups, self.release_client = clients, groups, release_client
         self.clock = clock
         self.streams: set[Stream] = set()
         groups.on_change.append(self.groups_changed)
@@ -67,7 +71,7 @@ class SessionService:
         """Forget a client that stops, and give back what it holds; an unknown one is fine too."""
         name = check_client_id(call)
         self.clients.left(name)
-        self.consumer.release_client(name, request.group.name or None)
+        self.release_client(name, request.group.name or None)
         return messaging.NotifyClientTerminationResponse(status=OK)
 
     def open_telemetry(self, call: Call, outbox: Outbox) -> "Stream":
@@ -122,7 +126,7 @@ class SessionService:
         for client in self.clients.expire(now):
             if client.group:
                 logger.info("client %s of group %s is gone", client.client_id, client.group)
-                self.consumer.release_client(client.client_id)
+                self.release_client(client.client_id, None)
         for stream in tuple(self.streams):
             stream.remind(now)
 

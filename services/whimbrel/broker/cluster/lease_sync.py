@@ -47,7 +47,7 @@ class LeaseExchange:
         self.refused: tuple[bytes, bool] | None = None
         self.waiting: deque[bytes] = deque()
         self.waiting_bytes = 0
-        self.told = False  # `ready` was called since the last push
+        self.signalled = False  # `ready` was called since the last push
         self.overflowed = False
         self.peer_complete = False
         ledger.listen(self)
@@ -64,7 +64,7 @@ class LeaseExchange:
             send: takes a message's entries and whether it ends the full state; returns False when there is
             no room.
         """
-        self.told = False
+        self.signalled = False
         while self.pending and not self.overflowed:
             message = self.refused or self.next_message()
             self.refused = None
@@ -94,8 +94,8 @@ class LeaseExchange:
             logger.warning("a lease stream's peer is %d bytes behind: it begins anew", self.waiting_bytes)
             self.overflowed = True
             self.waiting.clear()
-        if not self.told:
-            self.told = True
+        if not self.signalled:
+            self.signalled = True
             self.ready()
 
     def close(self) -> None:

@@ -101,6 +101,10 @@ class Clients:
         """Tell whether the client is known and has not been taken for gone."""
         return client_id in self.clients
 
+    def alive_in(self, group: str, client_id: str) -> bool:
+        """Tell whether the client is alive; a client is in one group only."""
+        return self.alive(client_id)
+
     def left(self, client_id: str) -> Client | None:
         """Forget a client that says it stops; return it."""
         return self.clients.pop(client_id, None)

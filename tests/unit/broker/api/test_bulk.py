@@ -45,13 +45,13 @@ from whimbrel.rpc.api.bulk_calls import (
 from whimbrel.rpc.api.calls import perform
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import decode_record
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 
 class Rig:
     """A served store; `confirmed` is set by the test, None for all that is written."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, channel: grpc.aio.Channel) -> None:
+    def __init__(self, store: MasterStore, topics: TopicTable, channel: grpc.aio.Channel) -> None:
         self.store, self.topics, self.channel = store, topics, channel
         self.confirmed: int | None = None
 

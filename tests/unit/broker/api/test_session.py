@@ -45,7 +45,7 @@ class Rig:
         self.session = SessionService(
             self.clients,
             self.groups,
-            self.consumer,  # type: ignore[arg-type]
+            release_client=self.consumer.release_client,
             clock=lambda: self.now,
         )
 

@@ -42,7 +42,7 @@ from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 SOURCE = SourceQueue("old-broker", "orders", 3)
 HOST = pack_host("127.0.0.1", 8091)
@@ -79,7 +79,7 @@ class Rig:
     """A served store with the two calls."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, appender: Appender, service: Any, channel: Any
+        self, store: MasterStore, topics: TopicTable, appender: Appender, service: Any, channel: Any
     ):
         self.store, self.topics, self.appender, self.service = store, topics, appender, service
         self.channel: grpc.aio.Channel = channel

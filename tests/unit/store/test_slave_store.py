@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from storekit import FILE, NOW, OPTIONS, make_draft, open_master
-from whimbrel.errors import IllegalOffset, NotRecovered, NotWritable, StoreError
+from whimbrel.errors import IllegalOffset, NotRecovered, StoreError
 from whimbrel.store.codec import decode_record
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.inspect import verify
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SharedPage
-from whimbrel.store.store import MessageStore
+from whimbrel.store.slave_store import SlaveStore
 
 
 @pytest.fixture
-def master(tmp_path: Path) -> Iterator[MessageStore]:
+def master(tmp_path: Path) -> Iterator[MasterStore]:
     store = open_master(tmp_path / "master")
     for number in range(300):
         store.append(make_draft(number, queue_id=number % 3, size=1000))
@@ -37,12 +38,12 @@ def copy(reader: LogReader, log: LogWriter, end: int, step: int) -> None:
     log.publish()
 
 
-def follow(slave: MessageStore) -> None:
+def follow(slave: SlaveStore) -> None:
     while slave.dispatch_ready(50_000):
         pass
 
 
-def same(slave: MessageStore, master: MessageStore) -> bool:
+def same(slave: SlaveStore, master: MasterStore) -> bool:
     return all(
         slave.queue_units("topic", queue_id, 0, 1000) == master.queue_units("topic", queue_id, 0, 1000)
         for queue_id in range(3)
@@ -51,11 +52,11 @@ def same(slave: MessageStore, master: MessageStore) -> bool:
 
 @pytest.mark.parametrize("step", [77, 4096, 1 << 20])
 def test_a_slave_ends_with_the_masters_bytes_queues_and_index(
-    tmp_path: Path, master: MessageStore, step: int
+    tmp_path: Path, master: MasterStore, step: int
 ) -> None:
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     arrivals: list[int] = []
     slave.on_arrival = lambda topic, queue_id, offset, tags: arrivals.append(offset)
     for part in range(1, 11):
@@ -68,8 +69,7 @@ def test_a_slave_ends_with_the_masters_bytes_queues_and_index(
         found = slave.find_by_key("topic", f"key-{number}")
         assert found == master.find_by_key("topic", f"key-{number}")
         assert decode_record(slave.read(found[0], slave_size(slave, found[0]))).physical_offset == found[0]
-    with pytest.raises(NotWritable):
-        slave.append(make_draft())
+    assert not slave.writable and not hasattr(slave, "append")
     slave.close()
     log.close()
     reader.close()
@@ -77,7 +77,7 @@ def test_a_slave_ends_with_the_masters_bytes_queues_and_index(
     assert log_bytes(tmp_path / "slave", master.written) == log_bytes(tmp_path / "master", master.written)
 
 
-def slave_size(store: MessageStore, offset: int) -> int:
+def slave_size(store: SlaveStore, offset: int) -> int:
     return int.from_bytes(store.read_log(offset, 4), "big")
 
 
@@ -85,10 +85,10 @@ def log_bytes(root: Path, end: int) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))[:end]
 
 
-def test_a_record_that_has_come_in_half_waits_for_the_rest(tmp_path: Path, master: MessageStore) -> None:
+def test_a_record_that_has_come_in_half_waits_for_the_rest(tmp_path: Path, master: MasterStore) -> None:
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     first = master.queue_units("topic", 0, 0, 1)[0]
     copy(reader, log, first[1] - 1, 100)
     follow(slave)
@@ -100,11 +100,11 @@ def test_a_record_that_has_come_in_half_waits_for_the_rest(tmp_path: Path, maste
     log.close()
 
 
-def test_queues_are_cut_when_the_log_comes_back_shorter(tmp_path: Path, master: MessageStore) -> None:
+def test_queues_are_cut_when_the_log_comes_back_shorter(tmp_path: Path, master: MasterStore) -> None:
     """The replicator dies with half a record at the end, recovers, and goes on."""
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     units = master.queue_units("topic", 0, 0, 1000)
     end = units[50][0] + units[50][1]
     copy(reader, log, end + 500, 1 << 20)
@@ -129,12 +129,12 @@ def test_queues_are_cut_when_the_log_comes_back_shorter(tmp_path: Path, master: 
 
 
 def test_a_slave_that_slept_through_a_cut_notices_at_its_next_start(
-    tmp_path: Path, master: MessageStore
+    tmp_path: Path, master: MasterStore
 ) -> None:
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
     copy(reader, log, master.written, 1 << 20)
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     slave.close()
     log.close(clean=False)
     unit = master.queue_units("topic", 0, 40, 1)[0]
@@ -144,14 +144,14 @@ def test_a_slave_that_slept_through_a_cut_notices_at_its_next_start(
         file.write(b"\xff")
     log = open_log(tmp_path / "slave")
     copy(reader, log, unit[0] + 10, 1 << 20)  # the log has grown again before the broker looks
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     assert slave.queue_range("topic", 0) == (0, 40)
     assert slave.find_by_key("topic", "key-120") == []
     slave.close()
     log.close()
 
 
-def test_a_slave_that_begins_in_the_middle_has_fillers_before(tmp_path: Path, master: MessageStore) -> None:
+def test_a_slave_that_begins_in_the_middle_has_fillers_before(tmp_path: Path, master: MasterStore) -> None:
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
     begin = 2 * FILE
@@ -159,13 +159,13 @@ def test_a_slave_that_begins_in_the_middle_has_fillers_before(tmp_path: Path, ma
         log.append_raw(begin + 100, b"x")
     log.append_raw(begin, reader.view(begin, 1000))
     copy(reader, log, master.written, 1 << 20)
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     low, high = slave.queue_range("topic", 1)
     assert high == 100 and 0 < low < 100
     assert slave.queue_units("topic", 1, low, 1)[0][0] >= begin
     assert slave.queue_units("topic", 1, low, 100) == master.queue_units("topic", 1, low, 100)
     slave.close()
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     assert slave.queue_range("topic", 1) == (low, high)
     slave.close()
     log.close()
@@ -186,7 +186,7 @@ def test_raw_bytes_go_only_where_the_log_ends_and_never_across_a_file(tmp_path: 
 def test_a_slave_waits_until_the_log_is_recovered(tmp_path: Path) -> None:
     (tmp_path / "slave").mkdir()
     with pytest.raises(NotRecovered):
-        MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+        SlaveStore.open(tmp_path / "slave", OPTIONS)
     with pytest.raises(NotRecovered):
         LogReader.open(tmp_path / "slave")
     page = SharedPage.open(tmp_path / "slave")
@@ -225,11 +225,11 @@ def test_a_reader_sees_what_is_published_and_no_more(tmp_path: Path) -> None:
 
 
 def test_the_slaves_log_mark_follows_what_its_broker_has_dispatched(
-    tmp_path: Path, master: MessageStore
+    tmp_path: Path, master: MasterStore
 ) -> None:
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
-    slave = MessageStore.open_slave(tmp_path / "slave", OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
     copy(reader, log, master.written - 5000, 1 << 20)
     follow(slave)
     copy(reader, log, master.written, 1 << 20)
