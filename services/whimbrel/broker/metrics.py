@@ -1,8 +1,8 @@
-"""What a broker shows of itself, under RocketMQ 5.3.3's names where it has one.
+"""The metrics of a broker, under RocketMQ 5.3.3's names where it has one.
 
 Two parts. `Counted` holds what is added up on the way: sends by topic, deliveries by topic and group,
-calls. The rest is looked up when somebody asks, in the serving thread: marks, tables, lease states. A lease
-state may change while it is looked at, so a lag may be off by what is acknowledged in that moment.
+calls. The rest is read at each scrape, in the thread that serves it: marks, tables, lease states. A lease state
+may change while it is read, so a lag may be off by what is acknowledged in that moment.
 """
 
 import os
@@ -177,7 +177,7 @@ def is_system(topic: str, group: str) -> str:
 
 
 def connections(clients: Clients) -> list[Family]:
-    """Return who is connected; a client counts until it says goodbye or is silent for too long."""
+    """Return the connected clients; one counts until it terminates or is silent for too long."""
     producing = ("language", "version", "protocol_type")
 
     def producers() -> Iterator[Point]:
@@ -307,7 +307,7 @@ def lag_of(state: QueueLeases, end: int) -> int:
     """Return how many messages below `end` are not done; may run while the state changes."""
     try:
         return max(state.unfinished(end), 0)
-    except ValueError:  # looked at between two halves of a change: what lies beyond the committed offset
+    except ValueError:  # read between two halves of a change: count what lies beyond the committed offset
         return max(end - state.committed, 0)
 
 
@@ -391,7 +391,7 @@ def free_bytes(path: Path) -> int:
 
 
 def replication(role: "Role") -> list[Family]:
-    """Return what the shared page says about the replicator."""
+    """Return the state of the replicator as the shared page has it."""
     page = role.page
     return [
         Family(

@@ -66,7 +66,7 @@ class Leadership:
         self.on_change = on_change
         self.started_at = self.settled_at = 0.0
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
-        self.displacing: dict[str, str] = {}  # by nameserver: who holds our place instead of us
+        self.displacing: dict[str, str] = {}  # by nameserver: the broker that holds our name and id
         self.stopped = False
 
     def begin(self, now: float) -> None:
@@ -112,7 +112,7 @@ class Leadership:
             self.consider(now, was_behind)
 
     def displaced(self, nameserver: str, address: str) -> None:
-        """Learn who holds our place at a nameserver, "" for nobody: two masters would write two logs."""
+        """Note which broker holds our name and id at a nameserver, "" for none: two would write two logs."""
         before = self.admission.displaced
         self.displacing[nameserver] = address
         self.admission.displaced = next(filter(None, self.displacing.values()), "")

@@ -4,7 +4,7 @@
     live          every change is sent as it is made
     overflowed    the peer took too little for too long: close the stream; the next begins anew
 
-What changes while the full state is being sent waits until that is through, so that the peer never hears of
+What changes while the full state is being sent waits until that is through, so that the peer never gets
 a later offset of a queue before the earlier ones: a peer that serves consumers meanwhile would take them
 for unread. Entries merge in any order and any number of times (`leases.py`), so nothing is numbered or
 acknowledged here, and a stream that breaks leaves nothing to repair.
@@ -99,7 +99,7 @@ class LeaseExchange:
             self.ready()
 
     def close(self) -> None:
-        """Stop hearing of changes."""
+        """Take no more changes."""
         self.ledger.ignore(self)
         self.state, self.refused = None, None
         self.waiting.clear()

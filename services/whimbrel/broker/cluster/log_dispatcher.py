@@ -21,7 +21,7 @@ class Log(Protocol):
     """What is used of the message store."""
 
     def dispatch_ready(self, budget_bytes: int) -> bool:
-        """Dispatch a part of what has arrived; tell whether more is there."""
+        """Dispatch a part of what has arrived; return whether more is there."""
 
 
 class Marks(Protocol):

@@ -50,7 +50,7 @@ SILENCE_MAX_S = 3 * ROUND_S  # a master that sends nothing for longer is taken f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaveHello:
-    """What a slave says of itself when it connects; `log_end` is taken at that moment."""
+    """What a slave reports of itself when it connects; `log_end` is taken at that moment."""
 
     name: str
     broker_id: int
@@ -247,7 +247,7 @@ class LeaseStream:
         self.timer: asyncio.TimerHandle | None = None
 
     def received(self, message: Any) -> None:
-        """Take entries; the first message says whose they are."""
+        """Take entries; the first message names the slave."""
         streams = self.streams
         if self.exchange is None:
             if message.broker_name != streams.name:

@@ -5,8 +5,8 @@
 
 A nameserver knows the group when it has run for one renewal period (`settled` in its answer), or when the
 slaves that were configured are registered. A slave whose log ends beyond ours means that we came back with a
-shorter log: writing now would give the same offsets to other messages. So the master serves reads only, says
-why, and compares again at every renewal.
+shorter log: writing now would give the same offsets to other messages. So the master serves reads only, gives
+the reason, and compares again at every renewal.
 
 How far a slave's log goes is known from three sources: its last renewal at the nameservers, what its broker
 reported when it connected to us, and what its replicator reported to ours (`slave_refused`), which needs no

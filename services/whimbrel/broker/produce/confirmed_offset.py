@@ -5,15 +5,15 @@
                  asynchronous replication   the written end
                  synchronous                unchanged; but the written end where no slave was ever configured
                                             or connected
-    slave    what its master told last, at most its own end
+    slave    what its master sent last, at most its own end
 
-It never goes back, unless the log does: recovery cut it. It is one number with one meaning, whoever shows it:
-the page's cell (read by those who read a live store's files), DescribeReplication, the bulk service, and what
-slaves are told. It says nothing about an answer to a send, which waits for what `sending.py` says.
+It never goes back, unless recovery cuts the log. It has one meaning wherever it appears: in the shared page
+(for readers of a live store's files), in DescribeReplication, in the bulk service, and in what slaves are
+sent. The response to a send does not depend on it; that waits as `appender.py` says.
 
-Whoever asks the broker gets it as of that moment. The page's cell is `POLL_S` old at most while messages come
-in, and `BEAT_S` of the broker else. A slave is told by the metadata watch when it has moved, `POLL_S` apart
-at least: what it serves as confirmed is about 0.1 s old, and stays as it is while the master is gone.
+A call to the broker returns it as of that moment. The page's cell is at most `POLL_S` old while messages come
+in, else the interval of the broker's beat. A slave gets it through the metadata watch when it has moved,
+`POLL_S` apart at least; it stays as it is while the master is gone.
 
 It survives a restart: in the page, and after a reboot in `STORE/whimbrel/confirmed` (the offset, and whether
 a slave was ever connected; written every few seconds, so it may be lower than it was, which harms nobody).

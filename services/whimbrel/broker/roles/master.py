@@ -1,4 +1,4 @@
-"""A broker that leads its group: it writes the log, and says what counts.
+"""A broker that leads its group: it writes the log, and its tables and lease state count.
 
 A master that has just started takes no writes and keeps receives waiting until it leads
 (`cluster/leadership.py`). Then what the lease state says about messages that the log lost is cut, and both
@@ -163,7 +163,7 @@ class MasterRole(Role):
         self.context.bell.ring("replicator")
 
     def flushed(self, _: int) -> None:
-        """Have waiting sends looked at; called from the flush thread."""
+        """Complete waiting sends; called from the flush thread."""
         self.context.call_from_thread(self.appender.complete_waiting)
 
     def beat(self) -> None:

@@ -3,7 +3,7 @@
     start    open        store -> confirmed offset -> tables -> group consumption -> traces
              serve       services over these; the server is the broker's and stays when the role goes
              begin       what works by itself: following, registration, timers, metrics
-    stop     leave       the reverse of begin: nameservers are told, nothing new is started
+    stop     leave       the reverse of begin: nameservers drop this broker, nothing new starts
              answer      sends, receives and streams that wait are answered
              close       the reverse of open: the log, or the right to follow it, is given back
 
@@ -104,7 +104,7 @@ class Role(ABC):
             raise
 
     async def stop(self, reason: str, *, unconfirmed: Unconfirmed | None = None) -> None:
-        """Give the store back; calls that wait are answered, `reason` says why.
+        """Give the store back, after answering the calls that wait.
 
         Args:
             reason: for people, as the end of a sentence.
@@ -377,7 +377,7 @@ class Role(ABC):
             self.registration.changed()
 
     def facts(self) -> BrokerFacts:
-        """Return what nameservers are told; called before each renewal."""
+        """Return what nameservers are to know; called before each renewal."""
         options, topics = self.options, self.context.topics
         return BrokerFacts(
             cluster=options.cluster,

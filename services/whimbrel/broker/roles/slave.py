@@ -125,7 +125,7 @@ class SlaveRole(Role):
         return self.master_address.grpc
 
     def hello(self) -> SlaveHello:
-        """Return what this slave tells of itself when it connects."""
+        """Return what this slave reports of itself when it connects."""
         return SlaveHello(name=self.options.name, broker_id=self.options.id, log_end=self.store.written)
 
     def watch_master(self, address: str) -> AsyncIterator[Metadata]:
