@@ -1,7 +1,7 @@
 """The metrics of a broker, under RocketMQ 5.3.3's names where it has one.
 
 Two parts. `Counted` holds what is added up on the way: sends by topic, deliveries by topic and group,
-calls. The rest is read at each scrape, in the thread that serves it: marks, tables, lease states. A lease state
+calls. The rest is read at each scrape, in the serving thread: marks, tables, lease states. A lease state
 may change while it is read, so a lag may be off by what is acknowledged in that moment.
 """
 
