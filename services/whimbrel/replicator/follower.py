@@ -130,7 +130,7 @@ class Follower:
             while not self.loop.stopping:
                 now = self.clock()
                 self.step(now)
-                self.loop.turn(self.patience(now), self.nothing_new)
+                self.loop.turn(self.wait_timeout(now), self.nothing_new)
         finally:
             self.disconnect("the replicator stops", logging.INFO)
             if self.traces is not None:
@@ -146,20 +146,20 @@ class Follower:
             self.retention_at = now
             log.run_retention(time.time_ns() // 1_000_000)
         try:
-            if self.sock is not None and self.moved():
+            if self.sock is not None and self.master_changed():
                 raise ConnectionClosed("the master has another address now")
             if self.core is not None:
                 if self.pending is not None and now >= self.retry_at:
                     self.take(now)
                 if self.known_end >= 0 and now >= self.silent_at:
-                    self.tell_real_end()
-                self.say(now)
+                    self.report_real_end()
+                self.send_reports(now)
                 if self.pending is None:
                     self.core.check_silence(now)
             elif self.sock is not None:
                 if now > self.connect_until:
                     raise ConnectionClosed(f"no connection within {CONNECT_S:.0f} s")
-            elif now >= self.retry_at or self.moved():
+            elif now >= self.retry_at or self.master_changed():
                 self.connect(now)
         except PeerError as error:
             self.fail(error, now)
@@ -167,10 +167,10 @@ class Follower:
     def nothing_new(self) -> bool:
         """Whether the broker has nothing new to tell, and the disk neither."""
         if self.sock is None:
-            return not self.moved()
+            return not self.master_changed()
         return self.core is None or self.reportable() < 0
 
-    def patience(self, now: float) -> float:
+    def wait_timeout(self, now: float) -> float:
         """Return how long nothing needs to be done by itself."""
         if self.core is not None:
             deadline = self.retry_at if self.pending is not None else self.core.deadline
@@ -182,7 +182,7 @@ class Follower:
             deadline = self.retry_at
         return min(max(deadline - now, 0.001), WAKE_POLL_S)
 
-    def moved(self) -> bool:
+    def master_changed(self) -> bool:
         """Whether the broker names another master than the one we know."""
         return not self.options.master_ha and self.page.master_ha not in ("", self.address)
 
@@ -238,7 +238,7 @@ class Follower:
             logger.info("connected to master %s, asking for the log from %d on", self.peer, end)
             self.page.connected = 1
             self.out = self.core.report(start, now)
-            self.say(now)
+            self.send_reports(now)
         except PeerError as error:
             self.fail(error, now)
 
@@ -248,7 +248,7 @@ class Follower:
         try:
             if mask & selectors.EVENT_READ and self.pending is None:
                 self.receive(now)
-            self.say(now)
+            self.send_reports(now)
         except PeerError as error:
             self.fail(error, now)
 
@@ -389,7 +389,7 @@ class Follower:
             self.trouble("")
         return Append(event.offset + count, event.data[count:])
 
-    def tell_real_end(self) -> None:
+    def report_real_end(self) -> None:
         """Tell a master that has no more where our log ends: it looks whether its own is shorter."""
         assert self.core is not None
         logger.info(
@@ -455,7 +455,7 @@ class Follower:
             return flushed if flushed > core.reported else -1
         return self.grown if self.grown > core.reported else -1
 
-    def say(self, now: float) -> None:
+    def send_reports(self, now: float) -> None:
         """Send what there is to report, and wait for the socket if it does not take it."""
         core, sock = self.core, self.sock
         if core is None or sock is None:

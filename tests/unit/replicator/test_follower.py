@@ -46,7 +46,7 @@ class Stage:
             if done():
                 return
             self.follower.step(self.now)
-            self.loop.turn(self.follower.patience(self.now), self.follower.nothing_new)
+            self.loop.turn(self.follower.wait_timeout(self.now), self.follower.nothing_new)
             self.now += 0.01
         raise AssertionError("it never happened")
 
