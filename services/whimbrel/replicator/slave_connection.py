@@ -63,8 +63,8 @@ class SlaveConnection:
 
     @property
     def deadline(self) -> float:
-        """When to look again at the latest; a full socket takes no heartbeat."""
-        return self.core.heard_at + self.core.silence_s if self.blocked else self.core.deadline
+        """When the timers must be asked again at the latest; a full socket takes no heartbeat."""
+        return self.core.silence_deadline if self.blocked else self.core.deadline
 
     def receive(self, *, begin: int, end: int, now: float) -> bool:
         """Take what the slave has sent; return whether its acknowledged offset moved.
