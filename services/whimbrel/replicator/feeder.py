@@ -19,7 +19,7 @@ from whimbrel.errors import IllegalOffset, PeerError, StoreError
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.replicator.slave_connection import Sending, SlaveConnection
+from whimbrel.replicator.slave_connection import SendResult, SlaveConnection
 from whimbrel.replicator.sockets import advertised_host, listen, named, tune
 from whimbrel.store.commitlog import LogReader
 from whimbrel.store.shared_page import SLAVES_MAX
@@ -37,14 +37,14 @@ TROUBLE_S = 30.0  # a refused slave comes back every few seconds: when it no lon
 REPEAT_S = 60.0  # the same refusal is logged once in so long
 
 
-class Times(Protocol):
-    """Who wants to know how long acknowledgements take."""
+class AckTimer(Protocol):
+    """Measures how long acknowledgements take."""
 
     def written(self, end: int, now: float) -> None:
-        """Hear where the log ends."""
+        """Note where the log ends."""
 
     def acknowledged(self, offset: int, now: float) -> None:
-        """Hear what a slave has acknowledged."""
+        """Note what a slave has acknowledged."""
 
 
 class Feeder:
@@ -60,12 +60,12 @@ class Feeder:
         self.root = Path(options.store)
         self.listener = listen(options.host, options.port)
         self.port: int = self.listener.getsockname()[1]
-        self.links: dict[int, SlaveConnection] = {}  # by slot
+        self.connections: dict[int, SlaveConnection] = {}  # by slot
         self.log: LogReader | None = None
         self.epoch = self.begin = self.end = 0
         self.acks_moved = False
         self.sent_bytes = 0  # to all slaves, since the start
-        self.times: Times | None = None  # set where metrics are on
+        self.ack_timer: AckTimer | None = None  # set where metrics are on
         self.trouble_at = self.logged_at = float("-inf")
         self.logged = ""
         self.traces: FeederTraces | None = None
@@ -86,32 +86,32 @@ class Feeder:
                 self.change_epoch()
             self.begin, self.end = self.page.begin, self.page.written
             now = time.monotonic()
-            if self.times is not None:
-                self.times.written(self.end, now)
+            if self.ack_timer is not None:
+                self.ack_timer.written(self.end, now)
             busy = self.send_all(now)
             if self.acks_moved:
                 self.acks_moved = False
                 self.loop.ring_broker()
             if self.traces is not None:
                 self.traces.end_turn(self.end)
-            self.loop.turn(0 if busy else self.patience(now), self.nothing_new)
+            self.loop.turn(0 if busy else self.wait_timeout(now), self.nothing_new)
         self.close()
 
     def nothing_new(self) -> bool:
         """Whether the marks are as they were."""
         return self.page.written == self.end and self.page.epoch == self.epoch and not self.acks_moved
 
-    def patience(self, now: float) -> float:
+    def wait_timeout(self, now: float) -> float:
         """Return how long nothing needs to be done by itself."""
-        deadlines = [link.deadline for link in self.links.values()]
+        deadlines = [connection.deadline for connection in self.connections.values()]
         return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
 
     def change_epoch(self) -> None:
         """Take up a log that was recovered, or drop one that is being recovered."""
         epoch = self.page.epoch
         if self.epoch:
-            logger.info("the log is being recovered again: closing %d connections", len(self.links))
-        for slot in list(self.links):
+            logger.info("the log is being recovered again: closing %d connections", len(self.connections))
+        for slot in list(self.connections):
             self.drop(slot, "the log was recovered again")
         if self.log is not None:
             self.log.close()
@@ -134,12 +134,12 @@ class Feeder:
             except OSError as error:  # out of descriptors, or the peer was faster to leave than we to accept
                 logger.warning("a connection could not be accepted: %s", error)
                 return
-            self.welcome(sock, named(address))
+            self.add_slave(sock, named(address))
 
-    def welcome(self, sock: socket.socket, peer: str) -> None:
+    def add_slave(self, sock: socket.socket, peer: str) -> None:
         """Give a new connection a slot."""
         assert self.log is not None
-        slot = next((slot for slot in range(SLAVES_MAX) if slot not in self.links), None)
+        slot = next((slot for slot in range(SLAVES_MAX) if slot not in self.connections), None)
         if slot is None:
             logger.warning("slave %s refused: %d are connected already", peer, SLAVES_MAX)
             sock.close()
@@ -158,41 +158,41 @@ class Feeder:
             heartbeat_s=self.options.heartbeat_ms / 1000,
             silence_s=self.options.housekeeping_ms / 1000,
         )
-        link = self.links[slot] = SlaveConnection(sock, peer, slot, core)
+        connection = self.connections[slot] = SlaveConnection(sock, peer, slot, core)
         self.page.set_slave(slot, peer, time.time_ns() // 1_000_000)
-        self.loop.watch(sock, selectors.EVENT_READ, lambda mask: self.ready(link, mask))
+        self.loop.watch(sock, selectors.EVENT_READ, lambda mask: self.ready(connection, mask))
         if self.traces is not None:
-            self.traces.connected(link)
+            self.traces.connected(connection)
         logger.info("slave %s connected, slot %d", peer, slot)
 
-    def ready(self, link: SlaveConnection, mask: int) -> None:
+    def ready(self, connection: SlaveConnection, mask: int) -> None:
         """A slave has reported, left, or takes more."""
         if mask & selectors.EVENT_WRITE:
-            self.set_blocked(link, blocked=False)
+            self.set_blocked(connection, blocked=False)
         if not mask & selectors.EVENT_READ:
             return
-        first = link.core.acknowledged < 0
+        first = connection.core.acknowledged < 0
         # A report may be about what was written after this turn began: the marks are read anew.
         begin, end = self.page.begin, self.page.written
         try:
-            if not link.receive(begin=begin, end=end, now=time.monotonic()):
+            if not connection.receive(begin=begin, end=end, now=time.monotonic()):
                 return
         except OutOfRange as error:
-            self.refuse(link, error)
+            self.refuse(connection, error)
         except PeerError as error:
-            self.drop(link.slot, str(error))
+            self.drop(connection.slot, str(error))
         else:
-            self.page.set_ack(link.slot, link.core.acknowledged)
+            self.page.set_ack(connection.slot, connection.core.acknowledged)
             self.acks_moved = True
             if self.traces is not None:
-                self.traces.acknowledged(link, link.core.acknowledged)
-            if self.times is not None:
-                self.times.acknowledged(link.core.acknowledged, time.monotonic())
+                self.traces.acknowledged(connection, connection.core.acknowledged)
+            if self.ack_timer is not None:
+                self.ack_timer.acknowledged(connection.core.acknowledged, time.monotonic())
             if first:
-                core = link.core
+                core = connection.core
                 logger.info(
                     "slave %s has the log up to %d, is fed from %d; ours is [%d, %d)",
-                    link.peer,
+                    connection.peer,
                     core.acknowledged,
                     core.next_offset,
                     begin,
@@ -204,44 +204,44 @@ class Feeder:
         busy = False
         if self.log is None:
             return busy
-        for link in list(self.links.values()):
+        for connection in list(self.connections.values()):
             try:
-                link.core.check_silence(now)
-                if link.blocked:
+                connection.core.check_silence(now)
+                if connection.blocked:
                     continue
-                before = link.sent_bytes
-                result = link.send(self.log, begin=self.begin, end=self.end, now=now)
+                before = connection.sent_bytes
+                result = connection.send(self.log, begin=self.begin, end=self.end, now=now)
             except OutOfRange as error:
-                self.refuse(link, error)
+                self.refuse(connection, error)
                 continue
             except (PeerError, IllegalOffset) as error:
-                self.drop(link.slot, str(error))
+                self.drop(connection.slot, str(error))
                 continue
             except StoreError as error:
-                logger.error("slave %s: %s", link.peer, error)
-                self.drop(link.slot, str(error))
+                logger.error("slave %s: %s", connection.peer, error)
+                self.drop(connection.slot, str(error))
                 continue
-            if link.sent_bytes != before:
-                self.sent_bytes += link.sent_bytes - before
-                self.page.set_sent(link.slot, link.core.next_offset, link.sent_bytes)
-            if result is Sending.BLOCKED:
-                self.set_blocked(link, blocked=True)
-            busy |= result is Sending.BUSY
+            if connection.sent_bytes != before:
+                self.sent_bytes += connection.sent_bytes - before
+                self.page.set_sent(connection.slot, connection.core.next_offset, connection.sent_bytes)
+            if result is SendResult.BLOCKED:
+                self.set_blocked(connection, blocked=True)
+            busy |= result is SendResult.BUSY
         if now - self.trouble_at > TROUBLE_S and self.trouble_at > 0:
             self.trouble_at = float("-inf")
             self.page.trouble = ""
         return busy
 
-    def set_blocked(self, link: SlaveConnection, *, blocked: bool) -> None:
+    def set_blocked(self, connection: SlaveConnection, *, blocked: bool) -> None:
         """Wait for a socket to take more, or no longer."""
-        link.blocked = blocked
+        connection.blocked = blocked
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
-        self.loop.watch(link.sock, events, lambda mask: self.ready(link, mask))
+        self.loop.watch(connection.sock, events, lambda mask: self.ready(connection, mask))
 
-    def refuse(self, link: SlaveConnection, error: OutOfRange) -> None:
+    def refuse(self, connection: SlaveConnection, error: OutOfRange) -> None:
         """Turn away a slave whose log is not a part of ours, and tell people why."""
         now = time.monotonic()
-        host = link.peer.rpartition(":")[0]
+        host = connection.peer.rpartition(":")[0]
         if error.ahead:
             self.page.refused_peer = host
             self.page.refused_offset = error.offset
@@ -254,24 +254,24 @@ class Feeder:
         if not repeated:
             self.logged, self.logged_at = text, now
         logger.log(logging.DEBUG if repeated else logging.WARNING, "%s", text)
-        self.drop(link.slot, "refused", level=logging.DEBUG)
+        self.drop(connection.slot, "refused", level=logging.DEBUG)
 
     def drop(self, slot: int, why: str, *, level: int = logging.INFO) -> None:
         """Close a connection."""
-        link = self.links.pop(slot)
-        self.loop.watch(link.sock, 0, self.accept)
+        connection = self.connections.pop(slot)
+        self.loop.watch(connection.sock, 0, self.accept)
         with contextlib.suppress(OSError):
-            link.sock.close()
+            connection.sock.close()
         if self.traces is not None:
-            self.traces.gone(link)
-        acknowledged = link.core.acknowledged
+            self.traces.disconnected(connection)
+        acknowledged = connection.core.acknowledged
         self.page.set_slave(slot, "", 0)
         self.acks_moved = True  # one fewer is news for the broker too
-        logger.log(level, "slave %s gone: %s; it had acknowledged %d", link.peer, why, acknowledged)
+        logger.log(level, "slave %s gone: %s; it had acknowledged %d", connection.peer, why, acknowledged)
 
     def close(self) -> None:
         """Close everything."""
-        for slot in list(self.links):
+        for slot in list(self.connections):
             self.drop(slot, "the replicator stops")
         self.loop.watch(self.listener, 0, self.accept)
         self.listener.close()

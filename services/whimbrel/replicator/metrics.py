@@ -1,7 +1,7 @@
 """What a replicator shows of itself: how far slaves are behind, and how long acknowledgements take.
 
-On the master, `AckTimes` hears of every move of the written mark and of every acknowledgement; the rest is
-read from the page of marks. A mark counts from when the replicator sees it, which is after the bell has
+On the master, `AckTimes` is notified of every move of the written mark and of every acknowledgement; the rest
+is read from the page of marks. A mark counts from when the replicator sees it, which is after the bell has
 woken it.
 """
 
@@ -31,11 +31,11 @@ class AckTimes:
         self.latency = Histogram(SECONDS)
 
     def written(self, end: int, now: float) -> None:
-        """Hear where the log ends."""
+        """Note where the log ends."""
         self.trail.note(end, now)
 
     def acknowledged(self, offset: int, now: float) -> None:
-        """Hear that a slave has the log up to an offset; what was written before our time does not count."""
+        """Note that a slave has the log up to an offset; bytes written before the first note do not count."""
         at = self.trail.reached(offset)
         if at is not None:
             self.latency.observe(now - at)
@@ -43,7 +43,7 @@ class AckTimes:
 
 def expose_feeder(options: ReplicatorOptions, feeder: Feeder) -> "Exposition":
     """Serve a master's replicator's metrics; raises OSError when the port can't be had."""
-    feeder.times = times = AckTimes()
+    feeder.ack_timer = times = AckTimes()
     return expose(options, feeder_families(feeder, times))
 
 
