@@ -11,7 +11,7 @@ from whimbrel.broker.api.send import SendService
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.cli.story import Span
+from whimbrel.cli.message_trace import Span
 from whimbrel.errors import MessageEmpty, NotWritable, ReplicaTimeout
 from whimbrel.model.topic import TopicConfig
 from whimbrel.model.trace import parse_context

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spanrig import memory_tracer
-from whimbrel.cli.story import Span
+from whimbrel.cli.message_trace import Span
 from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.replicator import tracing
 from whimbrel.replicator.options import ReplicatorOptions

@@ -1,19 +1,20 @@
-"""Puts the messages of source queues back, in a task: in order, once each, in batches.
+"""Replays the messages of source queues into topics, in a task: in order, each once, in batches.
 
     rows of a source queue, by rising offset ─► passed over by kind, or batched ─► AppendPreserved ─► counted
-                     '── at the first row: how far did an earlier run come? Up to there they are skipped
+                     '── at the first row: how far did an earlier run come? Rows up to there are skipped
 
-A batch is sent again until its broker says what became of it; the broker leaves out what it has. A task that
-is run again, a job that is run again, a broker that was killed: none of them stores a message twice, and what
-a failover took back makes the task fail, since only its source can give those rows again.
+A batch is sent again until its broker has answered; the broker leaves out the messages that it has. So no
+message is stored twice if a task or a job is run again, or a broker was killed. If a failover took back what
+was answered, the task fails, since only its source can give those rows again.
 
-**A hole** is what no later run would notice: rows before the first message of an earlier run, or between its
-last one and the first row of this run. "Up to the last offset" is all that is known of a queue, so they would
-count as stored. Each is told as a finding when it is made; with `strict` it is an error before anything goes.
+**A hole** would not be noticed by later runs: rows before the first message of an earlier run, or between its
+last one and the first row of this run. Of a queue, only the last replayed offset is known, so those rows
+would count as stored. A hole becomes a finding when it is made; with `strict`, an error before anything is
+sent.
 
-What is passed over (`kind_of`): messages that the brokers keep for themselves, or that would come twice or at
-a wrong time. Delayed ones wait in SCHEDULE_TOPIC_XXXX; those delivered already stand in their topic, still
-with a DELAY in their text.
+Messages are passed over (`kind_of`) that belong to brokers, or would be delivered twice or at a wrong time.
+Delayed messages wait in SCHEDULE_TOPIC_XXXX; those already delivered are in their topic, still with DELAY
+among their properties.
 """
 
 import logging
@@ -45,32 +46,32 @@ from whimbrel.store.codec import property_of
 
 __all__ = [
     "COLUMNS",
-    "REPORT",
+    "REPORT_SCHEMA",
     "Hole",
     "Pace",
-    "Report",
-    "Restorer",
-    "Target",
+    "QueueReport",
+    "ReplayTarget",
+    "ReplayWriter",
     "kind_of",
+    "replay_rows",
     "report_batch",
-    "restore",
 ]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 COLUMNS = (
     "topic", "brokerName", "queueId", "queueOffset", "msgId", "bornTimestamp", "bornHost", "flag", "sysFlag",
     "propertiesText", "body",
 )  # fmt: skip
 REFUSALS_SHOWN = 3  # of a queue, in its finding
-PIECE_ROWS = 512  # of a batch of Spark's that become Python objects at a time
+SLICE_ROWS = 512  # of a batch of Spark's, made Python objects at a time
 T = TypeVar("T")
 
 SCHEDULE, HALF, OP = "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMERS = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 TRANSACTION, PREPARED, ROLLBACK, INNER_BATCH = 0x0C, 0x04, 0x0C, 0xC0
 
-REPORT = pa.schema(
+REPORT_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("broker", pa.string()),
@@ -89,11 +90,11 @@ REPORT = pa.schema(
 
 
 class Hole(RuntimeError):
-    """Rows would be left out for good; the text says which, and what to do."""
+    """Rows would be left out by every later run; the text says which rows, and what to do."""
 
 
 def kind_of(topic: str, sys_flag: int, properties: bytes) -> str:
-    """Return why a message is not put back; "" when it is."""
+    """Return the kind of a message that is passed over; "" of one that is replayed."""
     if topic == SCHEDULE or topic.startswith("rmq_sys_wheel_timer"):
         return "delayed"
     if topic in (HALF, OP) or sys_flag & TRANSACTION in (PREPARED, ROLLBACK):
@@ -110,24 +111,24 @@ def kind_of(topic: str, sys_flag: int, properties: bytes) -> str:
 
 
 def delayed(properties: bytes) -> bool:
-    """Tell whether a message was to be delivered later; DELAY of 0 or below is no delay."""
+    """Return whether a message was to be delivered later; DELAY of 0 or below is no delay."""
     if b"DELAY\x01" in properties and property_of(properties, b"DELAY").strip().lstrip(b"0").isdigit():
         return True
     return b"TIMER_" in properties and any(property_of(properties, name) for name in TIMERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ReplayTarget:
     """Where messages go, and how.
 
     Attributes:
         servers: nameservers, HOST:PORT.
-        topic: for all of them; empty: a row's own, or its `targetTopic`.
-        brokers: source's broker to target's, where the names do not tell.
-        selection: single dead letters rather than stretches of queues.
+        topic: for all messages; empty: a row's `targetTopic`, or its own topic.
+        brokers: the source's broker and that of the target, where names do not tell.
+        selection: single dead letters, not ranges of queues.
         strict: a hole is an error, not a finding.
-        dry: nothing is sent; what would be stored is counted.
-        planned: queues of topics that would be made first.
+        dry: nothing is sent; messages that would be stored are counted.
+        planned: topics that would be created first, and their number of queues.
         rate: messages a second that a task may send; 0 for no bound.
         batch_bytes: of a call, at most REPLAY_BYTES_MAX.
         retries, retry_s: how often a call is repeated, and the pause before.
@@ -148,8 +149,8 @@ class Target:
 
 
 @dataclass(slots=True)
-class Report:
-    """What became of the rows of one source queue on their way to one topic."""
+class QueueReport:
+    """Counts of the rows of one source queue that go to one topic."""
 
     source: SourceQueue
     target: str
@@ -169,7 +170,7 @@ class Report:
     findings: list[str] = field(default_factory=list)
 
     def refuse(self, offset: int, why: str) -> None:
-        """Note a message that can't be stored."""
+        """Count a message that can't be stored."""
         self.refused += 1
         if self.refused <= REFUSALS_SHOWN:
             self.findings.append(f"offset {offset} refused: {why}")
@@ -200,13 +201,13 @@ def offsets_text(first: int, last: int) -> str | None:
     return None if first < 0 else f"{first}..{last}"
 
 
-def report_batch(reports: list[Report]) -> pa.RecordBatch:
+def report_batch(reports: list[QueueReport]) -> pa.RecordBatch:
     """Return reports as a batch."""
-    return pa.RecordBatch.from_pylist([report.row() for report in reports], schema=REPORT)
+    return pa.RecordBatch.from_pylist([report.row() for report in reports], schema=REPORT_SCHEMA)
 
 
 class Pace:
-    """Spreads messages over time."""
+    """Limits the rate of messages."""
 
     def __init__(
         self,
@@ -218,7 +219,7 @@ class Pace:
         self.due = clock()
 
     def wait(self, count: int) -> None:
-        """Wait until `count` more messages may go."""
+        """Wait until `count` more messages may be sent."""
         if self.rate:
             now = self.clock()
             if self.due > now:
@@ -227,42 +228,42 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Line:
-    """A source queue on its way into one queue.
+class QueueReplay:
+    """The replay of a source queue into one queue of the target.
 
     Attributes:
-        last: source offset of its last message there, -1 for none.
-        first: of the first one there, when this run began before `last`; -1 when nobody knows.
-        lost: offsets of rows that belong before `first`, the first and the last one; None without any.
+        last: source offset of the last message in the target, -1 for none.
+        first: source offset of the first message there, if this run began before `last`; -1 if not known.
+        lost: first and last offset of the rows that belong before `first`; None without any.
     """
 
     source: SourceQueue
     topic: str
     broker: str
     queue_id: int
-    report: Report
+    report: QueueReport
     last: int = -1
     first: int = -1
     lost: tuple[int, int] | None = None
 
 
-class Restorer:
-    """Puts rows back; one in each task. Use as a context manager, then look at `reports`."""
+class ReplayWriter:
+    """Replays the rows of one task. Use as a context manager; `finish` returns the reports."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ReplayTarget) -> None:
         self.target = target
         self.masters = Masters(target.servers, dict(target.brokers), target.timeout_s)
         self.pace = Pace(target.rate)
-        self.lines: dict[tuple[SourceQueue, str], Line] = {}
-        self.reports: dict[tuple[SourceQueue, str], Report] = {}
+        self.replays: dict[tuple[SourceQueue, str], QueueReplay] = {}
+        self.reports: dict[tuple[SourceQueue, str], QueueReport] = {}
         self.batch: list[SourceMessage] = []
         self.batch_bytes = 0
-        self.current: Line | None = None
+        self.current: QueueReplay | None = None
         self.channels: dict[str, grpc.Channel] = {}
         count = REPLAY_SELECTION_MAX if target.selection else REPLAY_BATCH_MAX
         self.count_max = max(min(count, int(target.rate) or 1), 1) if target.rate else count
 
-    def __enter__(self) -> "Restorer":
+    def __enter__(self) -> "ReplayWriter":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -271,23 +272,23 @@ class Restorer:
 
     # Rows
 
-    def put(self, source: SourceQueue, topic: str, message: SourceMessage, kind: str = "") -> None:
-        """Take the next row of a source.
+    def write(self, source: SourceQueue, topic: str, message: SourceMessage, kind: str = "") -> None:
+        """Take the next row of a source queue.
 
         Args:
             source: its queue.
-            topic: where to.
-            message: what is put back.
-            kind: why it is passed over; "" when it is not.
+            topic: where it goes.
+            message: what is replayed.
+            kind: of a message that is passed over; "" for others.
 
         Raises:
-            Hole: rows would be left out, and that is an error; or they do not come by rising offset.
+            Hole: rows would be left out, with `strict`; or rows do not come by rising offset.
             NoTarget, WhimbrelError: there is no such queue, or its broker refuses, or does not answer.
         """
         offset = message.source_offset
         report = self.reports.get((source, topic))
         if report is None:
-            report = self.reports[source, topic] = Report(source, topic, first_seen=offset)
+            report = self.reports[source, topic] = QueueReport(source, topic, first_seen=offset)
         report.read += 1
         if kind:
             report.passed_over[kind] += 1
@@ -298,14 +299,14 @@ class Restorer:
                 " order, with repartition and sortWithinPartitions"
             )
         report.last_seen = offset
-        line = self.lines.get((source, topic))
-        if line is None:
-            line = self.lines[source, topic] = self.begin(source, topic, report)
-        if self.current is not line:
+        replay = self.replays.get((source, topic))
+        if replay is None:
+            replay = self.replays[source, topic] = self.begin_replay(source, topic, report)
+        if self.current is not replay:
             self.flush()
-            self.current = line
-        if offset <= line.last and not self.target.selection:
-            self.skip(line, offset)
+            self.current = replay
+        if offset <= replay.last and not self.target.selection:
+            self.skip(replay, offset)
             return
         size = self.batch_bytes + message.size
         if self.batch and (len(self.batch) >= self.count_max or size > self.target.batch_bytes):
@@ -313,20 +314,20 @@ class Restorer:
         self.batch.append(message)
         self.batch_bytes += message.size
 
-    def finish(self) -> list[Report]:
-        """Send what is left, and return what became of everything."""
+    def finish(self) -> list[QueueReport]:
+        """Send the last batch, and return the report of each source queue and topic."""
         self.flush()
-        for line in self.lines.values():
-            if line.lost:
-                line.report.findings.append(self.lost_text(line))
+        for replay in self.replays.values():
+            if replay.lost:
+                replay.report.findings.append(self.lost_text(replay))
         return list(self.reports.values())
 
-    # Where a source stands
+    # How far a source came
 
-    def begin(self, source: SourceQueue, topic: str, report: Report) -> Line:
-        """Find out where a source goes, and how far it came."""
-        broker = self.repeated(lambda: self.masters.broker_for(source.broker))
-        queues = self.repeated(lambda: self.masters.queues(broker, topic))
+    def begin_replay(self, source: SourceQueue, topic: str, report: QueueReport) -> QueueReplay:
+        """Ask where a source queue goes, and how far it came."""
+        broker = self.retried(lambda: self.masters.broker_for(source.broker))
+        queues = self.retried(lambda: self.masters.queues(broker, topic))
         planned = not queues and self.target.dry
         if planned:
             queues = dict(self.target.planned).get(topic, 0)
@@ -335,48 +336,48 @@ class Restorer:
                 f"{broker} has no topic {topic}: create it with as many queues as its source has"
                 f" (`whimbrel topic create {topic} --queues N`, or replay with --create)"
             )
-        line = Line(source, topic, broker, source.queue_id % queues, report)
-        report.target_queue = f"{topic}/{line.queue_id} of {broker}"
+        replay = QueueReplay(source, topic, broker, source.queue_id % queues, report)
+        report.target_queue = f"{topic}/{replay.queue_id} of {broker}"
         if self.target.selection or planned:
-            return line
-        line.last = self.described(line, with_first=False).last
-        if 0 <= line.last < report.first_seen - 1:
-            self.tell(
+            return replay
+        replay.last = self.describe(replay, with_first=False).last
+        if 0 <= replay.last < report.first_seen - 1:
+            self.note_hole(
                 report,
-                f"offsets {line.last + 1} to {report.first_seen - 1} are left out: an earlier run ended at"
-                f" {line.last}, and a later one will take them for stored",
+                f"offsets {replay.last + 1} to {report.first_seen - 1} are left out: an earlier run ended at"
+                f" {replay.last}, and a later one will take them for stored",
             )
-        elif line.last >= report.first_seen:
-            line.first = self.described(line, with_first=True).first
-        return line
+        elif replay.last >= report.first_seen:
+            replay.first = self.describe(replay, with_first=True).first
+        return replay
 
-    def described(self, line: Line, *, with_first: bool) -> ReplayState:
-        """Ask how far a source came, as often as its broker takes to find that out."""
-        question = describe_preserved(line.topic, line.queue_id, line.source, with_first=with_first)
-        while not (state := self.asked(line, question)).complete:
-            log.info("%s: %d messages are left to look through", line.source, state.left)
+    def describe(self, replay: QueueReplay, *, with_first: bool) -> ReplayState:
+        """Ask how far a source queue came, until the broker has looked through all of its messages."""
+        call = describe_preserved(replay.topic, replay.queue_id, replay.source, with_first=with_first)
+        while not (state := self.call_master(replay, call)).complete:
+            logger.info("%s: %d messages are left to look through", replay.source, state.left)
         return state
 
-    def skip(self, line: Line, offset: int) -> None:
-        """Pass a row that is there already; or that lies before all that is there, and can't get there."""
-        if offset >= line.first:
-            line.report.skipped += 1
+    def skip(self, replay: QueueReplay, offset: int) -> None:
+        """Skip a row that the target has, or one that belongs before the first in the target."""
+        if offset >= replay.first:
+            replay.report.skipped += 1
             return
-        line.lost = (line.lost[0] if line.lost else offset, offset)
-        line.report.left_out += 1
+        replay.lost = (replay.lost[0] if replay.lost else offset, offset)
+        replay.report.left_out += 1
         if self.target.strict:
-            raise Hole(self.lost_text(line))
+            raise Hole(self.lost_text(replay))
 
-    def lost_text(self, line: Line) -> str:
-        """Return what is wrong with rows that come too late."""
-        first, last = line.lost or (0, 0)
+    def lost_text(self, replay: QueueReplay) -> str:
+        """Return the finding about rows that come too late."""
+        first, last = replay.lost or (0, 0)
         return (
-            f"{line.source}: offsets {first} to {last} are not stored: an earlier run began at {line.first},"
-            " and they belong before it; replay the whole queue into another topic"
+            f"{replay.source}: offsets {first} to {last} are not stored: an earlier run began at"
+            f" {replay.first}, and they belong before it; replay the whole queue into another topic"
         )
 
-    def tell(self, report: Report, finding: str) -> None:
-        """Note a hole; with `strict`, fail."""
+    def note_hole(self, report: QueueReport, finding: str) -> None:
+        """Add a hole to the findings; with `strict`, fail."""
         if self.target.strict:
             raise Hole(f"{report.source}: {finding}")
         report.findings.append(finding)
@@ -384,17 +385,17 @@ class Restorer:
     # Calls
 
     def flush(self) -> None:
-        """Send the batch, and note what became of it."""
-        batch, line = self.batch, self.current
-        if not batch or line is None:
+        """Send the batch, and count what was stored of it."""
+        batch, replay = self.batch, self.current
+        if not batch or replay is None:
             return
         self.batch, self.batch_bytes = [], 0
         if self.target.dry:
-            line.report.stored += len(batch)
+            replay.report.stored += len(batch)
             return
         self.pace.wait(len(batch))
-        done = self.appended(line, batch)
-        report = line.report
+        done = self.append(replay, batch)
+        report = replay.report
         report.stored, report.skipped = report.stored + done.stored, report.skipped + done.skipped
         for offset, why in done.refused:
             report.refuse(offset, why)
@@ -404,34 +405,39 @@ class Restorer:
             if report.first_target < 0:
                 report.first_source, report.first_target = stored[-done.stored], done.first_offset
             report.last_source, report.last_target = stored[-1], done.last_offset
-        line.last = done.last
+        replay.last = done.last
 
-    def appended(self, line: Line, batch: list[SourceMessage]) -> ReplayResult:
-        """Make the call; a broker that has begun anew is first made to look how far the source came."""
+    def append(self, replay: QueueReplay, batch: list[SourceMessage]) -> ReplayResult:
+        """Make the call; a broker that was restarted is first made to find out how far the source came."""
         call = append_preserved(
-            line.topic, line.queue_id, line.source, batch, after=line.last, selection=self.target.selection
+            replay.topic,
+            replay.queue_id,
+            replay.source,
+            batch,
+            after=replay.last,
+            selection=self.target.selection,
         )
         while True:
             try:
-                return self.asked(line, call)
+                return self.call_master(replay, call)
             except NotReady:
-                self.described(line, with_first=False)
+                self.describe(replay, with_first=False)
 
-    def asked(self, line: Line, call: Outbound[T]) -> T:
-        """Make a call to a line's master, wherever that is by now."""
-        return self.repeated(lambda: self.once(line.broker, call))
+    def call_master(self, replay: QueueReplay, call: Outbound[T]) -> T:
+        """Make a call to the master, whose address may have changed."""
+        return self.retried(lambda: self.call_once(replay.broker, call))
 
-    def once(self, broker: str, call: Outbound[T]) -> T:
+    def call_once(self, broker: str, call: Outbound[T]) -> T:
         """Make a call."""
         address = self.masters.address(broker)
         if address not in self.channels:
             self.channels[address] = open_channel(address)
         return perform_blocking(self.channels[address], call, (), self.target.timeout_s)
 
-    def repeated(self, work: Callable[[], T]) -> T:
-        """Do something until it works, as often as the target says.
+    def retried(self, work: Callable[[], T]) -> T:
+        """Repeat `work` until it works, as often as the target says.
 
-        Both calls may be repeated whatever became of them.
+        Both calls may be repeated whatever came of the last try.
         """
         for tries in range(self.target.retries + 1):
             try:
@@ -442,34 +448,36 @@ class Restorer:
                 again = error.retry or error.effect in ("unknown", "stored")
                 if not again or tries == self.target.retries:
                     raise
-                log.warning("try %d of %d: %s", tries + 1, self.target.retries + 1, error)
+                logger.warning("try %d of %d: %s", tries + 1, self.target.retries + 1, error)
             time.sleep(self.target.retry_s)
             self.masters.forget()
         raise AssertionError("the last try returns or raises")
 
 
-def restore(target: Target, batches: Iterable[pa.RecordBatch], taken: frozenset[str]) -> list[Report]:
-    """Put the rows of a task back, which have the columns of COLUMNS.
+def replay_rows(
+    target: ReplayTarget, batches: Iterable[pa.RecordBatch], included: frozenset[str]
+) -> list[QueueReport]:
+    """Replay the rows of a task, which have the columns of COLUMNS.
 
     Args:
-        target: where to.
+        target: where they go.
         batches: by rising offset within each source queue.
-        taken: kinds of messages that are not passed over.
+        included: kinds of messages that are not passed over.
 
     Raises:
-        Hole, NoTarget, WhimbrelError: as in `Restorer.put`.
+        Hole, NoTarget, WhimbrelError: as in `ReplayWriter.write`.
     """
-    with Restorer(target) as restorer:
+    with ReplayWriter(target) as writer:
         for batch in batches:
-            for start in range(0, batch.num_rows, PIECE_ROWS):
-                for topic, source, message in messages_of(batch.slice(start, PIECE_ROWS), target.topic):
+            for start in range(0, batch.num_rows, SLICE_ROWS):
+                for topic, source, message in messages_of(batch.slice(start, SLICE_ROWS), target.topic):
                     kind = kind_of(source.topic, message.sys_flag, message.properties)
-                    restorer.put(source, topic, message, "" if kind in taken else kind)
-        return restorer.finish()
+                    writer.write(source, topic, message, "" if kind in included else kind)
+        return writer.finish()
 
 
 def messages_of(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, SourceQueue, SourceMessage]]:
-    """Yield each row: where to, where from, and the message.
+    """Yield of each row the topic, the source queue and the message.
 
     Raises:
         ValueError: a column that is needed is null.
@@ -491,7 +499,7 @@ def messages_of(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[str, Source
             SourceQueue(broker, name, queue_id),
             SourceMessage(
                 source_offset=offset,
-                born_ms=born_ms or 0,  # null beyond what microseconds can tell: the year 294 247
+                born_ms=born_ms or 0,  # null beyond what microseconds can hold: the year 294 247
                 born_host=born_host or "",
                 flag=flag or 0,
                 sys_flag=sys_flag or 0,

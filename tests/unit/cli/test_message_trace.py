@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from whimbrel.cli.main import main
-from whimbrel.cli.story import Story, spans_of, story_of, structure
+from whimbrel.cli.message_trace import MessageTrace, spans_of, structure, trace_of
 from whimbrel.telemetry import BROKER_SERVICE, REPLICATOR_SERVICE, STAGES, TREE, Attribute
 
 TRACE, ROOT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -84,12 +84,12 @@ def rows(drawn: str) -> list[list[str]]:
     return [line.split() for line in drawn.splitlines()]
 
 
-def story(requests: list[dict[str, Any]], message: str = "m1") -> Story | None:
-    return story_of(message, [span for one in requests for span in spans_of(one)])
+def trace(requests: list[dict[str, Any]], message: str = "m1") -> MessageTrace | None:
+    return trace_of(message, [span for one in requests for span in spans_of(one)])
 
 
 def test_the_story_is_the_tree_that_telemetry_draws() -> None:
-    found = story(whole())
+    found = trace(whole())
     assert found is not None
     assert rows(structure(found)) == rows(TREE.format(topic="orders"))
     assert found.missing == ()
@@ -98,26 +98,26 @@ def test_the_story_is_the_tree_that_telemetry_draws() -> None:
 def test_other_messages_of_the_same_trace_stay_out() -> None:
     others = [request(name, parent="1" * 16, message="m2") for name in STAGES]
     twin = [request("whimbrel.store.append", parent=ROOT, message="m3", span="2" * 16)]
-    found = story(whole() + others + twin)
+    found = trace(whole() + others + twin)
     assert found is not None
     assert rows(structure(found)) == rows(TREE.format(topic="orders"))
 
 
 def test_a_story_can_be_told_without_its_root() -> None:
-    found = story([request("whimbrel.store.append", parent=ROOT)])
+    found = trace([request("whimbrel.store.append", parent=ROOT)])
     assert found is not None
     assert (found.root, found.trace_id) == (None, TRACE)
     assert found.missing == STAGES[1:]
 
 
 def test_a_consumer_alone_leads_to_the_trace_by_its_link() -> None:
-    found = story([request("process orders", trace="b" * 32, links=((TRACE, ROOT),), kind=5)])
+    found = trace([request("process orders", trace="b" * 32, links=((TRACE, ROOT),), kind=5)])
     assert found is not None
     assert found.trace_id == TRACE
 
 
 def test_a_message_without_a_span_has_no_story() -> None:
-    assert story(whole(), "m9") is None
+    assert trace(whole(), "m9") is None
 
 
 def test_ids_in_base_64_are_understood() -> None:

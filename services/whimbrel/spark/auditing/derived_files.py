@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from whimbrel.errors import StoreError
-from whimbrel.spark.jobs import JobError
-from whimbrel.spark.stores import UNIT, QueueFiles
+from whimbrel.spark.queue_files import UNIT, QueueFiles
+from whimbrel.spark.reporting import JobError
 from whimbrel.store.codec import FILLER_SIZE
 from whimbrel.store.columns import Records, Scan
 from whimbrel.store.columns.records import Ints
@@ -28,9 +28,17 @@ from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.view import LogView, store_options
 
-__all__ = ["DerivedView", "IndexPart", "QueueFile", "index_part", "queue_units", "scan", "view_of"]
+__all__ = [
+    "DerivedFiles",
+    "IndexPart",
+    "QueueFile",
+    "describe_derived_files",
+    "index_part",
+    "queue_units",
+    "scan",
+]
 
-ENTRY = np.dtype([("hash", ">i4"), ("place", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
+ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("before", ">i4")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class QueueFile:
 
 
 @dataclass(frozen=True, slots=True)
-class DerivedView:
+class DerivedFiles:
     """A store as it stands.
 
     Attributes:
@@ -68,7 +76,7 @@ class DerivedView:
     index_entries: int
     queues: tuple[QueueFile, ...]
     index: tuple[Path, ...]
-    floors: dict[tuple[str, int], int]
+    deleted_offsets: dict[tuple[str, int], int]
     broken: dict[tuple[str, int], str]
 
     def splits(self, split_bytes: int, begin: int, end: int) -> list[tuple[int, int]]:
@@ -76,7 +84,7 @@ class DerivedView:
         return [(at, min(at + split_bytes, end)) for at in range(begin, end, split_bytes)]
 
 
-def view_of(root: Path, index_slots: int) -> DerivedView:
+def describe_derived_files(root: Path, index_slots: int) -> DerivedFiles:
     """Look at a store; for a task, which stands where the files are.
 
     Raises:
@@ -85,7 +93,7 @@ def view_of(root: Path, index_slots: int) -> DerivedView:
     try:
         options = store_options(root, index_slots=index_slots)
         view = LogView.of(root)
-        floors = DeletedQueueOffsets(root)
+        deleted_offsets = DeletedQueueOffsets(root)
         queues, broken = queue_files(root)
         mark = QueueMark.load(root)
     except StoreError as error:
@@ -94,7 +102,7 @@ def view_of(root: Path, index_slots: int) -> DerivedView:
     entries_due = keys_due = view.end
     if mark is not None and (view.live or (root / "abort").exists()):
         entries_due, keys_due = min(view.end, mark.offset), min(view.end, mark.indexed)
-    return DerivedView(
+    return DerivedFiles(
         root,
         view.begin,
         view.end,
@@ -110,7 +118,7 @@ def view_of(root: Path, index_slots: int) -> DerivedView:
         tuple(list_index_files(root / "index")),
         {
             (topic, number): floor
-            for topic, found in floors.by_topic.items()
+            for topic, found in deleted_offsets.by_topic.items()
             for number, floor in found.items()
         },
         broken,
@@ -130,7 +138,7 @@ def queue_files(root: Path) -> tuple[tuple[QueueFile, ...], dict[tuple[str, int]
     return tuple(found), broken
 
 
-def scan(view: DerivedView, begin: int, end: int) -> tuple[Scan, Iterator[Records]]:
+def scan(view: DerivedFiles, begin: int, end: int) -> tuple[Scan, Iterator[Records]]:
     """Return the records that begin in a part of the log, damage passed over."""
     segments = Segments(view.root / "commitlog", view.file_size)
     found = Scan(segments.read, begin, end, limit=view.end, file_size=view.file_size, on_fault="skip")
@@ -142,7 +150,7 @@ def scan(view: DerivedView, begin: int, end: int) -> tuple[Scan, Iterator[Record
     return found, records()
 
 
-def queue_units(view: DerivedView, file: QueueFile) -> tuple[Ints, npt.NDArray[np.void]]:
+def queue_units(view: DerivedFiles, file: QueueFile) -> tuple[Ints, npt.NDArray[np.void]]:
     """Return the numbers and entries of a file that stand for records; nothing when it is gone."""
     directory = view.root / "consumequeue" / file.topic / str(file.queue_id)
     try:
@@ -150,8 +158,8 @@ def queue_units(view: DerivedView, file: QueueFile) -> tuple[Ints, npt.NDArray[n
     except FileNotFoundError:
         units = np.zeros(0, UNIT)
     numbers = file.first + np.arange(len(units))
-    there = (units["size"] > 0) & ~((units["size"] == FILLER_SIZE) & (units["place"] == 0))
-    there &= numbers >= view.floors.get((file.topic, file.queue_id), 0)
+    there = (units["size"] > 0) & ~((units["size"] == FILLER_SIZE) & (units["physical_offset"] == 0))
+    there &= numbers >= view.deleted_offsets.get((file.topic, file.queue_id), 0)
     return numbers[there], units[there]
 
 
@@ -167,12 +175,12 @@ class IndexPart:
     count: int
     begin: int
     end: int
-    places: Ints
+    physical_offsets: Ints
     hashes: Ints
     faults: list[tuple[int, str]]
 
 
-def index_part(view: DerivedView, path: Path) -> IndexPart:
+def index_part(view: DerivedFiles, path: Path) -> IndexPart:
     """Read an index file; its chains are followed all at once, and one by one only when they are broken."""
     slots, entries = view.index_slots, view.index_entries
     try:
@@ -188,20 +196,25 @@ def index_part(view: DerivedView, path: Path) -> IndexPart:
     limit = (1 << 63) - 1 if view.live else view.end
     if 0 <= count <= entries and chained(table, found, slots, live=view.live) and not behind(found, limit):
         return IndexPart(
-            max(count - 1, 0), begin, end, found["place"].astype(np.int64), found["hash"].astype(np.int64), []
+            max(count - 1, 0),
+            begin,
+            end,
+            found["physical_offset"].astype(np.int64),
+            found["hash"].astype(np.int64),
+            [],
         )
     with closing(IndexFile(path, slots, entries, writable=False)) as whole:
         faults = list(whole.faults(limit))
         pairs = [] if count > entries else list(whole.reachable())
-    hashes, places = (
+    hashes, physical_offsets = (
         np.array(values, np.int64) for values in (zip(*pairs, strict=True) if pairs else ((), ()))
     )
-    return IndexPart(max(count - 1, 0), begin, end, places, hashes, faults)
+    return IndexPart(max(count - 1, 0), begin, end, physical_offsets, hashes, faults)
 
 
 def behind(found: npt.NDArray[np.void], limit: int) -> bool:
     """Tell whether an entry is of a record behind the log's end."""
-    return bool((found["place"] >= limit).any())
+    return bool((found["physical_offset"] >= limit).any())
 
 
 def chained(table: Ints, found: npt.NDArray[np.void], slots: int, *, live: bool) -> bool:

@@ -13,10 +13,11 @@ pytest.importorskip("pyarrow")
 import goldens
 from storekit import NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import CorruptRecord
+from whimbrel.spark.backend import ReadRequest
 from whimbrel.spark.options import SourceOptions, parse
-from whimbrel.spark.planning import DataLoss, ending, pieces_between, starting
-from whimbrel.spark.push_down import EVERYTHING, Narrow
-from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
+from whimbrel.spark.planning import DataLoss, ending_positions, ranges_between, starting_positions
+from whimbrel.spark.push_down import UNRESTRICTED, PushDown
+from whimbrel.spark.store_backend import StoreBackend
 from whimbrel.store.master_store import MasterStore
 
 COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "size", "msgId", "bodyCrc", "storeTimestamp")
@@ -28,23 +29,17 @@ def options(root: Path, **changes: str) -> SourceOptions:
 
 
 def rows(
-    chosen: SourceOptions, split_bytes: int = 1 << 16, narrow: Narrow = EVERYTHING
+    chosen: SourceOptions, split_bytes: int = 1 << 16, push_down: PushDown = UNRESTRICTED
 ) -> list[dict[str, Any]]:
     """Return what a batch gives, in the order of the log."""
-    view = StoreView.of(chosen)
-    pieces = None
-    if chosen.subscription is not None:
-        start, end = starting(chosen.starting, view.extents), ending(chosen.ending, view.extents)
-        pieces = pieces_between(start, end, view.extents, fail_on_data_loss=True)
-        if not pieces:
-            return []
-    wanted = None if pieces is None else {(p.topic, p.queue_id): (p.start, p.end) for p in pieces}
+    backend = StoreBackend.describe(chosen)
+    start = starting_positions(chosen.starting, backend.extents)
+    end = ending_positions(chosen.ending, backend.extents)
+    ranges = ranges_between(start, end, backend.extents, fail_on_data_loss=True)
+    request = ReadRequest(columns=COLUMNS, options=chosen, push_down=push_down, task_bytes=split_bytes)
     found = []
-    for begin, last in splits(view, pieces, split_bytes, narrow):
-        task = StoreTask(
-            view.root, begin, last, view.end, view.file_size, view.broker, wanted, COLUMNS, chosen, narrow
-        )
-        for batch in read_store_task(task):
+    for task in backend.plan(ranges, request):
+        for batch in task.read():
             found += batch.to_pylist()
     return found
 
@@ -94,7 +89,7 @@ def test_ranges_and_queues_are_chosen(tmp_path: Path) -> None:
     found = rows(options(tmp_path, assign='{"orders": [1]}', isolation="latest"))
     assert {(row["topic"], row["queueId"]) for row in found} == {("orders", 1)}
     assert [row["queueOffset"] for row in found] == list(range(100))
-    text = f'{{"orders": {{"{StoreView.of(options(tmp_path)).broker}": {{"1": 10}}}}}}'
+    text = f'{{"orders": {{"{StoreBackend.describe(options(tmp_path)).broker}": {{"1": 10}}}}}}'
     chosen = options(tmp_path, assign='{"orders": [1]}', startingOffsets=text, isolation="latest")
     assert [row["queueOffset"] for row in rows(chosen)] == list(range(10, 100))
 
@@ -121,7 +116,7 @@ def test_times_are_found_in_queues_and_in_what_has_no_entry_yet(tmp_path: Path) 
     data = bytearray(queue.read_bytes())
     data[20 * 10 :] = bytes(len(data) - 20 * 10)  # nor were half of the other's
     queue.write_bytes(data)
-    view = StoreView.of(chosen)
+    view = StoreBackend.describe(chosen)
     key = ("orders", view.broker, 0)
     for number in range(20):
         at_ms = stored[0, number]
@@ -132,17 +127,17 @@ def test_times_are_found_in_queues_and_in_what_has_no_entry_yet(tmp_path: Path) 
 
 def test_a_part_of_the_log_by_place_and_by_time(tmp_path: Path) -> None:
     places = timed_store(tmp_path)
-    part = Narrow(physical_offsets=(places[7], places[11]))
-    found = rows(options(tmp_path, isolation="latest"), narrow=part)
+    part = PushDown(physical_offsets=(places[7], places[11]))
+    found = rows(options(tmp_path, isolation="latest"), push_down=part)
     assert [row["physicalOffset"] for row in found] == places[7:11]
     stored = [row["storeTimestamp"] for row in found]
     times = tuple(int(at.timestamp() * 1000) for at in (stored[1], stored[3]))
-    found = rows(options(tmp_path, isolation="latest"), narrow=Narrow(stored_ms=(times[0], times[1])))
+    found = rows(options(tmp_path, isolation="latest"), push_down=PushDown(stored_ms=(times[0], times[1])))
     assert [row["physicalOffset"] for row in found] == places[8:10]
-    chosen = Narrow(queue_ids=(1, 2), queue_offsets=(3, 6), topics=frozenset({"orders"}))
-    found = rows(options(tmp_path, isolation="latest"), narrow=chosen)
+    chosen = PushDown(queue_ids=(1, 2), queue_offsets=(3, 6), topics=frozenset({"orders"}))
+    found = rows(options(tmp_path, isolation="latest"), push_down=chosen)
     assert [(row["queueId"], row["queueOffset"]) for row in found] == [(1, 3), (1, 4), (1, 5)]
-    assert rows(options(tmp_path, isolation="latest"), narrow=Narrow(topics=frozenset())) == []
+    assert rows(options(tmp_path, isolation="latest"), push_down=PushDown(topics=frozenset())) == []
 
 
 def test_what_has_no_queue_entry_yet_is_read_all_the_same(tmp_path: Path) -> None:
@@ -188,6 +183,6 @@ def test_a_log_that_ends_by_damage_before_other_records_is_data_loss(tmp_path: P
 
 def test_a_topic_that_is_not_there_and_a_folder_that_is_no_store_are_named(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="has no topic nowhere"):
-        StoreView.of(options(goldens.golden("v493-basic"), subscribe="nowhere"))
+        StoreBackend.describe(options(goldens.golden("v493-basic"), subscribe="nowhere"))
     with pytest.raises(Exception, match="is no store"):
-        StoreView.of(options(tmp_path))
+        StoreBackend.describe(options(tmp_path))

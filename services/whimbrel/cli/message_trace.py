@@ -13,7 +13,7 @@ from typing import Any
 
 from whimbrel.telemetry import BROKER_SERVICE, REPLICATOR_SERVICE, STAGES, Attribute
 
-__all__ = ["Span", "Story", "lines", "spans_of", "story_of", "structure"]
+__all__ = ["MessageTrace", "Span", "lines", "spans_of", "structure", "trace_of"]
 
 KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 SERVICES = {BROKER_SERVICE: "broker", REPLICATOR_SERVICE: "replicator"}
@@ -63,7 +63,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class MessageTrace:
     """What is known of one message."""
 
     message_id: str
@@ -139,7 +139,7 @@ def values_of(attributes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def story_of(message_id: str, spans: Iterable[Span]) -> Story | None:
+def trace_of(message_id: str, spans: Iterable[Span]) -> MessageTrace | None:
     """Return the story of a message, None when no span is about it."""
     unique = {(span.trace_id, span.span_id): span for span in spans}
     about = [span for span in unique.values() if span.attributes.get(Attribute.MESSAGE_ID) == message_id]
@@ -148,7 +148,7 @@ def story_of(message_id: str, spans: Iterable[Span]) -> Story | None:
         return None
     stages = [span for span in about if span.name in STAGES and (span.trace_id, span.parent_id) == creation]
     linked = [span for span in unique.values() if creation in span.links]
-    return Story(
+    return MessageTrace(
         message_id=message_id,
         trace_id=creation[0],
         root=unique.get(creation),
@@ -166,37 +166,37 @@ def creation_of(span: Span) -> tuple[str, str] | None:
     return (span.trace_id, span.span_id) if span.kind in CREATING and not span.links else None
 
 
-def structure(story: Story, *, client: str = "client") -> str:
+def structure(trace: MessageTrace, *, client: str = "client") -> str:
     """Return the story as `telemetry.TREE` draws it: names, kinds and processes alone."""
-    rows = [(label, span.kind, process(span, client)) for label, span in labelled(story)]
+    rows = [(label, span.kind, process(span, client)) for label, span in labelled(trace)]
     return table(rows)
 
 
-def lines(story: Story) -> str:
+def lines(trace: MessageTrace) -> str:
     """Return the story for people: when each span began after the first, how long it took, and facts."""
     rows = [
         (
             label,
             span.process,
-            f"{(span.start_ns - story.begin_ns) / 1e6:10.3f} ms",
+            f"{(span.start_ns - trace.begin_ns) / 1e6:10.3f} ms",
             f"{(span.end_ns - span.start_ns) / 1e6:10.3f} ms",
             facts(span),
         )
-        for label, span in labelled(story)
+        for label, span in labelled(trace)
     ]
     heading = ("", "process", "       begins", "        takes", "")
-    place = facts(story.stages[0], PLACE) if story.stages else "not known to be stored"
-    title = f"message {story.message_id}, trace {story.trace_id}\n{place}\n"
+    place = facts(trace.stages[0], PLACE) if trace.stages else "not known to be stored"
+    title = f"message {trace.message_id}, trace {trace.trace_id}\n{place}\n"
     return title + table([heading, *rows])
 
 
-def labelled(story: Story) -> Iterator[tuple[str, Span]]:
+def labelled(trace: MessageTrace) -> Iterator[tuple[str, Span]]:
     """Give each span with the branch that leads to it."""
-    if story.root is not None:
-        yield story.root.name, story.root
-    for span in story.stages:
-        yield f"{'└─' if span is story.stages[-1] else '├─'} {span.name}", span
-    for span in story.linked:
+    if trace.root is not None:
+        yield trace.root.name, trace.root
+    for span in trace.stages:
+        yield f"{'└─' if span is trace.stages[-1] else '├─'} {span.name}", span
+    for span in trace.linked:
         yield f"linked: {span.name}", span
 
 

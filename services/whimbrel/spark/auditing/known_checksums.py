@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.spark.auditing.members import FileState
-from whimbrel.spark.jobs import JobError
+from whimbrel.spark.reporting import JobError
 
-__all__ = ["Known", "KnownFile"]
+__all__ = ["KnownChecksums", "KnownFile"]
 
 VERSION = 1
 
@@ -42,7 +42,7 @@ class KnownFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownChecksums:
     """The files of one member, by their begin."""
 
     identity: str
@@ -56,7 +56,7 @@ class Known:
         return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.json"
 
     @classmethod
-    def load(cls, folder: Path, identity: str, file_size: int, chunk_bytes: int) -> "Known":
+    def load(cls, folder: Path, identity: str, file_size: int, chunk_bytes: int) -> "KnownChecksums":
         """Read what is known of a member; nothing when it was found in other chunks.
 
         Raises:

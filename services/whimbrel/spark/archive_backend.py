@@ -1,17 +1,16 @@
 """Reads an archive: the same rows as the brokers gave, from the files that its manifests name.
 
-    manifests ──► where each queue's range begins and ends ──► pieces of queues, as with brokers
-    pieces ──► the files that hold some of them, large ones by row groups ──► tasks of about the same size
+    manifests ──► where each queue's offsets begin and end ──► ranges of queues, as with brokers
+    ranges ──► the files that hold some of them, large ones by row groups ──► tasks of about the same size
 
-Folders are not listed: a file that no manifest names is not there, and one that a manifest names and that is
-missing or can't be read is data loss. A gap between the ranges of a queue is passed over in silence here;
-`archive --check` tells of it. Only the columns that are asked for, and what they are made of, are read.
+Folders are not listed: a file that no manifest names does not count, and one that a manifest names and that
+is missing or can't be read is data loss. Gaps between the ranges of a queue are passed over in silence here;
+`archive --check` reports them. Only the columns that are asked for, and what they are made of, are read.
 
-Bodies are archived as they were stored, so decompressing and comparing CRCs happen here, by the same rules as
-where records are decoded (`whimbrel.store.columns.Decoder`).
+Bodies are archived as they were stored, so they are decompressed and their CRCs are checked here, by the same
+rules as where records are decoded (`whimbrel.store.columns.Decoder`).
 """
 
-import heapq
 import itertools
 import logging
 import math
@@ -27,21 +26,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.manifests import ManifestEntry
 from whimbrel.spark.archiving.properties import filled
-from whimbrel.spark.offsets import Key
+from whimbrel.spark.backend import Backend, ReadRequest
+from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
-from whimbrel.spark.planning import DataLoss, Extent, Piece
-from whimbrel.spark.push_down import ALL, Narrow, Range
+from whimbrel.spark.planning import SLACK, DataLoss, Extent, OffsetRange, fill_tasks, task_count
+from whimbrel.spark.push_down import ALL, PushDown, Range
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
 from whimbrel.store.columns.bodies import COMPRESSED, inflate
 from whimbrel.store.columns.schema import HEADER, LOG_APPEND_TIME
 
-__all__ = ["ArchiveTask", "ArchiveView", "Part", "plan_tasks", "read_archive_task"]
+__all__ = ["ArchiveBackend", "ArchiveTask", "FileSplit"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 TASK_BYTES = 128 * 1024 * 1024  # of Parquet files: several times that much of a log
 
@@ -61,8 +60,8 @@ MADE_OF: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Some row groups of a file, and the ranges of queues that are wanted of it; None: all of it."""
+class FileSplit:
+    """Some row groups of a file, and the offsets by queue that are read of them; None for all rows."""
 
     path: str
     topic: str
@@ -72,35 +71,26 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveTask:
-    """What one task reads."""
-
-    root: Path
-    parts: tuple[Part, ...]
-    columns: tuple[str, ...]
-    options: SourceOptions
-    narrow: Narrow
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveView:
-    """An archive as its manifests tell it.
+class ArchiveBackend(Backend):
+    """An archive as its manifests describe it.
 
     Attributes:
         extents: of the queues that are read.
-        entries: the files that have some of them.
+        entries: the files that hold some of them.
     """
+
+    has_physical_offsets = True
 
     root: Path
     extents: dict[Key, Extent]
     entries: tuple[ManifestEntry, ...]
 
     @classmethod
-    def of(cls, options: SourceOptions) -> "ArchiveView":
-        """Look at an archive.
+    def describe(cls, options: SourceOptions) -> "ArchiveBackend":
+        """Read the manifests.
 
         Raises:
-            ArchiveError: it is none, or half compacted.
+            ArchiveError: there is no archive, or it is being compacted in place.
             LookupError: a topic that is named is not in it.
             ValueError: a manifest can't be read.
         """
@@ -111,151 +101,148 @@ class ArchiveView:
                 f"the archive {folder.root} is being compacted in place, or that was cut short: wait for it,"
                 f" or run `whimbrel spark compact --in-place {folder.root}` again"
             )
-        return cls.made(folder.root, folder.entries(), options)
-
-    @classmethod
-    def made(cls, root: Path, entries: Sequence[ManifestEntry], options: SourceOptions) -> "ArchiveView":
-        """Choose what is read."""
-        subscription = options.subscription
-        extents: dict[Key, Extent] = {}
-        chosen = []
-        for entry in entries:
-            system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPIC_PREFIXES)
-            if subscription is not None and not subscription.wants_topic(
-                entry.topic, system=system, include_system=options.include_system
-            ):
-                continue
-            chosen.append(entry)
-            for part in entry.queues:
-                if subscription is not None and not subscription.wants_queue(entry.topic, part.queue_id):
-                    continue
-                key = (entry.topic, entry.broker, part.queue_id)
-                old = extents.get(key, Extent(part.first, part.end))
-                extents[key] = Extent(
-                    min(old.first, part.first), max(old.end, part.end), entry.size / max(entry.rows, 1)
-                )
-        if subscription is not None:
+        entries = folder.entries()
+        if options.subscription is not None:
             seen = {entry.topic for entry in entries}
-            missing = [name for name in subscription.named if name not in seen]
+            missing = [name for name in options.subscription.named if name not in seen]
             if missing:
                 raise LookupError(
                     f"the archive has no topic {', '.join(missing)}; it has"
                     f" {', '.join(sorted(seen)) or 'none'}"
                 )
-        return cls(root, extents, tuple(chosen))
+        chosen = tuple(entry for entry in entries if options.reads_topic(entry.topic))
+        return cls(folder.root, extents_of(chosen, options), chosen)
 
-    def tasks(
-        self,
-        pieces: Sequence[Piece],
-        columns: tuple[str, ...],
-        options: SourceOptions,
-        narrow: Narrow,
-        tasks_max: int,
-    ) -> list[ArchiveTask]:
-        """Return the tasks that read pieces of queues, and of these what is stored when and where."""
-        first_ms, end_ms = narrow.stored_ms
-        found = plan_tasks(
-            [one for one in self.entries if one.last_stored >= first_ms and one.first_stored < end_ms],
-            pieces,
+    @property
+    def selects_by_time(self) -> bool:
+        """Whether tasks select records by store time: by that of files first, then by that of rows."""
+        return True
+
+    def offsets_by_time(self, keys: Sequence[Key], at_ms: int) -> Positions:
+        """Not called, since tasks select by time."""
+        raise NotImplementedError("an archive has no index of its queues by time")
+
+    def confirmed_end(self, key: Key) -> int | None:
+        """Return where a queue ends in the archive, which grows only."""
+        return self.extents[key].end
+
+    def plan(self, ranges: Sequence[OffsetRange], request: ReadRequest) -> "list[ArchiveTask]":
+        """Return the tasks that read some ranges, and of these the files of the wanted times."""
+        options, push_down = request.options, request.push_down
+        first_ms, end_ms = push_down.stored_ms
+        entries = [
+            each for each in self.entries if each.last_stored >= first_ms and each.first_stored < end_ms
+        ]
+        wanted = {each.key: (each.start, each.end) for each in ranges}
+        whole = [split for entry in entries if (split := split_of(entry, wanted)) is not None]
+        count = task_count(
+            sum(split.size for split in whole),
             task_bytes=options.partition_bytes or TASK_BYTES,
-            tasks_max=options.max_partitions or tasks_max,
+            tasks_max=request.tasks_max,
             tasks_min=options.min_partitions,
         )
-        return [ArchiveTask(self.root, tuple(parts), columns, options, narrow) for parts in found]
+        largest = max(sum(split.size for split in whole) / count, 1.0)
+        splits = [split for split in whole for split in cut(split, math.ceil(split.size / largest - SLACK))]
+        return [
+            ArchiveTask(
+                self.root,
+                tuple(sorted(task, key=lambda split: (split.path, split.groups))),
+                request.columns,
+                options,
+                push_down,
+            )
+            for task in fill_tasks(splits, count, lambda split: split.size)
+        ]
 
 
-def plan_tasks(
-    entries: Sequence[ManifestEntry],
-    pieces: Sequence[Piece],
-    *,
-    task_bytes: int,
-    tasks_max: int = 0,
-    tasks_min: int = 0,
-) -> list[list[Part]]:
-    """Return the parts of files that tasks read, large files by their row groups."""
-    ranges = {(piece.topic, piece.broker, piece.queue_id): (piece.start, piece.end) for piece in pieces}
-    parts = [part for entry in entries if (part := part_of(entry, ranges)) is not None]
-    if not parts:
-        return []
-    total = sum(part.size for part in parts)
-    wanted = max(math.ceil(total / task_bytes), 1)
-    count = max(min(wanted, tasks_max) if tasks_max else wanted, tasks_min)
-    largest = max(total / count, 1.0)
-    cut = [each for part in parts for each in split(part, math.ceil(part.size / largest - 0.01))]
-    tasks: list[tuple[int, int, list[Part]]] = [(0, number, []) for number in range(min(count, len(cut)))]
-    for part in sorted(cut, key=lambda part: -part.size):
-        filled_bytes, number, held = heapq.heappop(tasks)
-        heapq.heappush(tasks, (filled_bytes + part.size, number, [*held, part]))
-    return [
-        sorted(held, key=lambda part: (part.path, part.groups))
-        for _, _, held in sorted(tasks, key=lambda task: task[1])
-        if held
-    ]
+def extents_of(entries: Sequence[ManifestEntry], options: SourceOptions) -> dict[Key, Extent]:
+    """Return where the queues that are read begin and end in some files."""
+    extents: dict[Key, Extent] = {}
+    for entry in entries:
+        for split in entry.queues:
+            if not options.reads_queue(entry.topic, split.queue_id):
+                continue
+            key = (entry.topic, entry.broker, split.queue_id)
+            old = extents.get(key, Extent(split.first, split.end))
+            extents[key] = Extent(
+                min(old.first, split.first), max(old.end, split.end), entry.size / max(entry.rows, 1)
+            )
+    return extents
 
 
-def part_of(entry: ManifestEntry, ranges: Mapping[Key, tuple[int, int]]) -> Part | None:
+def split_of(entry: ManifestEntry, ranges: Mapping[Key, tuple[int, int]]) -> FileSplit | None:
     """Return what of a file lies within ranges of queues; None for nothing."""
     wanted = {}
     whole = True
-    for part in entry.queues:
-        first, end = ranges.get((entry.topic, entry.broker, part.queue_id), (0, 0))
-        first, end = max(first, part.first), min(end, part.end)
-        whole = whole and (first, end) == (part.first, part.end)
+    for split in entry.queues:
+        first, end = ranges.get((entry.topic, entry.broker, split.queue_id), (0, 0))
+        first, end = max(first, split.first), min(end, split.end)
+        whole = whole and (first, end) == (split.first, split.end)
         if first < end:
-            wanted[part.queue_id] = first, end
+            wanted[split.queue_id] = first, end
     if not wanted:
         return None
-    return Part(entry.path, entry.topic, entry.size, (0, entry.groups), None if whole else wanted)
+    return FileSplit(entry.path, entry.topic, entry.size, (0, entry.groups), None if whole else wanted)
 
 
-def split(part: Part, count: int) -> list[Part]:
-    """Return a part in `count` parts, as far as it has row groups."""
-    begin, end = part.groups
+def cut(split: FileSplit, count: int) -> list[FileSplit]:
+    """Return a split in `count` parts, as far as it has row groups."""
+    begin, end = split.groups
     count = min(max(count, 1), end - begin)
     borders = [begin + (end - begin) * number // count for number in range(count + 1)]
     return [
-        replace(part, groups=(first, last), size=part.size * (last - first) // (end - begin))
+        replace(split, groups=(first, last), size=split.size * (last - first) // (end - begin))
         for first, last in itertools.pairwise(borders)
     ]
 
 
-def read_archive_task(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a task.
+@dataclass(frozen=True, slots=True)
+class ArchiveTask:
+    """What one task reads."""
 
-    Raises:
-        DataLoss: a file is gone or damaged, and that is to fail.
-        CorruptRecord: a body is not what it should be, and that is to fail.
-    """
-    for part in task.parts:
-        try:
-            yield from PartReader(task, part).batches()
-        except (OSError, pa.ArrowException) as error:
-            gone = isinstance(error, FileNotFoundError)
-            what = f"{task.root / part.path} {'is gone' if gone else f'is damaged: {error}'}"
-            if task.options.fail_on_data_loss:
-                raise DataLoss(
-                    f"{what}; `archive --check --deep` tells what else is; failOnDataLoss=false passes over"
-                    " it"
-                ) from error
-            log.warning("%s; passing over it", what)
+    root: Path
+    splits: tuple[FileSplit, ...]
+    columns: tuple[str, ...]
+    options: SourceOptions
+    push_down: PushDown
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches.
+
+        Raises:
+            DataLoss: a file is gone or damaged, and the options say that this fails.
+            CorruptRecord: a body is damaged, and the options say that this fails.
+        """
+        for split in self.splits:
+            try:
+                yield from FileSplitReader(self, split).batches()
+            except (OSError, pa.ArrowException) as error:
+                gone = isinstance(error, FileNotFoundError)
+                what = f"{self.root / split.path} {'is gone' if gone else f'is damaged: {error}'}"
+                if self.options.fail_on_data_loss:
+                    raise DataLoss(
+                        f"{what}; `archive --check --deep` tells what else is; failOnDataLoss=false passes"
+                        " over it"
+                    ) from error
+                logger.warning("%s; passing over it", what)
 
 
-class PartReader:
+class FileSplitReader:
     """Reads a part of one file."""
 
-    def __init__(self, task: ArchiveTask, part: Part) -> None:
-        self.part, self.columns, self.options = part, task.columns, task.options
+    def __init__(self, task: ArchiveTask, split: FileSplit) -> None:
+        self.split, self.columns, self.options = split, task.columns, task.options
         self.rows = {
             name: limits
             for name, limits in (
-                ("physicalOffset", task.narrow.physical_offsets),
-                ("storeTimestamp", task.narrow.stored_ms),
+                ("physicalOffset", task.push_down.physical_offsets),
+                ("storeTimestamp", task.push_down.stored_ms),
             )
             if limits != ALL
         }
-        self.path = task.root / part.path
+        self.path = task.root / split.path
         self.schema = schema_of(task.columns, raw_properties=task.options.properties == "raw")
-        self.inflates = task.options.decompress and not {"body", "value"}.isdisjoint(task.columns)
+        self.decompresses = task.options.decompress and not {"body", "value"}.isdisjoint(task.columns)
 
     def needed(self, names: Sequence[str]) -> list[str]:
         """Return the columns of the file that are read; `names` are those that it has."""
@@ -264,12 +251,12 @@ class PartReader:
             wanted += MADE_OF.get(name, (name,))
         if self.schema.names.count("properties") and self.options.properties == "raw":
             wanted.append("propertiesText")
-        if self.part.wanted is not None:
+        if self.split.wanted is not None:
             wanted += ["queueId", "queueOffset"]
         if self.options.wanted_tags is not None:
             wanted.append("tags")
         wanted += self.rows
-        if self.inflates or self.options.verify_crc:
+        if self.decompresses or self.options.verify_crc:
             wanted += ["body", "sysFlag", "physicalOffset", "bodyCrc"]
         found = [name for name in names if name in set(wanted)]
         return found or ["queueId"]
@@ -278,45 +265,45 @@ class PartReader:
         """Yield the batches."""
         with pq.ParquetFile(self.path) as file:
             columns = self.needed(file.schema_arrow.names)
-            for number in range(*self.part.groups):
+            for number in range(*self.split.groups):
                 group = file.metadata.row_group(number)
-                if not self.holds(group):
+                if not self.may_hold(group):
                     continue
                 each = max(group.total_byte_size / max(group.num_rows, 1), 1.0)
                 rows = max(min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / each)), 1)
                 for batch in file.iter_batches(rows, [number], columns):
-                    yield from self.decoded(self.picked(batch))
+                    yield from self.decode(self.select(batch))
 
-    def holds(self, group: Any) -> bool:
+    def may_hold(self, group: Any) -> bool:
         """Tell whether a row group may have rows of a wanted queue."""
-        if self.part.wanted is None:
+        if self.split.wanted is None:
             return True
         for number in range(group.num_columns):
             column = group.column(number)
             if column.path_in_schema == "queueId" and column.is_stats_set and column.statistics.has_min_max:
                 low, high = column.statistics.min, column.statistics.max
-                return any(low <= queue_id <= high for queue_id in self.part.wanted)
+                return any(low <= queue_id <= high for queue_id in self.split.wanted)
         return True
 
-    def picked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are wanted."""
         mask = np.ones(batch.num_rows, np.bool_)
-        if self.part.wanted is not None:
+        if self.split.wanted is not None:
             queue_ids, offsets = (np.asarray(batch.column(name)) for name in ("queueId", "queueOffset"))
             mask[:] = False
-            for queue_id, (first, end) in self.part.wanted.items():
+            for queue_id, (first, end) in self.split.wanted.items():
                 mask |= (queue_ids == queue_id) & (offsets >= first) & (offsets < end)
         for name, limits in self.rows.items():
-            mask &= inside(batch.column(name), limits)
+            mask &= is_within(batch.column(name), limits)
         if self.options.wanted_tags is not None:
             tags = pa.array(sorted(self.options.wanted_tags), pa.string())
             mask &= np.asarray(pc.is_in(batch.column("tags"), value_set=tags))
         return batch if mask.all() else batch.filter(pa.array(mask))
 
-    def decoded(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def decode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield rows as they were asked for, cut where inflated bodies make a batch large."""
         while batch.num_rows:
-            taken, bodies, good, opaque = self.inflated(batch)
+            taken, bodies, good, opaque = self.decompress(batch)
             rows, batch = batch.slice(0, taken), batch.slice(taken)
             matches: Any = None
             if self.options.verify_crc or "crcOk" in self.columns:
@@ -324,7 +311,7 @@ class PartReader:
             if self.options.verify_crc and not matches.all():
                 for row in np.flatnonzero(~matches).tolist():
                     if row not in opaque:
-                        self.note(rows, row, "its body does not match its CRC")
+                        self.report_corrupt(rows, row, "its body does not match its CRC")
                 if self.options.on_corrupt == "skip":
                     good &= matches
             made = [self.column(name, rows, bodies, matches) for name in self.columns]
@@ -333,14 +320,14 @@ class PartReader:
             if result.num_rows:
                 yield result
 
-    def inflated(self, batch: pa.RecordBatch) -> tuple[int, pa.Array | None, Any, set[int]]:
+    def decompress(self, batch: pa.RecordBatch) -> tuple[int, pa.Array | None, Any, set[int]]:
         """Decompress bodies, until there are bytes enough for a batch.
 
         Returns:
             How many rows that were, their bodies, which rows are kept, and which bodies do not decompress.
         """
         good, opaque = np.ones(batch.num_rows, np.bool_), set[int]()
-        if not self.inflates:
+        if not self.decompresses:
             return batch.num_rows, None, good, opaque
         stored = batch.column("body")
         flags = np.asarray(batch.column("sysFlag"))
@@ -354,7 +341,7 @@ class PartReader:
             try:
                 body = inflate(memoryview(stored[row].as_buffer()), int(flags[row]))
             except CorruptRecord as error:
-                self.note(batch, row, str(error))
+                self.report_corrupt(batch, row, str(error))
                 good[row] = self.options.on_corrupt != "skip"
                 opaque.add(row)
                 continue
@@ -370,12 +357,12 @@ class PartReader:
         whole = pa.concat_arrays([stored.slice(0, taken), bodies]).take(pa.array(places))
         return taken, whole, good[:taken], opaque
 
-    def note(self, batch: pa.RecordBatch, row: int, what: str) -> None:
+    def report_corrupt(self, batch: pa.RecordBatch, row: int, what: str) -> None:
         """Raise CorruptRecord, if that is what is to be done with a corrupt body."""
         place = batch.column("physicalOffset")[row].as_py()
         if self.options.on_corrupt == "fail":
             raise CorruptRecord(f"the record at {place}: {what}")
-        log.warning("%s: the record at %d: %s", self.path, place, what)
+        logger.warning("%s: the record at %d: %s", self.path, place, what)
 
     def column(self, name: str, rows: pa.RecordBatch, bodies: pa.Array | None, matches: Any) -> pa.Array:
         """Make a column."""
@@ -384,7 +371,7 @@ class PartReader:
         if name in ("body", "value"):
             return rows.column("body") if bodies is None else bodies
         if name == "topic":
-            return pa.repeat(pa.scalar(self.part.topic, pa.string()), count)
+            return pa.repeat(pa.scalar(self.split.topic, pa.string()), count)
         if name == "timestampType":
             return pa.array(np.full(count, LOG_APPEND_TIME, np.int32))
         if name == "crcOk":
@@ -396,7 +383,7 @@ class PartReader:
         return rows.column(MADE_OF.get(name, (name,))[0]).cast(kind)
 
 
-def inside(column: pa.Array, limits: Range) -> Any:
+def is_within(column: pa.Array, limits: Range) -> Any:
     """Tell of each row whether its number, or its time in milliseconds, lies within a range."""
     in_ms = pa.types.is_timestamp(column.type)
     numbers = np.asarray(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from whimbrel.spark.jobs import JobError
+from whimbrel.spark.reporting import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TASKS_MAX", "asked", "spread"]
+__all__ = ["TASKS_MAX", "ask_each", "parallelize"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,7 +26,7 @@ TASK_BYTES = 64 << 20  # a fair part of a second
 ANSWER = "answer binary"
 
 
-def spread(
+def parallelize(
     session: "SparkSession",
     things: Sequence[T],
     work: Callable[[T], Iterable[pa.RecordBatch]],
@@ -53,7 +53,7 @@ def spread(
     return session.range(0, len(things), 1, tasks).mapInArrow(run, schema)
 
 
-def asked(session: "SparkSession", things: Sequence[T], question: Callable[[T], R]) -> list[R]:
+def ask_each(session: "SparkSession", things: Sequence[T], question: Callable[[T], R]) -> list[R]:
     """Return what `question` returns for each thing, in their order; for answers that are few and small.
 
     Raises:
@@ -69,7 +69,7 @@ def asked(session: "SparkSession", things: Sequence[T], question: Callable[[T], 
             found = (number, None, str(error))
         yield pa.record_batch([pa.array([pickle.dumps(found)], pa.binary())], names=["answer"])
 
-    rows = spread(session, list(enumerate(things)), answer, ANSWER).collect()
+    rows = parallelize(session, list(enumerate(things)), answer, ANSWER).collect()
     answers = sorted((pickle.loads(bytes(row["answer"])) for row in rows), key=lambda found: int(found[0]))
     for _, _, problem in answers:
         if problem:

@@ -1,9 +1,9 @@
 """Queue and index files, written anew: each by one task, whole or not at all.
 
-A queue file is drawn up in memory from the entries that belong into it, its gaps filled as the broker fills
-them: entry numbers are places in it, so the files of one queue need nothing of each other. An index file is
-written by the store's own `IndexFile`, which gets its entries in the order of the log; which entry goes into
-which file follows from counting, since every file but the last is full.
+A queue file is built in memory from its entries, and its gaps are filled as the broker fills them. The number
+of an entry tells its position in the file, so the files of one queue do not depend on each other. An index
+file is written by the store's own `IndexFile`, which gets its entries in the order of the log. Which entry
+goes into which file follows from counting, since every file but the last is full.
 
 Files are written under another name, fsynced and renamed. A task that is tried again writes the same.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from whimbrel.spark.stores import UNIT
+from whimbrel.spark.queue_files import UNIT
 from whimbrel.store.codec import FILLER_SIZE
 from whimbrel.store.consumequeue import FILLERS_MAX
 from whimbrel.store.index import GROUP_MAX, IndexFile
@@ -26,13 +26,13 @@ from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import sync_directory
 from whimbrel.store.segment import segment_name
 
-__all__ = ["Gap", "Written", "draw_up", "fill", "gaps_of", "write_index_file", "write_queue_file"]
+__all__ = ["Gap", "WrittenQueueFile", "draw_up", "fill", "gaps_of", "write_index_file", "write_queue_file"]
 
 Entry = tuple[int, int, int]  # key hash, physical offset, store time in ms
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenQueueFile:
     """A queue file that was written: the numbers of its first and last entry that stand for records."""
 
     topic: str
@@ -62,7 +62,7 @@ def draw_up(first: int, per_file: int, numbers: npt.NDArray[np.int64], units: np
     """
     whole = np.zeros(per_file, UNIT)
     whole["size"][: int(numbers.max()) - first + 1] = FILLER_SIZE
-    order = np.lexsort((units["place"], numbers))
+    order = np.lexsort((units["physical_offset"], numbers))
     numbers, units = numbers[order], units[order]
     distinct = np.append(True, numbers[1:] != numbers[:-1])
     whole[numbers[distinct] - first] = units[distinct]
@@ -88,7 +88,7 @@ def write_queue_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def gaps_of(files: Sequence[Written], per_file: int) -> tuple[list[Gap], list[str]]:
+def gaps_of(files: Sequence[WrittenQueueFile], per_file: int) -> tuple[list[Gap], list[str]]:
     """Return the fillers between the files of one queue, and what a broker would not believe.
 
     Args:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from whimbrel.spark.auditing.derived import DerivedView
+from whimbrel.spark.auditing.derived_files import DerivedFiles
 
-__all__ = ["BUCKETS_MAX", "LogPart", "Row", "batch", "touched"]
+__all__ = ["BUCKETS_MAX", "LogSplit", "Row", "batch", "touched"]
 
 BUCKETS_MAX = 20_000  # that differ and are looked into, of the queues and of the index each
 ROW_TYPES = {
@@ -19,10 +19,10 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
+class LogSplit:
     """A split of the log; `wanted` None sums up, else gives the entries of these buckets."""
 
-    view: DerivedView
+    view: DerivedFiles
     begin: int
     end: int
     wanted: frozenset[Any] | None = None

@@ -4,7 +4,7 @@ import pytest
 
 from whimbrel.spark.jobs.replay import shares
 from whimbrel.spark.masters import NoTarget, target_broker
-from whimbrel.spark.replaying import Pace, kind_of
+from whimbrel.spark.replay_writer import Pace, kind_of
 
 
 @pytest.mark.parametrize(
