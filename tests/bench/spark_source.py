@@ -92,7 +92,7 @@ def fill(root: Path, body_bytes: int, records: int, *, indexed: bool = False) ->
             born_host=host,
             store_host=host,
         )
-        store.append(draft)
+        store.append([draft])
     while indexed and store.indexer.step(store.written):
         pass
     store.close()

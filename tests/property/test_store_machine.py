@@ -88,12 +88,12 @@ class StoreMachine(RuleBasedStateMachine):
     def append(self, topic: str, queue_id: int, size: int, key: str, sys_flag: int, tick: int) -> None:
         self.now += tick
         made = self.make(topic, queue_id, size, key, sys_flag)
-        self.note(made, self.store.append(made))
+        self.note(made, self.store.append([made])[0])
 
     @rule(topic=st.sampled_from(TOPICS), count=st.integers(1, 25), size=st.sampled_from([8, 600, 2000]))
     def append_batch(self, topic: str, count: int, size: int) -> None:
         batch = [self.make(topic, 0, size, KEYS[number % 3], 0) for number in range(count)]
-        answers = self.store.append_batch(batch)
+        answers = self.store.append(batch)
         for number, answer in enumerate(answers[1:]):
             assert answer.physical_offset == answers[number].end
         for made, answer in zip(batch, answers, strict=True):
@@ -102,7 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def refuse_what_fits_no_file(self) -> None:
         with pytest.raises(MessageTooLarge):
-            self.store.append(self.make("a", 0, 64 * 1024, "k1", 0))
+            self.store.append([self.make("a", 0, 64 * 1024, "k1", 0)])
 
     @rule()
     def tick(self) -> None:

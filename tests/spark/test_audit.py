@@ -32,7 +32,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Appen
     root = tmp_path_factory.mktemp("audit") / "master"
     store = open_master(root, replace(OPTIONS, index_slots=5000, index_entries=20_000))
     records = [
-        store.append(make_draft(number, topic=f"t{number % TOPICS}", queue_id=number % 2, size=400))
+        store.append([make_draft(number, topic=f"t{number % TOPICS}", queue_id=number % 2, size=400)])[0]
         for number in range(1400)
     ]
     while store.indexer.step(store.written):

@@ -31,7 +31,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def add(number: int, group: str, times: int, **pairs: str) -> None:
         now[0] += 60_000
-        opened.append(draft(number, topic=f"%DLQ%{group}", pairs=list(pairs.items()), reconsume_times=times))
+        opened.append(
+            [draft(number, topic=f"%DLQ%{group}", pairs=list(pairs.items()), reconsume_times=times)]
+        )
 
     for number in range(6):
         add(number, "billing", 17, RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID=f"O{number}", DELAY="0")
@@ -39,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add(7, "billing", 5, RETRY_TOPIC="refunds", MAX_RECONSUME_TIMES="5", DELAY="3")
     add(8, "mail", 0, DLQ_ORIGIN_TOPIC="letters", DLQ_ORIGIN_MESSAGE_ID="D8")
     add(9, "mail", 0)
-    opened.append(draft(10, topic="orders"))
+    opened.append([draft(10, topic="orders")])
     opened.close()
     (root / "whimbrel" / "watermark").unlink()
     return root

@@ -153,8 +153,8 @@ def test_the_log_tells_how_old_messages_were_and_clocks_that_differ(spark: Any, 
     try:
         for number in range(100):
             now = NOW - 10 + number  # the first ten before they were born
-            store.append(make_draft(number, topic="skewed"))
-            store.append(make_draft(number, topic="late"))
+            store.append([make_draft(number, topic="skewed")])
+            store.append([make_draft(number, topic="late")])
     finally:
         store.close()
     told, html = list[str](), tmp_path / "latency.html"

@@ -27,12 +27,12 @@ def fill(root: Path) -> None:
     try:
         for number in range(60):
             now = BEGIN + number * 1000
-            store.append(make_draft(number, topic="orders", queue_id=number % 2, size=80))
+            store.append([make_draft(number, topic="orders", queue_id=number % 2, size=80)])
         for number in range(120):
             now = BEGIN + (90 * 60 + number // 4) * 1000
-            store.append(make_draft(number, topic="orders", queue_id=0, size=80))
+            store.append([make_draft(number, topic="orders", queue_id=0, size=80)])
         for number in range(10):
-            store.append(make_draft(number, topic="bills", size=160))
+            store.append([make_draft(number, topic="bills", size=160)])
     finally:
         store.close()
 

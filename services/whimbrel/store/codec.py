@@ -49,6 +49,7 @@ __all__ = [
     "MAGIC_V2",
     "PREFIX",
     "PROPERTIES_BYTES_MAX",
+    "RECORD_BYTES_MAX",
     "RECORD_OVERHEAD_MAX",
     "STORE_V6",
     "TRANSACTION_COMMIT",
@@ -94,6 +95,9 @@ TRANSACTION_ROLLBACK = 0x0C
 
 TOPIC_BYTES_MAX = 127
 PROPERTIES_BYTES_MAX = 32767
+# Readers of a whole log (`columns/scan.py`) take a larger size for damage. The largest body that a client may
+# send makes a record of 4 MiB and a little; in RocketMQ that limit can be raised.
+RECORD_BYTES_MAX = 16 * 1024 * 1024
 RECORD_OVERHEAD_MAX = 116  # both hosts IPv6, and V2
 
 HEAD_V4 = struct.Struct(">iIiiiqqiq8sq8siqi")

@@ -14,13 +14,14 @@ from whimbrel.errors import BadRequest, MessageTooLarge, StoreFull
 from whimbrel.store.checkpoint import write_checkpoint
 from whimbrel.store.codec import (
     BLANK_SIZE_MIN,
+    RECORD_BYTES_MAX,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     RecordDraft,
     encode_record,
-    record_size,
 )
 from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.dispatch import NO_ENTRY, SCHEDULE_TOPIC, deliver_time
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import RETRY_S, MessageStore, raise_file_limit
@@ -83,107 +84,114 @@ class MasterStore(MessageStore):
 
     # Writing.
 
-    def append(self, draft: RecordDraft) -> Appended:
-        """Append one message: log, queue entry, keys queued.
+    def append(self, drafts: Sequence[RecordDraft]) -> list[Appended]:
+        """Append messages of one queue next to each other in the log, all or none: records, queue entries,
+        and their keys queued for the index.
+
+        The store refuses only what it can't keep or recover. What clients may send (topic, type, sizes,
+        properties) is checked before, so that a record which the broker makes itself is not refused for being
+        longer than the stored one that it was made from.
+
+        Args:
+            drafts: one, which may be a transaction's, or several of the same queue, which may not.
 
         Raises:
             NotWritable: the disk refused a sync.
-            StoreFull: no room on disk; nothing was stored.
-            MessageTooLarge, PropertiesTooLarge, IllegalTopic: the message can't be stored.
+            StoreFull: no room on disk for a record or its queue entry.
+            MessageTooLarge: a record over `RECORD_BYTES_MAX`, or records that do not fit into one log file.
+            PropertiesTooLarge, IllegalTopic: too long for their length fields.
+            BadRequest: properties that end in a zero byte, or drafts that make no batch.
         """
         log = self.writer
         if self.lagging or log.disk.ratio > self.options.disk_full_ratio:
             self.check_writable()
-        if len(draft.body) > self.options.message_bytes_max:
-            raise MessageTooLarge(f"a body of {len(draft.body)} bytes, over {self.options.message_bytes_max}")
-        if draft.properties.endswith(b"\0"):
-            raise BadRequest(
-                "properties that end in a zero byte: recovery could not tell them from torn ones"
-            )
-        topic, queue_id, keys = draft.topic, draft.queue_id, draft.keys
+        if len(drafts) != 1:
+            return self.append_several(drafts)
+        draft = drafts[0]
+        topic, queue_id = draft.topic, draft.queue_id
         queue = self.queues.by_key.get((topic, queue_id))
         if queue is None:
             queue = self.queues.need(topic, queue_id)
-        kind = draft.sys_flag & TRANSACTION_MASK
-        entered = kind not in NO_ENTRY
-        queue_offset = queue.max
-        if entered:
-            if queue_offset >= queue.room:
-                queue.reserve(1)
-        else:
-            queue_offset = 0
+        entered = draft.sys_flag & TRANSACTION_MASK not in NO_ENTRY
+        queue_offset = queue.max if entered else 0
         now = self.clock()
         if now < self.store_time_ms:
             now = self.store_time_ms  # a clock set back must not put times in a queue out of order
-        physical_offset = log.end
-        record = encode_record(draft, physical_offset, queue_offset, now)
+        place = log.end
+        record = encode(draft, place, queue_offset, now)
         size = len(record)
-        if physical_offset + size + BLANK_SIZE_MIN > log.limit or log.failed:
-            physical_offset = log.reserve(size)  # it goes into the next file
-            record = encode_record(draft, physical_offset, queue_offset, now)
+        if entered and queue_offset >= queue.room:
+            queue.reserve(1)
+        if place + size + BLANK_SIZE_MIN > log.limit or log.failed:
+            place = log.reserve(size)  # it goes into the next file
+            record = encode(draft, place, queue_offset, now)
         log.put(record)
         self.store_time_ms = log.store_time_ms = now
-        if entered:
-            tags = draft.tags_code
-            if topic == SCHEDULE_TOPIC:
-                tags = deliver_time(draft.properties, now, self.delays_ms, tags)
-            queue.put(physical_offset, size, tags)
-            queue.dirty = True
         self.dispatched = end = log.end
-        if keys and kind != TRANSACTION_ROLLBACK and self.options.index_enabled:
-            self.indexer.add(topic, keys, physical_offset, now)
-        if entered and self.on_arrival is not None:
-            self.on_arrival(topic, queue_id, queue_offset, tags)
-        return Appended(queue_offset, physical_offset, size, now, end)
+        tags = self.dispatch(draft, queue if entered else None, place, size, now)
+        if entered:
+            on_arrival = self.dispatcher.on_arrival
+            if on_arrival is not None:
+                on_arrival(topic, queue_id, queue_offset, tags)
+        return [Appended(queue_offset, place, size, now, end)]
 
-    def append_batch(self, drafts: Sequence[RecordDraft]) -> list[Appended]:
-        """Append messages of one topic and queue next to each other, all or none.
-
-        Raises:
-            BadRequest: several topics or queues, or a transaction's message among them.
-            NotWritable, StoreFull, MessageTooLarge, PropertiesTooLarge, IllegalTopic: as in `append`.
-        """
-        self.check_writable()
-        log = self.writer
+    def append_several(self, drafts: Sequence[RecordDraft]) -> list[Appended]:
+        """Do the rest of `append` for several drafts, or none. `append` inlines it for one."""
         if not drafts:
             return []
+        check_batch(drafts)
+        log = self.writer
         topic, queue_id = drafts[0].topic, drafts[0].queue_id
-        sizes = []
-        for draft in drafts:
-            if draft.topic != topic or draft.queue_id != queue_id or draft.sys_flag & TRANSACTION_MASK:
-                raise BadRequest("a batch is for one queue and holds no transaction")
-            if len(draft.body) > self.options.message_bytes_max:
-                raise MessageTooLarge(
-                    f"a body of {len(draft.body)} bytes, over {self.options.message_bytes_max}"
-                )
-            if draft.properties.endswith(b"\0"):
-                raise BadRequest("properties that end in a zero byte")
-            sizes.append(record_size(draft))
         queue = self.queues.need(topic, queue_id)
-        queue.reserve(len(drafts))
-        place = log.reserve(sum(sizes))
         now = max(self.clock(), self.store_time_ms)
-        first = queue.max
-        records, answers = [], []
-        for number, draft in enumerate(drafts):
-            records.append(encode_record(draft, place, first + number, now))
-            answers.append(Appended(first + number, place, sizes[number], now, place + sizes[number]))
-            place += sizes[number]
+        place, queue_offset = log.end, queue.max
+        records = encode_batch(drafts, place, queue_offset, now)
+        queue.reserve(len(drafts))
+        reserved = log.reserve(sum(map(len, records)))
+        if reserved != place:
+            place = reserved
+            records = encode_batch(drafts, place, queue_offset, now)
         log.put(b"".join(records))
         self.store_time_ms = log.store_time_ms = now
-        for draft, answer in zip(drafts, answers, strict=True):
-            tags = draft.tags_code
-            if topic == SCHEDULE_TOPIC:
-                tags = deliver_time(draft.properties, now, self.delays_ms, tags)
-            queue.put(answer.physical_offset, answer.size, tags)
-            if draft.keys and self.options.index_enabled:
-                self.indexer.add(topic, draft.keys, answer.physical_offset, now)
-        queue.dirty = True
         self.dispatched = log.end
-        if self.on_arrival is not None:
-            for draft, answer in zip(drafts, answers, strict=True):
-                self.on_arrival(topic, queue_id, answer.queue_offset, draft.tags_code)
-        return answers
+        appended = []
+        tags = []
+        for draft, record in zip(drafts, records, strict=True):
+            size = len(record)
+            tags.append(self.dispatch(draft, queue, place, size, now))
+            appended.append(Appended(queue_offset, place, size, now, place + size))
+            place += size
+            queue_offset += 1
+        on_arrival = self.dispatcher.on_arrival
+        if on_arrival is not None:  # after the last entry, so that a receive that waits takes all of them
+            for answer, tags_code in zip(appended, tags, strict=True):
+                on_arrival(topic, queue_id, answer.queue_offset, tags_code)
+        return appended
+
+    def dispatch(
+        self, draft: RecordDraft, queue: ConsumeQueue | None, place: int, size: int, now: int
+    ) -> int:
+        """Write the queue entry of a record just appended, for which there is room, and queue its keys.
+
+        Args:
+            queue: None for a transaction's record that gets no entry.
+
+        Returns:
+            What the entry carries as tags code.
+        """
+        tags = draft.tags_code
+        if queue is not None:
+            if draft.topic == SCHEDULE_TOPIC:
+                tags = deliver_time(draft.properties, now, self.delays_ms, tags)
+            queue.put(place, size, tags)
+            queue.dirty = True
+        if (
+            draft.keys
+            and draft.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+            and self.options.index_enabled
+        ):
+            self.indexer.add(draft.topic, draft.keys, place, now)
+        return tags
 
     def check_writable(self) -> None:
         """Refuse what can't be appended for want of room.
@@ -277,3 +285,44 @@ class MasterStore(MessageStore):
                 write_checkpoint(self.root, index_ms=self.index.files[-1].end_ms)
         self.close_derived()
         self.writer.close(clean=clean)
+
+
+def check_batch(drafts: Sequence[RecordDraft]) -> None:
+    """Refuse drafts that can't be appended together.
+
+    Raises:
+        BadRequest: several topics or queues, or a transaction's message among them.
+    """
+    topic, queue_id = drafts[0].topic, drafts[0].queue_id
+    for draft in drafts:
+        if draft.topic != topic or draft.queue_id != queue_id or draft.sys_flag & TRANSACTION_MASK:
+            raise BadRequest("a batch is for one queue and holds no transaction")
+
+
+def encode(draft: RecordDraft, place: int, queue_offset: int, now: int) -> bytes:
+    """Return the record of a draft.
+
+    Raises:
+        MessageTooLarge, PropertiesTooLarge, IllegalTopic, BadRequest: the store can't keep it, see
+            `MasterStore.append`.
+    """
+    if draft.properties.endswith(b"\0"):
+        raise BadRequest("properties that end in a zero byte: recovery could not tell them from torn ones")
+    record = encode_record(draft, place, queue_offset, now)
+    if len(record) > RECORD_BYTES_MAX:
+        raise MessageTooLarge(f"a record of {len(record)} bytes, over {RECORD_BYTES_MAX}")
+    return record
+
+
+def encode_batch(drafts: Sequence[RecordDraft], place: int, queue_offset: int, now: int) -> list[bytes]:
+    """Return the records of drafts that stand next to each other from a place on.
+
+    Raises:
+        MessageTooLarge, PropertiesTooLarge, IllegalTopic, BadRequest: as in `encode`.
+    """
+    records = []
+    for number, draft in enumerate(drafts, queue_offset):
+        record = encode(draft, place, number, now)
+        records.append(record)
+        place += len(record)
+    return records

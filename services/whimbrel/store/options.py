@@ -27,7 +27,6 @@ class StoreOptions:
         flush_interval_ms: asynchronous flush: the longest time data stays in the page cache only.
         flush_bytes: asynchronous flush: flush earlier when this much is waiting.
         prefault_bytes: how far ahead of the write position pages are populated, at most 16 MiB.
-        message_bytes_max: limit of a body; a record may be 64 KiB larger (RocketMQ 5.x).
         reserved_hours: age at which a commitlog file may be removed.
         delete_when: local hours of the day in which aged files are removed.
         disk_used_ratio_max: above this aged files are removed at any hour.
@@ -45,7 +44,6 @@ class StoreOptions:
     flush_interval_ms: int = 500
     flush_bytes: int = 64 * 1024 * 1024
     prefault_bytes: int = 4 * 1024 * 1024
-    message_bytes_max: int = 4 * 1024 * 1024
     reserved_hours: float = 72
     delete_when: tuple[int, ...] = (4,)
     disk_used_ratio_max: float = 0.75

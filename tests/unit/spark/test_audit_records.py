@@ -37,8 +37,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Appen
     store = open_master(root)
     records = [
         store.append(
-            make_draft(number, topic=f"t{number % 2}", queue_id=number % 3, size=400 + 8 * (number % 3))
-        )
+            [make_draft(number, topic=f"t{number % 2}", queue_id=number % 3, size=400 + 8 * (number % 3))]
+        )[0]
         for number in range(COUNT)
     ]
     store.close()

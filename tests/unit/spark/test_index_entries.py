@@ -137,7 +137,7 @@ def test_a_broken_chain_is_followed_one_by_one(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = open_master(root)
     for number in range(60):
-        store.append(make_draft(number))
+        store.append([make_draft(number)])
     while store.indexer.step(store.written):
         pass
     store.close()

@@ -85,7 +85,7 @@ def master(root: Path) -> Iterator[MasterStore]:
 def test_ranges_and_queues_are_chosen(tmp_path: Path) -> None:
     with master(tmp_path) as store:
         for number in range(300):
-            store.append(make_draft(number, topic="orders" if number % 3 else "bills", queue_id=number % 2))
+            store.append([make_draft(number, topic="orders" if number % 3 else "bills", queue_id=number % 2)])
     found = rows(options(tmp_path, assign='{"orders": [1]}', isolation="latest"))
     assert {(row["topic"], row["queueId"]) for row in found} == {("orders", 1)}
     assert [row["queueOffset"] for row in found] == list(range(100))
@@ -99,7 +99,7 @@ def timed_store(root: Path) -> list[int]:
     times = iter(range(NOW, NOW + 1_000_000, 1000))
     store = MasterStore.open(root, OPTIONS, clock=lambda: next(times))
     drafts = [make_draft(number, topic="orders", queue_id=number % 2) for number in range(40)]
-    places = [store.append(draft).physical_offset for draft in drafts]
+    places = [store.append([draft])[0].physical_offset for draft in drafts]
     store.close()
     return places
 
@@ -143,7 +143,7 @@ def test_a_part_of_the_log_by_place_and_by_time(tmp_path: Path) -> None:
 def test_what_has_no_queue_entry_yet_is_read_all_the_same(tmp_path: Path) -> None:
     with master(tmp_path) as store:
         for number in range(50):
-            store.append(make_draft(number, topic="orders", queue_id=number % 2))
+            store.append([make_draft(number, topic="orders", queue_id=number % 2)])
     shutil.rmtree(tmp_path / "consumequeue" / "orders" / "1")
     queue = min((tmp_path / "consumequeue" / "orders" / "0").iterdir())
     data = bytearray(queue.read_bytes())
@@ -157,7 +157,7 @@ def damaged_store(root: Path) -> list[int]:
     """Make a store of 60 records in 8 files, the sixth damaged; return where they stand."""
     with master(root) as store:
         drafts = [make_draft(number, topic="orders", size=8000) for number in range(60)]
-        places = [store.append(draft).physical_offset for draft in drafts]
+        places = [store.append([draft])[0].physical_offset for draft in drafts]
     with min((root / "commitlog").iterdir()).open("r+b") as file:
         file.seek(places[5] + 150)
         file.write(b"!")

@@ -98,7 +98,7 @@ def test_the_writer_makes_the_same_log_and_queue_bytes(tmp_path: Path) -> None:
             )
             clock.now = row["storeTimestamp"]
             align(store, row)
-            appended = store.append(draft)
+            appended = store.append([draft])[0]
             assert (appended.physical_offset, appended.size) == (row["phyOffset"], row["size"])
             assert appended.queue_offset == row["queueOffset"]
         store.close()
@@ -217,7 +217,7 @@ def test_appending_goes_on_with_the_offsets(name: str, tmp_path: Path) -> None:
         born_host=pack_host("127.0.0.1", 1),
         store_host=pack_host("127.0.0.1", 2),
     )
-    appended = store.append(draft)
+    appended = store.append([draft])[0]
     assert (appended.queue_offset, appended.physical_offset) == (end, log_end)
     store.close()
     store = MasterStore.open(tmp_path / "store", options(name), clock=lambda: NOW)

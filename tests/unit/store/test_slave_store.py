@@ -20,7 +20,7 @@ from whimbrel.store.slave_store import SlaveStore
 def master(tmp_path: Path) -> Iterator[MasterStore]:
     store = open_master(tmp_path / "master")
     for number in range(300):
-        store.append(make_draft(number, queue_id=number % 3, size=1000))
+        store.append([make_draft(number, queue_id=number % 3, size=1000)])
     store.end_tick()
     yield store
     store.close()
@@ -206,7 +206,7 @@ def test_each_opening_is_an_epoch_of_its_own(tmp_path: Path) -> None:
 def test_a_reader_sees_what_is_published_and_no_more(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
     reader = LogReader.open(tmp_path / "s")
-    answer = store.append(make_draft())
+    answer = store.append([make_draft()])[0]
     assert reader.view(0, 1000).nbytes == 0
     assert reader.file_for(0) == (-1, 0, 0)
     store.end_tick()
@@ -216,7 +216,7 @@ def test_a_reader_sees_what_is_published_and_no_more(tmp_path: Path) -> None:
     with pytest.raises(IllegalOffset):
         reader.view(answer.end + 1, 1)
     for number in range(100):
-        store.append(make_draft(number, size=1000))
+        store.append([make_draft(number, size=1000)])
     store.end_tick()
     assert reader.file_for(100)[2] == FILE - 100
     assert len(reader.view(100, 1 << 20)) == FILE - 100

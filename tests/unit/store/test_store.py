@@ -28,11 +28,11 @@ def open_log(root: Path) -> LogWriter:
 def fill(store: MasterStore, first: int, count: int) -> None:
     """Append messages of every kind to several queues and topics."""
     for number in range(first, first + count):
-        store.append(make_draft(number, queue_id=number % 3, size=1000))
+        store.append([make_draft(number, queue_id=number % 3, size=1000)])
         if number % 10 == 0:
-            store.append(make_draft(number, topic="SCHEDULE_TOPIC_XXXX", delay="3"))
-            store.append(make_draft(number, sys_flag=PREPARED))
-            store.append(make_draft(number, sys_flag=COMMIT))
+            store.append([make_draft(number, topic="SCHEDULE_TOPIC_XXXX", delay="3")])
+            store.append([make_draft(number, sys_flag=PREPARED)])
+            store.append([make_draft(number, sys_flag=COMMIT)])
     store.end_tick()
 
 
@@ -66,7 +66,7 @@ def test_a_master_becomes_a_slave_and_a_master_again(tmp_path: Path) -> None:
     root = tmp_path / "s"
     master = open_master(root)
     fill(master, 0, 100)
-    master.append(make_draft(topic="gone"))
+    master.append([make_draft(topic="gone")])
     master.delete_topic("gone")
     before, epoch = content(master, 100), master.page.epoch
     master.close()
@@ -87,7 +87,7 @@ def test_a_master_becomes_a_slave_and_a_master_again(tmp_path: Path) -> None:
         pass
     after = content(peer, 150)
     assert content(slave, 150) == after
-    torn = peer.append(make_draft(150, size=1000))
+    torn = peer.append([make_draft(150, size=1000)])[0]
     peer.end_tick()
     assert log.end // FILE == torn.physical_offset // FILE
     log.append_raw(log.end, reader.view(log.end, torn.size // 2))  # the other half never comes
@@ -102,9 +102,9 @@ def test_a_master_becomes_a_slave_and_a_master_again(tmp_path: Path) -> None:
     master = open_master(root)
     assert content(master, 150) == after
     assert master.page.epoch == epoch + 2
-    again = master.append(make_draft(150, size=1000))
+    again = master.append([make_draft(150, size=1000)])[0]
     assert (again.queue_offset, again.physical_offset) == (torn.queue_offset, torn.physical_offset)
-    assert master.append(make_draft(topic="gone")).queue_offset == 1
+    assert master.append([make_draft(topic="gone")])[0].queue_offset == 1
     master.close()
     assert left_open(root) == []
 

@@ -108,10 +108,7 @@ class AppendLog(Protocol):
     def flushed(self) -> int:
         """End of what is on disk."""
 
-    def append(self, draft: Any) -> Any:
-        """Append one record."""
-
-    def append_batch(self, drafts: Sequence[Any]) -> list[Any]:
+    def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Append records of one queue, all or none."""
 
     def end_tick(self) -> bool:
@@ -233,8 +230,7 @@ class Appender:
     def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Check and append; all messages go to one queue. Returns where each went."""
         self.check_writable()
-        store = self.store
-        appended = [store.append(drafts[0])] if len(drafts) == 1 else store.append_batch(drafts)
+        appended = self.store.append(drafts)
         if self.on_appended is not None:
             self.on_appended(drafts[0].topic, appended)
         if not self.tick_pending:

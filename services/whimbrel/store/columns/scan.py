@@ -22,15 +22,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, record_fault
+from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MAX, record_fault
 from whimbrel.store.columns.records import SIZE_AND_MAGIC, Records, Stop, walk
 from whimbrel.store.walk import RECORD_SIZE_MIN
 
-__all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Fault", "OnFault", "Scan"]
+__all__ = ["CHUNK_BYTES", "Fault", "OnFault", "Scan"]
 
 CHUNK_BYTES = 8 * 1024 * 1024  # read at a time: some batches' worth
 BEHIND_BYTES = 64 * 1024  # read behind a split for its last record, and at a time when looking for one
-RECORD_BYTES_MAX = 16 * 1024 * 1024  # 4 MiB and a little by default; RocketMQ's limit can be raised
 
 MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
 RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)

@@ -32,12 +32,9 @@ class FakeLog:
         self.index_left = 0
         self.rests = 0
 
-    def append(self, draft: Any) -> Place:
-        self.written += 100
-        return Place(self.written)
-
-    def append_batch(self, drafts: Sequence[Any]) -> list[Place]:
-        return [self.append(draft) for draft in drafts]
+    def append(self, drafts: Sequence[Any]) -> list[Place]:
+        self.written += 100 * len(drafts)
+        return [Place(self.written - 100 * left) for left in reversed(range(len(drafts)))]
 
     def end_tick(self) -> bool:
         self.published = self.written

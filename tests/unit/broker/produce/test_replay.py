@@ -176,7 +176,7 @@ async def test_after_a_restart_the_log_tells_how_far_each_source_came(tmp_path: 
         await rig.append([message(4), message(6)])
         await rig.append([message(80)], source=other)
         for number in range(5):
-            rig.store.append(make_draft(number, topic="orders", queue_id=3))
+            rig.store.append([make_draft(number, topic="orders", queue_id=3)])
     async with serving(tmp_path) as rig:
         found = await rig.describe(with_first=True)
         assert (found.complete, found.last, found.first) == (True, 6, 4)
@@ -193,7 +193,7 @@ async def test_a_long_queue_is_looked_through_in_several_calls(
     async with serving(tmp_path) as rig:
         await rig.append([message(0), message(1)])
         for number in range(35):
-            rig.store.append(make_draft(number, topic="orders", queue_id=3))
+            rig.store.append([make_draft(number, topic="orders", queue_id=3)])
     async with serving(tmp_path) as rig:
         with pytest.raises(NotReady, match="DescribePreserved"):
             await rig.append([message(2)], after=1)
