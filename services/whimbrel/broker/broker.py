@@ -34,9 +34,6 @@ from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.cluster.metadata_sync import LeaseSync, MetadataSync
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.cluster.replica_service import (
-    SERVICE as REPLICA_SERVICE,
-)
-from whimbrel.broker.cluster.replica_service import (
     LeaseStreams,
     MetadataWatches,
     SlaveHello,
@@ -56,6 +53,8 @@ from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S, DelayOffsets,
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.model.registration import BrokerFacts, Member, replicator_host
+from whimbrel.model.route import WILDCARD_HOSTS
+from whimbrel.model.wire import REPLICA_SERVICE
 from whimbrel.rpc.api.calls import Metadata, Outbound
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import Service
@@ -81,7 +80,6 @@ RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
 HOLD_S = 5.0  # receives wait no longer for this: without a nameserver they are served from what is known here
 REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
 CANCEL_AGAIN_S = 0.5  # tasks end at once; one that has missed its cancellation gets another
-WILDCARDS = ("", "0.0.0.0", "::")  # compared with, not listened on
 
 Undo = Callable[[], Awaitable[None] | None]
 
@@ -373,7 +371,7 @@ class Broker:
             services,
             host=self.options.host,
             port=self.options.port,
-            heard=None if self.counted is None else self.counted.calls.take,
+            on_call_end=None if self.counted is None else self.counted.calls.observe,
             tls=TlsSettings(
                 certificate=self.options.tls_certificate,
                 key=self.options.tls_key,
@@ -523,7 +521,7 @@ class Broker:
     def facts(self) -> BrokerFacts:
         """Return what nameservers are told; called before each renewal."""
         options = self.options
-        shown = options.advertise_host or ("" if options.host in WILDCARDS else options.host)
+        shown = options.advertise_host or ("" if options.host in WILDCARD_HOSTS else options.host)
         return BrokerFacts(
             cluster=options.cluster,
             broker_name=options.name,
@@ -625,7 +623,7 @@ class Broker:
         A name or a wildcard becomes what the machine's name means.
         """
         for host in (self.options.advertise_host, self.options.host, socket.gethostname()):
-            if host in WILDCARDS:
+            if host in WILDCARD_HOSTS:
                 continue
             with contextlib.suppress(OSError, ValueError):
                 found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -28,8 +28,8 @@ from whimbrel.metrics import (
     bounded,
     build_info,
 )
-from whimbrel.model.names import is_system_topic
-from whimbrel.rpc.server.timing import CallTimes, stream_family
+from whimbrel.model.names import RETRY_PREFIX, is_system_topic
+from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
 from whimbrel.store.recovery import first_store_time
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
@@ -46,7 +46,6 @@ READ_WRITE, READ_ONLY = 6, 4  # RocketMQ's bits
 STORAGE = ("storage_type", "storage_medium")  # RocketMQ's labels, each with one value
 DISK = ("local", "disk")
 SYSTEM_GROUP = "cid_rmq_sys_"
-RETRY_TOPIC = "%RETRY%"
 TEXT_MAX = 64  # of what clients say of themselves
 
 # Numbers of `apache.rocketmq.v2.ClientType`, and RocketMQ's word for how such consumers consume.
@@ -152,7 +151,7 @@ def traffic(counted: Counted) -> list[Family]:
 
 def is_retry(topic: str) -> str:
     """Return RocketMQ's label."""
-    return "true" if topic.startswith(RETRY_TOPIC) else "false"
+    return "true" if topic.startswith(RETRY_PREFIX) else "false"
 
 
 def is_system(topic: str, group: str) -> str:

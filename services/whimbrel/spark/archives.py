@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.model.names import is_system_topic
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.manifests import ManifestEntry
 from whimbrel.spark.archiving.properties import filled
@@ -44,7 +44,6 @@ __all__ = ["ArchiveTask", "ArchiveView", "Part", "plan_tasks", "read_archive_tas
 log = logging.getLogger(__name__)
 
 TASK_BYTES = 128 * 1024 * 1024  # of Parquet files: several times that much of a log
-GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 
 # What a column is made of, where that is not the column of the same name.
 MADE_OF: dict[str, tuple[str, ...]] = {
@@ -121,7 +120,7 @@ class ArchiveView:
         extents: dict[Key, Extent] = {}
         chosen = []
         for entry in entries:
-            system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPICS)
+            system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPIC_PREFIXES)
             if subscription is not None and not subscription.wants_topic(
                 entry.topic, system=system, include_system=options.include_system
             ):

@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.cluster import BrokerStatus
 from whimbrel.model.route import Endpoint, Queue
+from whimbrel.model.wire import CLIENT_ID_HEADER, LANGUAGE_HEADER, PROTOCOL_HEADER, PROTOCOL_V2
 from whimbrel.rpc.api import admin_calls, bulk_calls
 from whimbrel.rpc.api.bulk_calls import BrokerQueues, TopicQueues
 from whimbrel.rpc.api.calls import perform_blocking, query_offset
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 ReadFrom = Literal["slave", "master", "any"]
 Groups = dict[str, tuple[str, ...]]  # broker name: addresses of its members, the one to ask first first
-HEADERS = (("x-mq-client-id", "spark"), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"))
+HEADERS = ((CLIENT_ID_HEADER, "spark"), (LANGUAGE_HEADER, "PYTHON"), (PROTOCOL_HEADER, PROTOCOL_V2))
 RECORD_BYTES = 1024.0  # of a broker that has none yet
 
 

@@ -28,12 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.errors import NotReady, WhimbrelError
-from whimbrel.model.names import is_system_topic
+from whimbrel.model.limits import REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
+from whimbrel.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from whimbrel.rpc.api.calls import Outbound, perform_blocking
 from whimbrel.rpc.api.replay_calls import (
-    PRESERVED_BATCH_MAX,
-    PRESERVED_BYTES_MAX,
-    PRESERVED_SELECTION_MAX,
     ReplayResult,
     ReplayState,
     SourceMessage,
@@ -100,9 +98,9 @@ def kind_of(topic: str, sys_flag: int, properties: bytes) -> str:
         return "delayed"
     if topic in (HALF, OP) or sys_flag & TRANSACTION in (PREPARED, ROLLBACK):
         return "transaction"
-    if topic.startswith("%RETRY%"):
+    if topic.startswith(RETRY_PREFIX):
         return "retry"
-    if topic.startswith("%DLQ%"):
+    if topic.startswith(DEAD_LETTER_PREFIX):
         return "dead letter"
     if is_system_topic(topic):
         return "system"
@@ -131,7 +129,7 @@ class Target:
         dry: nothing is sent; what would be stored is counted.
         planned: queues of topics that would be made first.
         rate: messages a second that a task may send; 0 for no bound.
-        batch_bytes: of a call, at most PRESERVED_BYTES_MAX.
+        batch_bytes: of a call, at most REPLAY_BYTES_MAX.
         retries, retry_s: how often a call is repeated, and the pause before.
     """
 
@@ -143,7 +141,7 @@ class Target:
     dry: bool = False
     planned: tuple[tuple[str, int], ...] = ()
     rate: float = 0.0
-    batch_bytes: int = PRESERVED_BYTES_MAX
+    batch_bytes: int = REPLAY_BYTES_MAX
     timeout_s: float = 30.0
     retries: int = 60
     retry_s: float = 0.5
@@ -261,7 +259,7 @@ class Restorer:
         self.batch_bytes = 0
         self.current: Line | None = None
         self.channels: dict[str, grpc.Channel] = {}
-        count = PRESERVED_SELECTION_MAX if target.selection else PRESERVED_BATCH_MAX
+        count = REPLAY_SELECTION_MAX if target.selection else REPLAY_BATCH_MAX
         self.count_max = max(min(count, int(target.rate) or 1), 1) if target.rate else count
 
     def __enter__(self) -> "Restorer":

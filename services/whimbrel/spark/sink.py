@@ -24,8 +24,9 @@ from whimbrel.client.options import ProducerOptions
 from whimbrel.client.retry import RetryPolicy
 from whimbrel.client.sync import Producer
 from whimbrel.errors import RequestError
+from whimbrel.model.limits import PROPERTIES_COUNT_MAX
 from whimbrel.model.message import Message
-from whimbrel.model.names import PROPERTIES_COUNT_MAX, check_key, check_property, check_tag, check_topic
+from whimbrel.model.names import check_key, check_property, check_tag, check_topic
 from whimbrel.model.route import Queue
 from whimbrel.spark.options import OptionError
 from whimbrel.spark.replaying import Target, restore

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whimbrel.errors import IllegalOffset, StoreError
-from whimbrel.model.names import is_system_topic
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import DataLoss, Extent, Piece
@@ -42,7 +42,6 @@ NAME_AT, NAME_BYTES = 2816, 136  # `broker_name` in the page of marks, a text be
 BROKER = "store"  # what stands in brokerName where nobody has written a name
 RECORD_BYTES = 1024.0
 QUEUE_IDS_MAX = 1 << 16
-GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 
 Units = npt.NDArray[np.void]
 Tails = dict[tuple[str, int], list[tuple[int, int]]]
@@ -254,7 +253,7 @@ def queue_extents(
     assert wanted is not None, "a whole log has no queues"
 
     def reads(topic: str, queue_id: int) -> bool:
-        system = is_system_topic(topic) or topic.startswith(GROUP_TOPICS)
+        system = is_system_topic(topic) or topic.startswith(GROUP_TOPIC_PREFIXES)
         wants = wanted.wants_topic(topic, system=system, include_system=options.include_system)
         return wants and wanted.wants_queue(topic, queue_id)
 

@@ -24,6 +24,7 @@ from whimbrel.errors import (
 from whimbrel.model.cluster import GroupProgress
 from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
+from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 from whimbrel.store.codec import decode_record
@@ -114,7 +115,7 @@ class AdminService:
             ("DescribeReplication", admin.DescribeReplicationRequest, self.describe_replication),
         )
         return Service(
-            "whimbrel.admin.v1.AdminService",
+            ADMIN_SERVICE,
             (*(UnaryMethod(name, request, handle) for name, request, handle in methods), *others),
         )
 

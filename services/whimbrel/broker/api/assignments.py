@@ -15,18 +15,18 @@ no nameserver answers, the last answer to the same question stands.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady, WhimbrelError
+from whimbrel.model.wire import CLIENT_ID_HEADER, CLIENT_PEER_HEADER, NAMESPACE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.api.calls import MESSAGING, Metadata, Outbound
-from whimbrel.rpc.server.handlers import Call, Deferred
-from whimbrel.rpc.server.responses import CLIENT_PEER
+from whimbrel.rpc.server.handlers import Call
 
 __all__ = ["REMEMBERED_MAX", "Ask", "Assignments"]
 
 REMEMBERED_MAX = 4096  # answers of some 300 bytes: topics times access points in use
-NAMESPACE = "x-mq-namespace"
-FORWARDED = ("x-mq-client-id", NAMESPACE)
+FORWARDED = (CLIENT_ID_HEADER, NAMESPACE_HEADER)
 
 Response = messaging.QueryAssignmentResponse
 
@@ -68,9 +68,9 @@ class Assignments:
         deferred: Deferred[Response],
     ) -> None:
         headers = [(name, call.metadata[name]) for name in FORWARDED if call.metadata.get(name)]
-        headers.append((CLIENT_PEER, call.peer))
+        headers.append((CLIENT_PEER_HEADER, call.peer))
         payload = request.SerializeToString(deterministic=True)
-        question = payload + call.metadata.get(NAMESPACE, "").encode()
+        question = payload + call.metadata.get(NAMESPACE_HEADER, "").encode()
         try:
             outbound = Outbound(MESSAGING + "QueryAssignment", payload, decoded)
             response = await self.ask(outbound, headers)

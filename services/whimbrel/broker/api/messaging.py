@@ -13,13 +13,13 @@ from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.errors import NotSupported
+from whimbrel.model.wire import MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 
-__all__ = ["SERVICE", "messaging_service"]
+__all__ = ["messaging_service"]
 
-SERVICE = "apache.rocketmq.v2.MessagingService"
 
 Handle = Callable[[Call, Any], Any]
 
@@ -52,7 +52,7 @@ def messaging_service(
         )
 
     return Service(
-        SERVICE,
+        MESSAGING_SERVICE,
         (
             unary("QueryRoute", routes.query_route),
             unary("QueryAssignment", routes.query_assignment),

@@ -13,7 +13,6 @@ from typing import Any
 
 from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.replay import (
-    DEAD_LETTERS,
     ReplayedMessage,
     Search,
     Searches,
@@ -23,6 +22,7 @@ from whimbrel.broker.produce.replay import (
     draft_of,
 )
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     Forbidden,
     IllegalTopic,
@@ -34,10 +34,10 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.names import check_topic
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, check_topic
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
-from whimbrel.rpc.server.handlers import Call, Deferred, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, UnaryMethod
 from whimbrel.store.codec import RecordDraft, record_size
 from whimbrel.store.store import Appended, MessageStore
 
@@ -45,7 +45,6 @@ __all__ = ["PreserveService"]
 
 # Appended at once: all of them have to fit into the current log file, or leave its rest blank.
 RUN_MAX, RUN_BYTES_MAX = 64, 64 << 10
-GROUP_TOPICS = ("%RETRY%", DEAD_LETTERS)
 TAKEN = (MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED)
 
 
@@ -126,7 +125,7 @@ class PreserveService:
             raise NotWritable("this is a slave: messages are put back at its master")
         self.appender.check_writable()
         check_topic(name, system_allowed=True)
-        if self.topics.is_system(name) or name.startswith(GROUP_TOPICS):
+        if self.topics.is_system(name) or name.startswith(GROUP_TOPIC_PREFIXES):
             raise IllegalTopic(f"{name} is the brokers' own: messages are put back into ordinary topics")
         topic = self.topics.get(name)
         if topic is None:

@@ -27,6 +27,7 @@ from zlib import crc32
 from whimbrel.broker.api.response_bytes import COMPRESSED, send_answer
 from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
     Forbidden,
@@ -41,11 +42,9 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
+from whimbrel.model.limits import BODY_BYTES_MAX, PROPERTIES_COUNT_MAX, PROPERTY_BYTES_MAX
 from whimbrel.model.names import (
-    BODY_BYTES_MAX,
     CONTROL,
-    PROPERTIES_COUNT_MAX,
-    PROPERTY_BYTES_MAX,
     RESERVED_PROPERTY_KEYS,
     check_key,
     check_message_group,
@@ -56,18 +55,18 @@ from whimbrel.model.names import (
 )
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.model.trace import FALLBACK_PROPERTY
+from whimbrel.model.wire import QUEUE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import status_of
 from whimbrel.store.codec import PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
 
 if TYPE_CHECKING:
     from whimbrel.broker.record_traces import RecordTraces
 
-__all__ = ["QUEUE_HEADER", "SendService"]
+__all__ = ["SendService"]
 
-QUEUE_HEADER = "whimbrel-queue-id"
 DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
 RECOVERY_MAX_S = 3600
 TARGETS_MAX = 4096  # topics of which it is kept what sends need to know

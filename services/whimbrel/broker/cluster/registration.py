@@ -21,16 +21,15 @@ import grpc.aio
 
 from whimbrel.broker.cluster.backoff import keep_trying
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.limits import LEASE_S_DEFAULT, RENEW_S_DEFAULT
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.model.route import Endpoint
 from whimbrel.rpc.api.calls import Metadata, Outbound, perform
-from whimbrel.rpc.api.session import open_session, read_answer, session_request
+from whimbrel.rpc.api.registry_session import open_session, read_update, session_request
 from whimbrel.rpc.client.channel import open_aio_channel
 
 __all__ = ["BrokerFacts", "Member", "Registration"]
 
-RENEW_S_DEFAULT = 2.0  # until the first answer says
-LEASE_S_DEFAULT = 8.0
 ASK_TIMEOUT_S = 1.0  # clients give up after 3 s
 
 T = TypeVar("T")
@@ -157,7 +156,7 @@ class NameserverSession:
 
     def heard(self, response: Any) -> None:
         """Take an answer."""
-        answer = read_answer(response)
+        answer = read_update(response)
         self.renew_s = answer.renew_s or RENEW_S_DEFAULT
         self.lease_s = answer.lease_s or LEASE_S_DEFAULT
         if not self.accepted:

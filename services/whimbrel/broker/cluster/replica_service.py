@@ -17,14 +17,14 @@ from whimbrel.broker.cluster.metadata import ROUND_S, Metadata, MetadataSource
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.errors import BadRequest, ConnectionClosed, NotReady, RemoteProtocolError, Throttled
 from whimbrel.model.registration import Member
+from whimbrel.model.wire import REPLICA_SERVICE
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.api.status import error_of
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox
 
-__all__ = ["SERVICE", "LeaseStreams", "MetadataWatches", "SlaveHello", "sync_leases", "watch_metadata"]
+__all__ = ["LeaseStreams", "MetadataWatches", "SlaveHello", "sync_leases", "watch_metadata"]
 
-SERVICE = "whimbrel.replica.v1.ReplicaService"
 MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is waited for; about 1 MiB
 PUSH_APART_S = (
     0.001  # between messages to a slave about changes, of which there may be many thousand a second
@@ -271,7 +271,7 @@ async def sync_leases(
     """
     async with open_aio_channel(address) as channel:
         open_stream = channel.stream_stream(
-            f"/{SERVICE}/SyncLeases",
+            f"/{REPLICA_SERVICE}/SyncLeases",
             request_serializer=replica.SyncLeasesRequest.SerializeToString,
             response_deserializer=replica.SyncLeasesResponse.FromString,
         )
@@ -341,7 +341,7 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
     """
     async with open_aio_channel(address) as channel:
         open_stream = channel.unary_stream(
-            f"/{SERVICE}/WatchMetadata",
+            f"/{REPLICA_SERVICE}/WatchMetadata",
             request_serializer=replica.WatchMetadataRequest.SerializeToString,
             response_deserializer=replica.WatchMetadataResponse.FromString,
         )

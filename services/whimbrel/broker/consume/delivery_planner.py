@@ -21,11 +21,11 @@ from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.leases import INFLIGHT_MAX, RENEW_MS, Change, LeaseTable, QueueLeases
 from whimbrel.broker.consume.receipts import receipt_prefix
 from whimbrel.errors import CorruptRecord, IllegalOffset
+from whimbrel.model.limits import RECEIVE_BATCH_MAX
 from whimbrel.store.codec import StoredMessage, decode_record
 
 __all__ = [
     "ANSWER_BYTES_MAX",
-    "BATCH_MAX",
     "SCAN_MAX",
     "Delivered",
     "DeliveryPlanner",
@@ -35,9 +35,6 @@ __all__ = [
     "RecordSource",
 ]
 
-# Messages in one answer; RocketMQ: `receive_batch_size` of 32 in the settings, and the same bound in its
-# broker.
-BATCH_MAX = 32
 # Bytes of records in one answer, apart from its first message: 32 messages of 4 MiB would take 128 MiB of
 # memory.
 ANSWER_BYTES_MAX = 4 << 20
@@ -167,7 +164,7 @@ class DeliveryPlanner:
     def plan(self, wish: ReceiveRequest, now: int) -> Plan:
         """Choose at most `wish.batch` messages."""
         line = self.line(wish.group, wish.topic)
-        plan = Plan(min(wish.batch, BATCH_MAX))
+        plan = Plan(min(wish.batch, RECEIVE_BATCH_MAX))
         turn = Selection(self.table, self.store, wish, now, plan)
         count = len(wish.queue_ids)
         line.turn = first = (line.turn + 1) % max(count, 1)

@@ -25,6 +25,7 @@ from whimbrel.broker.consume.leases import INFLIGHT_MAX, Change, QueueLeases, St
 from whimbrel.broker.consume.long_polls import POLLS_MAX, LongPolls
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     IllegalInvisibleTime,
     IllegalOffset,
@@ -34,11 +35,9 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.rpc.server.handlers import Deferred
+from whimbrel.model.limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN
 
 __all__ = [
-    "INVISIBLE_MS_MAX",
-    "INVISIBLE_MS_MIN",
     "Delivered",
     "GroupConsumption",
     "PullRequest",
@@ -47,8 +46,6 @@ __all__ = [
 ]
 
 # RocketMQ's limits of a receive's invisible duration. A change of it may be shorter, down to "at once".
-INVISIBLE_MS_MIN = 10_000
-INVISIBLE_MS_MAX = 12 * 3600 * 1000
 # When a line whose state says "something is visible" yielded nothing, it is looked at again after this time.
 LOOK_AGAIN_MS = 100
 

@@ -15,6 +15,8 @@ Pure: times are seconds of the monotonic clock and handed in.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from whimbrel.model.wire import LANGUAGE_HEADER, VERSION_HEADER
+
 __all__ = ["CLIENTS_MAX", "LOST_S", "SILENT_S", "Client", "Clients"]
 
 # Ids are the callers' choice; beyond this many the oldest is forgotten, which costs it nothing but a place in
@@ -69,7 +71,7 @@ class Clients:
             if len(self.clients) >= CLIENTS_MAX:
                 del self.clients[next(iter(self.clients))]
             client = Client(
-                client_id, metadata.get("x-mq-language", ""), metadata.get("x-mq-client-version", ""), now
+                client_id, metadata.get(LANGUAGE_HEADER, ""), metadata.get(VERSION_HEADER, ""), now
             )
             self.clients[client_id] = client
         client.last_seen = now

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from whimbrel.broker.tables.versioned import VersionedTable
 from whimbrel.errors import StoreFull
+from whimbrel.model.limits import AUTO_QUEUES
 from whimbrel.model.names import TEMPLATE_TOPIC, is_system_topic
 from whimbrel.model.topic import MessageType, Permission, TopicConfig
 
-__all__ = ["AUTO_QUEUES", "QUEUES_DEFAULT", "QUEUES_MAX", "TopicTable"]
+__all__ = ["QUEUES_DEFAULT", "QUEUES_MAX", "TopicTable"]
 
-AUTO_QUEUES = 4  # RocketMQ's clients ask for as many when a send creates a topic
 QUEUES_DEFAULT = 8  # RocketMQ's default for topics made by an administrator
 QUEUES_MAX = 4096  # each queue costs a file and lease state for every group; RocketMQ sets no bound
 

@@ -8,9 +8,6 @@ from whimbrel.rpc.api.admin_calls import ADMIN
 from whimbrel.rpc.api.calls import Outbound, Trailers
 
 __all__ = [
-    "PRESERVED_BATCH_MAX",
-    "PRESERVED_BYTES_MAX",
-    "PRESERVED_SELECTION_MAX",
     "ReplayResult",
     "ReplayState",
     "SourceMessage",
@@ -18,10 +15,6 @@ __all__ = [
     "append_preserved",
     "describe_preserved",
 ]
-
-# What brokers take in one call: messages, of a selection, and bytes unless it is one message.
-PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX = 256, 32
-PRESERVED_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +127,7 @@ def append_preserved(
     Args:
         topic, queue_id: where to.
         source: where from.
-        messages: at most PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX of a selection.
+        messages: at most REPLAY_BATCH_MAX, REPLAY_SELECTION_MAX of a selection.
         after: source offset of the last one in the queue, as far as the caller knows.
         selection: single messages of a dead-letter topic.
     """

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, NotSupported, RequestTimeout, Throttled, WhimbrelError
-from whimbrel.rpc.api.status import REASON_KEY, grpc_status
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.model.wire import REASON_TRAILER
+from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError, encode
 from whimbrel.rpc.http2.stream import Stream
@@ -37,14 +40,12 @@ from whimbrel.rpc.http2.wire import (
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     StreamHandler,
     UnaryMethod,
 )
 from whimbrel.rpc.server.limits import (
-    MESSAGE_BYTES_MAX,
     OUTBOX_BYTES_MAX,
     OUTBOX_MESSAGES_MAX,
     UNREAD_BYTES_MAX,
@@ -91,7 +92,7 @@ class ServerCall:
             if data[0] == 0 and len(data) == PREFIX.size + int.from_bytes(data[1:5], "big"):
                 self.received(data[PREFIX.size :])  # one message in one frame: nothing to put together
                 return
-            assembler = self.assembler = Assembler(MESSAGE_BYTES_MAX)
+            assembler = self.assembler = Assembler(RPC_MESSAGE_BYTES_MAX)
         try:
             for message in assembler.feed(data):
                 if self.over:
@@ -269,8 +270,8 @@ class UnaryServerCall(ServerCall):
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
-        heard = self.connection.server.heard
-        self.started = 0.0 if heard is None else time.perf_counter()
+        on_call_end = self.connection.server.on_call_end
+        self.started = 0.0 if on_call_end is None else time.perf_counter()
         call, method, raw = self.call, self.method, self.raw
         self.raw = b""
         try:
@@ -361,14 +362,14 @@ class UnaryServerCall(ServerCall):
             self.tell(known.grpc)
             self.end(known)
         else:
-            self.call.trailers.append((REASON_KEY, known.reason))
+            self.call.trailers.append((REASON_TRAILER, known.reason))
             self.respond(self.method.fail(self.call, known))
 
     def tell(self, code: int | str) -> None:
         """Tell who counts how the call ended."""
-        heard = self.connection.server.heard
-        if heard is not None:
-            heard(self.method.name, code, self.later, time.perf_counter() - self.started)
+        on_call_end = self.connection.server.on_call_end
+        if on_call_end is not None:
+            on_call_end(self.method.name, code, self.later, time.perf_counter() - self.started)
 
     def gone(self) -> None:
         """Tell who holds the call that nobody waits."""

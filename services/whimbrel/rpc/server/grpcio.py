@@ -39,12 +39,14 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
-from whimbrel.rpc.api.status import REASON_KEY, grpc_status
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.model.wire import REASON_TRAILER
+from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
@@ -53,13 +55,12 @@ from whimbrel.rpc.server.handlers import (
 )
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import (
-    MESSAGE_BYTES_MAX,
     OUTBOX_BYTES_MAX,
     OUTBOX_MESSAGES_MAX,
     STOP_GRACE_S,
     UNREAD_BYTES_MAX,
     Guard,
-    Heard,
+    OnCallEnd,
     body_code,
     known_error,
 )
@@ -68,8 +69,8 @@ from whimbrel.rpc.server.reflection import with_standard
 __all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", RPC_MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # else a second process on a taken port starts, and gets half of the calls
     # The C++ SDK pings every 60 s and the Java SDK every 300 s, without calls too.
     ("grpc.keepalive_permit_without_calls", 1),
@@ -108,7 +109,7 @@ def make_call(path: str, context: Context) -> Call:
 class Hooks:
     """Who hears of calls, and who is asked before them."""
 
-    heard: Heard | None
+    on_call_end: OnCallEnd | None
     guard: Guard | None
 
     def ask(self, call: Call) -> None:
@@ -157,8 +158,8 @@ async def answered(
     `full` refuses the call: its peer leaves too much unread.
     """
     call = make_call(path, context)
-    heard = hooks.heard
-    started = 0.0 if heard is None else time.perf_counter()
+    on_call_end = hooks.on_call_end
+    started = 0.0 if on_call_end is None else time.perf_counter()
     response: Any = None
     ended, later = "CANCELLED", False
     try:
@@ -179,12 +180,12 @@ async def answered(
         if method.fail is None:
             await abort(context, call, known)
         else:
-            call.trailers.append((REASON_KEY, known.reason))
+            call.trailers.append((REASON_TRAILER, known.reason))
             response = method.fail(call, known)
     finally:
-        if heard is not None:
+        if on_call_end is not None:
             code = body_code(response) if response and method.fail is not None else ended
-            heard(method.name, code, later, time.perf_counter() - started)
+            on_call_end(method.name, code, later, time.perf_counter() - started)
     if call.trailers:
         context.set_trailing_metadata(tuple(call.trailers))
     return response
@@ -476,7 +477,7 @@ async def serve_grpcio(
     *,
     host: str,
     port: int,
-    heard: Heard | None = None,
+    on_call_end: OnCallEnd | None = None,
     guard: Guard | None = None,
 ) -> GrpcioServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
@@ -487,7 +488,7 @@ async def serve_grpcio(
     streams = Streams()
     health = Health(service.name for service in services)
     server = grpc.aio.server(
-        handlers=(Methods(with_standard(services, health), streams, Hooks(heard, guard)),),
+        handlers=(Methods(with_standard(services, health), streams, Hooks(on_call_end, guard)),),
         options=OPTIONS,
     )
     bracketed = f"[{host}]" if ":" in host else host

@@ -4,7 +4,7 @@ A *handler* knows nothing of grpcio. It gets a `Call` (who asks, until when) and
 returns
 
 - the response message (or its bytes, `Encoded`), or
-- a `Deferred`, which it (or whoever it handed it to) completes later: flush, replica, long poll.
+- a `Deferred`, which it (or a later stage) completes later: flush, replica, long poll.
 
 No task and no future is made for a call that answers at once. A handler for a response stream returns the
 whole list of response messages (RocketMQ's streams are short), or a `Deferred` of such a list. Handlers run
@@ -23,12 +23,11 @@ Times are seconds of `time.monotonic()`.
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 __all__ = [
     "BidiMethod",
     "Call",
-    "Deferred",
     "Encoded",
     "Outbox",
     "PulledStreamMethod",
@@ -37,8 +36,6 @@ __all__ = [
     "StreamHandler",
     "UnaryMethod",
 ]
-
-R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -75,50 +72,6 @@ class Encoded:
     def SerializeToString(self) -> bytes:
         """Return the bytes, as a message does."""
         return self.data
-
-
-class Deferred(Generic[R]):
-    """An answer to be completed later, once.
-
-    `complete` and `fail` do nothing after the first of them, or after the caller has gone. `cancelled` tells
-    that it has: whoever holds messages for the call must then give them back. `on_cancel` is called at that
-    moment.
-    """
-
-    __slots__ = ("cancelled", "done", "error", "on_cancel", "result", "waker")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.cancelled = False
-        self.result: R | None = None
-        self.error: Exception | None = None
-        self.on_cancel: Callable[[], None] | None = None
-        self.waker: Callable[[], None] | None = None  # set by the transport; called when the answer is there
-
-    def complete(self, result: R) -> bool:
-        """Answer the call; return False when the caller has gone or it was answered before."""
-        if self.done or self.cancelled:
-            return False
-        self.done, self.result = True, result
-        if self.waker is not None:
-            self.waker()
-        return True
-
-    def fail(self, error: Exception) -> bool:
-        """Answer the call with an error; return False when the caller has gone or it was answered before."""
-        if self.done or self.cancelled:
-            return False
-        self.done, self.error = True, error
-        if self.waker is not None:
-            self.waker()
-        return True
-
-    def cancel(self) -> None:
-        """Tell that the caller has gone; called by the transport."""
-        if not self.done and not self.cancelled:
-            self.cancelled = True
-            if self.on_cancel is not None:
-                self.on_cancel()
 
 
 class Outbox(Protocol):

@@ -69,7 +69,7 @@ from whimbrel.rpc.server.handlers import (
     UnaryMethod,
 )
 from whimbrel.rpc.server.health import Health
-from whimbrel.rpc.server.limits import HELD_BYTES_MAX, STOP_GRACE_S, Guard, Heard
+from whimbrel.rpc.server.limits import HELD_BYTES_MAX, STOP_GRACE_S, Guard, OnCallEnd
 from whimbrel.rpc.server.protocol_detection import (
     HANDSHAKE_S,
     Contexts,
@@ -376,7 +376,7 @@ class NativeServer:
         self,
         services: Iterable[Service],
         *,
-        heard: Heard | None = None,
+        on_call_end: OnCallEnd | None = None,
         guard: Guard | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -389,7 +389,7 @@ class NativeServer:
                 path = f"/{service.name}/{method.name}"
                 assert path not in self.methods, f"{path} is served twice"
                 self.methods[path] = method
-        self.heard, self.guard, self.limits = heard, guard, limits or Limits()
+        self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.streams = NativeStreams()
         self.arrivals: set[ProtocolDetector | Secured] = set()
         self.strangers = Strangers()
@@ -486,7 +486,7 @@ async def serve_native(
     *,
     host: str,
     port: int,
-    heard: Heard | None = None,
+    on_call_end: OnCallEnd | None = None,
     guard: Guard | None = None,
     tls: TlsSettings | None = None,
     limits: Limits | None = None,
@@ -497,6 +497,6 @@ async def serve_native(
         CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's.
     """
-    server = NativeServer(services, heard=heard, guard=guard, limits=limits)
+    server = NativeServer(services, on_call_end=on_call_end, guard=guard, limits=limits)
     await server.start(host, port, tls or TlsSettings())
     return server

@@ -11,7 +11,8 @@ once), Python customized only, in whole seconds. The other SDKs read both.
 """
 
 from whimbrel.errors import BadRequest
-from whimbrel.model.names import BODY_BYTES_MAX, RECEIVE_BATCH_MAX, check_group, check_topic
+from whimbrel.model.limits import BODY_BYTES_MAX, POLL_MS_MAX, RECEIVE_BATCH_MAX, RETRY_MAX_DEFAULT
+from whimbrel.model.names import check_group, check_topic
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 
@@ -19,9 +20,9 @@ __all__ = ["ATTEMPTS_DEFAULT", "BACKOFF_S", "POLL_S", "group_of", "settings_answ
 
 # RocketMQ's delay levels, which its consumers walk through.
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-ATTEMPTS_DEFAULT = 17  # a group's 16 retries and the first delivery
+ATTEMPTS_DEFAULT = RETRY_MAX_DEFAULT + 1  # with the first delivery
 PRODUCER_ATTEMPTS = 3
-POLL_S = 20  # whole seconds: Python reads `.seconds` alone
+POLL_S = POLL_MS_MAX // 1000  # whole seconds: Python reads `.seconds` alone
 
 
 def group_of(settings: v2.Settings) -> str:

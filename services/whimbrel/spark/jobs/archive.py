@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.model.names import is_system_topic
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.archiving import checking
 from whimbrel.spark.archiving.batches import Batch, clear_abandoned
 from whimbrel.spark.archiving.compacting import recover
@@ -44,7 +44,6 @@ CHECK_TASKS_MAX = 1000
 STOP_S = 60.0  # a batch that is under way at Ctrl-C may end
 CHECKPOINTS, IDENTITY = "_checkpoints", "archive.json"
 STAGED = "staged string"
-GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +259,7 @@ def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[K
     assert wanted.subscription is not None, "a stream has topics"
     ends: dict[Key, int] = {}
     for entry in folder.entries():
-        system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPICS)
+        system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPIC_PREFIXES)
         if not wanted.subscription.wants_topic(
             entry.topic, system=system, include_system=wanted.include_system
         ):

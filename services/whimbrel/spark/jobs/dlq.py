@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from whimbrel.model.limits import RETRY_MAX_DEFAULT
+from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.replay import Source, put_back, rows_of, servers_of
 from whimbrel.spark.replaying import Target
@@ -32,9 +34,7 @@ __all__ = ["ORIGIN", "REASONS", "DlqOptions", "dlq"]
 REASONS = ("attempts", "early", "forwarded", "unknown")
 ORIGIN = "ORIGIN"  # instead of a topic: each to where it came from
 NOWHERE = "(unknown)"
-ATTEMPTS = 16  # RocketMQ's, where a message does not say
 TOP_KEYS = 3
-PREFIX = "%DLQ%"
 BODY_BYTES_SHOWN = 60
 
 
@@ -88,8 +88,8 @@ def dlq(session: "SparkSession", options: DlqOptions, tell: Tell = silent) -> "D
 def source_of(options: DlqOptions) -> Source:
     """Return where dead letters are read."""
     servers = "" if options.archive or options.store else options.endpoint
-    topic = PREFIX + options.group if options.group else ""
-    pattern = "" if topic else f"{PREFIX}.*"
+    topic = DEAD_LETTER_PREFIX + options.group if options.group else ""
+    pattern = "" if topic else f"{DEAD_LETTER_PREFIX}.*"
     return Source(archive=options.archive, store=options.store, servers=servers, topic=topic, pattern=pattern)
 
 
@@ -103,7 +103,7 @@ def property_of(name: str) -> "Column":
 def letters(rows: "DataFrame") -> "DataFrame":
     """Return rows with what they tell of themselves."""
     forwarded = property_of("DLQ_ORIGIN_TOPIC")
-    most = F.coalesce(property_of("MAX_RECONSUME_TIMES").try_cast("int"), F.lit(ATTEMPTS))
+    most = F.coalesce(property_of("MAX_RECONSUME_TIMES").try_cast("int"), F.lit(RETRY_MAX_DEFAULT))
     times = F.col("reconsumeTimes")
     reason = (
         F.when(times >= most, "attempts")
@@ -113,7 +113,7 @@ def letters(rows: "DataFrame") -> "DataFrame":
     )
     return rows.withColumns(
         {
-            "group": F.substring("topic", len(PREFIX) + 1, 1000),
+            "group": F.substring("topic", len(DEAD_LETTER_PREFIX) + 1, 1000),
             "originTopic": F.coalesce(property_of("RETRY_TOPIC"), forwarded, F.lit(NOWHERE)),
             "originId": F.coalesce(property_of("ORIGIN_MESSAGE_ID"), property_of("DLQ_ORIGIN_MESSAGE_ID")),
             "reason": reason,

@@ -12,11 +12,12 @@ from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.api.response_bytes import send_answer
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, WhimbrelError
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import OK
 from whimbrel.store.codec import RecordDraft, decode_record, encode_record, pack_host
 

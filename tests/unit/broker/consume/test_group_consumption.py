@@ -15,6 +15,7 @@ from whimbrel.broker.consume.group_consumption import (
     PullRequest,
     ReceiveRequest,
 )
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     IllegalInvisibleTime,
     IllegalOffset,
@@ -23,7 +24,6 @@ from whimbrel.errors import (
     StoreFull,
     Throttled,
 )
-from whimbrel.rpc.server.handlers import Deferred
 from whimbrel.store.codec import RecordDraft, encode_record, format_properties, tags_code
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x27, 0x10))

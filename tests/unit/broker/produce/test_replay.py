@@ -31,8 +31,6 @@ from whimbrel.errors import (
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.api.calls import Outbound, perform
 from whimbrel.rpc.api.replay_calls import (
-    PRESERVED_BATCH_MAX,
-    PRESERVED_SELECTION_MAX,
     ReplayResult,
     ReplayState,
     SourceMessage,
@@ -324,7 +322,3 @@ async def test_the_answer_waits_for_the_disk_also_when_all_was_there_already(tmp
         with pytest.raises(FlushTimeout):
             await rig.describe()
         assert rig.offsets() == [0]
-
-
-def test_both_ends_agree_on_the_bounds() -> None:
-    assert (PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX) == (preserving.BATCH_MAX, preserving.SELECTION_MAX)

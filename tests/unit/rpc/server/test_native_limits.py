@@ -31,19 +31,14 @@ from rawpeer import (
     statuses,
     u32,
 )
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.limits import (
-    HELD_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
-    OUTBOX_MESSAGES_MAX,
-    UNREAD_BYTES_MAX,
-    Guard,
-)
+from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
 from whimbrel.rpc.server.native import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
@@ -241,7 +236,7 @@ async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("begin", "status"),
-    [(b"\x00" + u32(MESSAGE_BYTES_MAX + 1), RESOURCE_EXHAUSTED), (b"\x01" + u32(1), UNIMPLEMENTED)],
+    [(b"\x00" + u32(RPC_MESSAGE_BYTES_MAX + 1), RESOURCE_EXHAUSTED), (b"\x01" + u32(1), UNIMPLEMENTED)],
     ids=["too long", "compressed"],
 )
 async def test_message_that_is_not_taken_is_refused_at_its_first_bytes(begin: bytes, status: int) -> None:

@@ -25,12 +25,12 @@ LABELS = ("protocol_type", "request_code", "response_code", "is_long_polling", "
 
 
 class CallTimes:
-    """One histogram for each method and way to end; `take` is what a server's `heard` wants."""
+    """One histogram for each method and way to end; `observe` is what a server's `on_call_end` wants."""
 
     def __init__(self) -> None:
         self.by_key: dict[tuple[str, int | str, bool], Histogram] = {}
 
-    def take(self, method: str, ended: int | str, later: bool, seconds: float) -> None:
+    def observe(self, method: str, ended: int | str, later: bool, seconds: float) -> None:
         """Take one call."""
         key = (method, ended, later)
         found = self.by_key.get(key)

@@ -7,14 +7,15 @@ import grpc
 import grpc.aio
 import pytest
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, TopicNotFound
 from whimbrel.metrics import Histogram, Labels
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.client.channel import open_aio_channel
-from whimbrel.rpc.server.handlers import Deferred, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.call_metrics import CallTimes
+from whimbrel.rpc.server.handlers import ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.responses import failing_with
 from whimbrel.rpc.server.serving import serve
-from whimbrel.rpc.server.timing import CallTimes
 
 pytestmark = pytest.mark.transport
 
@@ -26,13 +27,13 @@ OK = definition_pb2.Status(code=definition_pb2.OK)
 async def called(method: Any, *, patience_s: float = 10.0, raw: bytes = b"") -> tuple[Labels, Histogram]:
     """Call a method once, whatever comes of it, and return what was measured."""
     times = CallTimes()
-    heard = asyncio.Event()
+    last_ended = asyncio.Event()
 
-    def hear(*seen: Any) -> None:
-        times.take(*seen)
-        heard.set()
+    def ended(*seen: Any) -> None:
+        times.observe(*seen)
+        last_ended.set()
 
-    server = await serve([Service("t.T", (method,))], host="127.0.0.1", port=0, heard=hear)
+    server = await serve([Service("t.T", (method,))], host="127.0.0.1", port=0, on_call_end=ended)
     channel: Any = open_aio_channel(server.address)
     try:
         path = f"/t.T/{method.name}"
@@ -45,7 +46,7 @@ async def called(method: Any, *, patience_s: float = 10.0, raw: bytes = b"") -> 
         except grpc.aio.AioRpcError:
             pass
         async with asyncio.timeout(10):
-            await heard.wait()
+            await last_ended.wait()
     finally:
         await channel.close()
         await server.stop(grace=0)
@@ -129,8 +130,8 @@ async def test_only_receives_and_pulls_that_waited_are_long_polls(name: str, pol
 
 def test_calls_with_the_same_labels_are_added_up() -> None:
     times = CallTimes()
-    times.take("SendMessage", 20000, False, 0.002)
-    times.take("SendMessage", 20000, True, 0.004)
+    times.observe("SendMessage", 20000, False, 0.002)
+    times.observe("SendMessage", 20000, True, 0.004)
     ((labels, histogram),) = times.points()
     assert labels == ("grpc", "SendMessage", "OK", "false", "success")
     assert isinstance(histogram, Histogram)
@@ -140,6 +141,6 @@ def test_calls_with_the_same_labels_are_added_up() -> None:
 
 def test_code_that_has_no_name_is_shown_as_its_number() -> None:
     times = CallTimes()
-    times.take("SendMessage", 12345, False, 0.0)
+    times.observe("SendMessage", 12345, False, 0.0)
     ((labels, _),) = times.points()
     assert labels[2] == "12345"

@@ -7,17 +7,18 @@ from typing import Any
 import grpc.aio
 
 from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 
-__all__ = ["SESSION_PATH", "SessionAnswer", "open_session", "read_answer", "session_request"]
+__all__ = ["SESSION_PATH", "SessionUpdate", "open_session", "read_update", "session_request"]
 
-SESSION_PATH = "/whimbrel.registry.v1.RegistryService/Session"
+SESSION_PATH = f"/{REGISTRY_SERVICE}/Session"
 
 ROLES = {"master": registry.BROKER_ROLE_MASTER, "slave": registry.BROKER_ROLE_SLAVE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionAnswer:
+class SessionUpdate:
     """A nameserver's answer to a registration or renewal, or its news of the group.
 
     Attributes:
@@ -74,9 +75,9 @@ def session_request(
     return request
 
 
-def read_answer(response: registry.SessionResponse) -> SessionAnswer:
+def read_update(response: registry.SessionResponse) -> SessionUpdate:
     """Return the answer as a value."""
-    return SessionAnswer(
+    return SessionUpdate(
         lease_s=response.lease.seconds + response.lease.nanos / 1e9,
         renew_s=response.renew_interval.seconds + response.renew_interval.nanos / 1e9,
         members=tuple(
