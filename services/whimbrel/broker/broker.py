@@ -45,6 +45,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.metrics import Counted, expose
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.tables.clients import Clients
@@ -276,10 +277,11 @@ class Broker:
         self.appender.refusal = self.leading.refusal
         if master and options.flush == "sync":
             self.store.on_flushed = lambda _: self.from_thread(self.appender.complete_waiting)
-        self.sends = SendService(
+        self.admission = Admission(
             self.topics, self.appender, cluster=options.cluster, store_host=self.store_host(options.port),
             clock=now_ms,
         )  # fmt: skip
+        self.sends = SendService(self.admission)
         if self.traces is not None and master:
             self.sends.trace(self.traces.of_sends(self.from_thread), options.trace_ratio)
         self.receives = ReceiveService(
@@ -322,7 +324,7 @@ class Broker:
             self.store,
             master=master,
             accepts=options.accept_replays,
-            store_host=lambda: self.sends.store_host,
+            store_host=lambda: self.admission.store_host,
         )
         admin = AdminService(
             self.topics,
@@ -380,7 +382,7 @@ class Broker:
             transport=self.options.transport,
         )
         self.undo.append(self.stop_serving)
-        self.sends.store_host = self.store_host(self.server.port)
+        self.admission.store_host = self.store_host(self.server.port)
         self.loop.add_reader(self.bell.fileno(), self.rung)
         self.undo.append(self.stop_listening)
 
