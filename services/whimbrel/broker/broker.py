@@ -294,7 +294,9 @@ class Broker:
         )
         if self.counted is not None:
             self.count(self.counted)
-        self.sessions = SessionService(self.clients, self.groups, self.consumer, clock=time.monotonic)
+        self.sessions = SessionService(
+            self.clients, self.groups, self.consumer.release_client, clock=time.monotonic
+        )
         self.metadata = MetadataSource(
             self.topics, self.groups, self.delays, self.offset_file, self.consumer.committed_offsets,
             self.store.queues.floors, self.confirmed.look,
