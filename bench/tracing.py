@@ -19,6 +19,7 @@ from typing import Any
 
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.record_traces import BrokerTraces
 from whimbrel.broker.tables.topics import TopicTable
@@ -75,7 +76,7 @@ class SendPath:
         appender = Appender(self.store, self.store.page, Durability(), self.ticks, ring=lambda: None)
         appender.refusal = ""
         self.sends = SendService(
-            topics, appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=now
+            Admission(topics, appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=now)
         )
         self.traces: BrokerTraces | None = None
         if ratio is not None:

@@ -8,6 +8,7 @@ import pytest
 
 from spanrig import Spans, memory_tracer
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
 from whimbrel.broker.tables.topics import TopicTable
@@ -62,9 +63,10 @@ class Rig:
             self.store, self.store.page, Durability(acks=acks), Ticks(), ring=lambda: None
         )
         self.appender.refusal = ""
-        self.service = SendService(
+        admission = Admission(
             self.topics, self.appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=lambda: NOW
         )
+        self.service = SendService(admission)
         self.flushed = 0
         self.spans: Spans = list
         if ratio is not None:

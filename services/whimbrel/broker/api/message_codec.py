@@ -8,10 +8,10 @@ describe the body as it is stored and sent, compressed or not.
 from hashlib import md5
 from typing import Any
 
-from whimbrel.broker.api.response_bytes import COMPRESSED, HIDDEN
+from whimbrel.broker.api.response_bytes import HIDDEN
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.store.codec import StoredMessage
+from whimbrel.store.codec import COMPRESSED, StoredMessage
 
 __all__ = ["delivered", "timestamp"]
 

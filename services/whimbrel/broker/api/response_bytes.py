@@ -20,11 +20,9 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Encoded
 from whimbrel.rpc.server.responses import OK
-from whimbrel.store.codec import StoredMessage
+from whimbrel.store.codec import COMPRESSED, StoredMessage
 
-__all__ = ["COMPRESSED", "HIDDEN", "ack_answer", "message_frame", "send_answer", "varint"]
-
-COMPRESSED = 0x1  # sysFlag bit: the body is compressed
+__all__ = ["HIDDEN", "ack_answer", "message_frame", "send_answer", "varint"]
 
 # Properties that are fields of their own, or RocketMQ's bookkeeping without being reserved.
 HIDDEN = RESERVED_PROPERTY_KEYS | {

@@ -35,6 +35,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.metrics import expose
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext, now_ms
@@ -97,7 +98,7 @@ class Role(ABC):
             services = self.make_services()
             self.serving = True
             await self.context.serve(services)
-            self.sends.store_host = self.context.store_host  # the port is known now
+            self.admission.store_host = self.context.store_host  # the port is known now
             self.begin()
         except BaseException:
             await self.stop("the broker could not start")
@@ -261,9 +262,10 @@ class Role(ABC):
         options, context, store = self.options, self.context, self.store
         topics, groups, master = context.topics, context.groups, self.NAME == "master"
         appender = self.appender = self.make_appender()
-        self.sends = SendService(
+        self.admission = Admission(
             topics, appender, cluster=options.cluster, store_host=context.store_host, clock=now_ms
         )
+        self.sends = SendService(self.admission)
         splitting = ReadSplitting(enabled=options.slave_read_enable, written=self.log_end)
         self.receives = ReceiveService(
             topics, groups, self.consumption, splitting, master=master, clock=now_ms
@@ -274,7 +276,7 @@ class Role(ABC):
             store,
             master=master,
             accepts=options.accept_replays,
-            store_host=lambda: self.sends.store_host,
+            store_host=lambda: self.admission.store_host,
         )
         self.replays = replays
         admin = AdminService(

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from whimbrel.errors import CorruptRecord
 from whimbrel.model.limits import INFLATED_BYTES_MAX
+from whimbrel.store.codec import COMPRESSED
 from whimbrel.store.columns.records import Ints, Mask, Records
 
 __all__ = ["COMPRESSED", "compressed", "crc_good", "inflate"]
 
-COMPRESSED = 0x1  # sysFlag bit: the body is compressed
 COMPRESSOR_SHIFT, COMPRESSOR_MASK = 8, 0x7
 ZLIB = (0, 3)
 ARROW_NAMES = {1: "lz4", 2: "zstd"}

@@ -11,6 +11,7 @@ from brokerapi import as_messages
 from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.api.response_bytes import send_answer
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, WhimbrelError
@@ -59,13 +60,14 @@ class Rig:
         for kind in (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.MIXED):
             self.topics.add(TopicConfig(name=kind.lower(), read_queues=2, write_queues=2).with_type(kind))
         self.appender = FakeAppender()
-        self.service = SendService(
+        admission = Admission(
             self.topics,
             self.appender,  # type: ignore[arg-type]
             cluster="Cluster",
             store_host=pack_host("127.0.0.1", 8091),
             clock=lambda: NOW,
         )
+        self.service = SendService(admission)
 
     def send(self, *messages: Any, headers: dict[str, str] | None = None) -> Any:
         call = Call("m", "10.0.0.9:5000", headers or {}, None)
