@@ -29,7 +29,7 @@ from whimbrel.rpc.server.responses import (
     namespace_of,
     permission_of,
 )
-from whimbrel.rpc.server.settings import settings_answer, settings_for
+from whimbrel.rpc.server.settings import settings_for, settings_response
 
 __all__ = ["RoutesService"]
 
@@ -198,7 +198,7 @@ class Telemetry:
     def received(self, message: messaging.TelemetryCommand) -> None:
         """Answer settings; when the outbox is full the client does not read, and would not use it."""
         if message.HasField("settings"):
-            self.outbox.send(settings_answer(settings_for(message.settings)))
+            self.outbox.send(settings_response(settings_for(message.settings)))
 
     def half_closed(self) -> None:
         """End the stream."""

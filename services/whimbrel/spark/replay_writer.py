@@ -37,8 +37,8 @@ from whimbrel.rpc.api.replay_calls import (
     ReplayState,
     SourceMessage,
     SourceQueue,
-    append_preserved,
-    describe_preserved,
+    append_replay,
+    describe_replay,
 )
 from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.masters import Masters, NoTarget
@@ -353,7 +353,7 @@ class ReplayWriter:
 
     def describe(self, replay: QueueReplay, *, with_first: bool) -> ReplayState:
         """Ask how far a source queue came, until the broker has looked through all of its messages."""
-        call = describe_preserved(replay.topic, replay.queue_id, replay.source, with_first=with_first)
+        call = describe_replay(replay.topic, replay.queue_id, replay.source, with_first=with_first)
         while not (state := self.call_master(replay, call)).complete:
             logger.info("%s: %d messages are left to look through", replay.source, state.left)
         return state
@@ -409,7 +409,7 @@ class ReplayWriter:
 
     def append(self, replay: QueueReplay, batch: list[SourceMessage]) -> ReplayResult:
         """Make the call; a broker that was restarted is first made to find out how far the source came."""
-        call = append_preserved(
+        call = append_replay(
             replay.topic,
             replay.queue_id,
             replay.source,

@@ -32,7 +32,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call, Outbox
 from whimbrel.rpc.server.responses import OK, check_client_id, status_of
-from whimbrel.rpc.server.settings import group_of, settings_answer, settings_for
+from whimbrel.rpc.server.settings import group_of, settings_for, settings_response
 
 __all__ = [
     "COMMANDS_PENDING_MAX",
@@ -312,4 +312,4 @@ class ClientStream:
     def send_settings(self, settings: v2.Settings) -> None:
         """Send settings; when there is no room, the client has not read those before either."""
         self.sent_settings = settings
-        self.outbox.send(settings_answer(settings))
+        self.outbox.send(settings_response(settings))

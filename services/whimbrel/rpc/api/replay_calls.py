@@ -12,8 +12,8 @@ __all__ = [
     "ReplayState",
     "SourceMessage",
     "SourceQueue",
-    "append_preserved",
-    "describe_preserved",
+    "append_replay",
+    "describe_replay",
 ]
 
 
@@ -93,7 +93,7 @@ class ReplayResult:
     last_offset: int
 
 
-def describe_preserved(
+def describe_replay(
     topic: str, queue_id: int, source: SourceQueue, *, with_first: bool = False
 ) -> Outbound[ReplayState]:
     """Ask how far a source was put back into a queue."""
@@ -113,7 +113,7 @@ def describe_preserved(
     return Outbound(ADMIN + "DescribePreserved", request.SerializeToString(), decode)
 
 
-def append_preserved(
+def append_replay(
     topic: str,
     queue_id: int,
     source: SourceQueue,

@@ -28,7 +28,6 @@ bug: it is logged once, here.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,10 +39,11 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
+from whimbrel.errors import BadRequest, Refused, WhimbrelError
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.model.wire import REASON_TRAILER
 from whimbrel.rpc.api.status import grpc_status
+from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
@@ -56,8 +56,6 @@ from whimbrel.rpc.server.handlers import (
 )
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import (
-    OUTBOX_BYTES_MAX,
-    OUTBOX_MESSAGES_MAX,
     STOP_GRACE_S,
     UNREAD_BYTES_MAX,
     Guard,
@@ -65,7 +63,7 @@ from whimbrel.rpc.server.limits import (
     body_code,
     known_error,
 )
-from whimbrel.rpc.server.reflection import with_standard
+from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
 
@@ -166,7 +164,7 @@ async def answered(
     try:
         hooks.ask(call)
         if full:
-            raise Throttled(f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client")
+            raise unread_too_much()
         response = method.handle(call, method.request.FromString(raw))
         if isinstance(response, Deferred):
             deferred, response, later = response, None, True
@@ -267,11 +265,10 @@ class StreamOutbox:
         error: the status to end with; None for OK.
     """
 
-    __slots__ = ("bytes_queued", "closing", "error", "idle", "over", "queue")
+    __slots__ = ("closing", "error", "idle", "over", "queue")
 
     def __init__(self) -> None:
-        self.queue: deque[bytes] = deque()
-        self.bytes_queued = 0
+        self.queue = OutboxQueue()
         self.closing = False
         self.over = False
         self.error: Exception | None = None
@@ -279,13 +276,11 @@ class StreamOutbox:
 
     def send(self, message: Any) -> bool:
         """Queue a message; return False, and drop it, when the stream is closed or its queue full."""
-        if self.closing or self.over or len(self.queue) >= OUTBOX_MESSAGES_MAX:
+        if self.closing or self.over or self.queue.full():
             return False
         data: bytes = message.SerializeToString()
-        if self.queue and self.bytes_queued + len(data) > OUTBOX_BYTES_MAX:
+        if not self.queue.put(data):
             return False
-        self.queue.append(data)
-        self.bytes_queued += len(data)
         self.wake()
         return True
 
@@ -305,9 +300,7 @@ class StreamOutbox:
         loop = asyncio.get_running_loop()
         while True:
             while self.queue:
-                data = self.queue.popleft()
-                self.bytes_queued -= len(data)
-                await write(data)
+                await write(self.queue.get())
             if self.closing:
                 return
             self.idle = loop.create_future()
@@ -462,7 +455,7 @@ class GrpcioServer:
 
     def replace(self, services: Sequence[Service]) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
-        self.methods.replace(with_standard(services, self.health))
+        self.methods.replace(with_standard_services(services, self.health))
 
     @property
     def address(self) -> str:
@@ -496,7 +489,7 @@ async def serve_grpcio(
     """
     streams = Streams()
     health = Health(service.name for service in services)
-    methods = Methods(with_standard(services, health), streams, Hooks(on_call_end, guard))
+    methods = Methods(with_standard_services(services, health), streams, Hooks(on_call_end, guard))
     server = grpc.aio.server(
         handlers=(methods,),
         options=OPTIONS,

@@ -45,12 +45,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from whimbrel.errors import Refused, Throttled
+from whimbrel.errors import Refused
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Limits, Reset, Stream
 from whimbrel.rpc.http2.wire import Metadata, status_block, timeout_s
+from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
 from whimbrel.rpc.server.calls import (
     BidiServerCall,
     NativeOutbox,
@@ -71,7 +72,7 @@ from whimbrel.rpc.server.handlers import (
     methods_by_path,
 )
 from whimbrel.rpc.server.health import Health
-from whimbrel.rpc.server.limits import HELD_BYTES_MAX, STOP_GRACE_S, Guard, OnCallEnd
+from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd
 from whimbrel.rpc.server.protocol_detection import (
     HANDSHAKE_S,
     Contexts,
@@ -80,7 +81,7 @@ from whimbrel.rpc.server.protocol_detection import (
     Strangers,
     host_and_port,
 )
-from whimbrel.rpc.server.reflection import with_standard
+from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["NativeServer", "serve_native"]
 
@@ -123,8 +124,7 @@ class NativeConnection(asyncio.Protocol):
     Attributes:
         paused: the transport holds as much as it should; its peer is not read from meanwhile.
         made_at: when it came to the port, by the loop's clock; `heard_at`: when something came last.
-        held: bytes received for calls that no handler has yet.
-        fresh: bytes of answers that leave with the next write; `queued`: that wait in outboxes.
+        budget: what it holds in memory.
     """
 
     def __init__(self, server: "NativeServer", made_at: float) -> None:
@@ -134,7 +134,7 @@ class NativeConnection(asyncio.Protocol):
         self.peer = ""
         self.paused = self.receiving = self.marked = self.pinged = False
         self.made_at = self.heard_at = made_at
-        self.held = self.fresh = self.queued = 0
+        self.budget = ConnectionBudget()
 
     # The transport's calls
 
@@ -214,15 +214,9 @@ class NativeConnection(asyncio.Protocol):
     def hold(self, exchange: ServerCall) -> None:
         """Count what an exchange has received and nobody has taken."""
         size = exchange.received_bytes()
-        self.held += size - exchange.held
-        exchange.held = size
-        if self.held > HELD_BYTES_MAX:
-            exchange.end(
-                Throttled(
-                    f"requests of this connection that are not whole have more than {HELD_BYTES_MAX} bytes: "
-                    "send fewer at a time"
-                )
-            )
+        before, exchange.held = exchange.held, size
+        if not self.budget.reserve(size, before=before):
+            exchange.end(held_too_much())
 
     def leave(self, stream: Stream) -> None:
         """Tell an exchange that its stream is gone."""
@@ -301,8 +295,12 @@ class NativeConnection(asyncio.Protocol):
     @property
     def unread(self) -> int:
         """Bytes of answers that this peer has not taken: the queues', the streams', and the transport's."""
+        return self.budget.unread(self.waiting_bytes())
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes of responses that wait in streams for windows, and in the transport."""
         waiting = sum(stream.waiting_bytes for stream in self.conn.blocked.values())
-        return self.fresh + self.queued + waiting + self.transport.get_write_buffer_size()
+        return waiting + self.transport.get_write_buffer_size()
 
     def touched(self) -> None:
         """Write what there is: at the end of this read, or once the loop comes round."""
@@ -313,7 +311,7 @@ class NativeConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is."""
         self.marked = False
-        self.fresh = 0
+        self.budget.flushed()
         if self.server.idle is not None:
             self.server.changed()
         data = self.conn.take()
@@ -386,7 +384,7 @@ class NativeServer:
         services = list(services)
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
-        self.methods = methods_by_path(with_standard(services, self.health))
+        self.methods = methods_by_path(with_standard_services(services, self.health))
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.streams = NativeStreams()
         self.arrivals: set[ProtocolDetector | Secured] = set()
@@ -407,7 +405,7 @@ class NativeServer:
 
     def replace(self, services: Sequence[Service]) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
-        self.methods = methods_by_path(with_standard(services, self.health))
+        self.methods = methods_by_path(with_standard_services(services, self.health))
 
     def connection(self, made_at: float) -> NativeConnection:
         """Return a connection for who came at that moment, and speaks HTTP/2."""

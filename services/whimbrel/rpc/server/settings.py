@@ -16,7 +16,7 @@ from whimbrel.model.names import check_group, check_topic
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 
-__all__ = ["ATTEMPTS_DEFAULT", "BACKOFF_S", "POLL_S", "group_of", "settings_answer", "settings_for"]
+__all__ = ["ATTEMPTS_DEFAULT", "BACKOFF_S", "POLL_S", "group_of", "settings_for", "settings_response"]
 
 # RocketMQ's delay levels, which its consumers walk through.
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -61,7 +61,7 @@ def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATT
     return answer
 
 
-def settings_answer(settings: v2.Settings) -> messaging.TelemetryCommand:
+def settings_response(settings: v2.Settings) -> messaging.TelemetryCommand:
     """Return the command that carries the settings; Python applies them only under an OK status."""
     return messaging.TelemetryCommand(status=v2.Status(code=v2.OK, message="OK"), settings=settings)
 

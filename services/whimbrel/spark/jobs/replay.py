@@ -27,7 +27,7 @@ from whimbrel.client.sync import Admin
 from whimbrel.errors import AlreadyExists, WhimbrelError
 from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
 from whimbrel.rpc.api.calls import perform_blocking
-from whimbrel.rpc.api.replay_calls import SourceQueue, describe_preserved
+from whimbrel.rpc.api.replay_calls import SourceQueue, describe_replay
 from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.masters import Masters
 from whimbrel.spark.planning import fill_tasks
@@ -273,7 +273,7 @@ def check_targets(
         if topic in missing:
             continue
         address = masters.address(masters.broker_for(source))
-        question = describe_preserved(topic, 0, SourceQueue("nobody", "nothing", 0))
+        question = describe_replay(topic, 0, SourceQueue("nobody", "nothing", 0))
         with open_channel(address) as channel:
             perform_blocking(channel, question, (), masters.timeout_s)
     return missing

@@ -35,8 +35,8 @@ from whimbrel.rpc.api.replay_calls import (
     ReplayState,
     SourceMessage,
     SourceQueue,
-    append_preserved,
-    describe_preserved,
+    append_replay,
+    describe_replay,
 )
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import Service
@@ -91,14 +91,12 @@ class Rig:
         self, messages: Sequence[SourceMessage], after: int = -1, queue_id: int = 3, **fields: Any
     ) -> ReplayResult:
         found: ReplayResult = await self.ask(
-            append_preserved(
-                "orders", queue_id, fields.pop("source", SOURCE), messages, after=after, **fields
-            )
+            append_replay("orders", queue_id, fields.pop("source", SOURCE), messages, after=after, **fields)
         )
         return found
 
     async def describe(self, queue_id: int = 3, **fields: Any) -> ReplayState:
-        found: ReplayState = await self.ask(describe_preserved("orders", queue_id, SOURCE, **fields))
+        found: ReplayState = await self.ask(describe_replay("orders", queue_id, SOURCE, **fields))
         return found
 
     def records(self, queue_id: int = 3) -> list[StoredMessage]:
@@ -300,7 +298,7 @@ async def test_wrong_targets_and_batches_are_refused(tmp_path: Path) -> None:
         }
         for topic, error in refused.items():
             with pytest.raises(error):
-                await rig.ask(append_preserved(topic, 0, SOURCE, [message(0)]))
+                await rig.ask(append_replay(topic, 0, SOURCE, [message(0)]))
         with pytest.raises(QueueNotFound, match="0 to 3"):
             await rig.append([message(0)], queue_id=4)
         with pytest.raises(BadRequest, match="rising"):

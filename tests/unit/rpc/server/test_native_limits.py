@@ -166,13 +166,13 @@ async def test_requests_that_are_not_whole_take_bounded_memory(whole: bool, meas
         refused = statuses(peer.frames())
         assert len(refused) == 300 - HELD_BYTES_MAX // MIB
         assert set(refused.values()) == {RESOURCE_EXHAUSTED}
-        assert connection(peer).held <= HELD_BYTES_MAX
+        assert connection(peer).budget.held <= HELD_BYTES_MAX
         # What is let go makes room: by the peer, and by an answer.
         peer.send(frame(RST, 0, 1, u32(8)) + call(701))
         assert statuses(peer.frames()) == {701: 0}
-        assert connection(peer).held <= HELD_BYTES_MAX - MIB + 5
+        assert connection(peer).budget.held <= HELD_BYTES_MAX - MIB + 5
         peer.leave()
-        assert connection(peer).held == 0
+        assert connection(peer).budget.held == 0
 
 
 @pytest.mark.parametrize("window", ["widest", "none"])
@@ -218,7 +218,7 @@ async def test_streams_that_nobody_reads_take_bounded_memory(measured: Measured)
         assert len(server.streams.outboxes) == 40
         assert connection(peer).unread <= UNREAD_BYTES_MAX + 2 * MIB
         peer.leave()
-        assert connection(peer).queued == 0
+        assert connection(peer).budget.queued == 0
 
 
 async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
