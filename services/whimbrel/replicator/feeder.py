@@ -12,6 +12,7 @@ import logging
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,25 +53,41 @@ class Feeder:
 
     Attributes:
         port: the bound port.
-        epoch: of the log that the connections are fed from; 0 while there is none.
+        epoch: of the log that the connections are fed from; 0 while there is none. After `after_epoch` was
+            given, that one until the broker recovers the log.
+        busy: one of the slaves was not sent all that there is, because the others wait.
     """
 
-    def __init__(self, loop: Loop, options: ReplicatorOptions) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        options: ReplicatorOptions,
+        *,
+        after_epoch: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Listen; slaves are let in once the log has an epoch.
+
+        Args:
+            after_epoch: of the log that this process wrote itself, 0 when it did not. That epoch is over.
+        """
         self.loop, self.page, self.options = loop, loop.page, options
+        self.clock = clock
         self.root = Path(options.store)
         self.listener = listen(options.host, options.port)
         self.port: int = self.listener.getsockname()[1]
         self.connections: dict[int, SlaveConnection] = {}  # by slot
         self.log: LogReader | None = None
-        self.epoch = self.begin = self.end = 0
-        self.acks_moved = False
+        self.epoch = after_epoch
+        self.begin = self.end = 0
+        self.busy = self.acks_moved = False
         self.sent_bytes = 0  # to all slaves, since the start
         self.ack_timer: AckTimer | None = None  # set where metrics are on
         self.trouble_at = self.logged_at = float("-inf")
         self.logged = ""
         self.traces: FeederTraces | None = None
         if options.trace_to:
-            from whimbrel.replicator import tracing  # OpenTelemetry: 100 ms and 10 MB
+            from whimbrel.replicator import tracing  # OpenTelemetry is slow to load, and large
 
             self.traces = tracing.FeederTraces(options, self.page)
         self.page.clear_slaves()
@@ -79,37 +96,35 @@ class Feeder:
         self.page.ha_host = advertised_host(options.advertise_host, options.host)
         self.page.ha_port = self.port
 
-    def run(self) -> None:
-        """Serve until the loop is stopped."""
-        while not self.loop.stopping:
-            if self.page.epoch != self.epoch:
-                self.change_epoch()
-            self.begin, self.end = self.page.begin, self.page.written
-            now = time.monotonic()
-            if self.ack_timer is not None:
-                self.ack_timer.written(self.end, now)
-            busy = self.send_all(now)
-            if self.acks_moved:
-                self.acks_moved = False
-                self.loop.ring_broker()
-            if self.traces is not None:
-                self.traces.end_turn(self.end)
-            self.loop.turn(0 if busy else self.wait_timeout(now), self.nothing_new)
-        self.close()
+    def step(self, now: float) -> None:
+        """Do what the marks and the timers ask for."""
+        if self.page.epoch != self.epoch:
+            self.change_epoch()
+        self.begin, self.end = self.page.begin, self.page.written
+        if self.ack_timer is not None:
+            self.ack_timer.written(self.end, now)
+        self.busy = self.send_all(now)
+        if self.acks_moved:
+            self.acks_moved = False
+            self.loop.ring_broker()
+        if self.traces is not None:
+            self.traces.end_turn(self.end)
 
-    def nothing_new(self) -> bool:
+    def idle(self) -> bool:
         """Whether the marks are as they were."""
         return self.page.written == self.end and self.page.epoch == self.epoch and not self.acks_moved
 
     def wait_timeout(self, now: float) -> float:
-        """Return how long nothing needs to be done by itself."""
+        """Return how long nothing is due."""
+        if self.busy:
+            return 0.0
         deadlines = [connection.deadline for connection in self.connections.values()]
         return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
 
     def change_epoch(self) -> None:
         """Take up a log that was recovered, or drop one that is being recovered."""
         epoch = self.page.epoch
-        if self.epoch:
+        if self.log is not None:
             logger.info("the log is being recovered again: closing %d connections", len(self.connections))
         for slot in list(self.connections):
             self.drop(slot, "the log was recovered again")
@@ -154,7 +169,7 @@ class Feeder:
             file_size=self.log.file_size,
             frame_bytes_max=self.options.frame_bytes_max,
             first_offset=self.options.first_offset,
-            now=time.monotonic(),
+            now=self.clock(),
             heartbeat_s=self.options.heartbeat_ms / 1000,
             silence_s=self.options.housekeeping_ms / 1000,
         )
@@ -175,7 +190,7 @@ class Feeder:
         # A report may be about what was written after this turn began: the marks are read anew.
         begin, end = self.page.begin, self.page.written
         try:
-            if not connection.receive(begin=begin, end=end, now=time.monotonic()):
+            if not connection.receive(begin=begin, end=end, now=self.clock()):
                 return
         except OutOfRange as error:
             self.refuse(connection, error)
@@ -187,7 +202,7 @@ class Feeder:
             if self.traces is not None:
                 self.traces.acknowledged(connection, connection.core.acknowledged)
             if self.ack_timer is not None:
-                self.ack_timer.acknowledged(connection.core.acknowledged, time.monotonic())
+                self.ack_timer.acknowledged(connection.core.acknowledged, self.clock())
             if first:
                 core = connection.core
                 logger.info(
@@ -240,7 +255,7 @@ class Feeder:
 
     def refuse(self, connection: SlaveConnection, error: OutOfRange) -> None:
         """Turn away a slave whose log is not a part of ours, and tell people why."""
-        now = time.monotonic()
+        now = self.clock()
         host = connection.peer.rpartition(":")[0]
         if error.ahead:
             self.page.refused_peer = host
@@ -269,10 +284,10 @@ class Feeder:
         self.acks_moved = True  # one fewer is news for the broker too
         logger.log(level, "slave %s gone: %s; it had acknowledged %d", connection.peer, why, acknowledged)
 
-    def close(self) -> None:
+    def close(self, why: str) -> None:
         """Close everything."""
         for slot in list(self.connections):
-            self.drop(slot, "the replicator stops")
+            self.drop(slot, why)
         self.loop.watch(self.listener, 0, self.accept)
         self.listener.close()
         self.page.ha_port = 0

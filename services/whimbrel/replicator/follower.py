@@ -102,20 +102,6 @@ class Follower:
         self.page.trouble = ""
         log.on_flushed = self.flushed
 
-    def run(self) -> None:
-        """Follow until the loop is stopped.
-
-        Raises:
-            StoreError: the disk refused a sync; what is on it is known only after a restart.
-        """
-        try:
-            while not self.loop.stopping:
-                now = self.clock()
-                self.step(now)
-                self.loop.turn(self.wait_timeout(now), self.idle)
-        finally:
-            self.close()
-
     def step(self, now: float) -> None:
         """Do what is due.
 
@@ -436,8 +422,8 @@ class Follower:
         self.page.connected = 0
         logger.log(level, "%s; our log ends at %d", why, self.log.end)
 
-    def close(self) -> None:
+    def close(self, why: str) -> None:
         """End the connection; the log stays open for its owner to close."""
-        self.disconnect("the replicator stops", logging.INFO)
+        self.disconnect(why, logging.INFO)
         if self.traces is not None:
             self.traces.close()

@@ -18,7 +18,7 @@ from whimbrel.store.shared_page import SharedPage
 if TYPE_CHECKING:
     from whimbrel.exposition import Exposition
 
-__all__ = ["AckTimes", "expose_feeder", "expose_follower", "feeder_families", "follower_families"]
+__all__ = ["AckTimes", "MetricsPort", "feeder_families", "follower_families"]
 
 SLAVE = ("slave", "slot")  # two slaves of one host differ by their slots
 
@@ -41,30 +41,47 @@ class AckTimes:
             self.latency.observe(now - at)
 
 
-def expose_feeder(options: ReplicatorOptions, feeder: Feeder) -> "Exposition":
-    """Serve a master's replicator's metrics; raises OSError when the port can't be had."""
-    feeder.ack_timer = times = AckTimes()
-    return expose(options, feeder_families(feeder, times))
+class MetricsPort:
+    """The port for Prometheus, where it is switched on: one for the process, whatever its role.
 
+    Attributes:
+        address: `host:port`, "" when metrics are off.
+    """
 
-def expose_follower(options: ReplicatorOptions, follower: Follower) -> "Exposition":
-    """Serve a slave's replicator's metrics; raises OSError when the port can't be had."""
-    flushes = Histogram(SECONDS)
-    follower.log.on_flush_timed = flushes.observe
-    return expose(options, follower_families(follower, flushes))
+    def __init__(self, options: ReplicatorOptions) -> None:
+        self.options = options
+        self.exposition: Exposition | None = None
+        self.address = ""
 
+    def show(self, role: str, families: Callable[[], list[Family]]) -> None:
+        """Serve what a role measures, instead of what was served before.
 
-def expose(options: ReplicatorOptions, families: list[Family]) -> "Exposition":
-    """Serve families with the labels of this process."""
-    from whimbrel.exposition import serve_metrics
+        Raises:
+            OSError: the port can't be had.
+        """
+        if self.options.metrics_port < 0:
+            return
+        served = [build_info(), *families()]
+        labels = {"node_type": "replicator", "role": role}
+        if self.exposition is not None:
+            self.exposition.replace(served, labels)
+            return
+        from whimbrel.exposition import serve_metrics
 
-    return serve_metrics(
-        [build_info(), *families],
-        host=options.host,
-        port=options.metrics_port,
-        service="whimbrel.replicator",
-        labels={"node_type": "replicator", "role": options.role},
-    )
+        self.exposition = serve_metrics(
+            served,
+            host=self.options.host,
+            port=self.options.metrics_port,
+            service="whimbrel.replicator",
+            labels=labels,
+        )
+        self.address = self.exposition.address
+
+    def close(self) -> None:
+        """Serve nothing more."""
+        if self.exposition is not None:
+            self.exposition.close()
+            self.exposition = None
 
 
 def feeder_families(feeder: Feeder, times: AckTimes) -> list[Family]:

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from whimbrel.model.trace import TracedRecord
 from whimbrel.replicator.options import ReplicatorOptions
@@ -39,9 +40,11 @@ Read = Callable[[int, int], bytes]
 class Traces:
     """What both ends share: the tracer, and which broker this is beside."""
 
+    role: ClassVar[str]
+
     def __init__(self, options: ReplicatorOptions, page: SharedPage) -> None:
         self.page = page
-        self.tracer = open_tracer(options.trace_to, REPLICATOR_SERVICE, {Attribute.ROLE: options.role})
+        self.tracer = open_tracer(options.trace_to, REPLICATOR_SERVICE, {Attribute.ROLE: self.role})
         self.close = self.tracer.close
 
     @property
@@ -90,6 +93,8 @@ class TracedConnection:
 
 class FeederTraces(Traces):
     """The master's side."""
+
+    role = "master"
 
     def __init__(self, options: ReplicatorOptions, page: SharedPage) -> None:
         super().__init__(options, page)
@@ -186,6 +191,8 @@ class FeederTraces(Traces):
 
 class FollowerTraces(Traces):
     """The slave's side."""
+
+    role = "slave"
 
     def __init__(
         self, options: ReplicatorOptions, page: SharedPage, read: Read, end: int, file_size: int
