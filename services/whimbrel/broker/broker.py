@@ -24,7 +24,7 @@ from whimbrel.broker.api.assignments import Assignments
 from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.messaging import messaging_service
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
-from whimbrel.broker.api.replay import PreserveService
+from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
@@ -228,7 +228,7 @@ class Broker:
         self.consumer.open()
         self.import_offsets(self.stored_offsets())
         self.undo.append(self.export_offsets)  # not before: it would write over a file that can't be read
-        self.store.on_arrival = self.consumer.arrived
+        self.store.on_arrival = self.consumer.on_arrival
 
     def open_traces(self) -> None:
         self.traces: BrokerTraces | None = None
@@ -309,7 +309,7 @@ class Broker:
             self.sender.on_tick = self.confirmed.note
         self.lease_streams = LeaseStreams(
             options.name,
-            self.consumer.ledger,
+            self.consumer.lease_store,
             settled=lambda: master and self.leading.position.settled,
             authoritative=lambda: self.leading.authoritative,
         )
@@ -318,7 +318,7 @@ class Broker:
             self.lease_streams.on_report = lambda connection, slave: self.leading.reported(
                 connection, slave, now=self.loop.time()
             )
-        self.preserves = PreserveService(
+        self.replays = ReplayService(
             self.topics,
             self.sender,
             self.store,
@@ -360,7 +360,7 @@ class Broker:
             broker_id=options.id,
             master=master,
         )
-        return [messaging, admin.service(self.preserves.methods()), replica, bulk.service()]
+        return [messaging, admin.service(self.replays.methods()), replica, bulk.service()]
 
     def from_thread(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -433,7 +433,7 @@ class Broker:
         leases = LeaseSync(
             address=lambda: self.address.grpc,
             exchange=lambda address: sync_leases(
-                address, self.hello(), self.consumer.ledger, exchanged=self.note_exchange
+                address, self.hello(), self.consumer.lease_store, exchanged=self.note_exchange
             ),
         )
         for work in (metadata.run(), leases.run()):
@@ -582,7 +582,7 @@ class Broker:
             self.consumer.clamp_to_log()
             logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
         self.sender.refusal = refusal
-        self.preserves.forget()
+        self.replays.forget()
         if self.registration is not None:
             self.registration.changed()
 

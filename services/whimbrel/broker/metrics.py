@@ -261,7 +261,7 @@ def consumers(broker: "Broker") -> list[Family]:
         return range(0 if config is None else config.read_queues)
 
     def all_behind() -> Iterator[Behind]:
-        return behind(broker.consumer.ledger.table.states(), queues_of, broker.store.queue_range)
+        return behind(broker.consumer.lease_store.table.states(), queues_of, broker.store.queue_range)
 
     def summed(number: Callable[[Behind], int]) -> Iterator[Point]:
         found: Counter[tuple[str, str]] = Counter()

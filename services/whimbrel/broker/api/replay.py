@@ -41,7 +41,7 @@ from whimbrel.rpc.server.handlers import Call, Deferred, UnaryMethod
 from whimbrel.store.codec import RecordDraft, record_size
 from whimbrel.store.store import Appended, MessageStore
 
-__all__ = ["PreserveService"]
+__all__ = ["ReplayService"]
 
 # Appended at once: all of them have to fit into the current log file, or leave its rest blank.
 RUN_MAX, RUN_BYTES_MAX = 64, 64 << 10
@@ -49,7 +49,7 @@ GROUP_TOPICS = ("%RETRY%", DEAD_LETTERS)
 TAKEN = (MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED)
 
 
-class PreserveService:
+class ReplayService:
     """Handles the calls on the loop's thread."""
 
     def __init__(

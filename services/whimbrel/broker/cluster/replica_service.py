@@ -147,11 +147,16 @@ class LeaseStreams:
     """
 
     def __init__(
-        self, name: str, ledger: LeaseStore, *, settled: Callable[[], bool], authoritative: Callable[[], bool]
+        self,
+        name: str,
+        lease_store: LeaseStore,
+        *,
+        settled: Callable[[], bool],
+        authoritative: Callable[[], bool],
     ) -> None:
         """Serve the lease state of the broker group `name`."""
         self.name = name
-        self.ledger = ledger
+        self.lease_store = lease_store
         self.settled, self.authoritative = settled, authoritative
         self.on_merged: Callable[[], None] | None = None
         self.on_report: Callable[[object, Member | None], None] | None = None
@@ -195,7 +200,7 @@ class LeaseStream:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
-            self.link = LeaseExchange(streams.ledger, ready=self.news)
+            self.link = LeaseExchange(streams.lease_store, ready=self.news)
             streams.open.add(self)
             if streams.on_report is not None:
                 slave = Member(
@@ -260,7 +265,7 @@ class LeaseStream:
 
 
 async def sync_leases(
-    address: str, hello: SlaveHello, ledger: LeaseStore, *, exchanged: Callable[[bool], None]
+    address: str, hello: SlaveHello, lease_store: LeaseStore, *, exchanged: Callable[[bool], None]
 ) -> None:
     """Exchange lease entries with the master at `address` until it is gone; the slave's end.
 
@@ -277,7 +282,7 @@ async def sync_leases(
         )
         stream = open_stream()
         news = asyncio.Event()
-        link = LeaseExchange(ledger, ready=news.set)
+        link = LeaseExchange(lease_store, ready=news.set)
         reading = asyncio.ensure_future(read_leases(stream, link, exchanged))
         try:
             first = replica.SyncLeasesRequest(
