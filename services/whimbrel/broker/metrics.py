@@ -274,7 +274,7 @@ def consumers(role: "Role") -> list[Family]:
         return range(0 if config is None else config.read_queues)
 
     def all_behind() -> Iterator[Behind]:
-        return behind(role.consumption.ledger.table.states(), queues_of, role.store.queue_range)
+        return behind(role.consumption.lease_store.table.states(), queues_of, role.store.queue_range)
 
     def summed(number: Callable[[Behind], int]) -> Iterator[Point]:
         found: Counter[tuple[str, str]] = Counter()

@@ -42,14 +42,14 @@ from whimbrel.store.codec import RecordDraft, record_size
 from whimbrel.store.master_store import Appended
 from whimbrel.store.store import MessageStore
 
-__all__ = ["PreserveService"]
+__all__ = ["ReplayService"]
 
 # Appended at once: all of them have to fit into the current log file, or leave its rest blank.
 RUN_MAX, RUN_BYTES_MAX = 64, 64 << 10
 TAKEN = (MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED)
 
 
-class PreserveService:
+class ReplayService:
     """Handles the calls on the loop's thread."""
 
     def __init__(

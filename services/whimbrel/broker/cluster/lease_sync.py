@@ -37,20 +37,20 @@ class LeaseExchange:
     """
 
     def __init__(
-        self, ledger: LeaseStore, *, ready: Callable[[], None], chunk_bytes: int = CHUNK_BYTES
+        self, lease_store: LeaseStore, *, ready: Callable[[], None], chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         """Begin a stream; `ready` is called when there is something new to push."""
-        self.ledger = ledger
+        self.lease_store = lease_store
         self.ready = ready
         self.chunk_bytes = chunk_bytes
-        self.state: Iterator[bytes] | None = ledger.snapshot()
+        self.state: Iterator[bytes] | None = lease_store.snapshot()
         self.refused: tuple[bytes, bool] | None = None
         self.waiting: deque[bytes] = deque()
         self.waiting_bytes = 0
         self.signalled = False  # `ready` was called since the last push
         self.overflowed = False
         self.peer_complete = False
-        ledger.listen(self)
+        lease_store.add_listener(self)
 
     @property
     def pending(self) -> bool:
@@ -79,13 +79,13 @@ class LeaseExchange:
             RemoteProtocolError: the entries don't decode; the stream is to be closed.
         """
         try:
-            self.ledger.merge(entries, self)
+            self.lease_store.merge(entries, self)
         except CorruptRecord as error:
             raise RemoteProtocolError(f"the peer sent lease entries that don't decode: {error}") from error
         self.peer_complete = self.peer_complete or complete
 
     def offer(self, entries: bytes) -> None:
-        """Hear of a change from the ledger."""
+        """Hear of a change from the lease_store."""
         if self.overflowed:
             return
         self.waiting.append(entries)
@@ -100,7 +100,7 @@ class LeaseExchange:
 
     def close(self) -> None:
         """Take no more changes."""
-        self.ledger.ignore(self)
+        self.lease_store.remove_listener(self)
         self.state, self.refused = None, None
         self.waiting.clear()
 

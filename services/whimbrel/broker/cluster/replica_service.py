@@ -188,7 +188,7 @@ class LeaseStreams:
     def __init__(
         self,
         name: str,
-        ledger: LeaseStore,
+        lease_store: LeaseStore,
         *,
         settled: Callable[[], bool],
         authoritative: Callable[[], bool],
@@ -199,14 +199,14 @@ class LeaseStreams:
 
         Args:
             name: see above.
-            ledger: the lease state.
+            lease_store: the lease state.
             settled: whether entries are taken from slaves.
             authoritative: whether entries are sent to slaves.
             on_merged: called when a slave's full state has come in.
             on_report: called with a connection and what its slave reports of itself; None when it is over.
         """
         self.name = name
-        self.ledger = ledger
+        self.lease_store = lease_store
         self.settled, self.authoritative = settled, authoritative
         self.on_merged, self.on_report = on_merged, on_report
         self.open: set[LeaseStream] = set()
@@ -254,7 +254,7 @@ class LeaseStream:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
-            self.exchange = LeaseExchange(streams.ledger, ready=self.news)
+            self.exchange = LeaseExchange(streams.lease_store, ready=self.news)
             streams.open.add(self)
             slave = Member(
                 broker_id=message.broker_id,
@@ -317,7 +317,7 @@ class LeaseStream:
 
 
 async def sync_leases(
-    address: str, hello: SlaveHello, ledger: LeaseStore, *, exchanged: Callable[[bool], None]
+    address: str, hello: SlaveHello, lease_store: LeaseStore, *, exchanged: Callable[[bool], None]
 ) -> None:
     """Exchange lease entries with the master at `address` until it is gone; the slave's end.
 
@@ -335,7 +335,7 @@ async def sync_leases(
         )
         stream = open_stream()
         news = asyncio.Event()
-        exchange = LeaseExchange(ledger, ready=news.set)
+        exchange = LeaseExchange(lease_store, ready=news.set)
         reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged))
         try:
             first = replica.SyncLeasesRequest(

@@ -128,7 +128,7 @@ class MasterRole(Role):
         self.confirmed.on_move = self.watches.confirmed
         self.lease_streams = LeaseStreams(
             self.options.name,
-            self.consumption.ledger,
+            self.consumption.lease_store,
             settled=self.is_settled,
             authoritative=self.is_authoritative,
             on_merged=self.refresh_leadership,

@@ -26,7 +26,7 @@ from whimbrel.broker.api.admin import AdminService, ReplicationView
 from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.messaging import messaging_service
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
-from whimbrel.broker.api.replay import PreserveService as ReplayService
+from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.background import start_task, start_timer
@@ -221,7 +221,7 @@ class Role(ABC):
         self.opened.callback(self.consumption.close)
         self.import_offsets(self.stored_offsets())
         self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
-        self.store.on_arrival = self.consumption.arrived
+        self.store.on_arrival = self.consumption.on_arrival
 
     def stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return what consumerOffset.json holds; nothing when it is damaged and the journal knows as much."""

@@ -135,7 +135,7 @@ class SlaveRole(Role):
     async def exchange_leases(self, address: str) -> None:
         """Run one stream of lease entries to the master."""
         await sync_leases(
-            address, self.hello(), self.consumption.ledger, exchanged=self.lease_state_exchanged
+            address, self.hello(), self.consumption.lease_store, exchanged=self.lease_state_exchanged
         )
 
     def import_master_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from storekit import NOW, OPTIONS, make_draft, open_master
-from whimbrel.broker.api.replay import PreserveService
+from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.produce import replay as preserving
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.replay import Source, already_in, replayed_from
@@ -121,9 +121,7 @@ async def serving(
     loop = asyncio.get_running_loop()
     appender = Appender(store, Page(), durability or Durability(), loop, ring=lambda: None)
     appender.refusal = ""
-    service = PreserveService(
-        topics, appender, store, master=master, accepts=accepts, store_host=lambda: HOST
-    )
+    service = ReplayService(topics, appender, store, master=master, accepts=accepts, store_host=lambda: HOST)
     server = await serve(
         [Service("whimbrel.admin.v1.AdminService", service.methods())], host="127.0.0.1", port=0
     )
