@@ -1,17 +1,17 @@
 """The two ends of a replication connection as state machines, without any input or output of their own.
 
-The shell around a core reads and writes the socket, keeps the log, and tells the time: every call that needs
-it takes `now`, in seconds of a monotonic clock. A core raises `RemoteProtocolError` when the peer breaks the
-protocol; the shell then closes the connection, and a new one gets a new core.
+The shell around a core reads and writes the socket, keeps the log, and has the clock: every call that needs
+the time takes `now`, in seconds of a monotonic clock. A core raises `RemoteProtocolError` when the peer
+breaks the protocol; the shell then closes the connection, and a new one gets a new core.
 
     master
       WAITING    nothing is sent
          | the first report: where the slave's log ends
       STREAMING  frames go out, reports acknowledge
 
-    slave        the first report goes out at once
-      COMPARING  what the slave already holds comes again and must be equal; skipped without an overlap
-         | the end of the own log is reached
+    slave
+      COMPARING  the first report is out; what the slave already holds comes again and must be equal
+         | the end of the own log is reached; at once when nothing is compared
       APPENDING  frames are appended, and the ends of whole ones reported
 
 **What RocketMQ 4.9.3 does and these cores do as well.** A report of 0 means an empty log. All others are
@@ -19,18 +19,18 @@ taken literally. Within a connection nothing is sent twice. An idle master sends
 idle slave repeats its report after 5 s, either closes after 20 s of silence. A slave with an empty log takes
 the offset of the first frame it gets, heartbeats included, as the start of its log.
 
-**Where they differ from RocketMQ.** RocketMQ's master believes any offset it is told (the first report
-always, later ones in most versions), so that stray bytes on the port confirm messages no slave has:
-`MasterProtocol` refuses a report past the log's end or past what it has sent. Its slaves outside the master's
-range get heartbeats for ever: ours are refused with both ranges named. It feeds an empty slave from its last
-file on: ours starts at the first, `first_offset="last-file"` brings the old rule back. Its slave stays silent
-for 5 s after connecting: ours reports at once, which its masters accept.
+**Where they differ from RocketMQ.** RocketMQ's master believes any offset that is reported (the first always,
+later ones in most versions), so that stray bytes on the port confirm messages no slave has: `MasterProtocol`
+refuses a report past the log's end or past what it has sent. Its slaves outside the master's range get
+heartbeats for ever: ours are refused with both ranges named. It feeds an empty slave from its last file on:
+ours starts at the first, `first_offset="last-file"` brings the old rule back. Its slave stays silent for 5 s
+after connecting: ours reports at once, which its masters accept.
 
 Reports are all checked, also when several came in one read (RocketMQ looks at the newest only), so that how
 the stream is cut into reads makes no difference.
 
-**The logs are compared before the slave's goes on.** Nothing in the protocol tells a master that lost its
-tail, and has written something else since, from the one the slave knew. So the first report may name an
+**The logs are compared before the slave's goes on.** In the protocol nothing distinguishes a master that lost
+its tail, and has written something else since, from the one the slave knew. So the first report may name an
 offset up to `compare_bytes` before the slave's end, which any master takes for that end, and what the master
 sends of the overlap must equal what the slave holds. A master that sends nothing for `COMPARE_SILENCE_S`
 within the overlap has a shorter log: the slave reports its real end, and the master refuses it.

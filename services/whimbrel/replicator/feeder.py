@@ -1,7 +1,7 @@
 """The master's side: feeds the commitlog to up to 16 slaves and publishes what they acknowledge.
 
 The broker moves the page's `written` mark and rings; the feeder sends what is new to every slave, from the
-log's files straight into the sockets, and writes their reports into the page. It never looks into the log.
+log's files straight into the sockets, and writes their reports into the page. It does not parse the log.
 
 When the page's epoch changes, the broker has recovered the log again and its end may have moved back: all
 connections are closed, and slaves come back with their own ends. While the epoch is 0 nobody is let in.
@@ -34,7 +34,9 @@ __all__ = ["Feeder"]
 logger = logging.getLogger(__name__)
 
 ACCEPTS_MAX = 16  # connections taken in one turn
-TROUBLE_S = 30.0  # a refused slave comes back every few seconds: when it no longer does, the trouble is over
+TROUBLE_S = (
+    30.0  # a refused slave comes back every few seconds; when it no longer does, nothing is shown of it
+)
 REPEAT_S = 60.0  # the same refusal is logged once in so long
 
 
@@ -55,7 +57,7 @@ class Feeder:
         port: the bound port.
         epoch: of the log that the connections are fed from; 0 while there is none. After `after_epoch` was
             given, that one until the broker recovers the log.
-        busy: one of the slaves was not sent all that there is, because the others wait.
+        busy: there is more to send at once; a slave had its share of the turn.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Feeder:
         return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
 
     def change_epoch(self) -> None:
-        """Take up a log that was recovered, or drop one that is being recovered."""
+        """Start to feed a recovered log, or stop feeding one that is being recovered."""
         epoch = self.page.epoch
         if self.log is not None:
             logger.info("the log is being recovered again: closing %d connections", len(self.connections))
@@ -140,7 +142,7 @@ class Feeder:
         self.loop.watch(self.listener, selectors.EVENT_READ if epoch else 0, self.accept)
 
     def accept(self, _: int) -> None:
-        """Let slaves in."""
+        """Accept connections."""
         for _ in range(ACCEPTS_MAX):
             try:
                 sock, address = self.listener.accept()
@@ -254,7 +256,7 @@ class Feeder:
         self.loop.watch(connection.sock, events, lambda mask: self.ready(connection, mask))
 
     def refuse(self, connection: SlaveConnection, error: OutOfRange) -> None:
-        """Turn away a slave whose log is not a part of ours, and tell people why."""
+        """Disconnect a slave whose log is not a part of ours, and show people why."""
         now = self.clock()
         host = connection.peer.rpartition(":")[0]
         if error.ahead:
@@ -281,7 +283,7 @@ class Feeder:
             self.traces.disconnected(connection)
         acknowledged = connection.core.acknowledged
         self.page.set_slave(slot, "", 0)
-        self.acks_moved = True  # one fewer is news for the broker too
+        self.acks_moved = True  # the broker counts the slaves
         logger.log(level, "slave %s gone: %s; it had acknowledged %d", connection.peer, why, acknowledged)
 
     def close(self, why: str) -> None:

@@ -14,7 +14,7 @@ compared, appended and reported is decided by `SlaveProtocol`. A master that the
 end of our log first; one that is named by `master_ha`, one of RocketMQ's perhaps, gets the reports that a
 slave of RocketMQ's would send, unless the setting `compare_bytes` asks for more.
 
-The log is opened, and with that recovered and locked, by whoever makes the follower.
+The role opens the log, and with that locks and recovers it (`roles.py`).
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class Follower:
         self.compare_bytes = options.compare_bytes
         if options.compare_bytes < 0:
             self.compare_bytes = 0 if options.master_ha else COMPARE_BYTES
-        self.received_bytes = ReceiveBuffer()
+        self.buffer = ReceiveBuffer()
         self.bodies = AppendBuffer()
         self.sock: socket.socket | None = None
         self.core: SlaveProtocol | None = None
@@ -231,7 +231,7 @@ class Follower:
         sock, core = self.sock, self.core
         assert sock is not None
         assert core is not None
-        room = self.received_bytes.room()
+        room = self.buffer.room()
         try:
             count = sock.recv_into(room)
         except BlockingIOError:
@@ -243,11 +243,11 @@ class Follower:
         core.mark_received(now)
         if not self.accepted:
             self.check_accepted(core)
-        data = self.received_bytes.fill(count, core.body_left)
+        data = self.buffer.fill(count, core.body_left)
         if data:
             self.pending = core.receive(data, now)
             self.take(now)
-        return count if self.received_bytes.missing or count == len(room) else 0
+        return count if self.buffer.missing or count == len(room) else 0
 
     def take(self, now: float) -> None:
         """Append what was received, as far as the disk has room, and show it to the broker."""
@@ -418,7 +418,7 @@ class Follower:
         self.unsent = b""
         self.stalled = False
         self.bodies.clear()
-        self.received_bytes.clear()
+        self.buffer.clear()
         self.page.connected = 0
         logger.log(level, "%s; our log ends at %d", why, self.log.end)
 

@@ -180,7 +180,7 @@ def follower_families(follower: Follower, flushes: Histogram) -> list[Family]:
 
 
 def broker_alive(page: SharedPage) -> Family:
-    """Return the metric that tells of the broker beside."""
+    """Return the metric of the broker beside."""
     return Family(
         name="whimbrel_broker_alive",
         kind="gauge",

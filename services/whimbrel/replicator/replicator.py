@@ -20,9 +20,9 @@ comes and goes with it (`roles.py`). A switch is asked for at any time and made 
        |
     RUNNING    turns of the new role
 
-The broker beside changes its role in its own time; the page is all that both look at. Who writes the log
-sets epoch 0, recovers, then raises the epoch; the other waits for an epoch that it has not seen yet. The lock
-of the log decides which of the two writes: one must release it before the other can recover the log.
+The broker beside changes its role in its own time; the page is all that both share. Who writes the log sets
+epoch 0, recovers, then raises the epoch; the other waits for an epoch that it has not seen yet. The lock of
+the log decides which of the two writes: one must release it before the other can recover the log.
 
 A switch that fails ends the process, as a start that fails does.
 """

@@ -56,7 +56,7 @@ class Role(Protocol):
     address: str
 
     def may_start(self) -> bool:
-        """Whether nobody else has what `start` takes."""
+        """Whether what `start` takes is free."""
 
     def start(self, after_epoch: int) -> Worker:
         """Begin to serve.
@@ -136,7 +136,7 @@ class SlaveRole:
         self.follower: Follower | None = None
 
     def may_start(self) -> bool:
-        """Whether nobody has the log open for writing."""
+        """Whether no process has the log open for writing."""
         return not is_locked(self.root)
 
     def start(self, after_epoch: int) -> Worker:

@@ -1,4 +1,4 @@
-"""One connection to a slave: what is on its way out, and the protocol's core beside it."""
+"""One connection to a slave: the frame that is being sent, and the protocol's core."""
 
 import os
 import socket
@@ -31,9 +31,9 @@ class SlaveConnection:
     Attributes:
         slot: which of the page's slots shows it.
         sent_bytes: bodies and headers so far.
-        blocked: the socket took no more; to be asked again once it is writable.
+        blocked: the socket takes no more until it is writable again.
         on_frame: called with offset, size and the time of its begin (ns since the epoch) when a frame that
-            is no heartbeat has been handed to the socket; None while nobody traces.
+            is no heartbeat has been handed to the socket; None without tracing.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """Spans of the replicators. Neither protocol nor log hold anything for them but the messages' own properties.
 
-A master's replicator looks, once a turn and after it has sent, through what the log has grown by:
+A master's replicator scans, once a turn and after it has sent, what the log has grown by:
 
     log grown       ──► ContextScanner ──► `recent`, the RECENT_MAX newest sampled records
     frame sent      ──► a transfer span for each record that ends in it, and one for the frame itself,
@@ -8,9 +8,9 @@ A master's replicator looks, once a turn and after it has sent, through what the
     report received ──► an acknowledgement span for each record sent over its connection that it covers
 
 A record that goes out to a host again, after a connection to it ended, counts a further attempt. (Several
-slaves on one host look like one here: nothing in the protocol tells who a slave is.)
+slaves on one host count as one here: the protocol does not identify slaves.)
 
-A slave's replicator looks through what it has appended.
+A slave's replicator scans what it has appended.
 """
 
 import time
