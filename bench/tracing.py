@@ -4,8 +4,8 @@
 
 Variants take turns, round by round, on stores of their own; printed are medians and their ratio to the path
 without tracing, from this one run. Spans go to a file. `baseline again` is the first variant once more: its
-ratio is what noise looks like. One send costs the broker about 200 us more in grpcio; the shares of whole
-sends are therefore smaller than those printed.
+ratio is the noise. The transport comes on top; the shares of whole sends are therefore smaller than those
+printed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Settings and signs of life."""
+"""Settings, heartbeats, and commands to clients."""
 
 from pathlib import Path
 from typing import Any
