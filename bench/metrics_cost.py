@@ -120,11 +120,11 @@ async def sends(broker: Broker, raw: bytes) -> float:
         broker.sends.send,
         failing_with(messaging.SendMessageResponse),
     )
-    heard = None if broker.counted is None else broker.counted.calls.take
+    on_call_end = None if broker.counted is None else broker.counted.calls.observe
     context: Any = Caller()
     began = time.thread_time()
     for number in range(BLOCK):
-        response = await answered("/v2/SendMessage", method, raw, context, heard)
+        response = await answered("/v2/SendMessage", method, raw, context, on_call_end)
         assert response.status.code == OK_CODE, response
         if number % 10 == 9:
             await asyncio.sleep(0)  # the end of a tick: marks, index

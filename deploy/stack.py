@@ -1,4 +1,4 @@
-"""The cluster of compose.yaml as a value, for `make up`, `make down`, `make logs`, CI and tests.
+"""The cluster of docker-compose.yml as a value, for `make up`, `make down`, `make logs`, CI and tests.
 
     python deploy/stack.py up [COMPOSE OPTION ...]     build, start, wait, and tell what it took
     python deploy/stack.py down [-v]                   stop; -v removes the stores as well
@@ -102,14 +102,14 @@ class Stack:
     Attributes:
         client: of the engine.
         project: under which compose knows the containers.
-        environment: the variables of compose.yaml, over those of this process; may change between commands.
+        environment: variables of docker-compose.yml, over those of this process; may change between commands.
         files: compose files, the later ones over the earlier ones.
     """
 
     client: Any
     project: str
     environment: dict[str, str]
-    files: tuple[Path, ...] = (ROOT / "compose.yaml",)
+    files: tuple[Path, ...] = (ROOT / "docker-compose.yml",)
 
     def compose(self, *words: str, quiet: bool = False) -> str:
         """Run a compose command; return what it wrote when it is to be quiet.
@@ -181,7 +181,7 @@ class Stack:
             raise Failed(f"the cluster takes no messages: {done.output.decode().strip()}")
 
     def port(self, name: str, default: int) -> int:
-        """Return a port of compose.yaml."""
+        """Return a port of docker-compose.yml."""
         return int(self.environment.get(name) or os.environ.get(name) or default)
 
 

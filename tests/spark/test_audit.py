@@ -303,9 +303,9 @@ def test_brokers_with_a_damaged_file_are_told_apart_by_record(
 
 
 def look_end(address: str) -> int:
-    from whimbrel.spark.auditing.members import look
+    from whimbrel.spark.auditing.members import describe_member
 
-    return look(Member(address)).end
+    return describe_member(Member(address)).end
 
 
 @pytest.mark.parametrize(

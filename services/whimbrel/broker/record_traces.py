@@ -45,7 +45,7 @@ class BrokerTraces:
     def of_sends(
         self, store: MasterStore, from_thread: Callable[[Callable[[], None]], None]
     ) -> "RecordTraces":
-        """Return what traces sends; it hears of flushes beside whoever does already.
+        """Return what traces sends; it is called after each flush, beside the callback that is set already.
 
         Args:
             from_thread: has something called on the loop's thread.
@@ -104,7 +104,7 @@ class RecordTraces:
             context = context_of(draft.properties)
             if context is not None:
                 record = self.record(context, draft, place)
-                self.tell(record, began_ns)
+                self.record_append(record, began_ns)
                 creation = self.created.pop(context.span_id, None)
                 if creation is not None:
                     creation.record = record
@@ -125,7 +125,7 @@ class RecordTraces:
             message_id=draft.keys[0],
         )
 
-    def tell(self, record: TracedRecord, began_ns: int) -> None:
+    def record_append(self, record: TracedRecord, began_ns: int) -> None:
         now_ns = time.time_ns()
         self.tracer.stage(APPEND, record, began_ns, now_ns, self.identity)
         if len(self.unflushed) < UNFLUSHED_MAX:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.lazy import examples
+from whimbrel.model.wire import NAMESERVER_PORT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,7 +52,7 @@ def dev(
         typer.Option(
             min=0, max=65535, help="Of the nameserver; others follow from PORT+10. 0: any free ports."
         ),
-    ] = 8081,
+    ] = NAMESERVER_PORT,
     flush: Annotated[Mode, typer.Option(help="sync: answer a send when it is on the disk.")] = Mode.ASYNC,
     replication: Annotated[Mode, typer.Option(help="sync: answer a send when a slave has it.")] = Mode.ASYNC,
     slaves: Annotated[int, typer.Option(min=0, max=9, help="How many slaves.")] = 1,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from whimbrel.cli.story import Span, spans_of
+from whimbrel.cli.message_trace import Span, spans_of
 from whimbrel.errors import ClientError
 
 __all__ = ["JaegerReader"]

@@ -221,10 +221,10 @@ def print_messages(messages: "Sequence[ReceivedMessage]", output: Format) -> Non
         for message in messages
     ]
     columns = ("broker", "queue", "offset", "message id", "tag", "keys", "attempt", "stored (UTC)", "body")
-    emit([object(message) for message in messages], output, columns=columns, rows=rows)
+    emit([as_object(message) for message in messages], output, columns=columns, rows=rows)
 
 
-def object(message: "ReceivedMessage") -> dict[str, Any]:
+def as_object(message: "ReceivedMessage") -> dict[str, Any]:
     """Return a message as JSON shows it; the queue as what names it."""
     return {
         "topic": message.topic,

@@ -75,7 +75,7 @@ def watch_views(admin: "sync.Admin", output: Format) -> None:
 
 def show(views: "list[View]", output: Format) -> None:
     if output is Format.JSON:
-        emit([object(view) for view in views], output, columns=(), rows=())
+        emit([as_object(view) for view in views], output, columns=(), rows=())
         return
     ends = {
         view.broker_name: view.log_end
@@ -91,7 +91,7 @@ def show(views: "list[View]", output: Format) -> None:
             note(f"{view.broker_name} ({view.role}): {view.advice}")
 
 
-def object(view: "View") -> dict[str, Any]:
+def as_object(view: "View") -> dict[str, Any]:
     if isinstance(view, tuple):
         broker, error = view
         return {

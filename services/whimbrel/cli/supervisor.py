@@ -51,6 +51,7 @@ from types import FrameType
 from typing import Any, Literal, Protocol
 
 from whimbrel.cli import malloc
+from whimbrel.model.wire import NAMESERVER_PORT
 
 __all__ = [
     "Child",
@@ -107,7 +108,7 @@ class DevOptions:
     """
 
     directory: Path
-    port: int = 8081
+    port: int = NAMESERVER_PORT
     flush: Literal["sync", "async"] = "async"
     replication: Literal["sync", "async"] = "async"
     slaves: int = 1

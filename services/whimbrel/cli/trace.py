@@ -19,7 +19,7 @@ from whimbrel.cli.output import Format, OutputOption, emit, note, plain
 from whimbrel.errors import ClientError
 
 if TYPE_CHECKING:
-    from whimbrel.cli.story import Span, Story
+    from whimbrel.cli.message_trace import MessageTrace, Span
 
 __all__ = ["EXAMPLES", "trace"]
 
@@ -54,13 +54,13 @@ def trace(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the way of one message: sent, appended, flushed, replicated, acknowledged, received."""
-    from whimbrel.cli import story as stories
+    from whimbrel.cli import message_trace
 
     readers = [reader(source) for source in sources or [default_source()]]
     deadline = time.monotonic() + wait
     while True:
         spans = [span for read in readers for span in read()]
-        found = stories.story_of(message_id, spans)
+        found = message_trace.trace_of(message_id, spans)
         if (found is not None and not found.missing) or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_S)
@@ -72,11 +72,11 @@ def trace(
     if output is Format.JSON:
         emit([plain(span) for span in found.spans], output, columns=(), rows=())
         return
-    sys.stdout.write(stories.lines(found))
+    sys.stdout.write(message_trace.lines(found))
     hint(found)
 
 
-def hint(found: "Story") -> None:
+def hint(found: "MessageTrace") -> None:
     """Say what is not there, and why that may be."""
     if found.root is None:
         note("the span in which it was created is not here: its client reports to somewhere else, if at all")
@@ -135,7 +135,7 @@ class FileReader:
 
     def new_in(self, path: Path) -> "Iterator[Span]":
         """Give the spans of the lines that were not read yet; half a line is left for the next time."""
-        from whimbrel.cli.story import spans_of
+        from whimbrel.cli.message_trace import spans_of
 
         with path.open("rb") as file:
             file.seek(self.positions.get(path, 0))

@@ -119,7 +119,7 @@ class Admin(Client):
         for topics in await self.everywhere(lambda _: call):
             for topic in topics:
                 known = merged.get(topic.name)
-                merged[topic.name] = topic if known is None else sum(known, topic)
+                merged[topic.name] = topic if known is None else joined(known, topic)
         return [merged[name] for name in sorted(merged)]
 
     async def describe_topic(self, name: str) -> list[TopicDescription]:
@@ -296,7 +296,7 @@ def at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> 
     return type(error)(f"{error} (on {broker.broker_name}; done on {names})")
 
 
-def sum(one: TopicConfig, other: TopicConfig) -> TopicConfig:
+def joined(one: TopicConfig, other: TopicConfig) -> TopicConfig:
     return TopicConfig(
         name=one.name,
         read_queues=one.read_queues + other.read_queues,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whimbrel.client.retry import RetryPolicy
+from whimbrel.model.limits import POLL_MS_MAX, RECEIVE_BATCH_MAX
 from whimbrel.rpc.client.channel import ClientTransport
 
 __all__ = ["ClientOptions", "ConsumerOptions", "ProducerOptions"]
@@ -70,8 +71,8 @@ class ConsumerOptions(ClientOptions):
     """
 
     invisible_s: float = 30.0
-    long_polling_s: float = 20.0
-    batch_max: int = 32
+    long_polling_s: float = POLL_MS_MAX / 1000
+    batch_max: int = RECEIVE_BATCH_MAX
     concurrency: int = 20
     assignment_s: float = 5.0
     nack_s: tuple[float, ...] = (1.0, 5.0, 10.0, 30.0, 60.0)

@@ -41,7 +41,17 @@ from whimbrel.errors import (
 )
 from whimbrel.model.cluster import Cluster
 from whimbrel.model.route import Endpoint, Queue, Route, parse_endpoints
-from whimbrel.rpc.api import admin_calls, calls, commands
+from whimbrel.model.wire import (
+    CLIENT_ID_HEADER,
+    DATE_TIME_HEADER,
+    LANGUAGE_HEADER,
+    NAMESPACE_HEADER,
+    PROTOCOL_HEADER,
+    PROTOCOL_V2,
+    REQUEST_ID_HEADER,
+    VERSION_HEADER,
+)
+from whimbrel.rpc.api import admin_calls, calls, telemetry_stream
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings, ServerSettings
 from whimbrel.rpc.client.channel import open_aio_channel
@@ -98,11 +108,11 @@ class Session:
         self.preferred = 0  # index of the nameserver that answered last
         self.known_cluster: tuple[float, Cluster] | None = None
         self.headers = (
-            ("x-mq-client-id", self.client_id),
-            ("x-mq-language", "PYTHON"),
-            ("x-mq-client-version", whimbrel.__version__),
-            ("x-mq-protocol", "v2"),
-            ("x-mq-namespace", options.namespace),
+            (CLIENT_ID_HEADER, self.client_id),
+            (LANGUAGE_HEADER, "PYTHON"),
+            (VERSION_HEADER, whimbrel.__version__),
+            (PROTOCOL_HEADER, PROTOCOL_V2),
+            (NAMESPACE_HEADER, options.namespace),
         )
 
     @property
@@ -141,8 +151,8 @@ class Session:
         timeout = self.options.request_timeout_s if timeout_s is None else timeout_s
         headers = (
             *self.headers,
-            ("x-mq-request-id", str(uuid.uuid4())),
-            ("x-mq-date-time", datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")),
+            (REQUEST_ID_HEADER, str(uuid.uuid4())),
+            (DATE_TIME_HEADER, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")),
         )
         try:
             return await calls.perform(self.channel(endpoint), call, headers, timeout)
@@ -272,7 +282,7 @@ class Session:
             await calls.perform(
                 self.channels[endpoint],
                 call,
-                (*self.headers, ("x-mq-request-id", str(uuid.uuid4()))),
+                (*self.headers, (REQUEST_ID_HEADER, str(uuid.uuid4()))),
                 timeout_s,
             )
         except (WhimbrelError, KeyError) as error:
@@ -299,7 +309,7 @@ class Session:
 
     async def keep_stream(self, endpoint: Endpoint) -> None:
         while True:
-            stream = commands.TelemetryStream(self.channel(endpoint), self.headers)
+            stream = telemetry_stream.TelemetryStream(self.channel(endpoint), self.headers)
             try:
                 await stream.write_settings(self.describe(self))
                 await self.listen(stream)
@@ -309,18 +319,18 @@ class Session:
                 stream.cancel()
             await asyncio.sleep(REOPEN_S)
 
-    async def listen(self, stream: commands.TelemetryStream) -> None:
+    async def listen(self, stream: telemetry_stream.TelemetryStream) -> None:
         while (command := await stream.read()) is not None:
             match command:
-                case commands.Settings(settings):
+                case telemetry_stream.Settings(settings):
                     self.server = settings
-                case commands.SettingsRefused(error):
+                case telemetry_stream.SettingsRefused(error):
                     log.warning("the server refuses this client's settings: %s", error)
-                case commands.Reconnect():
+                case telemetry_stream.Reconnect():
                     return
-                case commands.StackTraceWanted(nonce):
+                case telemetry_stream.StackTraceWanted(nonce):
                     await stream.answer_stack_trace(nonce, stacks())
-                case commands.VerificationWanted(nonce):
+                case telemetry_stream.VerificationWanted(nonce):
                     await stream.refuse_verification(nonce)
 
 

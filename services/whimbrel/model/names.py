@@ -1,4 +1,4 @@
-"""Names and limits of topics, groups, tags, keys and properties: what is legal, and why something is not.
+"""Names of topics, groups, tags, keys and properties: what is legal, and why something is not.
 
 Pure rules; every `check_*` function returns nothing, or raises the `RequestError` that the client API answers
 with.
@@ -24,21 +24,16 @@ from whimbrel.errors import (
     IllegalTag,
     IllegalTopic,
 )
+from whimbrel.model.limits import GROUP_CHARS_MAX, MESSAGE_GROUP_BYTES_MAX, TOPIC_CHARS_MAX
 
 __all__ = [
-    "BODY_BYTES_MAX",
     "CONTROL",
-    "GROUP_CHARS_MAX",
-    "INVISIBLE_MS_MAX",
-    "INVISIBLE_MS_MIN",
-    "MESSAGE_GROUP_BYTES_MAX",
-    "PROPERTIES_COUNT_MAX",
-    "PROPERTY_BYTES_MAX",
-    "RECEIVE_BATCH_MAX",
+    "DEAD_LETTER_PREFIX",
+    "GROUP_TOPIC_PREFIXES",
     "RESERVED_PROPERTY_KEYS",
+    "RETRY_PREFIX",
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
-    "TOPIC_CHARS_MAX",
     "check_group",
     "check_key",
     "check_message_group",
@@ -49,15 +44,6 @@ __all__ = [
     "is_system_topic",
 ]
 
-TOPIC_CHARS_MAX = 127  # the topic's length is a signed byte in a V1 record
-GROUP_CHARS_MAX = 255  # as RocketMQ's Validators
-BODY_BYTES_MAX = 4 * 1024 * 1024  # as transmitted, after compression
-PROPERTIES_COUNT_MAX = 128  # user properties of one message
-PROPERTY_BYTES_MAX = 16_384  # keys, values, tag and message keys of one message together
-MESSAGE_GROUP_BYTES_MAX = 63
-RECEIVE_BATCH_MAX = 32  # the SDKs never ask for more; RocketMQ clamps here too
-INVISIBLE_MS_MIN = 10_000  # receive without renewal; RocketMQ's minimum
-INVISIBLE_MS_MAX = 12 * 3600 * 1000
 
 TEMPLATE_TOPIC = "TBW102"  # its configuration is what automatically created topics inherit
 
@@ -77,6 +63,11 @@ SYSTEM_TOPICS = frozenset(
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+# RocketMQ keeps a group's redeliveries and its dead letters in topics named after the group.
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+GROUP_TOPIC_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 RESERVED_PROPERTY_KEYS = frozenset(
     "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID"

@@ -16,10 +16,10 @@ from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
+from whimbrel.rpc.server.call_metrics import CallTimes
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.rpc.server.serving import serve
-from whimbrel.rpc.server.timing import CallTimes
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 # Interfaces come and go (a container that is connected to its network again, a VPN); reading the kernel's
@@ -57,13 +57,13 @@ async def run(options: NameserverOptions) -> int:
     brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
     routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
     times = CallTimes() if options.metrics_port >= 0 else None
-    heard = None if times is None else times.take
+    on_call_end = None if times is None else times.observe
     try:
         server = await serve(
             [routes.service, brokers.service],
             host=options.host,
             port=options.port,
-            heard=heard,
+            on_call_end=on_call_end,
             tls=TlsSettings(certificate=options.tls_certificate, key=options.tls_key),
             transport=options.transport,
         )

@@ -8,7 +8,10 @@ other members are told.
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused
+from whimbrel.model.route import WILDCARD_HOSTS
+from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.nameserver.addresses import (
     Access,
     BrokerAddress,
@@ -22,7 +25,7 @@ from whimbrel.nameserver.addresses import (
 from whimbrel.nameserver.registry import Broker, Registry, Session, TopicQueues, Update
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 
 __all__ = ["RegistryService"]
 
@@ -30,7 +33,7 @@ TICK_S = 1.0
 # The nameserver itself hung if a tick comes so much too late: then it could hear no renewal, and expires
 # nobody yet.
 TICK_LATE_S = 1.0
-WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
+HA_WILDCARDS = WILDCARD_HOSTS | {"*"}  # of an HA address
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ class RegistryService:
         self.ticked_at: float | None = None
         self.expired = 0  # leases, since the start
         self.service = Service(
-            "whimbrel.registry.v1.RegistryService",
+            REGISTRY_SERVICE,
             (
                 BidiMethod(
                     "Session",
@@ -251,7 +254,7 @@ def ha_address(broker: Broker, host: str) -> str:
     if not broker.ha_address:
         return ""
     ha_host, _, port = broker.ha_address.rpartition(":")
-    return joined(host, int(port)) if ha_host.strip("[]") in WILDCARDS else broker.ha_address
+    return joined(host, int(port)) if ha_host.strip("[]") in HA_WILDCARDS else broker.ha_address
 
 
 def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:

@@ -15,7 +15,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COLUMNS_MAX", "ROWS_MAX", "SERIES_MAX", "HeatMap", "Lines", "NoPlotly", "check_plotly", "page"]
+__all__ = [
+    "COLUMNS_MAX",
+    "ROWS_MAX",
+    "SERIES_MAX",
+    "HeatMap",
+    "LineChart",
+    "NoPlotly",
+    "check_plotly",
+    "page",
+]
 
 SERIES_MAX = 24  # lines: more have no colours that can be told apart
 ROWS_MAX = 256  # of a heat map: queues
@@ -23,7 +32,7 @@ COLUMNS_MAX = 31 * 24  # of a heat map: the hours of a month
 LINES_HEIGHT_PX, CELL_PX, FRAME_PX = 420, 18, 180
 CONFIG = {"displaylogo": False, "responsive": True}
 
-Points = Sequence[tuple[float, float | None]]  # (seconds since the epoch, value); None leaves a gap
+ChartPoints = Sequence[tuple[float, float | None]]  # (seconds since the epoch, value); None leaves a gap
 
 
 class NoPlotly(ImportError):
@@ -31,12 +40,12 @@ class NoPlotly(ImportError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class LineChart:
     """Values over time, a line for each name; those to be kept first come first."""
 
     title: str
     unit: str
-    series: Mapping[str, Points]
+    series: Mapping[str, ChartPoints]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +71,7 @@ def check_plotly() -> None:
         raise NoPlotly('plotly is missing: --html needs pip install "whimbrel[spark]"') from None
 
 
-def page(path: Path, title: str, charts: Sequence[Lines | HeatMap]) -> None:
+def page(path: Path, title: str, charts: Sequence[LineChart | HeatMap]) -> None:
     """Write a page; who sees the file sees all of it.
 
     Raises:
@@ -72,7 +81,9 @@ def page(path: Path, title: str, charts: Sequence[Lines | HeatMap]) -> None:
     check_plotly()
     from plotly.offline import get_plotlyjs
 
-    figures = [lines_figure(chart) if isinstance(chart, Lines) else heat_figure(chart) for chart in charts]
+    figures = [
+        lines_figure(chart) if isinstance(chart, LineChart) else heat_figure(chart) for chart in charts
+    ]
     parts = [figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG) for figure in figures]
     name = html.escape(title)
     content = (
@@ -87,7 +98,7 @@ def page(path: Path, title: str, charts: Sequence[Lines | HeatMap]) -> None:
     temporary.replace(path)
 
 
-def lines_figure(chart: Lines) -> Any:
+def lines_figure(chart: LineChart) -> Any:
     """Return the figure of lines."""
     from plotly.graph_objects import Figure, Scatter
 

@@ -24,11 +24,12 @@ from whimbrel.client.options import ProducerOptions
 from whimbrel.client.retry import RetryPolicy
 from whimbrel.client.sync import Producer
 from whimbrel.errors import RequestError
+from whimbrel.model.limits import PROPERTIES_COUNT_MAX
 from whimbrel.model.message import Message
-from whimbrel.model.names import PROPERTIES_COUNT_MAX, check_key, check_property, check_tag, check_topic
+from whimbrel.model.names import check_key, check_property, check_tag, check_topic
 from whimbrel.model.route import Queue
 from whimbrel.spark.options import OptionError
-from whimbrel.spark.replaying import Target, restore
+from whimbrel.spark.replay_writer import ReplayTarget, replay_rows
 from whimbrel.spark.sink_options import ID_PROPERTY, SinkOptions, check_columns, parse_sink
 
 if TYPE_CHECKING:
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchWriter", "RowError", "StreamWriter", "batch_writer", "messages_of", "stream_writer"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 BATCH_MESSAGES_MAX = 512  # of a send: an answer has an entry for each
-PIECE_ROWS = 512  # of a batch of Spark's that become Python objects at a time
+SLICE_ROWS = 512  # of a batch of Spark's that become Python objects at a time
 # A broker that is started again, or a failover, takes some seconds; a task that fails sends all rows again.
 RETRY = RetryPolicy(attempts_max=20, max_s=2.0, stored_again=True)
 
@@ -49,7 +50,7 @@ class RowError(ValueError):
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task has had acknowledged."""
 
     messages: int = 0
@@ -80,64 +81,64 @@ def checked(options: Mapping[str, str], schema: "StructType", *, streaming: bool
     return parsed
 
 
-class Writer:
+class RowWriter:
     """What both kinds share; pickled, so it holds options only."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Send a task's rows; returns when all are acknowledged."""
         options = self.options
         if options.preserve:
-            target = Target(
+            target = ReplayTarget(
                 servers=options.servers,
                 topic=options.topic,
                 brokers=options.brokers,
                 strict=True,
                 batch_bytes=min(options.batch_bytes, 1 << 20),
             )
-            reports = restore(target, iterator, frozenset())
+            reports = replay_rows(target, iterator, frozenset())
             for report in reports:
                 if report.refused or report.passed_over:
                     raise RowError(
                         f"{report.source}: {'; '.join(report.findings) or dict(report.passed_over)}: filter"
                         " out what can't be put back, or use `whimbrel spark replay`"
                     )
-            return Written(sum(report.stored + report.skipped for report in reports))
-        with Sending(options) as sending:
+            return TaskCommit(sum(report.stored + report.skipped for report in reports))
+        with BatchSender(options) as sending:
             for number, message, queue_id in messages_of(iterator, options, prefix_of(options)):
                 sending.put(number, message, queue_id)
-            return Written(sending.finish())
+            return TaskCommit(sending.finish())
 
 
-class BatchWriter(Writer, DataSourceArrowWriter):
+class BatchWriter(RowWriter, DataSourceArrowWriter):
     """Writes a batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Note what was written: it is acknowledged already."""
-        log.info("%d messages written", total(messages))
+        logger.info("%d messages written", total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Note what stays written: it can't be taken back."""
-        log.warning("the write failed; %d messages or more are sent", total(messages))
+        logger.warning("the write failed; %d messages or more are sent", total(messages))
 
 
-class StreamWriter(Writer, DataSourceStreamArrowWriter):
+class StreamWriter(RowWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Note what was written: it is acknowledged already."""
-        log.info("micro-batch %d: %d messages written", batchId, total(messages))
+        logger.info("micro-batch %d: %d messages written", batchId, total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Note what stays written: it can't be taken back."""
-        log.warning("micro-batch %d failed; %d messages or more are sent", batchId, total(messages))
+        logger.warning("micro-batch %d failed; %d messages or more are sent", batchId, total(messages))
 
 
 def total(messages: Sequence[WriterCommitMessage | None]) -> int:
     """Return how many messages tasks have written."""
-    return sum(message.messages for message in messages if isinstance(message, Written))
+    return sum(message.messages for message in messages if isinstance(message, TaskCommit))
 
 
 def prefix_of(options: SinkOptions) -> str:
@@ -166,8 +167,8 @@ def messages_of(
     """
     number = 0
     for batch in batches:
-        for start in range(0, batch.num_rows, PIECE_ROWS):
-            piece = batch.slice(start, PIECE_ROWS)
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            piece = batch.slice(start, SLICE_ROWS)
             columns = {name: piece.column(name).to_pylist() for name in piece.schema.names}
             for place in range(piece.num_rows):
                 row = {name: values[place] for name, values in columns.items()}
@@ -253,7 +254,7 @@ class Lane:
 
 
 @dataclass(slots=True)
-class Gathered:
+class PendingBatch:
     """Rows on their way into one send."""
 
     first_row: int
@@ -261,20 +262,20 @@ class Gathered:
     size: int = 0
 
 
-Key = tuple[str, int | None, str]  # topic, queue, message type: what a send has one of
+SendKey = tuple[str, int | None, str]  # topic, queue, message type: what a send has one of
 
 
-class Sending:
+class BatchSender:
     """The sends of one task. Use as a context manager."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.producer = Producer(";".join(options.servers), options=ProducerOptions(retry=RETRY))
         self.lanes = [Lane() for _ in range(options.in_flight)]
-        self.gathered: dict[Key, Gathered] = {}
+        self.pending: dict[SendKey, PendingBatch] = {}
         self.turn = self.acknowledged = self.held = 0
 
-    def __enter__(self) -> "Sending":
+    def __enter__(self) -> "BatchSender":
         self.producer.start()
         return self
 
@@ -287,7 +288,7 @@ class Sending:
         """Take a row's message."""
         key = (message.topic, queue_id, message.type.value)
         size = len(message.body) + sum(map(len, message.keys)) + 64 * (1 + len(message.properties))
-        found = self.gathered.get(key)
+        found = self.pending.get(key)
         if found is not None and (
             found.size + size > self.options.batch_bytes or len(found.messages) >= BATCH_MESSAGES_MAX
         ):
@@ -295,15 +296,15 @@ class Sending:
             found = None
         if found is None:
             # All batches that are not full together take no more than one that is, for each lane.
-            while self.gathered and self.held + size > self.options.batch_bytes * len(self.lanes):
-                self.send(next(iter(self.gathered)))
-            found = self.gathered[key] = Gathered(number)
+            while self.pending and self.held + size > self.options.batch_bytes * len(self.lanes):
+                self.send(next(iter(self.pending)))
+            found = self.pending[key] = PendingBatch(number)
         found.messages.append(message)
         found.size, self.held = found.size + size, self.held + size
 
-    def send(self, key: Key) -> None:
+    def send(self, key: SendKey) -> None:
         """Hand a batch to a lane, once that has nothing under way."""
-        batch = self.gathered.pop(key)
+        batch = self.pending.pop(key)
         self.held -= batch.size
         topic, queue_id, _ = key
         if queue_id is None:
@@ -312,7 +313,7 @@ class Sending:
         self.acknowledged += lane.wait()
         lane.under_way = lane.pool.submit(self.sent, batch, queue_id)
 
-    def sent(self, batch: Gathered, queue_id: int | None) -> int:
+    def sent(self, batch: PendingBatch, queue_id: int | None) -> int:
         """Send a batch; runs in a lane's thread."""
         messages = batch.messages
         selector = None if queue_id is None else chosen(queue_id)
@@ -326,8 +327,8 @@ class Sending:
 
     def finish(self) -> int:
         """Send what is left, wait for all, and return how many are acknowledged."""
-        while self.gathered:
-            self.send(next(iter(self.gathered)))
+        while self.pending:
+            self.send(next(iter(self.pending)))
         for lane in self.lanes:
             self.acknowledged += lane.wait()
         return self.acknowledged

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from whimbrel.spark.options import SPARKS, OptionError, Reader
+from whimbrel.spark.options import SPARKS, OptionError, OptionValues
 
 __all__ = ["ID_PROPERTY", "PRESERVED_COLUMNS", "SEND_COLUMNS", "SinkOptions", "check_columns", "parse_sink"]
 
@@ -95,7 +95,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(NAMES)}"
             raise OptionError(f"option {name}: a write has no such option{hint}")
-    read = Reader(values)
+    read = OptionValues(values)
     servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
     if not servers:
         raise OptionError('option servers: a write needs it, as in .option("servers", "127.0.0.1:8081")')
@@ -137,7 +137,7 @@ def check_together(options: SinkOptions, values: Mapping[str, str], *, streaming
         )
 
 
-def delivery_of(read: Reader) -> Literal["atLeastOnce", "idempotent"]:
+def delivery_of(read: OptionValues) -> Literal["atLeastOnce", "idempotent"]:
     """Return the delivery.
 
     Raises:
@@ -155,7 +155,7 @@ def delivery_of(read: Reader) -> Literal["atLeastOnce", "idempotent"]:
     return cast(Literal["atLeastOnce", "idempotent"], value)
 
 
-def between(read: Reader, name: str, default: int, most: int) -> int:
+def between(read: OptionValues, name: str, default: int, most: int) -> int:
     """Return a number from 1 to `most`."""
     value = read.number(name, default)
     if not 1 <= value <= most:

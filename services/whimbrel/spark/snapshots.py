@@ -41,7 +41,7 @@ __all__ = ["VERSION", "Cluster", "QueueLag", "Snapshot", "record", "save"]
 VERSION = 1
 ANSWER_S = 10.0  # of one call
 
-Tell = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Cluster:
         self.endpoint, self.groups = endpoint, tuple(groups)
         self.known: set[str] = set()
 
-    def look(self, tell: Tell) -> Snapshot:
+    def look(self, on_progress: ProgressCallback) -> Snapshot:
         """Return how far groups are now.
 
         Raises:
@@ -91,7 +91,7 @@ class Cluster:
         except WhimbrelError as error:
             if not self.known:
                 raise
-            tell(f"the nameserver does not answer: {error}")
+            on_progress(f"the nameserver does not answer: {error}")
         else:
             for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id):
                 members.setdefault(broker.broker_name, []).append(broker)
@@ -99,21 +99,23 @@ class Cluster:
         queues: list[QueueLag] = []
         silent = sorted(self.known - members.keys())
         for name, brokers in members.items():
-            found = self.ask(name, brokers, tell)
+            found = self.ask(name, brokers, on_progress)
             if found is None:
                 silent.append(name)
             else:
                 queues += found
         return Snapshot(tuple(queues), tuple(silent))
 
-    def ask(self, name: str, members: Sequence[BrokerStatus], tell: Tell) -> list[QueueLag] | None:
+    def ask(
+        self, name: str, members: Sequence[BrokerStatus], on_progress: ProgressCallback
+    ) -> list[QueueLag] | None:
         """Return what the first member that answers says, the master being first; None when none does."""
         for broker in members:
             try:
                 with open_channel(broker.address) as channel:
                     return list(self.described(channel, name))
             except WhimbrelError as error:
-                tell(f"{broker.role} {name} at {broker.address} does not answer: {error}")
+                on_progress(f"{broker.role} {name} at {broker.address} does not answer: {error}")
         return None
 
     def described(self, channel: grpc.Channel, broker: str) -> Iterator[QueueLag]:
@@ -144,7 +146,7 @@ def record(
     for_s: float | None,
     clock: Callable[[], float],
     wait: Callable[[float], bool],
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> int:
     """Take snapshots until the time is over or `wait` says so; return how many.
 
@@ -173,7 +175,7 @@ def record(
         path = save(folder, found, at_ms=round(at * 1000), every_ms=round(every_s * 1000))
         count += 1
         missing = f"; silent: {', '.join(found.silent)}" if found.silent else ""
-        tell(
+        on_progress(
             f"{path.name}: {len(found.queues)} queues of groups,"
             f" lag {sum(queue.lag for queue in found.queues)}{missing}"
         )

@@ -31,7 +31,7 @@ from whimbrel.telemetry import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["GLOB", "OURS", "STAGES", "lines", "spans_of"]
+__all__ = ["GLOB", "OURS", "STAGES", "span_lines", "spans_of"]
 
 GLOB = "{*.jsonl,*.jsonl.1,*.json}"  # ours, one put aside, and a collector's
 KEY_VALUES = "array<struct<key:string,value:struct<stringValue:string,intValue:string>>>"
@@ -71,7 +71,7 @@ NUMBERS = {
 ERROR_CODES = ("2", "STATUS_CODE_ERROR")
 
 
-def lines(session: "SparkSession", path: str) -> "DataFrame":
+def span_lines(session: "SparkSession", path: str) -> "DataFrame":
     """Return the lines of a file, or of those below a folder; `_corrupt` has what is no JSON."""
     return (
         session.read.schema(SCHEMA)
@@ -82,11 +82,11 @@ def lines(session: "SparkSession", path: str) -> "DataFrame":
     )
 
 
-def spans_of(lines: "DataFrame") -> "DataFrame":
+def spans_of(span_lines: "DataFrame") -> "DataFrame":
     """Return a row for each span."""
     from pyspark.sql import functions as F
 
-    resource = lines.select(F.explode("resourceSpans").alias("one"))
+    resource = span_lines.select(F.explode("resourceSpans").alias("one"))
     scope = resource.select(F.explode("one.scopeSpans").alias("one"))
     span = scope.select(F.explode("one.spans").alias("span"))
     row = span.select(

@@ -43,6 +43,7 @@ __all__ = [
     "BLANK_MAGIC",
     "BLANK_SIZE_MIN",
     "BORN_V6",
+    "COMPRESSED",
     "FILLER_SIZE",
     "HEAD_SIZES",
     "MAGIC_V1",
@@ -86,6 +87,8 @@ BLANK_SIZE_MIN = 8
 UNIT = struct.Struct(">qiq")
 FILLER_SIZE = 0x7FFFFFFF  # size field of an entry that stands for nothing; its physical offset is 0
 
+# Bits of the system flag.
+COMPRESSED = 0x01  # the body
 BORN_V6 = 0x10
 STORE_V6 = 0x20
 TRANSACTION_MASK = 0x0C

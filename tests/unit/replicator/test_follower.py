@@ -9,7 +9,9 @@ import pytest
 
 from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.replicator.follower import COMPARE_BYTES, RECEIVE_BYTES, Follower
+from whimbrel.ha.protocol import COMPARE_BYTES
+from whimbrel.replicator.buffers import RECEIVE_BYTES
+from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.store.commitlog import LogWriter
@@ -46,7 +48,7 @@ class Stage:
             if done():
                 return
             self.follower.step(self.now)
-            self.loop.turn(self.follower.patience(self.now), self.follower.nothing_new)
+            self.loop.turn(self.follower.wait_timeout(self.now), self.follower.idle)
             self.now += 0.01
         raise AssertionError("it never happened")
 
@@ -75,7 +77,7 @@ class Stage:
                 view = view[self.master.send(view) :]
             except BlockingIOError:
                 self.follower.step(self.now)
-                self.loop.turn(0.01, self.follower.nothing_new)
+                self.loop.turn(0.01, self.follower.idle)
 
     def reported(self, offset: int) -> None:
         """Run until this end is reported."""

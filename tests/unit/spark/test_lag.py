@@ -74,7 +74,7 @@ def run(tmp_path: Path, time: Time, every_s: float, for_s: float | None) -> int:
         for_s=for_s,
         clock=lambda: time.now,
         wait=time.wait,
-        tell=lambda line: None,
+        on_progress=lambda line: None,
     )
 
 

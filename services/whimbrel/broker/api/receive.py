@@ -24,7 +24,8 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
 from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.broker.tables.topics import AUTO_QUEUES, TopicTable
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
     CorruptRecord,
@@ -36,23 +37,18 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.names import (
-    INVISIBLE_MS_MAX,
-    INVISIBLE_MS_MIN,
-    RECEIVE_BATCH_MAX,
-    check_group,
-    check_topic,
-)
+from whimbrel.model.limits import AUTO_QUEUES, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, RECEIVE_BATCH_MAX
+from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.model.wire import CLIENT_ID_HEADER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred, Encoded
+from whimbrel.rpc.server.handlers import Call, Encoded
 from whimbrel.rpc.server.responses import OK, common_status, namespace_of, status_of
 from whimbrel.store.codec import StoredMessage
 
-__all__ = ["SUGGESTION_TRAILER", "ReadSplitting", "ReceiveService"]
+__all__ = ["ReadSplitting", "ReceiveService"]
 
-SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
 MEMORY_RATIO = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what counts as "in memory"
 NOTHING = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
 
@@ -187,7 +183,7 @@ class ReceiveService:
                 raise IllegalInvisibleTime(
                     f"the invisible duration must be from 10 s to 12 h, not {invisible_ms / 1000:g} s"
                 )
-        wanted = filter(request.filter_expression)
+        wanted = filter_of(request.filter_expression)
         topic = self.topic(name)
         group = self.group(group_name)
         if not topic.readable:
@@ -201,7 +197,7 @@ class ReceiveService:
             filter=wanted,
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             invisible_ms=invisible_ms,
-            client_id=call.metadata["x-mq-client-id"],
+            client_id=call.metadata[CLIENT_ID_HEADER],
         )
         polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
         found = self.consumer.receive(wish, poll_ms=poll_ms(call, polling))
@@ -273,7 +269,7 @@ class ReceiveService:
         """Read one queue from an offset on, without leases."""
         topic, queue_id = self.queue(request.message_queue)
         check_group(request.group.name)
-        wanted = filter(request.filter_expression)
+        wanted = filter_of(request.filter_expression)
         group = self.group(request.group.name)
         wish = PullRequest(
             topic=topic.name,
@@ -362,7 +358,7 @@ def poll_ms(call: Call, polling: Any) -> int:
     return poll_time_ms(None if polling is None else milliseconds(polling), remaining)
 
 
-def filter(expression: v2.FilterExpression) -> TagFilter:
+def filter_of(expression: v2.FilterExpression) -> TagFilter:
     return compile_filter("sql" if expression.type == v2.SQL else "tag", expression.expression)
 
 

@@ -1,11 +1,11 @@
 """What a slave copies from its master besides the commitlog: the texts of RocketMQ's config files.
 
-`MetadataSource` is the master's side: the four texts as they are now. Watchers remember what they were told,
-and get what differs. Topics and groups go out at once; consumer offsets change with every acknowledgement,
-and the lease stream carries those, so their text goes with the next full round.
+`MetadataSource` is the master's side: the texts as they are now. Each watch remembers what it has sent, and
+sends what differs. Topics and groups go out at once; consumer offsets change with every acknowledgement, and
+the lease stream carries those, so their text goes with the next full round.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from whimbrel.broker.tables.groups import GroupTable
@@ -29,15 +29,15 @@ class Metadata:
     queue_floors: str | None = None  # not RocketMQ's: where deleted queues ended
     confirmed: int | None = None  # up to where the master's log is confirmed
 
-    def since(self, told: "Metadata") -> "Metadata":
-        """Return what differs from what was told before."""
+    def since(self, sent: "Metadata") -> "Metadata":
+        """Return what differs from what was sent before."""
         return Metadata(
-            topics=self.topics if self.topics != told.topics else None,
-            groups=self.groups if self.groups != told.groups else None,
-            offsets=self.offsets if self.offsets != told.offsets else None,
-            delay_offsets=self.delay_offsets if self.delay_offsets != told.delay_offsets else None,
-            queue_floors=self.queue_floors if self.queue_floors != told.queue_floors else None,
-            confirmed=self.confirmed if self.confirmed != told.confirmed else None,
+            topics=self.topics if self.topics != sent.topics else None,
+            groups=self.groups if self.groups != sent.groups else None,
+            offsets=self.offsets if self.offsets != sent.offsets else None,
+            delay_offsets=self.delay_offsets if self.delay_offsets != sent.delay_offsets else None,
+            queue_floors=self.queue_floors if self.queue_floors != sent.queue_floors else None,
+            confirmed=self.confirmed if self.confirmed != sent.confirmed else None,
         )
 
     def over(self, older: "Metadata") -> "Metadata":
@@ -67,16 +67,30 @@ class MetadataSource:
     ) -> None:
         """Take the tables; `offsets` returns the groups' committed offsets, `confirmed` that of the log."""
         self.read_confirmed = confirmed
+        self.callbacks: list[Callable[[], None]] = []
         self.floors = floors
         self.topics, self.groups, self.delays = topics, groups, delays
         self.file, self.offsets = file, offsets
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Have `told` called when topics or groups change."""
-        self.topics.on_change.append(told)
-        self.groups.on_change.append(told)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when a table changes, until `close`."""
+        for callbacks in self.sources():
+            callbacks.append(callback)
+        self.callbacks.append(callback)
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        for callback in self.callbacks:
+            for callbacks in self.sources():
+                callbacks.remove(callback)
+        self.callbacks.clear()
+
+    def sources(self) -> Iterator[list[Callable[[], None]]]:
+        """Yield whom the tables call when they change."""
+        yield self.topics.on_change
+        yield self.groups.on_change
         if self.floors is not None:
-            self.floors.on_change.append(told)
+            yield self.floors.on_change
 
     def tables(self) -> Metadata:
         """Return topics and groups, and where deleted queues ended."""

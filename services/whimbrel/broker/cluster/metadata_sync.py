@@ -27,7 +27,7 @@ ImportOffsets = Callable[[dict[tuple[str, str], dict[int, int]]], None]
 
 
 class MetadataSync:
-    """Follows one master; `address` says where it is now, empty when nobody knows."""
+    """Follows one master; `address` returns where it is now, empty while that is unknown."""
 
     def __init__(
         self,

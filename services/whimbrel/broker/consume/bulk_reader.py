@@ -19,15 +19,15 @@ from whimbrel.errors import (
     MessageTooLarge,
     RangeGone,
 )
+from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
 from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, UNIT
 
-__all__ = ["FRAME_BYTES_MAX", "MESSAGE_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "Reading"]
+__all__ = ["FRAME_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "Reading"]
 
 # Of records, apart from one that is larger and then alone. The protocol allows 1 MiB: a quarter costs both
 # ends no more for a record, and holds the loop for 1 ms instead of 4.
 FRAME_BYTES_MAX = 256 << 10
 # Both ends' limit of a gRPC message. RocketMQ's brokers take bodies of 4 MiB unless told otherwise.
-MESSAGE_BYTES_MAX = 8 << 20
 MESSAGE_EXTRA_BYTES = 64  # what a message has beside its records
 UNITS_AT_ONCE = 2048  # entries read by one call, 40 KiB
 SCAN_MAX = 8 * UNITS_AT_ONCE  # entries looked at for one frame: 2 ms when none of them is wanted
@@ -219,8 +219,10 @@ class BulkReader:
         where = f"{self.reading.topic}/{self.reading.queue_id} at offset {self.position}"
         if size < RECORD_BYTES_MIN:
             raise CorruptRecord(f"{where}: a queue entry tells of a record of {size} bytes")
-        if size > MESSAGE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
-            raise MessageTooLarge(f"{where}: a record of {size} bytes does not fit into {MESSAGE_BYTES_MAX}")
+        if size > BULK_RESPONSE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
+            raise MessageTooLarge(
+                f"{where}: a record of {size} bytes does not fit into {BULK_RESPONSE_BYTES_MAX}"
+            )
 
     def read(self, plan: Plan) -> list[bytes | memoryview]:
         """Return the records, in order."""

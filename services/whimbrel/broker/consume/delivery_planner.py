@@ -21,11 +21,11 @@ from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.leases import INFLIGHT_MAX, RENEW_MS, Change, LeaseTable, QueueLeases
 from whimbrel.broker.consume.receipts import receipt_prefix
 from whimbrel.errors import CorruptRecord, IllegalOffset
+from whimbrel.model.limits import RECEIVE_BATCH_MAX
 from whimbrel.store.codec import StoredMessage, decode_record
 
 __all__ = [
     "ANSWER_BYTES_MAX",
-    "BATCH_MAX",
     "SCAN_MAX",
     "Delivered",
     "DeliveryPlanner",
@@ -35,9 +35,6 @@ __all__ = [
     "RecordSource",
 ]
 
-# Messages in one answer; RocketMQ: `receive_batch_size` of 32 in the settings, and the same bound in its
-# broker.
-BATCH_MAX = 32
 # Bytes of records in one answer, apart from its first message: 32 messages of 4 MiB would take 128 MiB of
 # memory.
 ANSWER_BYTES_MAX = 4 << 20
@@ -47,7 +44,7 @@ SCAN_MAX = 2048
 # When a record that does not decode is tried again. It stays undone, so nobody can say it was delivered.
 CORRUPT_RETRY_MS = 60_000
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RecordSource(Protocol):
@@ -167,7 +164,7 @@ class DeliveryPlanner:
     def plan(self, wish: ReceiveRequest, now: int) -> Plan:
         """Choose at most `wish.batch` messages."""
         line = self.line(wish.group, wish.topic)
-        plan = Plan(min(wish.batch, BATCH_MAX))
+        plan = Plan(min(wish.batch, RECEIVE_BATCH_MAX))
         turn = Selection(self.table, self.store, wish, now, plan)
         count = len(wish.queue_ids)
         line.turn = first = (line.turn + 1) % max(count, 1)
@@ -178,7 +175,7 @@ class DeliveryPlanner:
             state, prefix = line.queue(queue_id)
             if state.committed < low:
                 if state.started:
-                    log.info("%s on %s/%d moves on to %d: what was before is no longer kept",
+                    logger.info("%s on %s/%d moves on to %d: what was before is no longer kept",
                              wish.group, wish.topic, queue_id, low)  # fmt: skip
                 plan.change(state, 0, low, None)
             queues.append((state, prefix, low, high))
@@ -256,12 +253,12 @@ class Selection:
         try:
             message = decode_record(self.store.read(physical_offset, size))
         except IllegalOffset:
-            log.warning("%s/%d offset %d is no longer in the log; %s goes past it",
+            logger.warning("%s/%d offset %d is no longer in the log; %s goes past it",
                         wish.topic, state.queue_id, offset, wish.group)  # fmt: skip
             plan.change(state, offset, offset + 1, None)
             return
         except CorruptRecord as error:
-            log.error("%s/%d offset %d can't be delivered to %s: %s",
+            logger.error("%s/%d offset %d can't be delivered to %s: %s",
                       wish.topic, state.queue_id, offset, wish.group, error)  # fmt: skip
             visible_at = self.now + CORRUPT_RETRY_MS
             later = Lease(self.new_serial(), 0, visible_at, self.now, max(attempt - 1, 1), False, "")

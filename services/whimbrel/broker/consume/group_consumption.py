@@ -1,6 +1,6 @@
 """The consuming half of a broker: receive, acknowledge, pull, positions, in the model's terms.
 
-Joins the lease state (`leases.py`, written down by `ledger.py`), the choice of messages (`taking.py`,
+Joins the lease state (`leases.py`, written down by `lease_store.py`), the choice of messages (`taking.py`,
 `pulling.py`) and the parked polls (`holds.py`).
 
 Everything runs on one thread. Times are epoch milliseconds from the clock handed in; `schedule(at_ms, fn)`
@@ -25,6 +25,7 @@ from whimbrel.broker.consume.leases import INFLIGHT_MAX, Change, QueueLeases, St
 from whimbrel.broker.consume.long_polls import POLLS_MAX, LongPolls
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     IllegalInvisibleTime,
     IllegalOffset,
@@ -34,11 +35,9 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.rpc.server.handlers import Deferred
+from whimbrel.model.limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN
 
 __all__ = [
-    "INVISIBLE_MS_MAX",
-    "INVISIBLE_MS_MIN",
     "Delivered",
     "GroupConsumption",
     "PullRequest",
@@ -47,12 +46,10 @@ __all__ = [
 ]
 
 # RocketMQ's limits of a receive's invisible duration. A change of it may be shorter, down to "at once".
-INVISIBLE_MS_MIN = 10_000
-INVISIBLE_MS_MAX = 12 * 3600 * 1000
 # When a line whose state says "something is visible" yielded nothing, it is looked at again after this time.
 LOOK_AGAIN_MS = 100
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
@@ -116,9 +113,9 @@ class GroupConsumption:
         self.store = store
         self.broker_name = broker_name
         self.now, self.schedule, self.client_alive = now_ms, schedule, client_alive
-        self.ledger = LeaseStore(journal, broker_id=broker_id)
-        self.ledger.on_merged = self.merged
-        self.table = self.ledger.table
+        self.lease_store = LeaseStore(journal, broker_id=broker_id)
+        self.lease_store.on_merged = self.merged
+        self.table = self.lease_store.table
         self.taker = DeliveryPlanner(self.table, store, broker_name)
         self.holds: LongPolls[Receive | Pull] = LongPolls(polls_max=polls_max)
         self.dirty: dict[str, None] = {}  # topics whose polls may find something; a dict as an ordered set
@@ -129,7 +126,7 @@ class GroupConsumption:
 
     def open(self) -> None:
         """Load the lease state and begin to write it down."""
-        self.ledger.open()
+        self.lease_store.open()
         self.arm()
 
     def close(self) -> None:
@@ -140,7 +137,7 @@ class GroupConsumption:
                     self.holds.leave(poll)
                     answer_empty(poll)
         self.armed_turn += 1
-        self.ledger.close()
+        self.lease_store.close()
 
     @property
     def parked(self) -> int:
@@ -191,9 +188,9 @@ class GroupConsumption:
             )
             changes.append((state, handle.offset, handle.offset + 1, back))
             self.wake(handle.topic)
-        self.ledger.commit_anyway(changes)
+        self.lease_store.commit_anyway(changes)
 
-    def arrived(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+    def on_arrival(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
         """Hear of a new message; what `MessageStore.on_arrival` wants."""
         if topic not in self.dirty and self.holds.waits(topic):
             self.wake(topic)
@@ -224,7 +221,7 @@ class GroupConsumption:
                 if len(state.leases) >= INFLIGHT_MAX:
                     self.wake(topic)
         if changes:
-            self.ledger.commit(changes)
+            self.lease_store.commit(changes)
         return results
 
     def change_invisible(
@@ -255,7 +252,7 @@ class GroupConsumption:
             raise InvalidReceiptHandle("the message is acknowledged already")
         serial = self.table.next_serial(now)
         attempt = handle.attempt - suspend
-        self.ledger.commit(
+        self.lease_store.commit(
             [
                 (
                     state,
@@ -276,7 +273,7 @@ class GroupConsumption:
         """Make what a client that has gone holds visible within about a second; of one group, or of all."""
         now = self.now()
         changes = self.table.released(client_id, group, now)
-        self.ledger.commit_anyway(changes)
+        self.lease_store.commit_anyway(changes)
         for state in {change[0] for change in changes}:
             if self.holds.parked(state.topic, state.group):
                 self.watch(state.group, state.topic, now)
@@ -308,7 +305,7 @@ class GroupConsumption:
         if state.started and offset < state.committed:
             self.reset_offset(group, topic, queue_id, offset)
         elif not state.started or offset > state.committed:
-            self.ledger.commit([(state, 0, offset, None)])
+            self.lease_store.commit([(state, 0, offset, None)])
             self.wake(topic)
 
     def get_offset(self, group: str, topic: str, queue_id: int) -> int:
@@ -336,8 +333,8 @@ class GroupConsumption:
         self.check_offset(topic, queue_id, offset)
         state = self.table.state(group, topic, queue_id)
         before = state.committed if state.started else None
-        self.ledger.commit_entries(state.names.done(state.epoch + 1, 0, offset))
-        log.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
+        self.lease_store.commit_entries(state.names.done(state.epoch + 1, 0, offset))
+        logger.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
         self.wake(topic)
         return before
 
@@ -351,7 +348,7 @@ class GroupConsumption:
         if state.epoch or (state.started and offset <= state.committed):
             return False
         # On a full disk the file still has it, and the next start takes it over again.
-        self.ledger.commit_anyway([(state, 0, offset, None)])
+        self.lease_store.commit_anyway([(state, 0, offset, None)])
         return True
 
     def committed_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
@@ -422,9 +419,9 @@ class GroupConsumption:
         for state in self.table.states():
             end = self.store.queue_range(state.topic, state.queue_id)[1]
             if state.next > end:
-                log.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
+                logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
                             state.group, state.topic, state.queue_id, state.next, end)  # fmt: skip
-                self.ledger.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
+                self.lease_store.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
                 cut += 1
         return cut
 
@@ -434,7 +431,7 @@ class GroupConsumption:
         plan = self.taker.plan(wish, now)
         if plan.changes:
             try:
-                self.ledger.commit(plan.changes)
+                self.lease_store.commit(plan.changes)
             except StoreFull:
                 plan.undo()
                 raise
@@ -445,7 +442,7 @@ class GroupConsumption:
     def forget(self, states: Sequence[QueueLeases]) -> None:
         entries = b"".join(state.names.epoch(state.epoch + 1) for state in states if state.started)
         if entries:
-            self.ledger.commit_entries(entries)
+            self.lease_store.commit_entries(entries)
 
     # Inside: checks and reads
 
@@ -590,7 +587,7 @@ class GroupConsumption:
             return  # another one was armed for an earlier time
         self.armed_at = inf
         now = self.now()
-        self.ledger.commit_anyway(self.table.renewals_due(now, self.client_alive))
+        self.lease_store.commit_anyway(self.table.renewals_due(now, self.client_alive))
         while self.watches and self.watches[0][0] <= now:
             at, topic, group = heapq.heappop(self.watches)
             if self.watched.get((topic, group)) == at:

@@ -55,7 +55,7 @@ HEADER = struct.Struct("<8sIIQ")
 HEADER_BYTES = 32
 FRAME = struct.Struct("<II")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class LeaseJournal:
@@ -101,7 +101,7 @@ class LeaseJournal:
             generation = read_header(data)
             if generation is None:
                 if data.strip(b"\0"):
-                    log.warning("%s is not a lease journal of this version; it is ignored", path)
+                    logger.warning("%s is not a lease journal of this version; it is ignored", path)
                 continue
             found.append((generation, index, data))
         chunks = []
@@ -111,7 +111,7 @@ class LeaseJournal:
             for chunk in read_frames(data, generation):
                 chunks.append(chunk)
                 end += FRAME.size + len(chunk)
-            log.info("lease journal %s, generation %d: %d bytes", self.paths[index].name, generation, end)
+            logger.info("lease journal %s, generation %d: %d bytes", self.paths[index].name, generation, end)
         return chunks
 
     def start(self, snapshot: Callable[[], Iterable[bytes]]) -> None:
@@ -182,7 +182,7 @@ class LeaseJournal:
             for fd in self.files:
                 os.posix_fallocate(fd, 0, self.file_bytes)
         except OSError as error:
-            log.warning("no room for the second file of the lease journal: %s", error)
+            logger.warning("no room for the second file of the lease journal: %s", error)
 
     def turn_over(self) -> None:
         """Start the other file; on a full disk stay where we are."""
@@ -230,7 +230,7 @@ class LeaseJournal:
 
     def note_full(self, error: OSError) -> None:
         if not self.full:
-            log.error(
+            logger.error(
                 "the lease journal can't be written, receives and acknowledgements are refused: %s", error
             )
         self.full = True
@@ -248,7 +248,7 @@ class LeaseJournal:
                 try:
                     os.fdatasync(self.files[index])
                 except OSError as error:
-                    log.error("the lease journal can't be flushed: %s", error)
+                    logger.error("the lease journal can't be flushed: %s", error)
                 else:
                     with self.signal:
                         self.settled = self.settled or generation == self.generation

@@ -14,12 +14,12 @@ from typing import Protocol
 from whimbrel.broker.consume.leases import Change, LeaseTable
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
-__all__ = ["EntrySink", "Journal", "LeaseStore"]
+__all__ = ["Journal", "LeaseListener", "LeaseStore"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class EntrySink(Protocol):
+class LeaseListener(Protocol):
     """What hears of changes, as entries."""
 
     def offer(self, entries: bytes) -> None: ...
@@ -42,7 +42,7 @@ class LeaseStore:
         self.table = LeaseTable(origin=broker_id)
         self.on_merged: Callable[[], None] | None = None
         self.journal = journal
-        self.sinks: list[EntrySink] = []
+        self.listeners: list[LeaseListener] = []
 
     def open(self) -> None:
         """Load the state and begin to write it down; raises StoreError when that can't be."""
@@ -65,8 +65,8 @@ class LeaseStore:
         entries = self.table.encode(changes)
         self.journal.append(entries)
         self.table.apply(changes)
-        for sink in self.sinks.copy():
-            sink.offer(entries)
+        for listener in self.listeners.copy():
+            listener.offer(entries)
 
     def commit_anyway(self, changes: list[Change]) -> None:
         """Make changes whose loss in a crash costs a delay or a second delivery at most."""
@@ -75,31 +75,31 @@ class LeaseStore:
         try:
             self.commit(changes)
         except StoreFull as error:
-            log.warning("lease changes are in memory only: %s", error)
+            logger.warning("lease changes are in memory only: %s", error)
             self.table.apply(changes)
 
     def commit_entries(self, entries: bytes) -> None:
         """Make changes that are entries already; raises StoreFull, and then nothing has changed."""
         self.journal.append(entries)
         self.table.join(entries)
-        for sink in self.sinks.copy():
-            sink.offer(entries)
+        for listener in self.listeners.copy():
+            listener.offer(entries)
 
-    def listen(self, sink: EntrySink) -> None:
-        """Offer every change from now on to `sink`."""
-        self.sinks.append(sink)
+    def add_listener(self, listener: LeaseListener) -> None:
+        """Offer every change from now on to `listener`."""
+        self.listeners.append(listener)
 
-    def ignore(self, sink: EntrySink) -> None:
+    def remove_listener(self, listener: LeaseListener) -> None:
         """Stop that."""
-        if sink in self.sinks:
-            self.sinks.remove(sink)
+        if listener in self.listeners:
+            self.listeners.remove(listener)
 
     def snapshot(self) -> Iterator[bytes]:
         """Yield the full state as entries."""
         self.table.forget_idle_clients()
         return self.table.snapshot()
 
-    def merge(self, entries: bytes, source: EntrySink | None = None) -> bool:
+    def merge(self, entries: bytes, source: LeaseListener | None = None) -> bool:
         """Join another broker's entries; tell whether they changed anything.
 
         What changed is written down and offered to the listeners other than the one it came from. The state
@@ -115,10 +115,10 @@ class LeaseStore:
         try:
             self.journal.append(changed)
         except StoreFull as error:
-            log.warning("merged lease changes are in memory only: %s", error)
-        for sink in self.sinks.copy():
-            if sink is not source:
-                sink.offer(changed)
+            logger.warning("merged lease changes are in memory only: %s", error)
+        for listener in self.listeners.copy():
+            if listener is not source:
+                listener.offer(changed)
         if self.on_merged is not None:
             self.on_merged()
         return True

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from whimbrel.broker.consume.delivery_planner import ANSWER_BYTES_MAX, BATCH_MAX, SCAN_MAX, RecordSource
+from whimbrel.broker.consume.delivery_planner import ANSWER_BYTES_MAX, SCAN_MAX, RecordSource
 from whimbrel.broker.consume.filters import TagFilter
 from whimbrel.errors import CorruptRecord, IllegalOffset
+from whimbrel.model.limits import RECEIVE_BATCH_MAX
 from whimbrel.store.codec import StoredMessage, decode_record
 
 __all__ = ["PullRequest", "Pulled", "read_queue"]
@@ -53,7 +54,7 @@ def read_queue(
             f"offset {position} lies outside {wish.topic}/{wish.queue_id}, which holds {low} to {high}"
         )
     messages: list[StoredMessage] = []
-    size_left, room, scan = ANSWER_BYTES_MAX, min(wish.batch, BATCH_MAX), SCAN_MAX
+    size_left, room, scan = ANSWER_BYTES_MAX, min(wish.batch, RECEIVE_BATCH_MAX), SCAN_MAX
     while position < high and scan > 0 and len(messages) < room:
         limit = room - len(messages) if wish.filter.tags is None else FILTERED_UNITS
         units = store.queue_units(wish.topic, wish.queue_id, position, limit)

@@ -43,7 +43,8 @@ from whimbrel.errors import (
     MessageTooLarge,
     PropertiesTooLarge,
 )
-from whimbrel.model.names import BODY_BYTES_MAX, CONTROL
+from whimbrel.model.limits import BODY_BYTES_MAX, REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
+from whimbrel.model.names import CONTROL, DEAD_LETTER_PREFIX
 from whimbrel.store.codec import (
     FILLER_SIZE,
     PROPERTIES_BYTES_MAX,
@@ -54,12 +55,8 @@ from whimbrel.store.codec import (
 )
 
 __all__ = [
-    "BATCH_BYTES_MAX",
-    "BATCH_MAX",
-    "DEAD_LETTERS",
     "LOOK_MAX",
     "REPLAYED_FROM",
-    "SELECTION_MAX",
     "QueueLog",
     "ReplayedMessage",
     "Search",
@@ -71,14 +68,9 @@ __all__ = [
     "replayed_from",
 ]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REPLAYED_FROM = b"REPLAYED_FROM"
-DEAD_LETTERS = "%DLQ%"  # topics of which selections are put back
-# Messages in a call: 256 take the loop for some 5 ms, and others send meanwhile. Those of a selection are
-# looked for in the index each.
-BATCH_MAX, SELECTION_MAX = 256, 32
-BATCH_BYTES_MAX = 1 << 20  # unless it is one message
 LOOK_MAX = 1024  # messages looked through in one call; 5 us each
 COMPRESSION_BITS = 0x701  # compressed or not, and how
 SAME_ID_MAX = 64  # messages of one id that a selection is compared with
@@ -193,14 +185,16 @@ def check_batch(messages: Sequence[ReplayedMessage], source: Source, *, selectio
     """Raise BadRequest unless these messages may come in one call."""
     if not source.broker or CONTROL.search(source.broker) or source.queue_id < 0:
         raise BadRequest("the source needs a broker's name without control characters, and a queue")
-    if selection != source.topic.startswith(DEAD_LETTERS):
-        raise BadRequest(f"selections, and only they, are of topics whose names begin with {DEAD_LETTERS}")
-    count_max = SELECTION_MAX if selection else BATCH_MAX
+    if selection != source.topic.startswith(DEAD_LETTER_PREFIX):
+        raise BadRequest(
+            f"selections, and only they, are of topics whose names begin with {DEAD_LETTER_PREFIX}"
+        )
+    count_max = REPLAY_SELECTION_MAX if selection else REPLAY_BATCH_MAX
     if not 0 < len(messages) <= count_max:
         raise BadRequest(f"{len(messages)} messages in a call: 1 to {count_max} are allowed")
     size = sum(len(message.body) + len(message.properties) for message in messages)
-    if size > BATCH_BYTES_MAX and len(messages) > 1:
-        raise BadRequest(f"{size} bytes in a call: {BATCH_BYTES_MAX} are allowed unless it is one message")
+    if size > REPLAY_BYTES_MAX and len(messages) > 1:
+        raise BadRequest(f"{size} bytes in a call: {REPLAY_BYTES_MAX} are allowed unless it is one message")
     if messages[0].source_offset < 0:
         raise BadRequest("a source offset is below 0")
     if any(later.source_offset <= earlier.source_offset for earlier, later in pairwise(messages)):
@@ -317,7 +311,7 @@ class Searches:
                 except IllegalOffset:
                     continue  # retention was faster
                 except CorruptRecord as error:
-                    log.error("%s/%d: passing over a damaged record: %s", topic, queue_id, error)
+                    logger.error("%s/%d: passing over a damaged record: %s", topic, queue_id, error)
 
     def holds(self, topic: str, source: Source, message: ReplayedMessage) -> bool:
         """Tell whether a topic has this very message, going by the index.

@@ -150,7 +150,7 @@ def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for
             for_s=for_s,
             clock=time.time,
             wait=ended.wait,
-            tell=note,
+            on_progress=note,
         )
     except WhimbrelError as error:
         note(f"whimbrel: {endpoint}: {error}; is the cluster running, and is that its nameserver's address?")

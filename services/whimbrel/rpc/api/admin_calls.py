@@ -16,6 +16,7 @@ from whimbrel.model.cluster import (
     TopicDescription,
 )
 from whimbrel.model.message import MessageType
+from whimbrel.model.wire import ADMIN_SERVICE, REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 from whimbrel.rpc.api import convert
@@ -39,8 +40,8 @@ __all__ = [
     "update_topic",
 ]
 
-ADMIN = "/whimbrel.admin.v1.AdminService/"
-REGISTRY = "/whimbrel.registry.v1.RegistryService/"
+ADMIN = f"/{ADMIN_SERVICE}/"
+REGISTRY = f"/{REGISTRY_SERVICE}/"
 
 
 def describe_cluster(access_host: str) -> Outbound[Cluster]:

@@ -19,7 +19,9 @@ from typing import Any, Generic, Literal, TypeVar
 import grpc
 import grpc.aio
 
+from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
 from whimbrel.model.message import MessageType
+from whimbrel.model.wire import BULK_SERVICE
 from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.api.calls import Outbound, Trailers
 from whimbrel.rpc.api.convert import topic_type
@@ -28,7 +30,6 @@ from whimbrel.rpc.client.channel import open_aio_channel, open_channel
 
 __all__ = [
     "BULK",
-    "MESSAGE_BYTES_MAX",
     "BrokerQueues",
     "Chunk",
     "OutboundStream",
@@ -48,10 +49,9 @@ __all__ = [
 T = TypeVar("T")
 Isolation = Literal["confirmed", "latest"]
 
-BULK = "/whimbrel.bulk.v1.BulkService/"
-MESSAGE_BYTES_MAX = 8 << 20  # brokers send frames of 1 MiB, and a record larger than that alone
+BULK = f"/{BULK_SERVICE}/"
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", BULK_RESPONSE_BYTES_MAX),
     # What may be on its way for each stream. Left to itself, gRPC lets it grow to 16 MiB as soon as it can.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2 << 20),

@@ -21,15 +21,14 @@ import grpc.aio
 from whimbrel.errors import OffsetNotFound, WhimbrelError
 from whimbrel.model.message import Message, PullResult, ReceivedMessage, SendReceipt
 from whimbrel.model.route import Endpoint, Queue, Route
+from whimbrel.model.wire import MESSAGING_SERVICE, QUEUE_HEADER, REASON_TRAILER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as service
 from whimbrel.rpc.api import convert
-from whimbrel.rpc.api.status import REASON_KEY, error_of
+from whimbrel.rpc.api.status import error_of
 
 __all__ = [
     "MESSAGING",
-    "QUEUE_HEADER",
-    "SUGGESTION_TRAILER",
     "Metadata",
     "Outbound",
     "Trailers",
@@ -53,13 +52,7 @@ T = TypeVar("T")
 Metadata = Sequence[tuple[str, str]]
 Trailers = Mapping[str, str]
 
-MESSAGING = "/apache.rocketmq.v2.MessagingService/"
-
-# Which broker id of the group a puller should ask next; set by brokers on PullMessage.
-SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
-# The queue that a sender chose. The protocol's own field can't say it: proto3 does not tell queue 0 from "not
-# set", and SDKs that leave the choice to the broker send 0. A broker refuses one that it does not have.
-QUEUE_HEADER = "whimbrel-queue-id"
+MESSAGING = f"/{MESSAGING_SERVICE}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +85,7 @@ def decoded(call: Outbound[T], answers: Sequence[bytes], trailers: Trailers) -> 
     try:
         return call.decode(answers, trailers)
     except WhimbrelError as error:
-        named = WhimbrelError.known.get(trailers.get(REASON_KEY, ""))
+        named = WhimbrelError.known.get(trailers.get(REASON_TRAILER, ""))
         if named is None or isinstance(error, named):
             raise
         raise named(str(error)) from error

@@ -22,6 +22,7 @@ from whimbrel.model.cluster import (
     SlaveStatus,
     TopicConfig,
 )
+from whimbrel.model.limits import INFLATED_BYTES_MAX
 from whimbrel.model.message import Message, MessageType, ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -87,7 +88,6 @@ CLIENT_TYPES = {
 }
 ROLES = {registry.BROKER_ROLE_MASTER: "master", registry.BROKER_ROLE_SLAVE: "slave"}
 GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised; the C++ SDK labels zlib streams GZIP
-BODY_BYTES_MAX = 128 * 1024 * 1024  # an inflated body beyond what any broker takes is an attack or damage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,11 +237,11 @@ def message_to_send(
 def inflated(body: bytes, message_id: str) -> bytes:
     engine = zlib.decompressobj(GZIP_OR_ZLIB)
     try:
-        plain = engine.decompress(body, BODY_BYTES_MAX)
+        plain = engine.decompress(body, INFLATED_BYTES_MAX)
     except zlib.error as error:
         raise CorruptRecord(f"the body of message {message_id} does not decompress: {error}") from error
     if engine.unconsumed_tail:
-        raise CorruptRecord(f"the body of message {message_id} inflates to over {BODY_BYTES_MAX} bytes")
+        raise CorruptRecord(f"the body of message {message_id} inflates to over {INFLATED_BYTES_MAX} bytes")
     return plain
 
 

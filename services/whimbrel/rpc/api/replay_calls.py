@@ -8,20 +8,13 @@ from whimbrel.rpc.api.admin_calls import ADMIN
 from whimbrel.rpc.api.calls import Outbound, Trailers
 
 __all__ = [
-    "PRESERVED_BATCH_MAX",
-    "PRESERVED_BYTES_MAX",
-    "PRESERVED_SELECTION_MAX",
     "ReplayResult",
     "ReplayState",
     "SourceMessage",
     "SourceQueue",
-    "append_preserved",
-    "describe_preserved",
+    "append_replay",
+    "describe_replay",
 ]
-
-# What brokers take in one call: messages, of a selection, and bytes unless it is one message.
-PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX = 256, 32
-PRESERVED_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,7 @@ class ReplayResult:
     last_offset: int
 
 
-def describe_preserved(
+def describe_replay(
     topic: str, queue_id: int, source: SourceQueue, *, with_first: bool = False
 ) -> Outbound[ReplayState]:
     """Ask how far a source was put back into a queue."""
@@ -120,7 +113,7 @@ def describe_preserved(
     return Outbound(ADMIN + "DescribePreserved", request.SerializeToString(), decode)
 
 
-def append_preserved(
+def append_replay(
     topic: str,
     queue_id: int,
     source: SourceQueue,
@@ -134,7 +127,7 @@ def append_preserved(
     Args:
         topic, queue_id: where to.
         source: where from.
-        messages: at most PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX of a selection.
+        messages: at most REPLAY_BATCH_MAX, REPLAY_SELECTION_MAX of a selection.
         after: source offset of the last one in the queue, as far as the caller knows.
         selection: single messages of a dead-letter topic.
     """

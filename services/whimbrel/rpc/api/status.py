@@ -22,14 +22,10 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 
-__all__ = ["DETAILS_KEY", "DOMAIN", "REASON_KEY", "error_of", "grpc_status"]
+__all__ = ["DETAILS_KEY", "DOMAIN", "error_of", "grpc_status"]
 
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "whimbrel"
-
-# Trailing metadata of an OK call whose body is an error: several of ours share one code of the client API
-# (NotWritable and a bug are both 50001), and what to do next differs. SDKs do not look at it.
-REASON_KEY = "whimbrel-reason"
 
 # For statuses that did not come from our code: grpcio's own, a proxy's.
 BY_CODE: dict[grpc.StatusCode, type[WhimbrelError]] = {

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from whimbrel.errors import ClientError
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 
 __all__ = ["ClientTransport", "open_aio_channel", "open_channel"]
 
@@ -25,8 +26,8 @@ TRANSPORT_VARIABLE = "WHIMBREL_CLIENT_TRANSPORT"
 Options = tuple[tuple[str, Any], ...]
 
 OPTIONS: Options = (
-    ("grpc.max_receive_message_length", 130 * 1024 * 1024),
-    ("grpc.max_send_message_length", 130 * 1024 * 1024),
+    ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", RPC_MESSAGE_BYTES_MAX),
     # A server that comes back is found within a second: our retries need no help from long pauses.
     ("grpc.initial_reconnect_backoff_ms", 100),
     # In truth the time that a connection attempt gets: a server that is up but busy must be waited for.

@@ -11,14 +11,16 @@ deadline of a call that is parked or lasts ends it here, too, and who holds it h
 
 import asyncio
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, NotSupported, RequestTimeout, Throttled, WhimbrelError
-from whimbrel.rpc.api.status import REASON_KEY, grpc_status
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.model.wire import REASON_TRAILER
+from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError, encode
 from whimbrel.rpc.http2.stream import Stream
@@ -34,24 +36,16 @@ from whimbrel.rpc.http2.wire import (
     status_block,
     whole_answer,
 )
+from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     StreamHandler,
     UnaryMethod,
 )
-from whimbrel.rpc.server.limits import (
-    MESSAGE_BYTES_MAX,
-    OUTBOX_BYTES_MAX,
-    OUTBOX_MESSAGES_MAX,
-    UNREAD_BYTES_MAX,
-    Guard,
-    body_code,
-    known_error,
-)
+from whimbrel.rpc.server.limits import Guard, body_code, known_error
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeConnection
@@ -91,7 +85,7 @@ class ServerCall:
             if data[0] == 0 and len(data) == PREFIX.size + int.from_bytes(data[1:5], "big"):
                 self.received(data[PREFIX.size :])  # one message in one frame: nothing to put together
                 return
-            assembler = self.assembler = Assembler(MESSAGE_BYTES_MAX)
+            assembler = self.assembler = Assembler(RPC_MESSAGE_BYTES_MAX)
         try:
             for message in assembler.feed(data):
                 if self.over:
@@ -142,7 +136,7 @@ class ServerCall:
 
     def let_go(self) -> None:
         """Count what was received no more: it goes to the handler, or nobody wants it."""
-        self.connection.held -= self.held
+        self.connection.budget.release(self.held)
         self.held = 0
 
     def watch_deadline(self) -> None:
@@ -179,7 +173,7 @@ class ServerCall:
             conn.send_headers(self.stream, ANSWER)
         waiting = self.stream.waiting_bytes
         sent = conn.send_data(self.stream, prefixed(message))
-        self.connection.fresh += len(message) + waiting - self.stream.waiting_bytes
+        self.connection.budget.responded(len(message) + waiting - self.stream.waiting_bytes)
         return sent and not self.connection.paused
 
     def end(self, error: WhimbrelError | None = None) -> None:
@@ -269,20 +263,18 @@ class UnaryServerCall(ServerCall):
         if self.raw is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
-        heard = self.connection.server.heard
-        self.started = 0.0 if heard is None else time.perf_counter()
+        on_call_end = self.connection.server.on_call_end
+        self.started = 0.0 if on_call_end is None else time.perf_counter()
         call, method, raw = self.call, self.method, self.raw
         self.raw = b""
         try:
             connection = self.connection
             # In this order: mostly the first two are false.
-            if connection.fresh > UNREAD_BYTES_MAX or (
+            if connection.budget.exceeded() or (
                 (connection.conn.blocked or type(method) is ServerStreamMethod)
-                and connection.unread > UNREAD_BYTES_MAX
+                and connection.budget.exceeded(connection.waiting_bytes())
             ):
-                raise Throttled(
-                    f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client"
-                )
+                raise unread_too_much()
             response = method.handle(call, method.request.FromString(raw))
         except DecodeError as error:
             self.failed(BadRequest(f"the request does not decode: {error}"), in_body=False)
@@ -332,8 +324,10 @@ class UnaryServerCall(ServerCall):
         """Send the answer."""
         if self.over:
             return
-        conn, stream = self.connection.conn, self.stream
-        self.tell(body_code(response) if response and self.method.fail is not None else "OK")
+        connection, stream = self.connection, self.stream
+        conn = connection.conn
+        if connection.server.on_call_end is not None:
+            self.tell(body_code(response) if response and self.method.fail is not None else "OK")
         if type(self.method) is UnaryMethod:
             message = response.SerializeToString()
             size = PREFIX.size + len(message)
@@ -341,8 +335,8 @@ class UnaryServerCall(ServerCall):
                 self.over = True
                 stream.app = None
                 conn.send_answer(stream, whole_answer(stream.id, message), size)
-                self.connection.fresh += size
-                self.connection.touched()
+                connection.budget.responded(size)
+                connection.touched()
                 return
             self.send(message)
         else:
@@ -351,7 +345,7 @@ class UnaryServerCall(ServerCall):
             conn.send_headers(stream, ANSWER)
             messages = prefixed_all([one.SerializeToString() for one in response])
             conn.send_data(stream, messages)
-            self.connection.fresh += len(messages) - stream.waiting_bytes
+            connection.budget.responded(len(messages) - stream.waiting_bytes)
         self.end()
 
     def failed(self, error: Exception, *, in_body: bool = True) -> None:
@@ -361,14 +355,14 @@ class UnaryServerCall(ServerCall):
             self.tell(known.grpc)
             self.end(known)
         else:
-            self.call.trailers.append((REASON_KEY, known.reason))
+            self.call.trailers.append((REASON_TRAILER, known.reason))
             self.respond(self.method.fail(self.call, known))
 
     def tell(self, code: int | str) -> None:
         """Tell who counts how the call ended."""
-        heard = self.connection.server.heard
-        if heard is not None:
-            heard(self.method.name, code, self.later, time.perf_counter() - self.started)
+        on_call_end = self.connection.server.on_call_end
+        if on_call_end is not None:
+            on_call_end(self.method.name, code, self.later, time.perf_counter() - self.started)
 
     def gone(self) -> None:
         """Tell who holds the call that nobody waits."""
@@ -471,8 +465,7 @@ class BidiServerCall(ServerCall):
     ) -> None:
         super().__init__(connection, stream, call)
         self.method = method
-        self.queue: deque[bytes] = deque()
-        self.queued = 0
+        self.queue = OutboxQueue()
         self.closing = False
         self.error: Exception | None = None
         self.handler: StreamHandler | None = None
@@ -515,31 +508,27 @@ class BidiServerCall(ServerCall):
 
     def put(self, message: Any) -> bool:
         """Queue a message; return False, and drop it, when the stream is closed or its queue full."""
-        if self.closing or self.over or len(self.queue) >= OUTBOX_MESSAGES_MAX:
+        if self.closing or self.over or self.queue.full():
             return False
         connection = self.connection
-        if connection.fresh + connection.queued > UNREAD_BYTES_MAX or (
-            connection.conn.blocked and connection.unread > UNREAD_BYTES_MAX
-        ):
+        budget = connection.budget
+        if budget.exceeded() or (connection.conn.blocked and budget.exceeded(connection.waiting_bytes())):
             return False
         data: bytes = message.SerializeToString()
-        if not self.queue and not self.stream.waiting and not self.connection.paused:
+        if not self.queue and not self.stream.waiting and not connection.paused:
             self.send(data)
-        elif self.queue and self.queued + len(data) > OUTBOX_BYTES_MAX:
-            return False
+        elif self.queue.put(data):
+            budget.enqueued(len(data))
         else:
-            self.queue.append(data)
-            self.queued += len(data)
-            connection.queued += len(data)
-        self.connection.touched()
+            return False
+        connection.touched()
         return True
 
     def drained(self) -> None:
         """Send what was queued meanwhile."""
         while self.queue and not self.stream.waiting and not self.connection.paused:
-            data = self.queue.popleft()
-            self.queued -= len(data)
-            self.connection.queued -= len(data)
+            data = self.queue.get()
+            self.connection.budget.dequeued(len(data))
             self.send(data)
         if self.closing and not self.queue:
             self.finish()
@@ -573,9 +562,7 @@ class BidiServerCall(ServerCall):
         streams = self.connection.server.streams
         streams.outboxes.discard(self.outbox)
         streams.open_by_method[self.method.name] -= 1
-        self.connection.queued -= self.queued
-        self.queue.clear()
-        self.queued = 0
+        self.connection.budget.dequeued(self.queue.clear())
         handler, self.handler = self.handler, None
         if handler is not None:
             handler.closed()

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.route import WILDCARD_HOSTS
 from whimbrel.rpc.server.tls import new_context, reason
 
 __all__ = ["FILE_NAME", "CertificateError", "TlsSettings", "configured", "self_signed"]
@@ -34,7 +35,6 @@ FILE_NAME = "self-signed.pem"
 FILE_BYTES_MAX = 64 << 10  # of a pipe's room, which all of it must fit into
 MAKE_S_MAX = 30.0  # 0.2 s on a machine that does nothing else
 EXPIRES = re.compile(rb"expires (\S+)\n")
-EVERYWHERE = ("", "0.0.0.0", "::")  # hosts to listen on, and nobody's address
 SELF = ("localhost", "127.0.0.1", "::1")
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def made(host: str) -> bytes:
     Raises:
         CertificateError: that failed.
     """
-    own = host if host not in EVERYWHERE else socket.gethostname()
+    own = host if host not in WILDCARD_HOSTS else socket.gethostname()
     names = dict.fromkeys((own, *SELF))
     command = [sys.executable, "-P", str(Path(__file__).with_name("selfsigned.py")), *names]
     try:

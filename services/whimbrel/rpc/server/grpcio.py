@@ -28,7 +28,6 @@ bug: it is logged once, here.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,37 +38,38 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from whimbrel.errors import BadRequest, Refused, Throttled, WhimbrelError
-from whimbrel.rpc.api.status import REASON_KEY, grpc_status
+from whimbrel.deferred import Deferred
+from whimbrel.errors import BadRequest, Refused, WhimbrelError
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.model.wire import REASON_TRAILER
+from whimbrel.rpc.api.status import grpc_status
+from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
     StreamHandler,
     UnaryMethod,
+    methods_by_path,
 )
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import (
-    MESSAGE_BYTES_MAX,
-    OUTBOX_BYTES_MAX,
-    OUTBOX_MESSAGES_MAX,
     STOP_GRACE_S,
     UNREAD_BYTES_MAX,
     Guard,
-    Heard,
+    OnCallEnd,
     body_code,
     known_error,
 )
-from whimbrel.rpc.server.reflection import with_standard
+from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
 
 OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", RPC_MESSAGE_BYTES_MAX),
     ("grpc.so_reuseport", 0),  # else a second process on a taken port starts, and gets half of the calls
     # The C++ SDK pings every 60 s and the Java SDK every 300 s, without calls too.
     ("grpc.keepalive_permit_without_calls", 1),
@@ -108,7 +108,7 @@ def make_call(path: str, context: Context) -> Call:
 class Hooks:
     """Who hears of calls, and who is asked before them."""
 
-    heard: Heard | None
+    on_call_end: OnCallEnd | None
     guard: Guard | None
 
     def ask(self, call: Call) -> None:
@@ -157,14 +157,14 @@ async def answered(
     `full` refuses the call: its peer leaves too much unread.
     """
     call = make_call(path, context)
-    heard = hooks.heard
-    started = 0.0 if heard is None else time.perf_counter()
+    on_call_end = hooks.on_call_end
+    started = 0.0 if on_call_end is None else time.perf_counter()
     response: Any = None
     ended, later = "CANCELLED", False
     try:
         hooks.ask(call)
         if full:
-            raise Throttled(f"answers of more than {UNREAD_BYTES_MAX} bytes wait to be read by this client")
+            raise unread_too_much()
         response = method.handle(call, method.request.FromString(raw))
         if isinstance(response, Deferred):
             deferred, response, later = response, None, True
@@ -179,12 +179,12 @@ async def answered(
         if method.fail is None:
             await abort(context, call, known)
         else:
-            call.trailers.append((REASON_KEY, known.reason))
+            call.trailers.append((REASON_TRAILER, known.reason))
             response = method.fail(call, known)
     finally:
-        if heard is not None:
+        if on_call_end is not None:
             code = body_code(response) if response and method.fail is not None else ended
-            heard(method.name, code, later, time.perf_counter() - started)
+            on_call_end(method.name, code, later, time.perf_counter() - started)
     if call.trailers:
         context.set_trailing_metadata(tuple(call.trailers))
     return response
@@ -265,11 +265,10 @@ class StreamOutbox:
         error: the status to end with; None for OK.
     """
 
-    __slots__ = ("bytes_queued", "closing", "error", "idle", "over", "queue")
+    __slots__ = ("closing", "error", "idle", "over", "queue")
 
     def __init__(self) -> None:
-        self.queue: deque[bytes] = deque()
-        self.bytes_queued = 0
+        self.queue = OutboxQueue()
         self.closing = False
         self.over = False
         self.error: Exception | None = None
@@ -277,13 +276,11 @@ class StreamOutbox:
 
     def send(self, message: Any) -> bool:
         """Queue a message; return False, and drop it, when the stream is closed or its queue full."""
-        if self.closing or self.over or len(self.queue) >= OUTBOX_MESSAGES_MAX:
+        if self.closing or self.over or self.queue.full():
             return False
         data: bytes = message.SerializeToString()
-        if self.queue and self.bytes_queued + len(data) > OUTBOX_BYTES_MAX:
+        if not self.queue.put(data):
             return False
-        self.queue.append(data)
-        self.bytes_queued += len(data)
         self.wake()
         return True
 
@@ -303,9 +300,7 @@ class StreamOutbox:
         loop = asyncio.get_running_loop()
         while True:
             while self.queue:
-                data = self.queue.popleft()
-                self.bytes_queued -= len(data)
-                await write(data)
+                await write(self.queue.get())
             if self.closing:
                 return
             self.idle = loop.create_future()
@@ -416,12 +411,15 @@ class Methods(grpc.GenericRpcHandler):
     """Finds the adapter of a call by its path."""
 
     def __init__(self, services: Iterable[Service], streams: Streams, hooks: Hooks) -> None:
-        self.by_path: dict[str, Adapter] = {}
-        for service in services:
-            for method in service.methods:
-                path = f"/{service.name}/{method.name}"
-                assert path not in self.by_path, f"{path} is served twice"
-                self.by_path[path] = adapt(path, method, streams, hooks)
+        self.streams, self.hooks = streams, hooks
+        self.replace(services)
+
+    def replace(self, services: Iterable[Service]) -> None:
+        """Find the methods of these services from the next call on."""
+        self.by_path = {
+            path: adapt(path, method, self.streams, self.hooks)
+            for path, method in methods_by_path(services).items()
+        }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Adapter | None":
         """Return the adapter, or None: UNIMPLEMENTED."""
@@ -453,6 +451,11 @@ class GrpcioServer:
     server: grpc.aio.Server
     streams: Streams
     health: Health
+    methods: Methods
+
+    def replace(self, services: Sequence[Service]) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.methods.replace(with_standard_services(services, self.health))
 
     @property
     def address(self) -> str:
@@ -476,7 +479,7 @@ async def serve_grpcio(
     *,
     host: str,
     port: int,
-    heard: Heard | None = None,
+    on_call_end: OnCallEnd | None = None,
     guard: Guard | None = None,
 ) -> GrpcioServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
@@ -486,8 +489,9 @@ async def serve_grpcio(
     """
     streams = Streams()
     health = Health(service.name for service in services)
+    methods = Methods(with_standard_services(services, health), streams, Hooks(on_call_end, guard))
     server = grpc.aio.server(
-        handlers=(Methods(with_standard(services, health), streams, Hooks(heard, guard)),),
+        handlers=(methods,),
         options=OPTIONS,
     )
     bracketed = f"[{host}]" if ":" in host else host
@@ -496,4 +500,4 @@ async def serve_grpcio(
     except RuntimeError as error:
         raise OSError(f"can't listen on {bracketed}:{port}: is another process there? ({error})") from error
     await server.start()
-    return GrpcioServer(host, bound, server, streams, health)
+    return GrpcioServer(host, bound, server, streams, health, methods)

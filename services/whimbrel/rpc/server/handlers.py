@@ -4,7 +4,7 @@ A *handler* knows nothing of grpcio. It gets a `Call` (who asks, until when) and
 returns
 
 - the response message (or its bytes, `Encoded`), or
-- a `Deferred`, which it (or whoever it handed it to) completes later: flush, replica, long poll.
+- a `Deferred`, which it (or a later stage) completes later: flush, replica, long poll.
 
 No task and no future is made for a call that answers at once. A handler for a response stream returns the
 whole list of response messages (RocketMQ's streams are short), or a `Deferred` of such a list. Handlers run
@@ -21,24 +21,23 @@ Bidirectional streams (Telemetry, Session) get a `StreamHandler`: callbacks in, 
 Times are seconds of `time.monotonic()`.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 __all__ = [
     "BidiMethod",
     "Call",
-    "Deferred",
     "Encoded",
+    "Method",
     "Outbox",
     "PulledStreamMethod",
     "ServerStreamMethod",
     "Service",
     "StreamHandler",
     "UnaryMethod",
+    "methods_by_path",
 ]
-
-R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -75,50 +74,6 @@ class Encoded:
     def SerializeToString(self) -> bytes:
         """Return the bytes, as a message does."""
         return self.data
-
-
-class Deferred(Generic[R]):
-    """An answer to be completed later, once.
-
-    `complete` and `fail` do nothing after the first of them, or after the caller has gone. `cancelled` tells
-    that it has: whoever holds messages for the call must then give them back. `on_cancel` is called at that
-    moment.
-    """
-
-    __slots__ = ("cancelled", "done", "error", "on_cancel", "result", "waker")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.cancelled = False
-        self.result: R | None = None
-        self.error: Exception | None = None
-        self.on_cancel: Callable[[], None] | None = None
-        self.waker: Callable[[], None] | None = None  # set by the transport; called when the answer is there
-
-    def complete(self, result: R) -> bool:
-        """Answer the call; return False when the caller has gone or it was answered before."""
-        if self.done or self.cancelled:
-            return False
-        self.done, self.result = True, result
-        if self.waker is not None:
-            self.waker()
-        return True
-
-    def fail(self, error: Exception) -> bool:
-        """Answer the call with an error; return False when the caller has gone or it was answered before."""
-        if self.done or self.cancelled:
-            return False
-        self.done, self.error = True, error
-        if self.waker is not None:
-            self.waker()
-        return True
-
-    def cancel(self) -> None:
-        """Tell that the caller has gone; called by the transport."""
-        if not self.done and not self.cancelled:
-            self.cancelled = True
-            if self.on_cancel is not None:
-                self.on_cancel()
 
 
 class Outbox(Protocol):
@@ -186,9 +141,23 @@ class BidiMethod:
     single_request: bool = False  # True: the client sends exactly one message (server streaming on the wire)
 
 
+Method = UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A gRPC service as a list of methods; `name` is the full name, `apache.rocketmq.v2.MessagingService`."""
 
     name: str
-    methods: tuple[UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod, ...]
+    methods: tuple[Method, ...]
+
+
+def methods_by_path(services: Iterable[Service]) -> dict[str, Method]:
+    """Return the methods of services by their full gRPC paths, each of which may be served once."""
+    found: dict[str, Method] = {}
+    for service in services:
+        for method in service.methods:
+            path = f"/{service.name}/{method.name}"
+            assert path not in found, f"{path} is served twice"
+            found[path] = method
+    return found

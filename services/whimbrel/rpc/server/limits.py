@@ -1,28 +1,26 @@
 """What both ways of serving share (`server.py`, `native.py`): bounds, what errors become, what is counted."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from whimbrel.errors import WhimbrelError
-from whimbrel.rpc.server.handlers import Call
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.rpc.server.handlers import Call, Service
 
 __all__ = [
     "HELD_BYTES_MAX",
-    "MESSAGE_BYTES_MAX",
     "OUTBOX_BYTES_MAX",
     "OUTBOX_MESSAGES_MAX",
     "STOP_GRACE_S",
     "UNREAD_BYTES_MAX",
     "Guard",
-    "Heard",
+    "OnCallEnd",
     "OpenStreams",
     "RunningServer",
     "body_code",
     "known_error",
 ]
-
-MESSAGE_BYTES_MAX = 130 * 1024 * 1024  # RocketMQ's: 32 bodies of 4 MiB and 2 MiB for the rest
 
 # Messages that may wait for one stream's peer. Telemetry commands are few; a journal stream batches. A peer
 # so far behind is hung, or does not read at all (the Python SDK's push consumer), and what it misses it must
@@ -39,15 +37,16 @@ UNREAD_BYTES_MAX = 32 * 1024 * 1024
 
 # What one connection may have sent of requests that are not whole, over all of its streams: two of the
 # largest ones at the same time, or sixty of 4 MiB. grpcio has no such bound.
-HELD_BYTES_MAX = 2 * MESSAGE_BYTES_MAX
+HELD_BYTES_MAX = 2 * RPC_MESSAGE_BYTES_MAX
 
 STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
 
 log = logging.getLogger(__name__)
 
-# What hears of each answered call: the method's name, how it ended, whether the answer came later, and
-# after how many seconds. How it ended is the code of a `Status` in the body, or the name of a gRPC status.
-Heard = Callable[[str, int | str, bool, float], None]
+# Called at the end of each call with the method's name, how the call ended, whether the response was
+# deferred, and the seconds it took. How it ended is the code of a `Status` in the body, or the name of a gRPC
+# status.
+OnCallEnd = Callable[[str, int | str, bool, float], None]
 
 # What is asked before each call's handler, streams included: who may not make the call gets the error that it
 # raises (Forbidden, say), as if the handler had. It must not block.
@@ -78,6 +77,9 @@ class RunningServer(Protocol):
     @property
     def address(self) -> str:
         """Return `host:port` as it was bound."""
+
+    def replace(self, services: Sequence[Service]) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on."""
 
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds.

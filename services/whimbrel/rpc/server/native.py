@@ -42,15 +42,16 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from whimbrel.errors import Refused, Throttled
+from whimbrel.errors import Refused
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Limits, Reset, Stream
 from whimbrel.rpc.http2.wire import Metadata, status_block, timeout_s
+from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
 from whimbrel.rpc.server.calls import (
     BidiServerCall,
     NativeOutbox,
@@ -63,13 +64,15 @@ from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
+    Method,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
     UnaryMethod,
+    methods_by_path,
 )
 from whimbrel.rpc.server.health import Health
-from whimbrel.rpc.server.limits import HELD_BYTES_MAX, STOP_GRACE_S, Guard, Heard
+from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd
 from whimbrel.rpc.server.protocol_detection import (
     HANDSHAKE_S,
     Contexts,
@@ -78,7 +81,7 @@ from whimbrel.rpc.server.protocol_detection import (
     Strangers,
     host_and_port,
 )
-from whimbrel.rpc.server.reflection import with_standard
+from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["NativeServer", "serve_native"]
 
@@ -92,9 +95,6 @@ UNSENT_LIMIT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 log = logging.getLogger(__name__)
 
-Method = UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod
-
-
 KIND_FIELDS = frozenset((b":path", b"content-type", b"grpc-timeout"))
 
 
@@ -102,14 +102,18 @@ class Kind:
     """What the fields of a call say; found out once for all calls of a shape (`hpack.Shape`).
 
     Attributes:
-        method: None when it is unknown. seconds: until the deadline; None without one. known, varying: for
-        `Metadata`.
+        method: None when it is unknown. methods: the server's table that `method` was found in; another one
+        means that the services were replaced. seconds: until the deadline; None without one. known, varying:
+        for `Metadata`.
     """
 
-    __slots__ = ("grpc", "known", "method", "path", "seconds", "varying")
+    __slots__ = ("grpc", "known", "method", "methods", "path", "seconds", "varying")
 
-    def __init__(self, path: str, method: Method | None, seconds: float | None, *, grpc: bool) -> None:
-        self.path, self.method, self.seconds, self.grpc = path, method, seconds, grpc
+    def __init__(
+        self, path: str, methods: Mapping[str, Method], seconds: float | None, *, grpc: bool
+    ) -> None:
+        self.path, self.methods, self.seconds, self.grpc = path, methods, seconds, grpc
+        self.method = methods.get(path) if grpc else None
         self.known: dict[str, str | None] | None = None
         self.varying: frozenset[bytes] = frozenset()
 
@@ -120,8 +124,7 @@ class NativeConnection(asyncio.Protocol):
     Attributes:
         paused: the transport holds as much as it should; its peer is not read from meanwhile.
         made_at: when it came to the port, by the loop's clock; `heard_at`: when something came last.
-        held: bytes received for calls that no handler has yet.
-        fresh: bytes of answers that leave with the next write; `queued`: that wait in outboxes.
+        budget: what it holds in memory.
     """
 
     def __init__(self, server: "NativeServer", made_at: float) -> None:
@@ -131,7 +134,7 @@ class NativeConnection(asyncio.Protocol):
         self.peer = ""
         self.paused = self.receiving = self.marked = self.pinged = False
         self.made_at = self.heard_at = made_at
-        self.held = self.fresh = self.queued = 0
+        self.budget = ConnectionBudget()
 
     # The transport's calls
 
@@ -211,15 +214,9 @@ class NativeConnection(asyncio.Protocol):
     def hold(self, exchange: ServerCall) -> None:
         """Count what an exchange has received and nobody has taken."""
         size = exchange.received_bytes()
-        self.held += size - exchange.held
-        exchange.held = size
-        if self.held > HELD_BYTES_MAX:
-            exchange.end(
-                Throttled(
-                    f"requests of this connection that are not whole have more than {HELD_BYTES_MAX} bytes: "
-                    "send fewer at a time"
-                )
-            )
+        before, exchange.held = exchange.held, size
+        if not self.budget.reserve(size, before=before):
+            exchange.end(held_too_much())
 
     def leave(self, stream: Stream) -> None:
         """Tell an exchange that its stream is gone."""
@@ -232,7 +229,7 @@ class NativeConnection(asyncio.Protocol):
         """Begin a call."""
         stream, shape = event.stream, event.shape
         kind: Kind | None = None if shape is None else shape.memo
-        if kind is not None:
+        if kind is not None and kind.methods is self.server.methods:
             metadata = Metadata(event.fields, kind.known, kind.varying)
         else:
             metadata = Metadata(event.fields)
@@ -288,18 +285,22 @@ class NativeConnection(asyncio.Protocol):
         path = (metadata.raw(b":path") or b"").decode("latin-1")
         content = metadata.raw(b"content-type")
         if content is None or not content.startswith(b"application/grpc"):
-            return Kind(path, None, None, grpc=False)
+            return Kind(path, self.server.methods, None, grpc=False)
         timeout = metadata.raw(b"grpc-timeout")
         seconds = None if timeout is None else timeout_s(timeout)
-        return Kind(path, self.server.methods.get(path), seconds, grpc=True)
+        return Kind(path, self.server.methods, seconds, grpc=True)
 
     # Writing
 
     @property
     def unread(self) -> int:
         """Bytes of answers that this peer has not taken: the queues', the streams', and the transport's."""
+        return self.budget.unread(self.waiting_bytes())
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes of responses that wait in streams for windows, and in the transport."""
         waiting = sum(stream.waiting_bytes for stream in self.conn.blocked.values())
-        return self.fresh + self.queued + waiting + self.transport.get_write_buffer_size()
+        return waiting + self.transport.get_write_buffer_size()
 
     def touched(self) -> None:
         """Write what there is: at the end of this read, or once the loop comes round."""
@@ -310,7 +311,7 @@ class NativeConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is."""
         self.marked = False
-        self.fresh = 0
+        self.budget.flushed()
         if self.server.idle is not None:
             self.server.changed()
         data = self.conn.take()
@@ -376,20 +377,15 @@ class NativeServer:
         self,
         services: Iterable[Service],
         *,
-        heard: Heard | None = None,
+        on_call_end: OnCallEnd | None = None,
         guard: Guard | None = None,
         limits: Limits | None = None,
     ) -> None:
         services = list(services)
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
-        self.methods: dict[str, Method] = {}
-        for service in with_standard(services, self.health):
-            for method in service.methods:
-                path = f"/{service.name}/{method.name}"
-                assert path not in self.methods, f"{path} is served twice"
-                self.methods[path] = method
-        self.heard, self.guard, self.limits = heard, guard, limits or Limits()
+        self.methods = methods_by_path(with_standard_services(services, self.health))
+        self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.streams = NativeStreams()
         self.arrivals: set[ProtocolDetector | Secured] = set()
         self.strangers = Strangers()
@@ -406,6 +402,10 @@ class NativeServer:
     def address(self) -> str:
         """Return `host:port` as it was bound."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def replace(self, services: Sequence[Service]) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.methods = methods_by_path(with_standard_services(services, self.health))
 
     def connection(self, made_at: float) -> NativeConnection:
         """Return a connection for who came at that moment, and speaks HTTP/2."""
@@ -486,7 +486,7 @@ async def serve_native(
     *,
     host: str,
     port: int,
-    heard: Heard | None = None,
+    on_call_end: OnCallEnd | None = None,
     guard: Guard | None = None,
     tls: TlsSettings | None = None,
     limits: Limits | None = None,
@@ -497,6 +497,6 @@ async def serve_native(
         CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's.
     """
-    server = NativeServer(services, heard=heard, guard=guard, limits=limits)
+    server = NativeServer(services, on_call_end=on_call_end, guard=guard, limits=limits)
     await server.start(host, port, tls or TlsSettings())
     return server

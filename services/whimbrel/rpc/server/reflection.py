@@ -18,7 +18,7 @@ from whimbrel.pb import POOL
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service
 from whimbrel.rpc.server.health import Health
 
-__all__ = ["with_standard"]
+__all__ = ["with_standard_services"]
 
 ALPHA, V1 = "grpc.reflection.v1alpha", "grpc.reflection.v1"
 V1_FILE = "grpc/reflection/v1/reflection.proto"
@@ -36,7 +36,7 @@ class Request:
         return messages().ServerReflectionRequest.FromString(data)
 
 
-def with_standard(services: Iterable[Service], health: Health) -> list[Service]:
+def with_standard_services(services: Iterable[Service], health: Health) -> list[Service]:
     """Return the services of a server, and those that every server has: health and reflection."""
     found = [*services, health.service]
     names = sorted(

@@ -11,5 +11,5 @@
     checking.py    gaps, overlaps, lost and damaged files
     compacting.py  small files into large ones
 
-Reading them back is `whimbrel.spark.archives`; the jobs are in `whimbrel.spark.jobs.archive`.
+Reading them back is `whimbrel.spark.archive_backend`; the jobs are in `whimbrel.spark.jobs.archive`.
 """

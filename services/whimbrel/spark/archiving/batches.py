@@ -34,12 +34,12 @@ from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.ranges import by_key, overlaps
 
-__all__ = ["Batch", "Table", "clear_abandoned"]
+__all__ = ["Batch", "CatalogTable", "clear_abandoned"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Table(Protocol):
+class CatalogTable(Protocol):
     """A catalog that lists the archive's files too."""
 
     def has(self, query: str, batch: int) -> bool:
@@ -56,7 +56,7 @@ class Batch:
     folder: Folder
     query: str
     number: int
-    table: Table | None = None
+    table: CatalogTable | None = None
 
     def begin(self) -> bool:
         """Make way for the batch; return False when it is in the archive already."""
@@ -82,7 +82,7 @@ class Batch:
         count = folder.sweep(self.query, self.number)
         folder.disk.remove(folder.mark_path(self.query, self.number, PREPARED))
         if count:
-            log.warning("%s: removed %d files of a batch that was not finished", folder.root, count)
+            logger.warning("%s: removed %d files of a batch that was not finished", folder.root, count)
 
     def finish(self, staged: Sequence[Staged]) -> Manifest:
         """Make files visible, and write the manifest.
@@ -134,7 +134,7 @@ class Batch:
                     )
 
 
-def clear_abandoned(folder: Folder, query: str, table: Table | None = None) -> None:
+def clear_abandoned(folder: Folder, query: str, table: CatalogTable | None = None) -> None:
     """Remove what batches of other queries left that nobody is at any more.
 
     A batch that the table has is completed, as its own query would do it. A compaction in place that was cut

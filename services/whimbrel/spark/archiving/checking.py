@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.spark.archiving.layout import owner_of, topic_of
 from whimbrel.spark.archiving.manifests import ManifestEntry
-from whimbrel.spark.archiving.ranges import Span, by_key, gaps, overlaps
+from whimbrel.spark.archiving.ranges import QueueSpan, by_key, gaps, overlaps
 
 __all__ = ["COLUMNS", "Leftovers", "leftovers", "report", "span_findings"]
 
@@ -26,7 +26,7 @@ COLUMNS = (
     " finding string"
 )
 TOLD_MAX = 3  # findings of a row that are spelled out; the others are counted
-Group = tuple[str, str | None, int | None]
+RowKey = tuple[str, str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Leftovers:
 
 
 @dataclass
-class Row:
+class QueueTotals:
     """A row of the report while it is added up."""
 
     messages: int = 0
@@ -53,7 +53,7 @@ class Row:
     findings: list[str] = field(default_factory=list)
 
 
-def span_findings(queue: Sequence[Span]) -> tuple[list[str], int]:
+def span_findings(queue: Sequence[QueueSpan]) -> tuple[list[str], int]:
     """Return what is wrong with the ranges of one queue, in order, and how many gaps there are."""
     _, broker, queue_id = queue[0].key
     where = f"queue {queue_id} of {broker}"
@@ -110,10 +110,10 @@ def report(
         broken: what is wrong with files, by path.
         stray: files that nobody accounts for.
     """
-    rows: dict[Group, Row] = {}
+    rows: dict[RowKey, QueueTotals] = {}
 
-    def row_of(topic: str, broker: str, queue_id: int) -> Row:
-        return rows.setdefault((topic, broker, queue_id) if queues else (topic, None, None), Row())
+    def row_of(topic: str, broker: str, queue_id: int) -> QueueTotals:
+        return rows.setdefault((topic, broker, queue_id) if queues else (topic, None, None), QueueTotals())
 
     for entry in entries:
         for part in entry.queues:
@@ -138,12 +138,12 @@ def report(
     return lines + [stray_line(path) for path in stray]
 
 
-def sort_key(group: Group) -> tuple[str, str, int]:
+def sort_key(group: RowKey) -> tuple[str, str, int]:
     """Return what rows are sorted by."""
     return group[0], group[1] or "", group[2] or 0
 
 
-def line(group: Group, row: Row) -> tuple[object, ...]:
+def line(group: RowKey, row: QueueTotals) -> tuple[object, ...]:
     """Return a row as the table has it; times are microseconds."""
     findings = row.findings
     text = "; ".join(findings[:TOLD_MAX])

@@ -30,18 +30,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from whimbrel.spark.archiving.files import GROUP_BYTES, FileWriter, Staged, Target, file_schema
+from whimbrel.spark.archiving.files import GROUP_BYTES, BatchTarget, FileWriter, Staged, file_schema
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH, waiting_name
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
-from whimbrel.spark.archiving.ranges import Span, by_key, overlaps, without
-from whimbrel.spark.jobs import Tell, silent
+from whimbrel.spark.archiving.ranges import QueueSpan, by_key, overlaps, without
 from whimbrel.spark.offsets import Key
+from whimbrel.spark.reporting import ProgressCallback, ignore_progress
 
 __all__ = [
     "COMPACT",
+    "FileSlice",
     "Output",
-    "Piece",
     "merge",
     "next_number",
     "plan",
@@ -57,7 +57,7 @@ CACHE_BYTES = 256 * 1024 * 1024  # of row groups: those of several queues are re
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileSlice:
     """A range of one queue in one file, and about how many bytes it has there."""
 
     path: str
@@ -74,7 +74,7 @@ class Output:
     topic: str
     broker: str
     day: str
-    pieces: tuple[Piece, ...]
+    slices: tuple[FileSlice, ...]
 
 
 def plan(
@@ -106,12 +106,12 @@ def plan(
     for (topic, broker, day), files in sorted(groups.items()):
         if in_place and (len(files) < 2 or all(file.size >= target_bytes // 2 for file in files)):
             continue
-        pieces = pieces_of(files, held)
-        outputs += [Output(topic, broker, day, tuple(run)) for run in runs(pieces, target_bytes)]
+        slices = slices_of(files, held)
+        outputs += [Output(topic, broker, day, tuple(run)) for run in runs(slices, target_bytes)]
     return outputs
 
 
-def pieces_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[Span]]) -> list[Piece]:
+def slices_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[QueueSpan]]) -> list[FileSlice]:
     """Return what of some files is not held yet, queue by queue in the order of offsets."""
     sizes = {file.path: file.size / max(file.rows, 1) for file in files}
     found = []
@@ -123,22 +123,22 @@ def pieces_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[Span]]
             )
         for span in queue:
             found += [
-                Piece(span.path, key[2], first, end, round((end - first) * sizes[span.path]))
+                FileSlice(span.path, key[2], first, end, round((end - first) * sizes[span.path]))
                 for first, end in without(span.first, span.end, held.get(key, ()))
             ]
     return found
 
 
-def runs(pieces: Iterable[Piece], target_bytes: int) -> Iterator[list[Piece]]:
+def runs(slices: Iterable[FileSlice], target_bytes: int) -> Iterator[list[FileSlice]]:
     """Cut pieces into runs of about the target's size."""
-    run: list[Piece] = []
+    run: list[FileSlice] = []
     size = 0
-    for piece in pieces:
-        if run and (size >= target_bytes or size + piece.size > 2 * target_bytes):
+    for part in slices:
+        if run and (size >= target_bytes or size + part.size > 2 * target_bytes):
             yield run
             run, size = [], 0
-        run.append(piece)
-        size += piece.size
+        run.append(part)
+        size += part.size
     if run:
         yield run
 
@@ -149,20 +149,20 @@ def next_number(folder: Folder) -> int:
     return max(numbers, default=-1) + 1
 
 
-def merge(source: Path, target: Target, number: int, output: Output, attempt: str) -> Staged:
+def merge(source: Path, target: BatchTarget, number: int, output: Output, attempt: str) -> Staged:
     """Make a file of pieces; nobody sees it yet.
 
     Raises:
         ArchiveError: a file has fewer rows than its manifest says.
     """
-    cache = Groups(source)
+    cache = RowGroupCache(source)
     name = waiting_name(target.query, target.batch, attempt, number)
     file = FileWriter.open(target, output.topic, output.broker, output.day, name)
     try:
         held: list[pa.Table] = []
         size = 0
-        for piece in output.pieces:
-            for table in cache.rows(piece):
+        for part in output.slices:
+            for table in cache.rows(part):
                 held.append(table)
                 size += table.nbytes
                 if size >= GROUP_BYTES:
@@ -171,14 +171,14 @@ def merge(source: Path, target: Target, number: int, output: Output, attempt: st
         if held:
             file.write(pa.concat_tables(held).combine_chunks())
         if not file.rows:
-            raise ArchiveError(f"{output.pieces[0].path} has none of the rows that its manifest tells of")
+            raise ArchiveError(f"{output.slices[0].path} has none of the rows that its manifest tells of")
         return file.close()
     except BaseException:
         file.drop()
         raise
 
 
-class Groups:
+class RowGroupCache:
     """Row groups of an archive's files; some are kept, since several queues stand in one."""
 
     def __init__(self, source: Path) -> None:
@@ -187,25 +187,25 @@ class Groups:
         self.size = 0
         self.path, self.file = "", None
 
-    def rows(self, piece: Piece) -> Iterator[pa.Table]:
+    def rows(self, part: FileSlice) -> Iterator[pa.Table]:
         """Give the rows of a piece, in order."""
         found = 0
-        for number in range(self.opened(piece.path).num_row_groups):
-            if not self.holds(piece, number):
+        for number in range(self.open_file(part.path).num_row_groups):
+            if not self.may_hold(part, number):
                 continue
-            table = self.group(piece.path, number)
+            table = self.group(part.path, number)
             queue_ids, offsets = (np.asarray(table[name]) for name in ("queueId", "queueOffset"))
-            mask = (queue_ids == piece.queue_id) & (offsets >= piece.first) & (offsets < piece.end)
+            mask = (queue_ids == part.queue_id) & (offsets >= part.first) & (offsets < part.end)
             if mask.any():
                 found += int(mask.sum())
                 yield table if mask.all() else table.filter(pa.array(mask))
         if not found:
             raise ArchiveError(
-                f"{self.source / piece.path} has no rows of queue {piece.queue_id} from {piece.first} to"
-                f" {piece.end}; `archive --check --deep` tells what is damaged"
+                f"{self.source / part.path} has no rows of queue {part.queue_id} from {part.first} to"
+                f" {part.end}; `archive --check --deep` tells what is damaged"
             )
 
-    def opened(self, path: str) -> Any:
+    def open_file(self, path: str) -> Any:
         """Return a file; one is open at a time."""
         if path != self.path:
             self.close()
@@ -218,10 +218,10 @@ class Groups:
             self.file.close()
         self.path, self.file = "", None
 
-    def holds(self, piece: Piece, number: int) -> bool:
+    def may_hold(self, part: FileSlice, number: int) -> bool:
         """Tell whether a row group may have rows of a piece."""
-        group = self.opened(piece.path).metadata.row_group(number)
-        limits = {"queueId": (piece.queue_id, piece.queue_id)}
+        group = self.open_file(part.path).metadata.row_group(number)
+        limits = {"queueId": (part.queue_id, part.queue_id)}
         for at in range(group.num_columns):
             column = group.column(at)
             wanted = limits.get(column.path_in_schema)
@@ -235,7 +235,7 @@ class Groups:
         if key in self.kept:
             self.kept.move_to_end(key)
             return self.kept[key]
-        table = self.opened(path).read_row_group(number, columns=file_schema().names)
+        table = self.open_file(path).read_row_group(number, columns=file_schema().names)
         self.kept[key] = table
         self.size += table.nbytes
         while self.size > CACHE_BYTES and len(self.kept) > 1:
@@ -292,7 +292,7 @@ def undo(folder: Folder, number: int) -> None:
     folder.disk.remove(folder.mark_path(COMPACT, number, BEGUN))
 
 
-def recover(folder: Folder, tell: Tell = silent) -> None:
+def recover(folder: Folder, on_progress: ProgressCallback = ignore_progress) -> None:
     """Finish a compaction in place that was cut short at its switch.
 
     Raises:
@@ -302,5 +302,5 @@ def recover(folder: Folder, tell: Tell = silent) -> None:
         return
     with folder.locked(COMPACT, alone=True):
         for _, number in folder.switching():
-            tell(f"finishing compaction {number}, which was cut short")
+            on_progress(f"finishing compaction {number}, which was cut short")
             redo(folder, number)

@@ -33,7 +33,7 @@ from whimbrel.spark.archiving.manifests import ManifestEntry, QueueRange
 from whimbrel.spark.archiving.properties import reduced
 from whimbrel.store.columns import COLUMNS, schema_of
 
-__all__ = ["ARCHIVED", "FileWriter", "Staged", "Target", "fault_of", "file_schema", "write_task"]
+__all__ = ["ARCHIVED", "BatchTarget", "FileWriter", "Staged", "fault_of", "file_schema", "write_task"]
 
 ARCHIVED = (*COLUMNS, "propertiesText")  # what the source is asked for
 HELD_BYTES_MAX = 64 * 1024 * 1024  # sorting takes twice that for a moment
@@ -61,7 +61,7 @@ STATISTICS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BatchTarget:
     """Where a batch's files go; `inside`: with the column `topic`, in folders that do not name it."""
 
     root: Path
@@ -93,7 +93,7 @@ def file_schema(*, inside: bool = False) -> pa.Schema:
     return schema_of(ARCHIVED if inside else tuple(name for name in ARCHIVED if name != "topic"))
 
 
-class Counted:
+class ChecksummedFile:
     """A file that keeps the CRC and the size of what it is given."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -136,7 +136,7 @@ class FileWriter:
         last: queue and offset of its last row.
     """
 
-    target: Target
+    target: BatchTarget
     topic: str
     broker: str
     day: str
@@ -150,12 +150,12 @@ class FileWriter:
     queues: dict[int, QueueRange] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, target: Target, topic: str, broker: str, day: str, name: str) -> "FileWriter":
+    def open(cls, target: BatchTarget, topic: str, broker: str, day: str, name: str) -> "FileWriter":
         """Begin a file under a name that nobody sees."""
         folder = folder_name(topic, day, inside=target.inside)
         (target.root / folder).mkdir(parents=True, exist_ok=True)
         made = cls(target, topic, broker, day, f"{folder}/{name}")
-        made.sink = Counted((target.root / made.waiting).open("xb"))
+        made.sink = ChecksummedFile((target.root / made.waiting).open("xb"))
         made.writer = pq.ParquetWriter(
             made.sink,
             file_schema(inside=target.inside),
@@ -229,7 +229,7 @@ def stored_ms(table: pa.Table) -> Any:
     return np.asarray(micros) // 1000
 
 
-def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[Staged]:
+def write_task(target: BatchTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[Staged]:
     """Write the batches of a task, and give the files as they are done.
 
     Raises:
@@ -263,7 +263,7 @@ def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[St
 class TaskFiles:
     """The files of one attempt of a task."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: BatchTarget) -> None:
         self.target, self.attempt = target, uuid.uuid4().hex[:12]
         self.open: dict[tuple[str, str, str], FileWriter] = {}
         self.waiting: list[str] = []

@@ -30,7 +30,7 @@ from whimbrel.spark.archiving.layout import (
 )
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry, live
 
-__all__ = ["ArchiveError", "Disk", "Folder", "trouble"]
+__all__ = ["ArchiveError", "Disk", "Folder", "write_error"]
 
 MARK = re.compile(rf"_(\d+)\.(?:{BEGUN}|{PREPARED}|{SWITCH})")
 
@@ -39,7 +39,7 @@ class ArchiveError(RuntimeError):
     """An archive can't be written or read; the text says why and what to do."""
 
 
-def trouble(root: Path, error: OSError) -> ArchiveError:
+def write_error(root: Path, error: OSError) -> ArchiveError:
     """Return what is wrong with a folder, as one sentence."""
     return ArchiveError(
         f"the archive {root} can't be written: {error.strerror or error}; the next run writes what is missing"

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.spark.archiving.ranges import Span, merged
+from whimbrel.spark.archiving.ranges import QueueSpan, merged
 
 __all__ = ["Manifest", "ManifestEntry", "QueueRange", "live"]
 
@@ -85,10 +85,12 @@ class ManifestEntry:
             last_stored=value["stored"][1],
         )
 
-    def spans(self) -> Iterable[Span]:
+    def spans(self) -> Iterable[QueueSpan]:
         """Give its ranges by queue."""
         for part in self.queues:
-            yield Span((self.topic, self.broker, part.queue_id), part.first, part.end, part.rows, self.path)
+            yield QueueSpan(
+                (self.topic, self.broker, part.queue_id), part.first, part.end, part.rows, self.path
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from whimbrel.spark.archiving.batches import Table
+from whimbrel.spark.archiving.batches import CatalogTable
 from whimbrel.spark.archiving.files import file_schema
 from whimbrel.spark.archiving.folder import ArchiveError
 from whimbrel.spark.archiving.manifests import ManifestEntry
@@ -54,7 +54,7 @@ class TableOptions:
         return self.kind == "iceberg"
 
 
-def open_table(root: Path, options: TableOptions) -> Table:
+def open_table(root: Path, options: TableOptions) -> CatalogTable:
     """Return a table.
 
     Raises:

@@ -21,9 +21,9 @@ import grpc
 import pyarrow as pa
 
 from whimbrel.rpc.api.bulk_calls import checksum_log, open_bulk_channel, stream_blocking
-from whimbrel.spark.auditing.known import KnownFile
+from whimbrel.spark.auditing.known_checksums import KnownFile
 from whimbrel.spark.auditing.members import CALL_S_MAX, GONE, FileState, Member
-from whimbrel.spark.auditing.ranges import Part, chunks
+from whimbrel.spark.auditing.ranges import FilePart, chunks
 from whimbrel.store.segment import segment_name
 
 __all__ = ["CHUNK_BYTES", "SCHEMA", "Checksums", "sum_up"]
@@ -48,7 +48,7 @@ class Checksums:
     """
 
     member: Member
-    part: Part
+    part: FilePart
     file_size: int
     chunk_bytes: int
     known: KnownFile | None

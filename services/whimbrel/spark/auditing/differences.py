@@ -9,7 +9,7 @@ behind one (in the blank that ends a file, or where both are damaged): that one 
     differs     some bytes
     zeros       the bytes that differ are zeros on one side, as after pages that never reached the disk
     other       another whole record stands here: records were exchanged
-    moved       the record stands at another place nearby
+    moved       the record stands at another position nearby
     cut off     the file ends within the record
     missing     nothing of the record is there; told by queue, not by record
     no record   bytes behind the record
@@ -134,7 +134,7 @@ class Side:
 
 
 @dataclass(slots=True, eq=False)
-class Table:
+class RecordTable:
     """Records of one side, in the order of the log."""
 
     starts: Ints
@@ -145,7 +145,7 @@ class Table:
     names: list[str]
 
     @classmethod
-    def of(cls, side: Side, begin: int, end: int) -> "Table":
+    def of(cls, side: Side, begin: int, end: int) -> "RecordTable":
         """Find the records that have a byte in a range."""
         numbers: dict[str, int] = {}
         columns: list[list[Ints]] = [[] for _ in range(5)]
@@ -166,10 +166,12 @@ class Table:
         starts, ends, queue_ids, offsets, topic_ids = joined
         return cls(starts, ends, queue_ids, offsets, topic_ids, list(numbers))
 
-    def owners(self, places: Ints) -> Ints:
-        """Return for each place the number of the record that it is in, -1 for none."""
-        found = np.searchsorted(self.starts, places, "right") - 1
-        inside = (found >= 0) & (places < self.ends[np.maximum(found, 0)]) if len(self.starts) else found >= 0
+    def owners(self, positions: Ints) -> Ints:
+        """Return for each position the number of the record that it is in, -1 for none."""
+        found = np.searchsorted(self.starts, positions, "right") - 1
+        inside = (
+            (found >= 0) & (positions < self.ends[np.maximum(found, 0)]) if len(self.starts) else found >= 0
+        )
         return np.where(inside, found, -1)
 
 
@@ -191,10 +193,10 @@ def differences(master: Side, slave: Side, begin: int, end: int) -> list[Differe
     ours, theirs = master.read(begin, end - begin), slave.read(begin, end - begin)
     common = min(len(ours), len(theirs))
     unequal = np.frombuffer(ours, np.uint8, common) != np.frombuffer(theirs, np.uint8, common)
-    places = np.flatnonzero(unequal) + begin
-    tables = Table.of(master, begin, end), Table.of(slave, begin, end)
+    positions = np.flatnonzero(unequal) + begin
+    tables = RecordTable.of(master, begin, end), RecordTable.of(slave, begin, end)
     comparison = Comparison(master, slave, begin, tables, (ours, theirs))
-    found = comparison.all(places)
+    found = comparison.all(positions)
     if len(ours) != len(theirs):
         full, table = (master, tables[0]) if len(ours) > common else (slave, tables[1])
         found += comparison.lacking(full, table, begin + common)
@@ -205,38 +207,43 @@ class Comparison:
     """One chunk of both sides."""
 
     def __init__(
-        self, master: Side, slave: Side, begin: int, tables: tuple[Table, Table], chunks: tuple[bytes, bytes]
+        self,
+        master: Side,
+        slave: Side,
+        begin: int,
+        tables: tuple[RecordTable, RecordTable],
+        chunks: tuple[bytes, bytes],
     ) -> None:
         self.master, self.slave, self.begin = master, slave, begin
         self.tables, self.chunks = tables, chunks
         self.singles = 0
 
-    def all(self, places: Ints) -> list[Difference]:
-        """Return what owns the places that differ."""
+    def all(self, positions: Ints) -> list[Difference]:
+        """Return what owns the positions that differ."""
         found: list[Difference] = []
         for table in self.tables:
-            owners = table.owners(places)
-            found += self.of_table(table, places, owners)
-            places = places[owners < 0]
-        return found + self.of_nobody(places)
+            owners = table.owners(positions)
+            found += self.of_table(table, positions, owners)
+            positions = positions[owners < 0]
+        return found + self.of_nobody(positions)
 
-    def of_table(self, table: Table, places: Ints, owners: Ints) -> list[Difference]:
-        """Return the records of a side that own some of the places."""
+    def of_table(self, table: RecordTable, positions: Ints, owners: Ints) -> list[Difference]:
+        """Return the records of a side that own some of the positions."""
         hit, counts = np.unique(owners[owners >= 0], return_counts=True)
         one_by_one = max(SINGLE_MAX - self.singles, 0)
         self.singles += len(hit)
         found = []
         for number, count in zip(hit[:one_by_one].tolist(), counts.tolist(), strict=False):
-            mine = places[owners == number]
+            mine = positions[owners == number]
             found.append(self.of_record(table, number, int(count), mine))
         return found + by_queue(table, hit[one_by_one:], counts[one_by_one:], "differs", "differ")
 
-    def of_record(self, table: Table, number: int, count: int, places: Ints) -> Difference:
+    def of_record(self, table: RecordTable, number: int, count: int, positions: Ints) -> Difference:
         """Say what is wrong with a record."""
         at, size = int(table.starts[number]), int(table.ends[number] - table.starts[number])
         ours, theirs = self.master.read(at, size), self.slave.read(at, size)
         crcs = crc_of(ours), crc_of(theirs)
-        kind, what = self.judge(at, size, ours, theirs, places - at)
+        kind, what = self.judge(at, size, ours, theirs, positions - at)
         if kind == "differs":
             bad = [
                 side.name for side, crc in zip((self.master, self.slave), crcs, strict=True) if crc == "BAD"
@@ -261,12 +268,12 @@ class Comparison:
         for side, data, other, chunk in sides:
             found = whole_record_at(side, at)
             if found is not None and found.physical_offset != at:
-                place = found.physical_offset
-                back = whole_record_at(side, place)
+                position = found.physical_offset
+                back = whole_record_at(side, position)
                 said = "exchanged with" if back is not None and back.physical_offset == at else "it is"
                 return (
                     "other",
-                    f"on the {side.name} another record stands here: {said} the one of {place}"
+                    f"on the {side.name} another record stands here: {said} the one of {position}"
                     + (f" ({found.topic}, queue {found.queue_id}, offset {found.queue_offset})"),
                 )
             if len(inner) >= ZEROS_MIN and not np.frombuffer(data, np.uint8)[inner].any():
@@ -282,19 +289,19 @@ class Comparison:
             )
         return "differs", ""
 
-    def of_nobody(self, places: Ints) -> list[Difference]:
+    def of_nobody(self, positions: Ints) -> list[Difference]:
         """Return what differs where no side has a record, by the record that stands before it."""
-        if not len(places):
+        if not len(positions):
             return []
         table = self.tables[0] if len(self.tables[0].starts) else self.tables[1]
-        previous = np.searchsorted(table.starts, places, "right") - 1
+        previous = np.searchsorted(table.starts, positions, "right") - 1
         found = []
         for number in np.unique(previous).tolist()[:SINGLE_MAX]:
-            mine = places[previous == number]
+            mine = positions[previous == number]
             found.append(behind(table, number, int(mine[0]), len(mine)))
         return found
 
-    def lacking(self, full: Side, table: Table, begin: int) -> list[Difference]:
+    def lacking(self, full: Side, table: RecordTable, begin: int) -> list[Difference]:
         """Return what only one side has, from an offset on, by queue."""
         poor = self.slave if full is self.master else self.master
         found = []
@@ -309,7 +316,7 @@ class Comparison:
         return found + by_queue(table, whole, sizes, kinds[poor.name], f"are missing on the {poor.name}")
 
 
-def by_queue(table: Table, numbers: Ints, counts: Ints, kind: str, what: str) -> list[Difference]:
+def by_queue(table: RecordTable, numbers: Ints, counts: Ints, kind: str, what: str) -> list[Difference]:
     """Return records by queue; `counts` are their bytes."""
     found = []
     keys = table.topic_ids[numbers] << 32 | table.queue_ids[numbers] & 0xFFFFFFFF
@@ -334,7 +341,7 @@ def by_queue(table: Table, numbers: Ints, counts: Ints, kind: str, what: str) ->
     return found
 
 
-def behind(table: Table, number: int, at: int, count: int) -> Difference:
+def behind(table: RecordTable, number: int, at: int, count: int) -> Difference:
     """Return bytes that stand behind a record; number -1 for none."""
     what = "bytes differ where no record stands, behind this one"
     if number < 0:
@@ -367,14 +374,14 @@ def crc_of(data: bytes) -> str:
 
 
 def whole_record(data: bytes) -> StoredMessage | None:
-    """Return the record at the begin of some bytes, whatever place it names; None without a whole one."""
+    """Return the record at the begin of some bytes, whatever position it names; None without a whole one."""
     if len(data) < 40:
         return None
     size, magic, _ = PREFIX.unpack_from(data)
     if magic not in (MAGIC_V1, MAGIC_V2) or not 40 <= size <= len(data):
         return None
-    place = int.from_bytes(data[28:36], "big", signed=True)
-    if record_fault(data, 0, place):
+    position = int.from_bytes(data[28:36], "big", signed=True)
+    if record_fault(data, 0, position):
         return None
     try:
         return decode_record(data, 0)
@@ -387,10 +394,10 @@ def identity_of(record: StoredMessage | None) -> tuple[str, int, int] | None:
     return None if record is None else (record.topic, record.queue_id, record.queue_offset)
 
 
-def whole_record_at(side: Side, place: int) -> StoredMessage | None:
-    """Return the record that stands at a place, whatever it names; None without one."""
-    if not side.begin <= place < side.end:
+def whole_record_at(side: Side, position: int) -> StoredMessage | None:
+    """Return the record that stands at a position, whatever it names; None without one."""
+    if not side.begin <= position < side.end:
         return None
-    head = side.read(place, 40)
+    head = side.read(position, 40)
     size = int.from_bytes(head[:4], "big", signed=True)
-    return whole_record(side.read(place, size)) if 40 <= size <= RECORD_BYTES_MAX else None
+    return whole_record(side.read(position, size)) if 40 <= size <= RECORD_BYTES_MAX else None

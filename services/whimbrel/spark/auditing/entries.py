@@ -27,43 +27,43 @@ from whimbrel.store.columns.records import Ints
 from whimbrel.store.columns.texts import Pairs
 from whimbrel.store.dispatch import SCHEDULE_TOPIC, deliver_time
 
-__all__ = ["Keys", "Units", "key_hashes", "keys_of", "units_of"]
+__all__ = ["IndexKeys", "QueueUnits", "key_hashes", "keys_of", "units_of"]
 
 LENGTH_MAX = 256  # of texts hashed side by side; longer ones come one by one
 Hashes = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Units:
+class QueueUnits:
     """What the queues should have, one for each record; `topic_ids` are numbers of `topics`."""
 
     topics: list[str]
     topic_ids: Ints
     queue_ids: Ints
     numbers: Ints
-    places: Ints
+    physical_offsets: Ints
     sizes: Ints
     tags: Ints
 
     def __len__(self) -> int:
         """Return how many."""
-        return len(self.places)
+        return len(self.physical_offsets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Keys:
+class IndexKeys:
     """What the index should have, in its order."""
 
-    places: Ints
+    physical_offsets: Ints
     hashes: Ints
     stored_ms: Ints
 
     def __len__(self) -> int:
         """Return how many."""
-        return len(self.places)
+        return len(self.physical_offsets)
 
 
-def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> Units:
+def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> QueueUnits:
     """Return the units of records.
 
     Args:
@@ -83,7 +83,7 @@ def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> Units:
     if SCHEDULE_TOPIC in topics.names:
         delayed = np.flatnonzero(topics.ids == topics.names.index(SCHEDULE_TOPIC))
         tags[delayed] = times_of(records, delayed, delays_ms, tags) if delays_ms else 0
-    return Units(
+    return QueueUnits(
         topics.names,
         topics.ids,
         records.ints("queue_id"),
@@ -126,11 +126,11 @@ def times_of(records: Records, rows: Ints, delays_ms: tuple[int, ...], tags: Int
     )
 
 
-def keys_of(records: Records) -> Keys:
+def keys_of(records: Records) -> IndexKeys:
     """Return the keys of records."""
     records = records.pick((records.head["sys_flag"] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
     if not len(records):
-        return Keys(*(np.zeros(0, np.int64),) * 3)
+        return IndexKeys(*(np.zeros(0, np.int64),) * 3)
     topics = Topics.of(records)
     pairs = Pairs(records)
     unique = pairs.value_of(b"UNIQ_KEY", pa.string())
@@ -144,7 +144,7 @@ def keys_of(records: Records) -> Keys:
     hashes = key_hashes(topics.names, topics.ids[rows], texts)
     order = np.argsort(rows, kind="stable")  # UNIQ_KEY stands before the words of its record
     rows = rows[order]
-    return Keys(records.ints("physical_offset")[rows], hashes[order], records.ints("stored_ms")[rows])
+    return IndexKeys(records.ints("physical_offset")[rows], hashes[order], records.ints("stored_ms")[rows])
 
 
 def key_hashes(topics: list[str], topic_ids: Ints, keys: pa.Array) -> Ints:
@@ -175,11 +175,11 @@ def java_hashes(texts: pa.Array, starts: Hashes) -> tuple[Hashes, npt.NDArray[np
     high = np.concatenate([[0], np.cumsum(letters[: int(offsets[-1])] >= 128)])
     plain &= high[offsets[1:]] == high[offsets[:-1]]
     order = np.argsort(-np.where(plain, lengths, 0), kind="stable")
-    places, left = offsets[:-1][order], np.where(plain, lengths, 0)[order]
+    physical_offsets, left = offsets[:-1][order], np.where(plain, lengths, 0)[order]
     hashes = starts[order].astype(np.uint32)
     for step in range(int(left[0])):
         alive = int(np.searchsorted(-left, -step, "left"))  # those longer than `step` stand first
-        hashes[:alive] = hashes[:alive] * np.uint32(31) + letters[places[:alive] + step]
+        hashes[:alive] = hashes[:alive] * np.uint32(31) + letters[physical_offsets[:alive] + step]
     found = np.empty(count, np.uint32)
     found[order] = hashes
     return found, plain

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from whimbrel.spark.auditing.differences import SINGLE_MAX, Difference
-from whimbrel.spark.auditing.members import Look
-from whimbrel.spark.auditing.ranges import Span
+from whimbrel.spark.auditing.members import MemberState
+from whimbrel.spark.auditing.ranges import LogRange
 
-__all__ = ["COLUMNS", "SCHEMA", "Counts", "Line", "bytes_text", "record_lines", "segment_lines"]
+__all__ = ["COLUMNS", "SCHEMA", "Counts", "ReportRow", "bytes_text", "record_lines", "segment_lines"]
 
 SCHEMA = (
     "slave string, segment long, equal int, differs int, short int, missing int, state string,"
@@ -31,7 +31,7 @@ SCHEMA = (
 )
 COLUMNS = tuple(word.split()[0] for word in SCHEMA.split(","))
 
-Line = tuple[
+ReportRow = tuple[
     str,
     int | None,
     int | None,
@@ -82,8 +82,12 @@ def bytes_text(count: int) -> str:
 
 
 def segment_lines(
-    master: Look, slave: Look, span: Span, counts: dict[int, Counts], looked_at: int | None = None
-) -> list[Line]:
+    master: MemberState,
+    slave: MemberState,
+    span: LogRange,
+    counts: dict[int, Counts],
+    looked_at: int | None = None,
+) -> list[ReportRow]:
     """Return the lines of the files that a slave was compared in, and of how far it holds the log.
 
     Args:
@@ -138,7 +142,7 @@ def segment_lines(
 
 
 def fault_of(
-    name: str, look: Look, segment: int, size: int, lacks: int, found: Counts
+    name: str, look: MemberState, segment: int, size: int, lacks: int, found: Counts
 ) -> tuple[list[str], list[str]]:
     """Return the states and sentences of what one member's file lacks, or has too much."""
     states, told = [], []
@@ -172,7 +176,7 @@ def removed_files(counts: dict[int, Counts]) -> tuple[set[int], set[int]]:
     return found
 
 
-def general_lines(master: Look, slave: Look, span: Span) -> list[Line]:
+def general_lines(master: MemberState, slave: MemberState, span: LogRange) -> list[ReportRow]:
     """Return what is not about one file."""
     lines = []
     if master.file_size and slave.file_size and master.file_size != slave.file_size:
@@ -196,12 +200,12 @@ def general_lines(master: Look, slave: Look, span: Span) -> list[Line]:
     return lines
 
 
-def general(slave: Look, segment: int | None, state: str, finding: str | None) -> Line:
+def general(slave: MemberState, segment: int | None, state: str, finding: str | None) -> ReportRow:
     """Return a line that is about no record."""
     return (slave.member.text, segment, *(None,) * 4, state, *(None,) * 8, finding)
 
 
-def record_lines(slave: str, segment: int, found: Iterable[Difference]) -> list[Line]:
+def record_lines(slave: str, segment: int, found: Iterable[Difference]) -> list[ReportRow]:
     """Return the lines of the records of one file; more than `SINGLE_MAX` are put together by queue."""
     joined = together(found)
     if len(joined) > SINGLE_MAX:

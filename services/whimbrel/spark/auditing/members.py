@@ -31,7 +31,7 @@ from whimbrel.rpc.api.admin_calls import describe_cluster
 from whimbrel.rpc.api.bulk_calls import describe_queues, log_bytes, open_bulk_channel, stream_blocking
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.rpc.client.channel import open_channel
-from whimbrel.spark.jobs import JobError
+from whimbrel.spark.reporting import JobError
 from whimbrel.store.bulk_source import CONFIRMED_CELL
 from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
 from whimbrel.store.columns import Scan
@@ -46,12 +46,12 @@ __all__ = [
     "CALL_S_MAX",
     "GONE",
     "FileState",
-    "Look",
     "Member",
+    "MemberState",
     "agreed_size",
     "bytes_between",
+    "describe_member",
     "group",
-    "look",
 ]
 
 BROKER = re.compile(r"(?:[^/\s:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
@@ -95,7 +95,7 @@ class FileState:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MemberState:
     """A member as it stands.
 
     Attributes:
@@ -115,13 +115,13 @@ class Look:
     damage: str = ""
 
 
-def look(member: Member) -> Look:
+def describe_member(member: Member) -> MemberState:
     """Look at a member; for a task, which stands where the files are.
 
     Raises:
         JobError: there is no store, or no broker answers.
     """
-    return look_at_broker(member) if member.address else look_at_store(member)
+    return describe_broker(member) if member.address else describe_store(member)
 
 
 def group(server: str, broker: str) -> list[str]:
@@ -148,7 +148,7 @@ def group(server: str, broker: str) -> list[str]:
     return [each.address for each in found]
 
 
-def look_at_broker(member: Member) -> Look:
+def describe_broker(member: Member) -> MemberState:
     """Ask a broker."""
     try:
         with open_bulk_channel(member.address) as channel:
@@ -158,10 +158,10 @@ def look_at_broker(member: Member) -> Look:
     if not found.log_file_size:
         raise JobError(f"{member.text} does not tell the size of its log files: audit its store directory")
     identity = f"{found.broker_name}/{found.broker_id} at {member.address}"
-    return Look(member, found.log_begin, found.log_confirmed, found.log_file_size, identity)
+    return MemberState(member, found.log_begin, found.log_confirmed, found.log_file_size, identity)
 
 
-def look_at_store(member: Member) -> Look:
+def describe_store(member: Member) -> MemberState:
     """Look into a directory."""
     root = member.root
     if not (root / "commitlog").is_dir():
@@ -171,17 +171,17 @@ def look_at_store(member: Member) -> Look:
     size = member.file_size or usual_size(files)
     identity = str(root.resolve())
     if not files or not size:
-        return Look(member, 0, 0, 0, identity)
+        return MemberState(member, 0, 0, 0, identity)
     begin = min(files)
     try:
         cells = page_cells(root)
         if cells is not None and (cells[CONFIRMED_CELL] or is_locked(root)):
-            return Look(member, begin, max(cells[CONFIRMED_CELL], begin), size, identity, files)
+            return MemberState(member, begin, max(cells[CONFIRMED_CELL], begin), size, identity, files)
         end, damage = end_at_rest(root, sorted(files), size)
         mark = LogMark.load(root)
     except (OSError, StoreError) as error:
         raise JobError(f"{root}: {error}") from error
-    return Look(member, begin, max(end, mark.offset if mark else 0), size, identity, files, damage)
+    return MemberState(member, begin, max(end, mark.offset if mark else 0), size, identity, files, damage)
 
 
 def files_of(directory: Path) -> dict[int, FileState]:
@@ -204,7 +204,7 @@ def usual_size(files: dict[int, FileState]) -> int:
     return max(fitting, key=lambda size: (fitting[size], size)) if fitting else 0
 
 
-def agreed_size(looks: Sequence[Look]) -> int:
+def agreed_size(looks: Sequence[MemberState]) -> int:
     """Return the size that files of the log have, as most of all members' files tell; 0 without any."""
     sizes: Counter[int] = Counter()
     for each in looks:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from whimbrel.spark.auditing.compared import BUCKETS_MAX, LogPart, Row, batch, touched
-from whimbrel.spark.auditing.derived import DerivedView, QueueFile, queue_units, scan
+from whimbrel.spark.auditing.bucket_sums import QUEUE_BITS, mix_bits, sum_by_bucket
+from whimbrel.spark.auditing.comparison import BUCKETS_MAX, LogSplit, Row, batch, touched
+from whimbrel.spark.auditing.derived_files import DerivedFiles, QueueFile, queue_units, scan
 from whimbrel.spark.auditing.entries import units_of
-from whimbrel.spark.auditing.spread import spread
-from whimbrel.spark.auditing.sums import QUEUE_BITS, grouped, mixed
-from whimbrel.spark.jobs import Tell
+from whimbrel.spark.auditing.parallel import parallelize
+from whimbrel.spark.reporting import ProgressCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -28,19 +28,19 @@ QUEUE_SUMS = (
     "topic string, queueId int, bucket long, count long, low long, high long, least long, greatest long,"
     " behind long, firstBehind long, fault string"
 )
-UNITS = "topic string, queueId int, number long, place long, size int, tags long"
+UNITS = "topic string, queueId int, number long, physical_offset long, size int, tags long"
 
 
 @dataclass(frozen=True, slots=True)
-class FilePart:
+class QueueFilePart:
     """A queue file; `wanted` as in `LogPart`."""
 
-    view: DerivedView
+    view: DerivedFiles
     file: QueueFile
     wanted: frozenset[Any] | None = None
 
 
-def expected_sums(part: LogPart) -> Iterator[pa.RecordBatch]:
+def expected_sums(part: LogSplit) -> Iterator[pa.RecordBatch]:
     """Sum up the units that a split of the log should have; one row more tells of damage."""
     view = part.view
     walk, found = scan(view, part.begin, part.end)
@@ -48,21 +48,26 @@ def expected_sums(part: LogPart) -> Iterator[pa.RecordBatch]:
         units = units_of(records)
         queues = units.topic_ids << 32 | units.queue_ids
         kinds, which = np.unique(queues, return_inverse=True)
-        floors = np.array(
-            [view.floors.get((units.topics[kind >> 32], kind & 0xFFFFFFFF), 0) for kind in kinds.tolist()],
+        deleted_offsets = np.array(
+            [
+                view.deleted_offsets.get((units.topics[kind >> 32], kind & 0xFFFFFFFF), 0)
+                for kind in kinds.tolist()
+            ],
             np.int64,
         )
-        due = units.places < view.entries_due
-        due &= units.numbers >= floors[which] if len(kinds) else due
+        due = units.physical_offsets < view.entries_due
+        due &= units.numbers >= deleted_offsets[which] if len(kinds) else due
         rows = []
         if due.any():
-            numbers, places, sizes, tags = (
-                values[due] for values in (units.numbers, units.places, units.sizes, units.tags)
+            numbers, physical_offsets, sizes, tags = (
+                values[due] for values in (units.numbers, units.physical_offsets, units.sizes, units.tags)
             )
             queues = which[due]
             buckets = numbers >> QUEUE_BITS
             _, keys = np.unique(np.stack([queues, buckets]), axis=1, return_inverse=True)
-            sums = grouped(keys.reshape(-1), mixed(numbers, places, sizes, tags), places)
+            sums = sum_by_bucket(
+                keys.reshape(-1), mix_bits(numbers, physical_offsets, sizes, tags), physical_offsets
+            )
             for row, *values in zip(
                 sums.first.tolist(),
                 sums.counts.tolist(),
@@ -81,21 +86,21 @@ def expected_sums(part: LogPart) -> Iterator[pa.RecordBatch]:
         yield batch(QUEUE_SUMS, faults)
 
 
-def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
+def found_sums(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
     """Sum up the units of a queue file."""
     view, file = part.view, part.file
     numbers, units = queue_units(view, file)
-    places, sizes = units["place"].astype(np.int64), units["size"].astype(np.int64)
+    physical_offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
     tags = (
         units["tags"].astype(np.int64)
         if file.topic != "SCHEDULE_TOPIC_XXXX"
         else np.zeros(len(units), np.int64)
     )
     rows = []
-    inside = (places >= view.begin) & (places < view.entries_due)
+    inside = (physical_offsets >= view.begin) & (physical_offsets < view.entries_due)
     if inside.any():
-        chosen = [values[inside] for values in (numbers, places, sizes, tags)]
-        sums = grouped(chosen[0] >> QUEUE_BITS, mixed(*chosen), chosen[1])
+        chosen = [values[inside] for values in (numbers, physical_offsets, sizes, tags)]
+        sums = sum_by_bucket(chosen[0] >> QUEUE_BITS, mix_bits(*chosen), chosen[1])
         for row, *values in zip(
             sums.first.tolist(),
             sums.counts.tolist(),
@@ -108,7 +113,7 @@ def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
             rows.append(
                 (file.topic, file.queue_id, int(chosen[0][row]) >> QUEUE_BITS, *values, 0, None, None)
             )
-    behind = numbers[places >= view.end] if not view.live else numbers[:0]
+    behind = numbers[physical_offsets >= view.end] if not view.live else numbers[:0]
     if len(behind):
         first = int(behind[0])
         rows.append(
@@ -118,7 +123,7 @@ def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
         yield batch(QUEUE_SUMS, rows)
 
 
-def expected_units(part: LogPart) -> Iterator[pa.RecordBatch]:
+def expected_units(part: LogSplit) -> Iterator[pa.RecordBatch]:
     """Give the units that records of the wanted buckets should have."""
     view = part.view
     assert part.wanted is not None, "some buckets are wanted"
@@ -126,15 +131,17 @@ def expected_units(part: LogPart) -> Iterator[pa.RecordBatch]:
         units = units_of(records)
         rows = []
         names, buckets = units.topics, units.numbers >> QUEUE_BITS
-        for row in np.flatnonzero(units.places < view.entries_due).tolist():
+        for row in np.flatnonzero(units.physical_offsets < view.entries_due).tolist():
             queue = names[units.topic_ids[row]], int(units.queue_ids[row])
-            if (*queue, int(buckets[row])) in part.wanted and units.numbers[row] >= view.floors.get(queue, 0):
-                values = (units.numbers[row], units.places[row], units.sizes[row], units.tags[row])
+            if (*queue, int(buckets[row])) in part.wanted and units.numbers[row] >= view.deleted_offsets.get(
+                queue, 0
+            ):
+                values = (units.numbers[row], units.physical_offsets[row], units.sizes[row], units.tags[row])
                 rows.append((*queue, *map(int, values)))
         yield batch(UNITS, rows)
 
 
-def found_units(part: FilePart) -> Iterator[pa.RecordBatch]:
+def found_units(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
     """Give the units of a queue file that are in the wanted buckets."""
     file = part.file
     assert part.wanted is not None, "some buckets are wanted"
@@ -149,22 +156,27 @@ def found_units(part: FilePart) -> Iterator[pa.RecordBatch]:
     chosen = np.isin(numbers >> QUEUE_BITS, buckets)
     schedule = file.topic == "SCHEDULE_TOPIC_XXXX"
     rows = [
-        (file.topic, file.queue_id, number, place, size, 0 if schedule else tags)
-        for number, (place, size, tags) in zip(numbers[chosen].tolist(), units[chosen].tolist(), strict=True)
+        (file.topic, file.queue_id, number, physical_offset, size, 0 if schedule else tags)
+        for number, (physical_offset, size, tags) in zip(
+            numbers[chosen].tolist(), units[chosen].tolist(), strict=True
+        )
     ]
     yield batch(UNITS, rows)
 
 
 def queue_rows(
-    session: "SparkSession", view: DerivedView, splits: Sequence[tuple[int, int]], tell: Tell
+    session: "SparkSession",
+    view: DerivedFiles,
+    splits: Sequence[tuple[int, int]],
+    on_progress: ProgressCallback,
 ) -> list[Row]:
     """Return the rows of the queues, and one of the log when it is damaged."""
     from pyspark.sql import functions as f
 
-    expected = spread(session, [LogPart(view, *split) for split in splits], expected_sums, QUEUE_SUMS)
-    found = spread(
+    expected = parallelize(session, [LogSplit(view, *split) for split in splits], expected_sums, QUEUE_SUMS)
+    found = parallelize(
         session,
-        [FilePart(view, file) for file in view.queues],
+        [QueueFilePart(view, file) for file in view.queues],
         found_sums,
         QUEUE_SUMS,
         size=queue_bytes(view.queues),
@@ -203,7 +215,7 @@ def queue_rows(
         fault_count = buckets.filter("fault IS NOT NULL").count() if faults else 0
     finally:
         buckets.unpersist()
-    details = queue_details(session, view, splits, differing[:BUCKETS_MAX], tell)
+    details = queue_details(session, view, splits, differing[:BUCKETS_MAX], on_progress)
     more = {(row["topic"], row["queueId"]) for row in differing[BUCKETS_MAX:]}
     rows = [log_row(view, faults, fault_count)] if faults or (view.fault and not view.live) else []
     seen = set()
@@ -225,7 +237,7 @@ def queue_rows(
     return rows
 
 
-def log_row(view: DerivedView, faults: Sequence[Any], count: int) -> Row:
+def log_row(view: DerivedFiles, faults: Sequence[Any], count: int) -> Row:
     """Return the row of a log that is damaged."""
     if faults:
         first, what = faults[0]["bucket"], faults[0]["fault"]
@@ -246,7 +258,7 @@ def log_row(view: DerivedView, faults: Sequence[Any], count: int) -> Row:
 
 
 def queue_row(
-    view: DerivedView,
+    view: DerivedFiles,
     queue: tuple[str, int],
     totals: tuple[int, int, int, int | None],
     detail: tuple[int, int, int, int, int | None],
@@ -285,33 +297,37 @@ def queue_bytes(files: Iterable[QueueFile]) -> int:
 
 def queue_details(
     session: "SparkSession",
-    view: DerivedView,
+    view: DerivedFiles,
     splits: Sequence[tuple[int, int]],
     differing: Sequence[Any],
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> dict[tuple[str, int], tuple[int, int, int, int, int | None]]:
     """Return (wrong, wrong tags, missing, surplus, first bad offset) of queues with buckets that differ."""
     from pyspark.sql import functions as f
 
     if not differing:
         return {}
-    tell(f"looking into {len(differing)} parts of queues that differ")
+    on_progress(f"looking into {len(differing)} parts of queues that differ")
     wanted = frozenset((row["topic"], row["queueId"], row["bucket"]) for row in differing)
     spans = [(row["least"], row["greatest"]) for row in differing if row["least"] is not None]
-    parts = [LogPart(view, *split, wanted) for split in touched(splits, spans)]
+    parts = [LogSplit(view, *split, wanted) for split in touched(splits, spans)]
     queues = {(topic, queue_id) for topic, queue_id, _ in wanted}
-    files = [FilePart(view, file, wanted) for file in view.queues if (file.topic, file.queue_id) in queues]
-    due = spread(session, parts, expected_units, UNITS).toDF(
+    files = [
+        QueueFilePart(view, file, wanted) for file in view.queues if (file.topic, file.queue_id) in queues
+    ]
+    due = parallelize(session, parts, expected_units, UNITS).toDF(
         "topic", "queueId", "number", "due", "dueSize", "dueTags"
     )
-    there = spread(session, files, found_units, UNITS, size=queue_bytes(part.file for part in files))
+    there = parallelize(session, files, found_units, UNITS, size=queue_bytes(part.file for part in files))
     kind = (
-        f.when(f.expr("place IS NULL"), "missing")
+        f.when(f.expr("physical_offset IS NULL"), "missing")
         .when(
             f.expr("due IS NULL"),
-            f.when(f.expr(f"place >= {view.begin} AND place < {view.entries_due}"), "surplus"),
+            f.when(
+                f.expr(f"physical_offset >= {view.begin} AND physical_offset < {view.entries_due}"), "surplus"
+            ),
         )
-        .when(f.expr("place <> due OR size <> dueSize"), "wrong")
+        .when(f.expr("physical_offset <> due OR size <> dueSize"), "wrong")
         .when(f.expr("tags <> dueTags"), "tags")
     )
     joined = due.join(there, ["topic", "queueId", "number"], "full").withColumn("kind", kind)

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from whimbrel.spark.auditing.members import Look
+from whimbrel.spark.auditing.members import MemberState
 
-__all__ = ["Part", "Span", "chunks", "parts_of", "span_of"]
+__all__ = ["FilePart", "LogRange", "chunks", "common_range", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LogRange:
     """What two members both hold; empty when `end` is `begin`."""
 
     begin: int
@@ -28,22 +28,22 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """What of one file of one member is to be summed up, in pieces that hold no cut."""
 
     member: int  # its number: 0 for the master
     segment: int  # where the file begins
-    pieces: tuple[Span, ...]
+    pieces: tuple[LogRange, ...]
     sealed: bool  # all of the file, so that it is worth keeping what it sums up to
 
 
-def span_of(master: Look, slave: Look) -> Span:
+def common_range(master: MemberState, slave: MemberState) -> LogRange:
     """Return what is compared of a master and a slave."""
     begin = max(master.begin, slave.begin)
-    return Span(begin, max(min(master.end, slave.end), begin))
+    return LogRange(begin, max(min(master.end, slave.end), begin))
 
 
-def parts_of(spans: Sequence[Span], file_size: int) -> list[Part]:
+def parts_of(spans: Sequence[LogRange], file_size: int) -> list[FilePart]:
     """Return the work on checksums: of the master (number 0), and of its slaves with these spans."""
     cuts = sorted({border for span in spans for border in (span.begin, span.end)})
     parts = []
@@ -55,23 +55,23 @@ def parts_of(spans: Sequence[Span], file_size: int) -> list[Part]:
                 begin, end = max(span.begin, segment), min(span.end, segment + file_size)
                 inner = [cut for cut in cuts if begin < cut < end]
                 borders = [begin, *inner, end]
-                pieces = tuple(Span(low, high) for low, high in pairwise(borders))
-                parts.append(Part(member, segment, pieces, len(pieces) == 1 and end - begin == file_size))
+                pieces = tuple(LogRange(low, high) for low, high in pairwise(borders))
+                parts.append(FilePart(member, segment, pieces, len(pieces) == 1 and end - begin == file_size))
     return parts
 
 
-def merged(spans: Sequence[Span]) -> list[Span]:
+def merged(spans: Sequence[LogRange]) -> list[LogRange]:
     """Return the parts of a log that some spans cover, without what is between them."""
-    found: list[Span] = []
+    found: list[LogRange] = []
     for span in sorted((span for span in spans if span.end > span.begin), key=lambda span: span.begin):
         if found and span.begin <= found[-1].end:
-            found[-1] = Span(found[-1].begin, max(found[-1].end, span.end))
+            found[-1] = LogRange(found[-1].begin, max(found[-1].end, span.end))
         else:
             found.append(span)
     return found
 
 
-def chunks(piece: Span, chunk_bytes: int, file_size: int) -> Iterator[tuple[int, int]]:
+def chunks(piece: LogRange, chunk_bytes: int, file_size: int) -> Iterator[tuple[int, int]]:
     """Cut a piece into chunks, each an offset and a size, as brokers do for `ChecksumLog`."""
     at = piece.begin
     while at < piece.end:

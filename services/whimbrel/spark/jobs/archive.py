@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.model.names import is_system_topic
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.archiving import checking
 from whimbrel.spark.archiving.batches import Batch, clear_abandoned
 from whimbrel.spark.archiving.compacting import recover
-from whimbrel.spark.archiving.files import ARCHIVED, Staged, Target, write_task
-from whimbrel.spark.archiving.folder import ArchiveError, Folder, trouble
+from whimbrel.spark.archiving.files import ARCHIVED, BatchTarget, Staged, write_task
+from whimbrel.spark.archiving.folder import ArchiveError, Folder, write_error
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.tables import TableOptions, open_table
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.offsets import Key, to_checkpoint
 from whimbrel.spark.options import parse
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,6 @@ CHECK_TASKS_MAX = 1000
 STOP_S = 60.0  # a batch that is under way at Ctrl-C may end
 CHECKPOINTS, IDENTITY = "_checkpoints", "archive.json"
 STAGED = "staged string"
-GROUP_TOPICS = ("%RETRY%", "%DLQ%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,9 @@ class CheckOptions:
     queues: bool = False
 
 
-def archive(session: "SparkSession", options: ArchiveOptions, tell: Tell = silent) -> "DataFrame":
+def archive(
+    session: "SparkSession", options: ArchiveOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Archive topics; the report is of what this run has written, with gaps anywhere in those queues.
 
     Raises:
@@ -92,7 +93,7 @@ def archive(session: "SparkSession", options: ArchiveOptions, tell: Tell = silen
     query_id, new = identity(options)
     if options.table is not None:
         open_table(folder.root, options.table)  # what is missing is told before Spark works
-    recover(folder, tell)
+    recover(folder, on_progress)
     before = {manifest_key(manifest) for manifest in folder.manifests()}
     starting = first_offsets(folder, options, query_id) if new else {}
     reader = session.readStream.format("whimbrel").options(**source_options(options, starting))
@@ -103,16 +104,18 @@ def archive(session: "SparkSession", options: ArchiveOptions, tell: Tell = silen
         writer = writer.trigger(processingTime=f"{max(round(options.every_s * 1000), 1)} milliseconds")
     else:
         writer = writer.trigger(availableNow=True)
-    run_to_end(writer.start(), tell)
+    run_to_end(writer.start(), on_progress)
     every = folder.manifests()
     written = [m for m in every if manifest_key(m) not in before and m.query == query_id]
     entries = [entry for manifest in written for entry in manifest.entries]
-    tell(f"{sum(entry.rows for entry in entries)} messages archived, batches: {len(written)}")
+    on_progress(f"{sum(entry.rows for entry in entries)} messages archived, batches: {len(written)}")
     lines = checking.report(entries, all_entries=folder.entries(), queues=options.queues)
     return table_of(session, lines)
 
 
-def check(session: "SparkSession", options: CheckOptions, tell: Tell = silent) -> "DataFrame":
+def check(
+    session: "SparkSession", options: CheckOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Look for gaps, overlaps, lost files and strays; with `deep`, for damaged ones.
 
     Raises:
@@ -126,14 +129,16 @@ def check(session: "SparkSession", options: CheckOptions, tell: Tell = silent) -
     replaced = [path for manifest in manifests for path in manifest.replaces]
     left = checking.leftovers(names, entries, replaced, folder.under_way())
     if left.unfinished:
-        tell(
+        on_progress(
             f"{len(left.unfinished)} files are of batches that are under way or were cut short"
             f" ({left.unfinished[0]}); they are harmless, and the next run of the same query removes them"
         )
     there = set(names)
     broken = {entry.path: "is gone" for entry in entries if entry.path not in there}
     if options.deep:
-        tell(f"reading {len(entries) - len(broken)} files, {sum(entry.size for entry in entries)} bytes")
+        on_progress(
+            f"reading {len(entries) - len(broken)} files, {sum(entry.size for entry in entries)} bytes"
+        )
         broken |= damaged(session, folder.root, [entry for entry in entries if entry.path in there])
     lines = checking.report(
         entries, all_entries=entries, queues=options.queues, broken=broken, stray=left.stray
@@ -142,7 +147,9 @@ def check(session: "SparkSession", options: CheckOptions, tell: Tell = silent) -
         (None, *(None,) * 11, f"compaction {number} in place was cut short: run compact --in-place again")
         for _, number in folder.switching()
     ]
-    tell(f"{len(manifests)} manifests, {len(entries)} files, {sum(entry.rows for entry in entries)} messages")
+    on_progress(
+        f"{len(manifests)} manifests, {len(entries)} files, {sum(entry.rows for entry in entries)} messages"
+    )
     return table_of(session, lines)
 
 
@@ -165,13 +172,13 @@ class BatchSink:
                 if not batch.begin():
                     return
                 inside = self.table is not None and self.table.topic_inside
-                rows = write_frame(frame, Target(folder.root, self.query, number, inside))
+                rows = write_frame(frame, BatchTarget(folder.root, self.query, number, inside))
                 batch.finish([Staged.parse(row["staged"]) for row in rows])
         except OSError as error:
-            raise trouble(folder.root, error) from error
+            raise write_error(folder.root, error) from error
 
 
-def write_frame(frame: "DataFrame", target: Target) -> list[Any]:
+def write_frame(frame: "DataFrame", target: BatchTarget) -> list[Any]:
     """Have the tasks of a frame write their rows; return a row for each file."""
 
     def write(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -260,7 +267,7 @@ def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[K
     assert wanted.subscription is not None, "a stream has topics"
     ends: dict[Key, int] = {}
     for entry in folder.entries():
-        system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPICS)
+        system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPIC_PREFIXES)
         if not wanted.subscription.wants_topic(
             entry.topic, system=system, include_system=wanted.include_system
         ):
@@ -283,32 +290,32 @@ def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[K
     return {}
 
 
-def run_to_end(query: Any, tell: Tell) -> None:
+def run_to_end(query: Any, on_progress: ProgressCallback) -> None:
     """Wait for a query, telling of its batches; Ctrl-C ends it after the batch that is under way.
 
     Raises:
         StreamingQueryException: it failed.
     """
-    told = -1
+    reported = -1
     try:
         while not query.awaitTermination(POLL_S):
-            told = tell_batches(query, told, tell)
+            reported = report_batches(query, reported, on_progress)
     except KeyboardInterrupt:
         deadline = time.monotonic() + STOP_S
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
             query.awaitTermination(POLL_S)
         query.stop()
-    tell_batches(query, told, tell)
+    report_batches(query, reported, on_progress)
 
 
-def tell_batches(query: Any, told: int, tell: Tell) -> int:
+def report_batches(query: Any, reported: int, on_progress: ProgressCallback) -> int:
     """Tell of batches that were not told of; return the last one."""
     for progress in query.recentProgress:
-        if progress["batchId"] > told and progress["numInputRows"]:
-            told = progress["batchId"]
+        if progress["batchId"] > reported and progress["numInputRows"]:
+            reported = progress["batchId"]
             seconds = progress["batchDuration"] / 1000
-            tell(f"batch {told}: {progress['numInputRows']} messages in {seconds:.1f} s")
-    return told
+            on_progress(f"batch {reported}: {progress['numInputRows']} messages in {seconds:.1f} s")
+    return reported
 
 
 def manifest_key(manifest: Manifest) -> tuple[str, int]:
@@ -334,7 +341,7 @@ def damaged(session: "SparkSession", root: Path, entries: list[ManifestEntry]) -
     wanted = [(entry.path, entry.size, entry.crc) for entry in entries]
     tasks = min(len(wanted), CHECK_TASKS_MAX)
 
-    def look(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    def check_files(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
         from whimbrel.spark.archiving.files import fault_of
@@ -350,5 +357,5 @@ def damaged(session: "SparkSession", root: Path, entries: list[ManifestEntry]) -
                     [pa.array([row[at] for row in found], pa.string()) for at in (0, 1)], ["path", "fault"]
                 )
 
-    rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "path string, fault string").collect()
+    rows = session.range(0, tasks, 1, tasks).mapInArrow(check_files, "path string, fault string").collect()
     return {row["path"]: row["fault"] for row in rows}

@@ -23,18 +23,18 @@ from whimbrel.spark.auditing.differences import Difference, Side, differences, e
 from whimbrel.spark.auditing.findings import (
     SCHEMA,
     Counts,
-    Line,
+    ReportRow,
     bytes_text,
     general,
     record_lines,
     segment_lines,
 )
-from whimbrel.spark.auditing.known import Known, KnownFile
-from whimbrel.spark.auditing.members import Look, Member, agreed_size, bytes_between, look
-from whimbrel.spark.auditing.ranges import Part, Span, parts_of, span_of
-from whimbrel.spark.auditing.spread import asked, spread
-from whimbrel.spark.jobs import JobError, Tell, silent
+from whimbrel.spark.auditing.known_checksums import KnownChecksums, KnownFile
+from whimbrel.spark.auditing.members import Member, MemberState, agreed_size, bytes_between, describe_member
+from whimbrel.spark.auditing.parallel import ask_each, parallelize
+from whimbrel.spark.auditing.ranges import FilePart, LogRange, common_range, parts_of
 from whimbrel.spark.jobs.verify_index import VerifyOptions, faults_of
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,15 +99,17 @@ class AuditOptions:
 class Chunk:
     """One that is not equal, to be looked into; without bytes: a file that is too long."""
 
-    master: Look
-    slave: Look
+    master: MemberState
+    slave: MemberState
     number: int  # of the slave
     segment: int
     begin: int
     end: int
 
 
-def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -> "DataFrame":
+def audit(
+    session: "SparkSession", options: AuditOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Compare a master's log with its slaves'.
 
     Raises:
@@ -117,11 +119,14 @@ def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -
     master, *slaves = looks
     file_size = next((found.file_size for found in looks if found.file_size), 0)
     spans = [
-        span_of(master, slave) if slave.file_size == master.file_size else Span(0, 0) for slave in slaves
+        common_range(master, slave) if slave.file_size == master.file_size else LogRange(0, 0)
+        for slave in slaves
     ]
     compared = sum(span.end - span.begin for span in spans)
-    tell(f"comparing {bytes_text(compared)} of {len(slaves)} slave{'s' if len(slaves) > 1 else ''}")
-    sums = summed(session, looks, parts_of(spans, file_size) if file_size else [], file_size, options, tell)
+    on_progress(f"comparing {bytes_text(compared)} of {len(slaves)} slave{'s' if len(slaves) > 1 else ''}")
+    sums = summed(
+        session, looks, parts_of(spans, file_size) if file_size else [], file_size, options, on_progress
+    )
     try:
         counts = counted(sums, len(slaves))
         chunks = unequal(sums, looks)
@@ -130,9 +135,9 @@ def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -
     finally:
         sums.unpersist()
     if chunks:
-        tell(f"looking into {len(chunks)} chunks that differ")
+        on_progress(f"looking into {len(chunks)} chunks that differ")
     details = detailed(session, chunks)
-    lines: list[Line] = []
+    lines: list[ReportRow] = []
     for number, (slave, span) in enumerate(zip(slaves, spans, strict=True), 1):
         seen = sum(chunk.number == number and chunk.end > chunk.begin for chunk in chunks)
         for line in segment_lines(master, slave, span, counts[number], seen):
@@ -141,21 +146,25 @@ def audit(session: "SparkSession", options: AuditOptions, tell: Tell = silent) -
             if segment is not None and line[2] is not None:
                 lines += record_lines(slave.member.text, segment, details.pop((number, segment), ()))
     if options.deep:
-        lines += deep_lines(session, options, tell)
+        lines += deep_lines(session, options, on_progress)
     return session.createDataFrame(lines, SCHEMA)
 
 
-def members(session: "SparkSession", options: AuditOptions) -> list[Look]:
+def members(session: "SparkSession", options: AuditOptions) -> list[MemberState]:
     """Look at all members, the master last; return them, the master first.
 
     A log of few files, of which one is cut off, does not tell the size that they should have: the other
     members do.
     """
-    slaves = asked(session, [Member(text) for text in options.slaves], look)
-    looks = [*asked(session, [Member(options.master)], look), *slaves]
+    slaves = ask_each(session, [Member(text) for text in options.slaves], describe_member)
+    looks = [*ask_each(session, [Member(options.master)], describe_member), *slaves]
     size = agreed_size(looks)
     odd = [number for number, each in enumerate(looks) if each.files and size and each.file_size != size]
-    again = asked(session, [Member(looks[number].member.text, size) for number in odd], look) if odd else []
+    again = (
+        ask_each(session, [Member(looks[number].member.text, size) for number in odd], describe_member)
+        if odd
+        else []
+    )
     for number, found in zip(odd, again, strict=True):
         looks[number] = found
     return looks
@@ -163,16 +172,19 @@ def members(session: "SparkSession", options: AuditOptions) -> list[Look]:
 
 def summed(
     session: "SparkSession",
-    looks: Sequence[Look],
-    parts: Sequence[Part],
+    looks: Sequence[MemberState],
+    parts: Sequence[FilePart],
     file_size: int,
     options: AuditOptions,
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> "DataFrame":
     """Return the checksums of all members, computed."""
-    known: list[Known | None] = [None] * len(looks)
+    known: list[KnownChecksums | None] = [None] * len(looks)
     if options.known is not None and not options.again:
-        known = [Known.load(options.known, each.identity, file_size, options.chunk_bytes) for each in looks]
+        known = [
+            KnownChecksums.load(options.known, each.identity, file_size, options.chunk_bytes)
+            for each in looks
+        ]
     tasks = [
         Checksums(
             looks[part.member].member,
@@ -185,12 +197,12 @@ def summed(
         for part in parts
     ]
     size = sum(piece.end - piece.begin for part in parts for piece in part.pieces)
-    sums = spread(session, tasks, sum_up, checksums.SCHEMA, size=size).cache()
+    sums = parallelize(session, tasks, sum_up, checksums.SCHEMA, size=size).cache()
     from pyspark.sql import functions as f
 
     row = sums.agg(f.count_distinct("member", "segment"), f.count_distinct(f.expr(KNOWN_FILE))).first()
     if options.known is not None and row is not None:
-        tell(f"{row[1]} of {row[0]} files were known from {options.known}")
+        on_progress(f"{row[1]} of {row[0]} files were known from {options.known}")
     return sums
 
 
@@ -225,7 +237,7 @@ def counted(sums: "DataFrame", slaves: int) -> dict[int, dict[int, Counts]]:
     return found
 
 
-def unequal(sums: "DataFrame", looks: Sequence[Look]) -> list[Chunk]:
+def unequal(sums: "DataFrame", looks: Sequence[MemberState]) -> list[Chunk]:
     """Return the chunks to look into, and the files that are too long."""
     chunks: list[Chunk] = []
     for number, slave in enumerate(looks[1:], 1):
@@ -249,7 +261,7 @@ def detailed(session: "SparkSession", chunks: Sequence[Chunk]) -> dict[tuple[int
     found: dict[tuple[int, int], list[Difference]] = {}
     if not chunks:
         return found
-    for row in spread(session, chunks, look_into, DETAIL, size=len(chunks) * CHUNK_BYTES).collect():
+    for row in parallelize(session, chunks, look_into, DETAIL, size=len(chunks) * CHUNK_BYTES).collect():
         slave, segment, *fields = row
         found.setdefault((slave, segment), []).append(Difference(*fields))
     return found
@@ -290,7 +302,7 @@ def look_into(chunk: Chunk) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(arrays, names=DETAIL_NAMES)
 
 
-def side_of(name: str, each: Look) -> Side:
+def side_of(name: str, each: MemberState) -> Side:
     """Return what reads a member's log."""
 
     def read(begin: int, end: int) -> bytes:
@@ -299,7 +311,7 @@ def side_of(name: str, each: Look) -> Side:
     return Side(name, read, begin=each.begin, end=each.end, file_size=each.file_size)
 
 
-def keep(sums: "DataFrame", looks: Sequence[Look], file_size: int, options: AuditOptions) -> None:
+def keep(sums: "DataFrame", looks: Sequence[MemberState], file_size: int, options: AuditOptions) -> None:
     """Write down the checksums of full files, over what was known of them."""
     from pyspark.sql import functions as f
 
@@ -324,17 +336,19 @@ def keep(sums: "DataFrame", looks: Sequence[Look], file_size: int, options: Audi
             crcs = tuple(chunk["crc"] for chunk in row["chunks"])
             found[row["member"]][segment] = KnownFile(state, row["tail"], crcs)
     for each, files in zip(looks, found, strict=True):
-        before = Known.load(options.known, each.identity, file_size, options.chunk_bytes)
+        before = KnownChecksums.load(options.known, each.identity, file_size, options.chunk_bytes)
         kept = {at: known for at, known in before.files.items() if at >= each.begin}
         replace(before, files={**kept, **files}).save(options.known)
 
 
-def deep_lines(session: "SparkSession", options: AuditOptions, tell: Tell) -> list[Line]:
+def deep_lines(
+    session: "SparkSession", options: AuditOptions, on_progress: ProgressCallback
+) -> list[ReportRow]:
     """Return what is wrong with queues and index of each side."""
-    lines: list[Line] = []
+    lines: list[ReportRow] = []
     for text in options.members:
-        for fault in faults_of(session, VerifyOptions(store=Path(text)), tell):
-            line = general(Look(Member(text), 0, 0, 0, ""), None, "DEEP", fault.finding)
+        for fault in faults_of(session, VerifyOptions(store=Path(text)), on_progress):
+            line = general(MemberState(Member(text), 0, 0, 0, ""), None, "DEEP", fault.finding)
             topic = fault.queue.rpartition("/")[0] if fault.queue else None
             queue_id = int(fault.queue.rpartition("/")[2]) if fault.queue else None
             first = None if fault.first_bad is None else fault.first_bad

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.spark.jobs import JobError
+from whimbrel.spark.reporting import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

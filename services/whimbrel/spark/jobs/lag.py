@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.dataframes import computed, path_named, period, step_for
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 from whimbrel.spark.snapshots import VERSION
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class LagOptions:
     html: Path | None = None
 
 
-def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "DataFrame":
+def lag(
+    session: "SparkSession", options: LagOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Return the report.
 
     Raises:
@@ -86,7 +88,7 @@ def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "D
         plots.check_plotly()
     with path_named(options.snapshots, "; --record makes one"):
         read = computed(snapshot_lines(session, options.snapshots))
-    check(read, options.snapshots, tell)
+    check(read, options.snapshots, on_progress)
     heads = read.where("kind = 'snapshot'").withColumn("silent", F.size("silent") > 0)
     queues = read.where("kind = 'queue'")
     for name, chosen in (("group", options.groups), ("topic", options.topics)):
@@ -98,12 +100,12 @@ def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "D
             f"{options.snapshots}: no snapshot has anything of {wanted}; leave them out to see all"
         )
     gaps = gaps_of(heads)
-    tell_gaps(heads, gaps, tell)
+    tell_gaps(heads, gaps, on_progress)
     steps = computed(with_moves(queues, heads))
     report = computed(report_of(steps, gaps, options))
     if options.html is not None:
         plots.page(options.html, "Lag of groups", charts(steps))
-        tell(f"lag and rates are in {options.html}")
+        on_progress(f"lag and rates are in {options.html}")
     return report
 
 
@@ -118,7 +120,7 @@ def snapshot_lines(session: "SparkSession", path: str) -> "DataFrame":
     )
 
 
-def check(read: "DataFrame", path: str, tell: Tell) -> None:
+def check(read: "DataFrame", path: str, on_progress: ProgressCallback) -> None:
     """Refuse what is no record, and tell of lines that are left out.
 
     Raises:
@@ -143,7 +145,7 @@ def check(read: "DataFrame", path: str, tell: Tell) -> None:
         if version != VERSION:
             raise JobError(f"{path}: snapshots of version {version}, and this program knows {VERSION}")
     if counts["other"]:
-        tell(f"{counts['other']} lines are no part of a snapshot, and are left out")
+        on_progress(f"{counts['other']} lines are no part of a snapshot, and are left out")
 
 
 def gaps_of(heads: "DataFrame") -> "DataFrame":
@@ -161,7 +163,7 @@ def gaps_of(heads: "DataFrame") -> "DataFrame":
     )
 
 
-def tell_gaps(heads: "DataFrame", gaps: "DataFrame", tell: Tell) -> None:
+def tell_gaps(heads: "DataFrame", gaps: "DataFrame", on_progress: ProgressCallback) -> None:
     """State how much the record holds, and what is missing in it."""
     from pyspark.sql import functions as F
 
@@ -173,12 +175,12 @@ def tell_gaps(heads: "DataFrame", gaps: "DataFrame", tell: Tell) -> None:
     ).first()
     assert whole is not None, "an aggregate has a row"
     text = f"{whole['count']} snapshots from {whole['first']} to {whole['last']}"
-    tell(f"{text}, {whole['incomplete']} of them incomplete" if whole["incomplete"] else text)
+    on_progress(f"{text}, {whole['incomplete']} of them incomplete" if whole["incomplete"] else text)
     found = gaps.orderBy("from").select(clock("from"), clock("to")).take(GAPS_TOLD_MAX + 1)
     for begin, end in found[:GAPS_TOLD_MAX]:
-        tell(f"no snapshot between {begin} and {end}")
+        on_progress(f"no snapshot between {begin} and {end}")
     if len(found) > GAPS_TOLD_MAX:
-        tell("there are more gaps: see gap_s")
+        on_progress("there are more gaps: see gap_s")
 
 
 def clock(at_ms: "Column | str") -> "Column":
@@ -363,7 +365,7 @@ def with_findings(rows: "DataFrame", queues: "DataFrame", per_s: int) -> "DataFr
     )
 
 
-def charts(steps: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
+def charts(steps: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
     """Return lag and rates over time, of the groups and topics that were furthest behind."""
     from pyspark.sql import functions as F
 
@@ -397,7 +399,7 @@ def charts(steps: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
         worst[row["name"]] = max(worst.get(row["name"], 0), row["lag"])
     names = sorted(worst, key=lambda each: (-worst[each], each))
     return [
-        plots.Lines(
+        plots.LineChart(
             title=f"{title}, {step_s} s each",
             unit=unit,
             series={

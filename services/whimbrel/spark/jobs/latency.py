@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.dataframes import computed, path_named, percentiles, period, step_for
-from whimbrel.spark.spans import GLOB, OURS, STAGES, lines, spans_of
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
+from whimbrel.spark.spans import GLOB, OURS, STAGES, span_lines, spans_of
 from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FRAME
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ class LatencyOptions:
     html: Path | None = None
 
 
-def latency(session: "SparkSession", options: LatencyOptions, tell: Tell = silent) -> "DataFrame":
+def latency(
+    session: "SparkSession", options: LatencyOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Return the report.
 
     Raises:
@@ -78,16 +80,22 @@ def latency(session: "SparkSession", options: LatencyOptions, tell: Tell = silen
     """
     if options.html is not None:
         plots.check_plotly()
-    return from_spans(session, options, tell) if options.spans else from_log(session, options, tell)
+    return (
+        from_spans(session, options, on_progress)
+        if options.spans
+        else from_log(session, options, on_progress)
+    )
 
 
 # Spans
 
 
-def from_spans(session: "SparkSession", options: LatencyOptions, tell: Tell) -> "DataFrame":
+def from_spans(
+    session: "SparkSession", options: LatencyOptions, on_progress: ProgressCallback
+) -> "DataFrame":
     """Return the report of spans; errors as in `latency`."""
-    spans = computed(spans_of(checked_lines(session, options.spans, tell)))
-    check(spans, options.spans, tell)
+    spans = computed(spans_of(checked_lines(session, options.spans, on_progress)))
+    check(spans, options.spans, on_progress)
     wanted = spans.where("stage IS NOT NULL AND ms IS NOT NULL")
     if options.topics:
         wanted = wanted.where(wanted["topic"].isin(*options.topics))
@@ -99,11 +107,11 @@ def from_spans(session: "SparkSession", options: LatencyOptions, tell: Tell) -> 
     report = computed(report_of(wanted, spans, options.per_s))
     if options.html is not None:
         plots.page(options.html, "Stages of messages", span_charts(wanted, spans))
-        tell(f"percentiles over time are in {options.html}")
+        on_progress(f"percentiles over time are in {options.html}")
     return report
 
 
-def checked_lines(session: "SparkSession", path: str, tell: Tell) -> "DataFrame":
+def checked_lines(session: "SparkSession", path: str, on_progress: ProgressCallback) -> "DataFrame":
     """Return the lines, having told of those that are none.
 
     Raises:
@@ -112,7 +120,7 @@ def checked_lines(session: "SparkSession", path: str, tell: Tell) -> "DataFrame"
     from pyspark.sql import functions as F
 
     with path_named(path):
-        found = lines(session, path)
+        found = span_lines(session, path)
         counts = found.agg(
             F.count("*").alias("all"),
             F.count("_corrupt").alias("broken"),
@@ -125,13 +133,13 @@ def checked_lines(session: "SparkSession", path: str, tell: Tell) -> "DataFrame"
             " our processes write them with --trace-to file:PATH, `whimbrel dev --trace 1` below DIR/traces"
         )
     if counts["broken"]:
-        tell(
+        on_progress(
             f"{counts['broken']} lines are no JSON, and are left out: the last of a file may be half written"
         )
     return found
 
 
-def check(spans: "DataFrame", path: str, tell: Tell) -> None:
+def check(spans: "DataFrame", path: str, on_progress: ProgressCallback) -> None:
     """Tell how many spans there are, and what is left out.
 
     Raises:
@@ -152,12 +160,12 @@ def check(spans: "DataFrame", path: str, tell: Tell) -> None:
             f" ({', '.join(OURS)}, or an operation with messaging.system = rocketmq)"
         )
     others = counts["all"] - counts["stages"] - counts["frames"]
-    tell(
+    on_progress(
         f"{counts['all']} spans: {counts['stages']} of stages, {counts['frames']} of frames,"
         f" {others} of something else"
     )
     if counts["untimed"]:
-        tell(f"{counts['untimed']} spans lack begin or end, and are left out")
+        on_progress(f"{counts['untimed']} spans lack begin or end, and are left out")
 
 
 def report_of(wanted: "DataFrame", spans: "DataFrame", per_s: int) -> "DataFrame":
@@ -262,7 +270,7 @@ def lag_events(spans: "DataFrame") -> "DataFrame":
     return acks.unionByName(ends).withColumn("lag_bytes", F.greatest(ahead, F.lit(0)))
 
 
-def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
+def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
     """Return percentiles of each stage over time, and how far slaves were behind."""
     from pyspark.sql import functions as F
 
@@ -271,8 +279,8 @@ def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.Lines | p
     step_s = step_for(ends[0], ends[1])
     at = period(F.floor(F.col("begin_ns") / NS), step_s).alias("at")
     rows = wanted.groupBy("stage", at).agg(*percentiles(F.col("ms"))).orderBy("at").collect()
-    charts: list[plots.Lines | plots.HeatMap] = [
-        plots.Lines(
+    charts: list[plots.LineChart | plots.HeatMap] = [
+        plots.LineChart(
             title=f"{stage}, {step_s} s each",
             unit="ms",
             series={
@@ -288,14 +296,14 @@ def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.Lines | p
     for row in worst.where("lag IS NOT NULL").orderBy("at").collect():
         behind.setdefault(f"{row['broker']} to {row['slave']}", []).append((row["at"], row["lag"]))
     if behind:
-        charts.append(plots.Lines(title=f"Most behind, {step_s} s each", unit="bytes", series=behind))
+        charts.append(plots.LineChart(title=f"Most behind, {step_s} s each", unit="bytes", series=behind))
     return charts
 
 
 # The log
 
 
-def from_log(session: "SparkSession", options: LatencyOptions, tell: Tell) -> "DataFrame":
+def from_log(session: "SparkSession", options: LatencyOptions, on_progress: ProgressCallback) -> "DataFrame":
     """Return the report of a log's times."""
     from pyspark.sql import functions as F
 
@@ -323,26 +331,26 @@ def from_log(session: "SparkSession", options: LatencyOptions, tell: Tell) -> "D
     )
     if options.html is not None:
         plots.page(options.html, "From born to stored", age_charts(ages))
-        tell(f"percentiles over time are in {options.html}")
-    tell_skew(report, tell)
+        on_progress(f"percentiles over time are in {options.html}")
+    tell_skew(report, on_progress)
     return report
 
 
-def tell_skew(report: "DataFrame", tell: Tell) -> None:
+def tell_skew(report: "DataFrame", on_progress: ProgressCallback) -> None:
     """Say that clocks differ, where they must."""
     from pyspark.sql import functions as F
 
     counts = report.agg(F.sum("messages"), F.sum("negative"), F.min("min_ms")).first()
     if counts is None or not counts[0]:
-        tell("no messages: none of the topics holds any")
+        on_progress("no messages: none of the topics holds any")
     elif counts[1]:
-        tell(
+        on_progress(
             f"{counts[1]} of {counts[0]} messages were stored before they were born, by {-counts[2]:.0f} ms"
             " at worst: clocks of senders are ahead of the broker's, and the times are that much too small"
         )
 
 
-def age_charts(ages: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
+def age_charts(ages: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
     """Return a chart for each percentile, with a line for each of the largest topics."""
     from pyspark.sql import functions as F
 
@@ -360,7 +368,7 @@ def age_charts(ages: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
         .collect()
     )
     return [
-        plots.Lines(
+        plots.LineChart(
             title=f"{name.removesuffix('_ms')}, {step_s} s each",
             unit="ms",
             series={

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from whimbrel.spark.auditing.derived import DerivedView, scan, view_of
+from whimbrel.spark.auditing.derived_files import DerivedFiles, describe_derived_files, scan
 from whimbrel.spark.auditing.entries import keys_of, units_of
 from whimbrel.spark.auditing.findings import bytes_text
-from whimbrel.spark.auditing.spread import asked, spread
-from whimbrel.spark.auditing.written import (
+from whimbrel.spark.auditing.parallel import ask_each, parallelize
+from whimbrel.spark.auditing.rebuilt_files import (
     Entry,
     Gap,
-    Written,
+    WrittenQueueFile,
     draw_up,
     fill,
     gaps_of,
@@ -38,8 +38,8 @@ from whimbrel.spark.auditing.written import (
     write_index_file,
     write_queue_file,
 )
-from whimbrel.spark.jobs import JobError, Tell, silent
-from whimbrel.spark.stores import UNIT
+from whimbrel.spark.queue_files import UNIT
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 from whimbrel.store.options import DELAY_LEVELS, StoreOptions, parse_delay_levels
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ WRITERS_MIN, WRITERS_MAX = 4, 2000  # tasks that write, as many as splits of the
 DONE = "REBUILT.json"
 REPORT = "what string, name string, entries long, files long, first long, last long, finding string"
 
-UNITS = "topic string, queueId int, file long, number long, place long, size int, tags long"
+UNITS = "topic string, queueId int, file long, number long, physical_offset long, size int, tags long"
 WROTE = "topic string, queueId int, file long, count long, low long, high long"
 COUNTS = "split int, count long"
-KEYS = "file int, number long, hash int, place long, storedMs long"
+KEYS = "file int, number long, hash int, physical_offset long, storedMs long"
 INDEXED = "name string, count long, first long, last long"
 
 
@@ -94,7 +94,7 @@ class Reading:
         first_key: number of its first key among all; -1 where keys are only counted.
     """
 
-    view: DerivedView
+    view: DerivedFiles
     number: int
     begin: int
     end: int
@@ -112,29 +112,31 @@ class Filling:
     per_file: int
 
 
-def rebuild_index(session: "SparkSession", options: RebuildOptions, tell: Tell = silent) -> "DataFrame":
+def rebuild_index(
+    session: "SparkSession", options: RebuildOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Write queues and index; a row for each queue and index file.
 
     Raises:
         JobError: there is no store, a broker has it open, or the folder is not empty.
     """
-    view = asked(session, [options], look)[0]
+    view = ask_each(session, [options], look)[0]
     splits = view.splits(options.split_bytes, view.begin, view.end)
-    tell(f"{view.root}: {bytes_text(view.end - view.begin)} of log")
+    on_progress(f"{view.root}: {bytes_text(view.end - view.begin)} of log")
     rows = queues(session, view, splits, options)
-    tell(f"{len(rows)} queues are written")
+    on_progress(f"{len(rows)} queues are written")
     rows += index(session, view, splits, options)
     if view.fault:
         what = f"the log is damaged at {view.end}: {view.fault}; what stands behind has no entry"
         rows.append(("log", "commitlog", None, None, view.begin, view.end, what))
-    asked(session, [(options, view.begin, view.end)], finish)
-    tell(f"{options.to} is complete")
+    ask_each(session, [(options, view.begin, view.end)], finish)
+    on_progress(f"{options.to} is complete")
     return session.createDataFrame(rows, REPORT)
 
 
-def look(options: RebuildOptions) -> DerivedView:
+def look(options: RebuildOptions) -> DerivedFiles:
     """Look at the store, and make the folder; for a task."""
-    view = view_of(options.store, options.index_slots)
+    view = describe_derived_files(options.store, options.index_slots)
     if view.live:
         raise JobError(
             f"{options.store} is in use: stop its broker and replicator first, or rebuild from a copy"
@@ -169,7 +171,7 @@ def finish(question: tuple[RebuildOptions, int, int]) -> None:
 
 
 def queues(
-    session: "SparkSession", view: DerivedView, splits: Sequence[tuple[int, int]], options: RebuildOptions
+    session: "SparkSession", view: DerivedFiles, splits: Sequence[tuple[int, int]], options: RebuildOptions
 ) -> list[tuple[Any, ...]]:
     """Write all queues; return their rows."""
     per_file = view.queue_file_size // UNIT.itemsize
@@ -182,13 +184,15 @@ def queues(
         yield from write_queues(folder, per_file, batches)
 
     wrote = (
-        spread(session, things, units, UNITS)
+        parallelize(session, things, units, UNITS)
         .repartition(writers, "topic", "queueId", "file")
         .sortWithinPartitions("topic", "queueId", "file")
         .mapInArrow(write, WROTE)
         .collect()
     )
-    files = sorted((Written(*row) for row in wrote), key=lambda each: (each.topic, each.queue_id, each.first))
+    files = sorted(
+        (WrittenQueueFile(*row) for row in wrote), key=lambda each: (each.topic, each.queue_id, each.first)
+    )
     rows, fillings = [], []
     for (topic, queue_id), found in groupby(files, key=lambda each: (each.topic, each.queue_id)):
         of_queue = list(found)
@@ -198,7 +202,7 @@ def queues(
         entries = sum(each.count for each in of_queue)
         low, high = of_queue[0].low, of_queue[-1].high
         rows.append(("queue", f"{topic}/{queue_id}", entries, count, low, high, "; ".join(jumps) or None))
-    asked(session, fillings, fill_gap)
+    ask_each(session, fillings, fill_gap)
     return rows
 
 
@@ -215,14 +219,16 @@ def units(reading: Reading) -> Iterator[pa.RecordBatch]:
             pa.array(found.queue_ids, pa.int32()),
             pa.array(found.numbers - found.numbers % reading.per_file),
             pa.array(found.numbers),
-            pa.array(found.places),
+            pa.array(found.physical_offsets),
             pa.array(found.sizes, pa.int32()),
             pa.array(found.tags),
         ]
         batch = pa.record_batch(columns, names=[word.split()[0] for word in UNITS.split(", ")])
-        if view.floors:
+        if view.deleted_offsets:
             pairs = zip(topics.to_pylist(), found.queue_ids.tolist(), found.numbers.tolist(), strict=True)
-            kept = [number >= view.floors.get((topic, queue_id), 0) for topic, queue_id, number in pairs]
+            kept = [
+                number >= view.deleted_offsets.get((topic, queue_id), 0) for topic, queue_id, number in pairs
+            ]
             batch = batch.filter(pa.array(kept, pa.bool_()))
         yield batch
 
@@ -230,10 +236,10 @@ def units(reading: Reading) -> Iterator[pa.RecordBatch]:
 def write_queues(folder: Path, per_file: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the queue files whose entries come, file after file; for a task."""
     for (topic, queue_id, first), pieces in runs(batches, ("topic", "queueId", "file")):
-        held = pa.Table.from_batches(list(pieces))
+        held = pa.RecordTable.from_batches(list(pieces))
         numbers = held.column("number").to_numpy()
         entries = np.empty(len(numbers), UNIT)
-        for name in ("place", "size", "tags"):
+        for name in ("physical_offset", "size", "tags"):
             entries[name] = held.column(name).to_numpy()
         write_queue_file(path_of(folder, topic, queue_id, first), draw_up(first, per_file, numbers, entries))
         distinct = len(np.unique(numbers))
@@ -282,13 +288,13 @@ def fill_gap(filling: Filling) -> None:
 
 
 def index(
-    session: "SparkSession", view: DerivedView, splits: Sequence[tuple[int, int]], options: RebuildOptions
+    session: "SparkSession", view: DerivedFiles, splits: Sequence[tuple[int, int]], options: RebuildOptions
 ) -> list[tuple[Any, ...]]:
     """Write the index; return a row for each file."""
     capacity = view.index_entries - 1  # the first entry of a file is never used
     things = [Reading(view, number, *split, capacity) for number, split in enumerate(splits)]
     counts = [0] * len(splits)
-    for row in spread(session, things, count_keys, COUNTS).collect():
+    for row in parallelize(session, things, count_keys, COUNTS).collect():
         counts[row["split"]] += row["count"]
     firsts = list(accumulate(counts, initial=0))
     things = [
@@ -306,7 +312,7 @@ def index(
 
     files = max(-(-firsts[-1] // capacity), 1)
     wrote = (
-        spread(session, things, numbered_keys, KEYS)
+        parallelize(session, things, numbered_keys, KEYS)
         .repartition(min(files, WRITERS_MAX), "file")
         .sortWithinPartitions("file", "number")
         .mapInArrow(write, INDEXED)
@@ -337,7 +343,7 @@ def numbered_keys(reading: Reading) -> Iterator[pa.RecordBatch]:
             pa.array(np.concatenate([files, files[again] + 1]).astype(np.int32)),
             pa.array(numbers[rows]),
             pa.array(keys.hashes[rows].astype(np.int32)),
-            pa.array(keys.places[rows]),
+            pa.array(keys.physical_offsets[rows]),
             pa.array(keys.stored_ms[rows]),
         ]
         yield pa.record_batch(columns, names=[word.split()[0] for word in KEYS.split(", ")])
@@ -368,7 +374,7 @@ def write_index(
 
 def entries_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Entry]]:
     """Give the number and the entry of each row."""
-    columns = (batch.column(name).to_pylist() for name in ("number", "hash", "place", "storedMs"))
+    columns = (batch.column(name).to_pylist() for name in ("number", "hash", "physical_offset", "storedMs"))
     for number, *entry in zip(*columns, strict=True):
         yield number, (entry[0], entry[1], entry[2])
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs import Tell, silent
 from whimbrel.spark.jobs.dataframes import computed, period, step_for
+from whimbrel.spark.reporting import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -60,7 +60,9 @@ class StatsOptions:
     html: Path | None = None
 
 
-def stats(session: "SparkSession", options: StatsOptions, tell: Tell = silent) -> "DataFrame":
+def stats(
+    session: "SparkSession", options: StatsOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Return the report.
 
     Raises:
@@ -73,9 +75,9 @@ def stats(session: "SparkSession", options: StatsOptions, tell: Tell = silent) -
     report = computed(report_of(minutes, options.by))
     if options.html is not None:
         plots.page(options.html, "Messages", charts(minutes))
-        tell(f"rates and a heat map are in {options.html}")
+        on_progress(f"rates and a heat map are in {options.html}")
     if report.isEmpty():
-        tell("no messages: none of the topics holds any")
+        on_progress("no messages: none of the topics holds any")
     return report
 
 
@@ -147,7 +149,7 @@ def report_of(minutes: "DataFrame", by: By) -> "DataFrame":
     ).orderBy(*(key.removesuffix("_s") for key in keys))
 
 
-def charts(minutes: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
+def charts(minutes: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
     """Return the rates of the largest topics, and where the busiest queues had their messages."""
     from pyspark.sql import functions as F
 
@@ -156,12 +158,12 @@ def charts(minutes: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
         return []
     step_s = max(step_for(ends[0], ends[1]), MINUTE_S)
     return [
-        plots.Lines(
+        plots.LineChart(
             title=f"Rate by topic, {step_s} s each",
             unit="messages/s",
             series=rates(minutes, step_s, "messages"),
         ),
-        plots.Lines(
+        plots.LineChart(
             title=f"Bytes by topic, {step_s} s each", unit="bytes/s", series=rates(minutes, step_s, "bytes")
         ),
         heat_map(minutes),

@@ -15,6 +15,7 @@ from whimbrel.broker.consume.group_consumption import (
     PullRequest,
     ReceiveRequest,
 )
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     IllegalInvisibleTime,
     IllegalOffset,
@@ -23,7 +24,6 @@ from whimbrel.errors import (
     StoreFull,
     Throttled,
 )
-from whimbrel.rpc.server.handlers import Deferred
 from whimbrel.store.codec import RecordDraft, encode_record, format_properties, tags_code
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x27, 0x10))
@@ -129,7 +129,7 @@ class Rig:
             **self.options,
         )
         self.consumer.open()
-        self.store.arrivals = [self.consumer.arrived]
+        self.store.arrivals = [self.consumer.on_arrival]
 
     def wish(self, **changes: Any) -> ReceiveRequest:
         fields: dict[str, Any] = {
@@ -736,7 +736,7 @@ def test_in_flight_messages_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatc
 def pair() -> tuple[Rig, Rig]:
     master = Rig()
     slave = Rig(clock=master.clock, store=master.store, broker_id=1, follows=True)
-    master.store.arrivals = [master.consumer.arrived, slave.consumer.arrived]
+    master.store.arrivals = [master.consumer.on_arrival, slave.consumer.on_arrival]
     return master, slave
 
 
@@ -751,8 +751,8 @@ def join(one: Rig, other: Rig) -> tuple[LeaseExchange, LeaseExchange]:
 
         return send
 
-    links.append(LeaseExchange(one.consumer.ledger, ready=lambda: links[0].push(send_to(1))))
-    links.append(LeaseExchange(other.consumer.ledger, ready=lambda: links[1].push(send_to(0))))
+    links.append(LeaseExchange(one.consumer.lease_store, ready=lambda: links[0].push(send_to(1))))
+    links.append(LeaseExchange(other.consumer.lease_store, ready=lambda: links[1].push(send_to(0))))
     links[0].push(send_to(1))
     links[1].push(send_to(0))
     assert links[0].peer_complete and links[1].peer_complete

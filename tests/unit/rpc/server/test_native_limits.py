@@ -31,19 +31,14 @@ from rawpeer import (
     statuses,
     u32,
 )
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.limits import (
-    HELD_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
-    OUTBOX_MESSAGES_MAX,
-    UNREAD_BYTES_MAX,
-    Guard,
-)
+from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
 from whimbrel.rpc.server.native import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
@@ -171,13 +166,13 @@ async def test_requests_that_are_not_whole_take_bounded_memory(whole: bool, meas
         refused = statuses(peer.frames())
         assert len(refused) == 300 - HELD_BYTES_MAX // MIB
         assert set(refused.values()) == {RESOURCE_EXHAUSTED}
-        assert connection(peer).held <= HELD_BYTES_MAX
+        assert connection(peer).budget.held <= HELD_BYTES_MAX
         # What is let go makes room: by the peer, and by an answer.
         peer.send(frame(RST, 0, 1, u32(8)) + call(701))
         assert statuses(peer.frames()) == {701: 0}
-        assert connection(peer).held <= HELD_BYTES_MAX - MIB + 5
+        assert connection(peer).budget.held <= HELD_BYTES_MAX - MIB + 5
         peer.leave()
-        assert connection(peer).held == 0
+        assert connection(peer).budget.held == 0
 
 
 @pytest.mark.parametrize("window", ["widest", "none"])
@@ -223,7 +218,7 @@ async def test_streams_that_nobody_reads_take_bounded_memory(measured: Measured)
         assert len(server.streams.outboxes) == 40
         assert connection(peer).unread <= UNREAD_BYTES_MAX + 2 * MIB
         peer.leave()
-        assert connection(peer).queued == 0
+        assert connection(peer).budget.queued == 0
 
 
 async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
@@ -241,7 +236,7 @@ async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("begin", "status"),
-    [(b"\x00" + u32(MESSAGE_BYTES_MAX + 1), RESOURCE_EXHAUSTED), (b"\x01" + u32(1), UNIMPLEMENTED)],
+    [(b"\x00" + u32(RPC_MESSAGE_BYTES_MAX + 1), RESOURCE_EXHAUSTED), (b"\x01" + u32(1), UNIMPLEMENTED)],
     ids=["too long", "compressed"],
 )
 async def test_message_that_is_not_taken_is_refused_at_its_first_bytes(begin: bytes, status: int) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 from echokit import Raw
 from h2kit import Sink, connected
+from whimbrel.deferred import Deferred
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Data
 from whimbrel.rpc.http2.wire import prefixed
-from whimbrel.rpc.server.handlers import Call, Deferred, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 from whimbrel.rpc.server.native import NativeServer
 
 REQUEST = encode(

@@ -13,14 +13,14 @@ import pytest
 import uvloop
 
 from rawpeer import HELLO, RawPeer
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.certificates import FILE_NAME, CertificateError, TlsSettings
 from whimbrel.rpc.server.handlers import Service, UnaryMethod
-from whimbrel.rpc.server.limits import MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.native import NativeConnection, NativeServer, serve_native
 from whimbrel.rpc.server.protocol_detection import AGAIN_S, HOSTS_KEPT, WARN_S, Strangers
 
 MIB = 1 << 20
-OPTIONS = (("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),)
+OPTIONS = (("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),)
 
 
 def configured(certificate: Path) -> TlsSettings:
