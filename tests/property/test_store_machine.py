@@ -110,7 +110,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        assert self.store.writer is not None
         self.store.writer.flush()
         assert self.store.flushed == self.store.written
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storekit import NOW, OPTIONS, make_draft, open_master
+from storekit import OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import StoreError
-from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.slave_store import SlaveStore
 
@@ -51,7 +50,7 @@ def test_slave_that_missed_the_deletion_hides_or_removes_what_is_old(tmp_path: P
         store.append([make_draft(number)])
         store.append([make_draft(number, topic="gone")])
     store.close()
-    log = LogWriter.open(tmp_path, OPTIONS, clock=lambda: NOW)
+    log = open_log(tmp_path)
     slave = SlaveStore.open(tmp_path, OPTIONS)
     slave.merge_deleted_offsets('{"gone":{"0":5},"topic":{"0":3}}')
     assert slave.queue_range("topic", 0) == (3, 5)
@@ -68,3 +67,15 @@ def test_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "whimbrel" / "queue-floors.json").write_text('{"topic":')
     with pytest.raises(StoreError, match=r"queue-floors\.json is damaged .* remove it"):
         DeletedQueueOffsets(tmp_path)
+
+
+def test_a_deleted_topic_stays_deleted_after_a_kill(tmp_path: Path) -> None:
+    store = open_master(tmp_path / "s")
+    store.append([make_draft(topic="gone")])
+    store.append([make_draft(topic="kept")])
+    assert store.topics_on_disk() == {"gone": {0}, "kept": {0}}
+    store.delete_topic("gone")
+    store.close(clean=False)
+    store = open_master(tmp_path / "s")
+    assert store.topics_on_disk() == {"kept": {0}}
+    store.close()

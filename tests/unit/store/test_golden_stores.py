@@ -133,7 +133,6 @@ def test_the_writer_makes_the_same_log_and_queue_bytes(tmp_path: Path) -> None:
 def align(store: MasterStore, row: goldens.Row) -> None:
     """A batch that does not fit ends a file earlier than its first record alone would."""
     log = store.writer
-    assert log is not None
     if log.segment is not None and row["phyOffset"] == log.limit and log.end != log.limit:
         log.roll()
 

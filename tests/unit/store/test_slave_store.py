@@ -1,13 +1,12 @@
 """A slave: bytes of the master's log come in raw, the broker beside follows them by the page's marks."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from storekit import FILE, NOW, OPTIONS, make_draft, open_master
-from whimbrel.errors import IllegalOffset, NotRecovered, StoreError
+from storekit import FILE, OPTIONS, make_draft, open_log, open_master
+from whimbrel.errors import NotRecovered, StoreError
 from whimbrel.store.codec import decode_record
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.inspect import verify
@@ -24,11 +23,6 @@ def master(tmp_path: Path) -> Iterator[MasterStore]:
     store.end_tick()
     yield store
     store.close()
-
-
-def open_log(root: Path) -> LogWriter:
-    root.mkdir(exist_ok=True)
-    return LogWriter.open(root, OPTIONS, clock=lambda: NOW)
 
 
 def copy(reader: LogReader, log: LogWriter, end: int, step: int) -> None:
@@ -100,7 +94,7 @@ def test_a_record_that_has_come_in_half_waits_for_the_rest(tmp_path: Path, maste
     log.close()
 
 
-def test_queues_are_cut_when_the_log_comes_back_shorter(tmp_path: Path, master: MasterStore) -> None:
+def test_queues_are_truncated_when_the_log_comes_back_shorter(tmp_path: Path, master: MasterStore) -> None:
     """The replicator dies with half a record at the end, recovers, and goes on."""
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
@@ -128,7 +122,7 @@ def test_queues_are_cut_when_the_log_comes_back_shorter(tmp_path: Path, master: 
     assert verify(tmp_path / "slave") == []
 
 
-def test_a_slave_that_slept_through_a_cut_notices_at_its_next_start(
+def test_a_slave_that_was_down_at_a_truncation_follows_it_at_its_next_start(
     tmp_path: Path, master: MasterStore
 ) -> None:
     reader = LogReader.open(tmp_path / "master")
@@ -171,18 +165,6 @@ def test_a_slave_that_begins_in_the_middle_has_fillers_before(tmp_path: Path, ma
     log.close()
 
 
-def test_raw_bytes_go_only_where_the_log_ends_and_never_across_a_file(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "slave")
-    assert log.append_raw(0, b"x" * 10) == 10
-    for offset, data in ((5, b"x"), (11, b"x"), (10, b"x" * FILE)):
-        with pytest.raises(StoreError):
-            log.append_raw(offset, data)
-    assert log.append_raw(10, b"") == 10
-    assert log.append_raw(10, b"x" * (FILE - 10)) == FILE
-    assert log.append_raw(FILE, b"y") == FILE + 1
-    log.close()
-
-
 def test_a_slave_waits_until_the_log_is_recovered(tmp_path: Path) -> None:
     (tmp_path / "slave").mkdir()
     with pytest.raises(NotRecovered):
@@ -192,36 +174,6 @@ def test_a_slave_waits_until_the_log_is_recovered(tmp_path: Path) -> None:
     page = SharedPage.open(tmp_path / "slave")
     assert page.epoch == 0
     page.close()
-
-
-def test_each_opening_is_an_epoch_of_its_own(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "slave")
-    first = log.page.epoch
-    log.close()
-    log = open_log(tmp_path / "slave")
-    assert log.page.epoch == first + 1
-    log.close()
-
-
-def test_a_reader_sees_what_is_published_and_no_more(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    reader = LogReader.open(tmp_path / "s")
-    answer = store.append([make_draft()])[0]
-    assert reader.view(0, 1000).nbytes == 0
-    assert reader.file_for(0) == (-1, 0, 0)
-    store.end_tick()
-    assert bytes(reader.view(0, 10_000)) == store.read(0, answer.size)
-    fd, position, available = reader.file_for(8)
-    assert os.pread(fd, available, position) == store.read(0, answer.size)[8:]
-    with pytest.raises(IllegalOffset):
-        reader.view(answer.end + 1, 1)
-    for number in range(100):
-        store.append([make_draft(number, size=1000)])
-    store.end_tick()
-    assert reader.file_for(100)[2] == FILE - 100
-    assert len(reader.view(100, 1 << 20)) == FILE - 100
-    reader.close()
-    store.close()
 
 
 def test_the_slaves_log_mark_follows_what_its_broker_has_dispatched(
@@ -238,3 +190,28 @@ def test_the_slaves_log_mark_follows_what_its_broker_has_dispatched(
     assert log.mark.offset == slave.dispatched < log.end
     slave.close()
     log.close()
+
+
+def test_a_slave_reports_where_its_log_was_truncated(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    root.mkdir()
+    master = open_master(tmp_path / "m")
+    ends = [master.append([make_draft(number)])[0].end for number in range(20)]
+    log = open_log(root)
+    log.append_raw(0, memoryview(master.read_log(0, ends[-1])))
+    log.publish()
+    slave = SlaveStore.open(root, OPTIONS)
+    cuts: list[int] = []
+    slave.on_truncated = cuts.append
+    log.close(clean=False)
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(ends[9])
+        file.write(b"\0" * 200)
+    log = open_log(root)
+    log.append_raw(log.end, memoryview(master.read_log(log.end, ends[-1] - log.end)))
+    log.publish()
+    while slave.dispatch_ready(50_000):
+        pass
+    assert cuts == [ends[9]]
+    for one in (slave, log, master):
+        one.close()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from storekit import FILE, NOW, OPTIONS, make_draft, open_master
+from storekit import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
-from whimbrel.store.commitlog import LogReader, LogWriter
+from whimbrel.store.commitlog import LogReader
 from whimbrel.store.locking import held, is_locked
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.slave_store import SlaveStore
@@ -17,12 +17,6 @@ from whimbrel.store.store import MessageStore
 from whimbrel.store.verify import verify
 
 PREPARED, COMMIT = 4, 8
-
-
-def open_log(root: Path) -> LogWriter:
-    """Recover the log as a replicator does."""
-    root.mkdir(exist_ok=True)
-    return LogWriter.open(root, OPTIONS, clock=lambda: NOW)
 
 
 def fill(store: MasterStore, first: int, count: int) -> None:
@@ -171,3 +165,25 @@ def test_an_opening_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
         SlaveStore.open(root, OPTIONS)
     log.close()
     assert left_open(root) == []
+
+
+def test_a_store_knows_the_lowest_end_of_its_log_since_it_was_last_open(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    store = open_master(root)
+    assert store.intact_end == 0
+    ends = [store.append([make_draft(number)])[0].end for number in range(20)]
+    store.close()
+    store = open_master(root)
+    assert store.intact_end == ends[-1]
+    store.close(clean=False)
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(ends[9])
+        file.write(b"\0" * 200)
+    log = open_log(root)  # somebody recovers the log, without its queues
+    assert log.end == ends[9]
+    log.close()
+    store = open_master(root)
+    for number in range(20):
+        store.append([make_draft(number)])
+    assert store.intact_end == ends[9] < store.written
+    store.close()
