@@ -79,7 +79,7 @@ def audit(
     """
 
     def job(session: "SparkSession") -> "DataFrame":
-        from whimbrel.spark.auditing.members import group
+        from whimbrel.spark.auditing.members import group_addresses
         from whimbrel.spark.jobs import JobError
         from whimbrel.spark.jobs.audit import AuditOptions
         from whimbrel.spark.jobs.audit import audit as run
@@ -90,7 +90,7 @@ def audit(
                 raise JobError("give either --master and --slave, or --endpoint and --broker")
             if not (endpoint and broker):
                 raise JobError("--endpoint and --broker go together: the nameserver, and the broker's name")
-            first, *rest = group(endpoint, broker)
+            first, *rest = group_addresses(endpoint, broker)
             others = tuple(rest)
         options = AuditOptions(master=first, slaves=others, deep=deep, known=known, again=again)
         return run(session, options, note)

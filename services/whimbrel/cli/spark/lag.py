@@ -141,11 +141,11 @@ def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for
 
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in (SIGINT, SIGTERM)}
-    cluster = snapshots.Cluster(endpoint, groups)
+    poller = snapshots.GroupPoller(endpoint, groups)
     try:
         count = snapshots.record(
             folder,
-            lambda: cluster.look(note),
+            lambda: poller.poll(note),
             every_s=every_s,
             for_s=for_s,
             clock=time.time,
