@@ -55,7 +55,7 @@ REQUEST_S = (
 ACCEPT_RETRY_S = 0.5
 SCRAPES_MAX = 4  # at a time; each takes a thread, and two Prometheus servers are usual
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def instrument(meter: Meter, family: Family, common: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ def ready_made(families: Iterable[Family], common: dict[str, str], started_ns: i
         try:
             points = list(family.read())
         except Exception:  # whatever it is: the other families must still be served
-            log.exception("the metric %s can't be read", family.name)
+            logger.exception("the metric %s can't be read", family.name)
             continue
         if points:
             data = data_of(family, points, common, started_ns, now_ns)
@@ -218,14 +218,14 @@ class Server(WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say what kept a connection from being answered."""
-        log.exception("the scrape from %s failed", client_address)
+        logger.exception("the scrape from %s failed", client_address)
 
     def answer(self, request: Any, client_address: Any) -> None:
         """One connection's thread."""
         try:
             self.finish_request(request, client_address)
         except OSError as error:
-            log.debug("a scrape from %s ended early: %s", client_address, error)
+            logger.debug("a scrape from %s ended early: %s", client_address, error)
         except Exception:  # noqa: BLE001 - whatever it is: the process has other work
             self.handle_error(request, client_address)
         finally:
@@ -249,7 +249,7 @@ class Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are not worth a line."""
-        log.debug(format, *args)
+        logger.debug(format, *args)
 
     def address_string(self) -> str:
         """Return the peer's address."""

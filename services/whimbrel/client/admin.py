@@ -37,7 +37,7 @@ __all__ = ["Admin"]
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 READ, WRITE = 4, 2  # permission bits
 ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s at the latest
@@ -279,9 +279,9 @@ class Admin(Client):
                 if all(found[broker_name] == count for broker_name, count in wanted.items()):
                     break
             except WhimbrelError as error:
-                log.debug("the route of %s is not there yet: %s", name, error)
+                logger.debug("the route of %s is not there yet: %s", name, error)
             if time.monotonic() > end:
-                log.warning("topic %s is changed, but its route does not show it yet", name)
+                logger.warning("topic %s is changed, but its route does not show it yet", name)
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.2)

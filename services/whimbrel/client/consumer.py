@@ -44,7 +44,7 @@ ACK_ATTEMPTS_MAX = 100  # with pauses of up to a second: over a minute, longer t
 ACK_BATCH_MAX = 128  # messages acknowledged with one call; SDKs send one, and some servers may expect few
 POLL_PAUSE = RetryPolicy(initial_s=0.1, max_s=2.0)  # between failed polls; a restart is noticed soon
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Consumer(Client):
@@ -231,7 +231,7 @@ class Consumer(Client):
                 )
             except WhimbrelError as error:
                 if known is not None and not isinstance(error, TopicNotFound):
-                    log.debug("kept the old assignment of %s: %s", topic, error)
+                    logger.debug("kept the old assignment of %s: %s", topic, error)
                     self.assigned[topic] = (now + SLICE_S, known[1])
                     return known[1]
                 decision = decide(error, attempt, self.options.retry, repeatable=True)
@@ -292,7 +292,7 @@ class Consumer(Client):
                 if queue.broker_name == message.queue.broker_name:
                     return queue.endpoints[0]
         except WhimbrelError as error:
-            log.debug("asking the broker that delivered %s: %s", message.message_id, error)
+            logger.debug("asking the broker that delivered %s: %s", message.message_id, error)
         return message.queue.endpoints[0]
 
 
@@ -369,7 +369,7 @@ class Subscription:
                 try:
                     self.follow(await self.consumer.assignments())
                 except WhimbrelError as error:
-                    log.warning("can't learn which queues to poll: %s", error)
+                    logger.warning("can't learn which queues to poll: %s", error)
                 await asyncio.sleep(self.options.assignment_s)
         finally:
             polls = list(self.polls.values())
@@ -420,7 +420,7 @@ class Subscription:
             except WhimbrelError as error:
                 failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                log.log(level, "polling %s of %s failed: %s", key[0], key[1], error)
+                logger.log(level, "polling %s of %s failed: %s", key[0], key[1], error)
                 if queue is not None:
                     self.consumer.stale(queue)
                 await asyncio.sleep(backoff_s(failures, POLL_PAUSE))
@@ -449,7 +449,7 @@ class Subscription:
                     if inspect.isawaitable(outcome):
                         await outcome
             except Exception as error:  # noqa: BLE001  whatever the handler raises means: deliver again
-                log.warning("the handler failed on message %s: %r", message.message_id, error)
+                logger.warning("the handler failed on message %s: %r", message.message_id, error)
                 hide_s: float | None = self.nack(message)
             else:
                 hide_s = None
@@ -468,11 +468,11 @@ class Subscription:
                 else:
                     await self.consumer.change_invisible(message, hide_s)
             except InvalidReceiptHandle as error:
-                log.warning("message %s will be delivered again: %s", message.message_id, error)
+                logger.warning("message %s will be delivered again: %s", message.message_id, error)
                 return
             except WhimbrelError as error:
-                log.debug("could not settle message %s: %s", message.message_id, error)
+                logger.debug("could not settle message %s: %s", message.message_id, error)
                 await asyncio.sleep(backoff_s(attempt, self.options.retry))
             else:
                 return
-        log.warning("gave up settling message %s: it will be delivered again", message.message_id)
+        logger.warning("gave up settling message %s: it will be delivered again", message.message_id)

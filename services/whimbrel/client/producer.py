@@ -30,7 +30,7 @@ __all__ = ["Producer", "QueueSelector"]
 # Gets the message (of a batch the first) and the queues that may be written, and returns one of them.
 QueueSelector = Callable[[Message, Sequence[Queue]], Queue]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Producer(Client):
@@ -126,7 +126,7 @@ class Producer(Client):
                 decision = decide(error, attempt, self.options.retry, repeatable=target is None)
                 if not decision.again:
                     raise
-                log.debug("send to %s failed (try %d): %s", topic, attempt, error)
+                logger.debug("send to %s failed (try %d): %s", topic, attempt, error)
                 if decision.fresh_route:
                     self.session.routes.report_error(topic)
                 if decision.elsewhere and target is not None:
@@ -164,7 +164,7 @@ class Producer(Client):
             await self.send(message, queue=queue, selector=selector)
         except WhimbrelError as error:
             self.oneway_failed += 1
-            log.warning("a one-way send to %s failed: %s", message.topic, error)
+            logger.warning("a one-way send to %s failed: %s", message.topic, error)
 
     async def target(
         self, message: Message, queue: Queue | None, selector: QueueSelector | None, failed: set[str]

@@ -24,7 +24,7 @@ from whimbrel.rpc.api.convert import ClientSettings
 
 __all__ = ["PullConsumer"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class PullConsumer(Client):
@@ -96,7 +96,7 @@ class PullConsumer(Client):
         except WhimbrelError as error:
             if not suggested or not (error.retry or isinstance(error, Unavailable)):
                 raise
-            log.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
+            logger.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
             self.suggested.pop(key(queue), None)
             result = await self.session.call(queue.endpoints[0], call, wait_s + POLL_MARGIN_S)
         self.spans.received(queue.topic, result.messages, began_ns)
@@ -185,7 +185,7 @@ class PullConsumer(Client):
             try:
                 endpoint = await self.session.broker_endpoint(queue, broker_id)
             except WhimbrelError as error:
-                log.debug("can't look for broker %d of %s: %s", broker_id, queue.broker_name, error)
+                logger.debug("can't look for broker %d of %s: %s", broker_id, queue.broker_name, error)
                 endpoint = None
             if endpoint is not None:
                 return endpoint, True

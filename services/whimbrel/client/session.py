@@ -66,7 +66,7 @@ CLUSTER_TTL_S = 5.0  # how long an answer about the cluster serves to find a sla
 
 UNKNOWN_METHOD = "Method not found!"  # grpcio's text for a path that a server does not know
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def parse_access_point(text: str) -> tuple[Endpoint, ...]:
@@ -229,7 +229,7 @@ class Session:
             except WhimbrelError as error:
                 stale = self.routes.stale(topic)
                 if stale is not None:
-                    log.warning("kept the old route of %s: %s", topic, error)
+                    logger.warning("kept the old route of %s: %s", topic, error)
                     self.routes.put(stale, time.monotonic() - self.options.route_ttl_s + REOPEN_S)
                     return stale
                 decision = decide(error, attempt, policy, repeatable=True)
@@ -286,7 +286,7 @@ class Session:
                 timeout_s,
             )
         except (WhimbrelError, KeyError) as error:
-            log.debug("%s %s: %s", call.path, endpoint, error)
+            logger.debug("%s %s: %s", call.path, endpoint, error)
 
     async def beat(self) -> None:
         while True:
@@ -314,7 +314,7 @@ class Session:
                 await stream.write_settings(self.describe(self))
                 await self.listen(stream)
             except WhimbrelError as error:
-                log.debug("telemetry stream to %s: %s", endpoint, error)
+                logger.debug("telemetry stream to %s: %s", endpoint, error)
             finally:
                 stream.cancel()
             await asyncio.sleep(REOPEN_S)
@@ -325,7 +325,7 @@ class Session:
                 case telemetry_stream.Settings(settings):
                     self.server = settings
                 case telemetry_stream.SettingsRefused(error):
-                    log.warning("the server refuses this client's settings: %s", error)
+                    logger.warning("the server refuses this client's settings: %s", error)
                 case telemetry_stream.Reconnect():
                     return
                 case telemetry_stream.StackTraceWanted(nonce):

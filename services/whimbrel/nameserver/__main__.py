@@ -26,7 +26,7 @@ from whimbrel.telemetry import setup_logging, write_ready_file
 # tables takes 50 µs.
 INTERFACES_S = 1.0
 
-log = logging.getLogger("whimbrel.nameserver")
+logger = logging.getLogger("whimbrel.nameserver")
 
 
 class Interfaces:
@@ -50,7 +50,7 @@ async def run(options: NameserverOptions) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    log.info("settings: %s", settings_line(options))
+    logger.info("settings: %s", settings_line(options))
     own = Interfaces()
     registry = Registry(lease_s=options.lease_s, renew_s=options.renew_s, started=time.monotonic())
     resolver = Resolver()
@@ -68,15 +68,15 @@ async def run(options: NameserverOptions) -> int:
             transport=options.transport,
         )
     except (WhimbrelError, OSError) as error:
-        log.error("%s", error)
+        logger.error("%s", error)
         return 1
-    log.info("serves on %s", server.address)
+    logger.info("serves on %s", server.address)
     metrics = None
     if times is not None:
         try:
             metrics = expose(options, registry, brokers, server, times)
         except OSError as error:
-            log.error("%s", error)
+            logger.error("%s", error)
             await server.stop()
             return 1
     loop.call_later(options.renew_s, brokers.settle)
@@ -98,7 +98,7 @@ async def run(options: NameserverOptions) -> int:
                 await stopping.wait()
         except TimeoutError:
             continue
-    log.info("stops")
+    logger.info("stops")
     if metrics is not None:
         metrics.close()
     await server.stop()

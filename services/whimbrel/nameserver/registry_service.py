@@ -35,7 +35,7 @@ TICK_S = 1.0
 TICK_LATE_S = 1.0
 HA_WILDCARDS = WILDCARD_HOSTS | {"*"}  # of an HA address
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RegistryService:
@@ -83,11 +83,11 @@ class RegistryService:
         late = 0.0 if self.ticked_at is None else now - self.ticked_at - TICK_S
         self.ticked_at = now
         if late > TICK_LATE_S:
-            log.warning("this nameserver did not run for %.1f s: all leases are prolonged by that", late)
+            logger.warning("this nameserver did not run for %.1f s: all leases are prolonged by that", late)
             self.registry.forgive(late)
         for session in self.registry.expired(now):
             live = self.registry.live[session]
-            log.warning(
+            logger.warning(
                 "%s did not renew for %.1f s and is removed", label(live.broker), now - live.renewed_at
             )
             self.expired += 1
@@ -208,7 +208,7 @@ class BrokerStream:
         changed = registry.update(self, update, service.now())
         live = registry.live[self]
         if changed:
-            log.info(
+            logger.info(
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
                 live.broker.address.port, len(live.topics), live.log_begin, live.log_end,
             )  # fmt: skip
@@ -220,7 +220,7 @@ class BrokerStream:
         """Say so when another session that still lives has this name and id."""
         for live in self.service.registry.holders(broker.name):
             if live.broker.id == broker.id and live.session is not self:
-                log.warning(
+                logger.warning(
                     "%s registers from %s while another one from %s is alive: it takes the place;"
                     " two brokers must not share name and id",
                     label(broker), self.peer_host, live.broker.address.peer_host,
@@ -234,7 +234,7 @@ class BrokerStream:
         """Remove the broker at once."""
         live = self.service.registry.live.get(self)
         if live is not None:
-            log.info("%s is gone: its session ended", label(live.broker))
+            logger.info("%s is gone: its session ended", label(live.broker))
         self.service.remove(self)
 
 

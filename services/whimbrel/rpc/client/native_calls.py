@@ -29,9 +29,9 @@ import grpc
 import grpc.aio
 
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.grpc_format import PREFIX, Assembler, CompressedMessage, MessageTooLong
 from whimbrel.rpc.http2.hpack import Field, value_of
 from whimbrel.rpc.http2.stream import Stream
-from whimbrel.rpc.http2.wire import PREFIX, Assembler, CompressedMessage, MessageTooLong
 
 if TYPE_CHECKING:
     from whimbrel.rpc.client.deadlines import Bucket
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIRST_FIELDS",
-    "NO_ANSWER",
+    "NO_RESPONSE",
     "NO_STATUS",
     "PREFIX_BYTES",
-    "SECOND_ANSWER",
+    "SECOND_RESPONSE",
     "ClientCall",
     "Method",
     "UnaryCall",
@@ -71,8 +71,8 @@ NOT_METADATA = frozenset(
 PREFIX_BYTES = PREFIX.size
 CANCELLED_HERE = "Locally cancelled by application!"  # as grpcio says it
 NO_STATUS = "the answer ends without a status"
-SECOND_ANSWER = "a second answer came where one was asked for"
-NO_ANSWER = "the call ended with OK, and without an answer"
+SECOND_RESPONSE = "a second answer came where one was asked for"
+NO_RESPONSE = "the call ended with OK, and without an answer"
 
 
 class Method:
@@ -110,7 +110,7 @@ class ClientCall:
         request: the encoded request of a call that has one; None of a stream of them.
         deadline: of the loop's clock, in seconds.
         link, stream: while it is open.
-        over: it has ended, with `status` and `text`; `dropped`: by who made it.
+        over: it has ended, with `status` and `text`; `cancelled_locally`: by who made it.
         again: it was sent once to a connection that has not seen it.
         first, last: header fields before and behind the answer, with their values decoded.
         waiters: for the end, or for the first headers.
@@ -118,17 +118,17 @@ class ClientCall:
     What most calls never need stands in the class, and so costs them nothing.
     """
 
-    many: ClassVar[bool] = False  # whether it has a stream of requests
+    client_streaming: ClassVar[bool] = False  # whether it has a stream of requests
 
     request: bytes | None = None
     deadline: float | None = None
-    link: "ChannelConnection | None" = None
+    connection: "ChannelConnection | None" = None
     stream: Stream | None = None
     assembler: Assembler | None = None
     bucket: "Bucket | None" = None
     over: bool = False
-    dropped: bool = False
-    again: bool = False
+    cancelled_locally: bool = False
+    retried: bool = False
     first: list[Field] | None = None
     last: list[Field] | None = None
     status: Status = Status.OK
@@ -139,7 +139,7 @@ class ClientCall:
         self.method, self.timeout, self.metadata = method, timeout, metadata
         channel = self.channel = method.channel
         self.prepare()
-        if not self.many:
+        if not self.client_streaming:
             self.request = self.encoded(request)
         if timeout is not None:
             if timeout <= 0:
@@ -172,7 +172,7 @@ class ClientCall:
             self.ended(decoded(fields))
         elif not value_of(fields[0]).startswith(b"1"):  # those are only for information
             fields = decoded(fields)
-            code, text = self.judged(fields)
+            code, text = self.judge_headers(fields)
             if code is Status.OK:
                 self.begun(fields)
             else:
@@ -182,9 +182,9 @@ class ClientCall:
         """Take the first header fields of an answer, decoded."""
         self.first = fields
         if self.waiters is not None:
-            self.tell()
+            self.wake_waiters()
 
-    def judged(self, fields: list[Field]) -> tuple[Status, str]:
+    def judge_headers(self, fields: list[Field]) -> tuple[Status, str]:
         """Return what first headers say of who answers: OK for somebody who speaks gRPC."""
         found = {field[0]: field[1] for field in fields}
         status, kind = found.get(b":status", b""), found.get(b"content-type", b"")
@@ -221,7 +221,7 @@ class ClientCall:
             known = STATUSES.get(int(number)) if number.isdigit() and len(number) < 4 else None
             self.end(known or Status.UNKNOWN, unquote(found.get(b"grpc-message", b""), errors="replace"))
             return
-        code, text = (Status.OK, "") if self.first is not None else self.judged(fields)
+        code, text = (Status.OK, "") if self.first is not None else self.judge_headers(fields)
         if code is Status.OK:
             code, text = Status.UNKNOWN, NO_STATUS
         self.end(code, text)
@@ -235,10 +235,10 @@ class ClientCall:
 
     def retry(self) -> bool:
         """Begin once more, on another connection, what the peer has never seen; return whether it does."""
-        if self.over or self.again or self.request is None or self.first is not None:
+        if self.over or self.retried or self.request is None or self.first is not None:
             return False
-        self.again = True
-        self.leave(Code.CANCEL)
+        self.retried = True
+        self.release_stream(Code.CANCEL)
         self.channel.begin(self)
         return True
 
@@ -247,19 +247,19 @@ class ClientCall:
 
     # The end
 
-    def leave(self, code: Code) -> None:
+    def release_stream(self, code: Code) -> None:
         """Let go of the stream; its peer is told, unless it knows."""
-        link, stream = self.link, self.stream
-        if link is None or stream is None:
+        connection, stream = self.connection, self.stream
+        if connection is None or stream is None:
             self.channel.parked.pop(self, None)
             return
-        self.link = self.stream = None
+        self.connection = self.stream = None
         stream.app = None
         if not (stream.local_closed and stream.remote_closed):
-            link.conn.reset(stream, code)
-            link.touched()
-        if link.watched:
-            link.left()
+            connection.conn.reset(stream, code)
+            connection.schedule_flush()
+        if connection.stream_end_awaited:
+            connection.on_stream_end()
 
     def end(self, code: Status, text: str, *, reset: Code = Code.CANCEL) -> None:
         """End the call, for everybody who waits; `reset` is what its peer is told, unless it knows."""
@@ -270,11 +270,11 @@ class ClientCall:
         if bucket is not None:
             self.bucket = None
             bucket.calls.pop(self, None)
-        self.leave(reset)
+        self.release_stream(reset)
         self.request = self.assembler = None
         self.finished()
         if self.waiters is not None:
-            self.tell()
+            self.wake_waiters()
 
     def finished(self) -> None:
         """Wake who waits for the answer."""
@@ -292,7 +292,7 @@ class ClientCall:
         """End the call at once; who waits for it gets CancelledError. Return whether it was under way."""
         if self.over:
             return False
-        self.dropped = True
+        self.cancelled_locally = True
         self.end(Status.CANCELLED, CANCELLED_HERE)
         return True
 
@@ -300,20 +300,20 @@ class ClientCall:
         """Return what the call ended with; None for OK."""
         if self.status is Status.OK:
             return None
-        if self.dropped:
+        if self.cancelled_locally:
             return asyncio.CancelledError()
         return grpc.aio.AioRpcError(
             self.status, metadata_of(self.first), metadata_of(self.last), details=self.text
         )
 
-    def tell(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake who waits for the end, or for the first headers."""
         waiters, self.waiters = self.waiters or (), None
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def changed(self) -> None:
+    async def wait_for_headers(self) -> None:
         """Wait for the first headers, or for the end."""
         waiter = self.channel.loop.create_future()
         self.waiters = self.waiters or []
@@ -337,7 +337,7 @@ class ClientCall:
     async def code(self) -> Status:
         """Return the status, once the call is over."""
         while not self.over:
-            await self.changed()
+            await self.wait_for_headers()
         return self.status
 
     async def details(self) -> str:
@@ -348,13 +348,13 @@ class ClientCall:
     async def initial_metadata(self) -> grpc.aio.Metadata:
         """Return the metadata before the answer."""
         while not self.over and self.first is None:
-            await self.changed()
+            await self.wait_for_headers()
         return metadata_of(self.first)
 
     async def trailing_metadata(self) -> grpc.aio.Metadata:
         """Return the metadata behind the answer, once the call is over."""
         while not self.over:
-            await self.changed()
+            await self.wait_for_headers()
         return metadata_of(self.last)
 
     async def wait_for_connection(self) -> None:
@@ -379,8 +379,8 @@ class UnaryCall(ClientCall):
 
     def data(self, data: bytes, size: int, *, ended: bool) -> None:
         """Take the answer."""
-        if self.stream is not None and self.link is not None:
-            self.link.conn.consumed(self.stream, size)
+        if self.stream is not None and self.connection is not None:
+            self.connection.conn.consumed(self.stream, size)
         if data:
             # Nearly every answer comes in one frame.
             if (
@@ -396,7 +396,7 @@ class UnaryCall(ClientCall):
             else:
                 for message in self.messages_of(data):
                     if self.message is not None:
-                        self.end(Status.INTERNAL, SECOND_ANSWER)
+                        self.end(Status.INTERNAL, SECOND_RESPONSE)
                         return
                     self.message = message
         if ended:
@@ -409,7 +409,7 @@ class UnaryCall(ClientCall):
             return
         if self.status is Status.OK:
             if self.message is None:
-                self.status, self.text = Status.INTERNAL, NO_ANSWER
+                self.status, self.text = Status.INTERNAL, NO_RESPONSE
             else:
                 deserializer = self.method.deserializer
                 try:

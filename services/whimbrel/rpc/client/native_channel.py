@@ -47,7 +47,7 @@ from whimbrel.model.route import Endpoint
 from whimbrel.rpc.client.deadlines import Deadlines
 from whimbrel.rpc.client.native_calls import ClientCall, Method, UnaryCall
 from whimbrel.rpc.client.native_connection import ChannelConnection, reason_of
-from whimbrel.rpc.client.native_streams import BothCall, GatheredCall, StreamCall
+from whimbrel.rpc.client.native_streams import BidiCall, StreamCall, StreamUnaryCall
 from whimbrel.rpc.http2.encoder import Pair
 from whimbrel.rpc.http2.frames import STREAM_ID_MAX, WINDOW_MAX
 from whimbrel.rpc.http2.stream import Limits
@@ -116,7 +116,7 @@ class NativeChannel(grpc.aio.Channel):
         self.deadlines = Deadlines(self.loop)
         self.timeouts: dict[float, Pair] = {}
         self.methods: dict[tuple[type[ClientCall], str], Method] = {}
-        self.link: ChannelConnection | None = None
+        self.connection: ChannelConnection | None = None
         self.retiring: set[ChannelConnection] = set()
         self.parked: dict[ClientCall, None] = {}
         self.connecting: asyncio.Task[None] | None = None
@@ -159,21 +159,21 @@ class NativeChannel(grpc.aio.Channel):
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None
     ) -> Any:
         """Return a method with many requests and one answer."""
-        return self.method(GatheredCall, method, request_serializer, response_deserializer)
+        return self.method(StreamUnaryCall, method, request_serializer, response_deserializer)
 
     def stream_stream(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None
     ) -> Any:
         """Return a method with many requests and many answers."""
-        return self.method(BothCall, method, request_serializer, response_deserializer)
+        return self.method(BidiCall, method, request_serializer, response_deserializer)
 
     # Calls
 
     def begin(self, call: ClientCall) -> None:
         """Begin a call, as soon as it can be."""
-        link = self.link
-        if link is not None and not self.parked and link.has_room():
-            link.open(call)
+        connection = self.connection
+        if connection is not None and not self.parked and connection.has_room():
+            connection.open(call)
         else:
             self.park(call)
 
@@ -191,25 +191,25 @@ class NativeChannel(grpc.aio.Channel):
             )
         else:
             self.parked[call] = None
-            if self.link is None:
+            if self.connection is None:
                 self.connect()
             else:
-                self.link.watched = True
+                self.connection.stream_end_awaited = True
 
     def unpark(self) -> None:
         """Begin calls that wait, as far as there is room."""
         parked = self.parked
         while parked:
-            link = self.link
-            if link is None:
+            connection = self.connection
+            if connection is None:
                 self.connect()
                 return
-            if not link.has_room():
-                link.watched = True
+            if not connection.has_room():
+                connection.stream_end_awaited = True
                 return
             call = next(iter(parked))
             del parked[call]
-            link.open(call)
+            connection.open(call)
 
     def fields_of(self, call: ClientCall) -> list[Pair]:
         """Return the fields that a call adds to a request."""
@@ -231,7 +231,7 @@ class NativeChannel(grpc.aio.Channel):
         """See to it that there will be a connection."""
         if self.connecting is None and not self.closed:
             self.connecting = self.loop.create_task(self.attempts())
-            self.changed()
+            self.notify_state()
 
     async def attempts(self) -> None:
         """Connect, again and again as long as somebody wants it."""
@@ -239,9 +239,9 @@ class NativeChannel(grpc.aio.Channel):
         try:
             while True:
                 try:
-                    self.link = await self.attempt()
+                    self.connection = await self.attempt()
                 except OSError as error:
-                    self.failing(f"can't connect to {self.target}: {reason_of(error)}")
+                    self.fail_parked(f"can't connect to {self.target}: {reason_of(error)}")
                 else:
                     self.failure = ""
                     break
@@ -253,16 +253,16 @@ class NativeChannel(grpc.aio.Channel):
                 pause = min(pause * BACKOFF_GROWTH, self.backoff_max_s)
         finally:
             self.connecting = None
-        self.changed()
+        self.notify_state()
         self.unpark()
 
-    def failing(self, why: str) -> None:
+    def fail_parked(self, why: str) -> None:
         """Let all calls fail, until an attempt succeeds."""
         self.failure = why
         parked, self.parked = self.parked, {}
         for call in parked:
             call.end(Status.UNAVAILABLE, why)
-        self.changed()
+        self.notify_state()
 
     async def attempt(self) -> ChannelConnection:
         """Return a connection whose peer has sent its settings.
@@ -273,12 +273,12 @@ class NativeChannel(grpc.aio.Channel):
         failure: OSError = ConnectionError("the name has no address")
         for address in await self.addresses():
             try:
-                link = await self.dial(address)
+                connection = await self.dial(address)
             except OSError as error:
                 failure = error
             else:
                 self.good_address = address
-                return link
+                return connection
         raise failure
 
     async def dial(self, address: str) -> ChannelConnection:
@@ -287,23 +287,23 @@ class NativeChannel(grpc.aio.Channel):
         Raises:
             OSError: nobody is there, or nobody who speaks HTTP/2.
         """
-        link: ChannelConnection | None = None
+        connection: ChannelConnection | None = None
         try:
             async with asyncio.timeout(self.attempt_s):
-                _, link = await self.loop.create_connection(
+                _, connection = await self.loop.create_connection(
                     lambda: ChannelConnection(self), address, self.port
                 )
-                await link.ready
-            if link.transport.is_closing() or link.retiring:
-                raise ConnectionError(link.why or "the server closed it")
+                await connection.ready
+            if connection.transport.is_closing() or connection.retiring:
+                raise ConnectionError(connection.why or "the server closed it")
         except BaseException as error:
-            if link is not None:
-                link.transport.abort()
+            if connection is not None:
+                connection.transport.abort()
             if isinstance(error, TimeoutError) and not error.errno:
-                what = "connection" if link is None else "HTTP/2 settings: is it a gRPC server?"
+                what = "connection" if connection is None else "HTTP/2 settings: is it a gRPC server?"
                 raise TimeoutError(f"within {self.attempt_s:g} s came no {what}") from None
             raise
-        return link
+        return connection
 
     async def addresses(self) -> list[str]:
         """Return where the target may be reached, the address that did last time first.
@@ -327,22 +327,22 @@ class NativeChannel(grpc.aio.Channel):
         hosts = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
         return sorted(hosts, key=lambda host: host != self.good_address)[:ADDRESSES_MAX]
 
-    def retired(self, link: ChannelConnection) -> None:
+    def retired(self, connection: ChannelConnection) -> None:
         """Make room for another connection."""
-        self.retiring.add(link)
-        if self.link is link:
-            self.link = None
-            self.changed()
+        self.retiring.add(connection)
+        if self.connection is connection:
+            self.connection = None
+            self.notify_state()
         if self.parked:
             self.connect()
 
-    def lost(self, link: ChannelConnection) -> None:
+    def lost(self, connection: ChannelConnection) -> None:
         """Forget a connection; calls that wait get another one."""
-        self.retiring.discard(link)
-        if self.link is link:
-            self.link = None
-            self.changed()
-        if self.parked and self.link is None:
+        self.retiring.discard(connection)
+        if self.connection is connection:
+            self.connection = None
+            self.notify_state()
+        if self.parked and self.connection is None:
             self.connect()
 
     # What callers ask of the channel
@@ -356,22 +356,22 @@ class NativeChannel(grpc.aio.Channel):
         if self.connecting is not None:
             self.connecting.cancel()
             await asyncio.wait({self.connecting})
-        if self.link is not None:
-            self.link.retire()
-        gone = {link.gone for link in self.retiring}
+        if self.connection is not None:
+            self.connection.retire()
+        gone = {connection.gone for connection in self.retiring}
         if gone and grace:
             await asyncio.wait(gone, timeout=grace)
-        for link in tuple(self.retiring):
-            for stream in list(link.conn.streams.values()):
+        for connection in tuple(self.retiring):
+            for stream in list(connection.conn.streams.values()):
                 if isinstance(stream.app, ClientCall):
                     stream.app.end(Status.CANCELLED, text)
-            link.left()
+            connection.on_stream_end()
         if gone:
             await asyncio.wait(gone, timeout=CLOSE_S)
-        for link in tuple(self.retiring):
-            link.transport.abort()
+        for connection in tuple(self.retiring):
+            connection.transport.abort()
         self.deadlines.close()
-        self.changed()
+        self.notify_state()
 
     async def __aenter__(self) -> Self:
         return self
@@ -385,7 +385,7 @@ class NativeChannel(grpc.aio.Channel):
         """Return how the connection is."""
         if self.closed:
             return State.SHUTDOWN
-        if self.link is not None:
+        if self.connection is not None:
             return State.READY
         if self.failure:
             return State.TRANSIENT_FAILURE
@@ -413,7 +413,7 @@ class NativeChannel(grpc.aio.Channel):
                 raise grpc.aio.UsageError("the channel is closed")
             await self.wait_for_state_change(state)
 
-    def changed(self) -> None:
+    def notify_state(self) -> None:
         """Tell who waits for another state."""
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:

@@ -14,20 +14,20 @@ import grpc
 import grpc.aio
 
 from whimbrel.rpc.client.native_calls import (
-    NO_ANSWER,
+    NO_RESPONSE,
     NO_STATUS,
     PREFIX_BYTES,
-    SECOND_ANSWER,
+    SECOND_RESPONSE,
     ClientCall,
     Method,
 )
-from whimbrel.rpc.http2.wire import prefixed
+from whimbrel.rpc.http2.grpc_format import prefixed
 
-__all__ = ["BothCall", "GatheredCall", "StreamCall"]
+__all__ = ["BidiCall", "StreamCall", "StreamUnaryCall"]
 
 Status = grpc.StatusCode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class StreamCall(ClientCall):
@@ -54,10 +54,10 @@ class StreamCall(ClientCall):
         """Let the peer send as much again."""
         size = min(size, self.held)
         self.held -= size
-        if self.link is not None and self.stream is not None:
-            self.link.conn.consumed(self.stream, size)
-            if self.link.conn.out:
-                self.link.touched()
+        if self.connection is not None and self.stream is not None:
+            self.connection.conn.consumed(self.stream, size)
+            if self.connection.conn.out:
+                self.connection.schedule_flush()
 
     def wake(self) -> None:
         """Wake the reader."""
@@ -66,7 +66,7 @@ class StreamCall(ClientCall):
 
     def finished(self) -> None:
         """Wake the reader; who cancels does not want what has come already."""
-        if self.dropped:
+        if self.cancelled_locally:
             self.messages.clear()
         self.wake()
 
@@ -101,10 +101,10 @@ class StreamCall(ClientCall):
             yield message
 
 
-class BothCall(StreamCall):
+class BidiCall(StreamCall):
     """Many requests, many answers."""
 
-    many = True
+    client_streaming = True
 
     def __init__(self, method: Method, request: Any, timeout: float | None, metadata: Any) -> None:
         self.writer: asyncio.Future[None] | None = None
@@ -117,13 +117,13 @@ class BothCall(StreamCall):
     async def write_all(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
         """Write what an iterator gives."""
         try:
-            async for request in one_by_one(requests):
+            async for request in iterate(requests):
                 await self.write(request)
             await self.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # the call is over, and whoever reads it hears why
         except Exception:
-            log.exception("%s: the requests can't be made", self.method.path)
+            logger.exception("%s: the requests can't be made", self.method.path)
             self.cancel()
 
     async def write(self, request: Any) -> None:
@@ -137,23 +137,23 @@ class BothCall(StreamCall):
         payload = self.encoded(request)
         while self.stream is None:
             self.check_open()
-            await self.turn()
-        if self.link is not None:
-            self.link.conn.send_data(self.stream, prefixed(payload))
-            self.link.touched()
-        while self.link is not None and (self.stream.waiting or self.link.paused):
-            await self.turn()
+            await self.wait_writable()
+        if self.connection is not None:
+            self.connection.conn.send_data(self.stream, prefixed(payload))
+            self.connection.schedule_flush()
+        while self.connection is not None and (self.stream.waiting or self.connection.paused):
+            await self.wait_writable()
         if self.over and (failure := self.failure()) is not None:
             raise failure
 
     async def done_writing(self) -> None:
         """Tell the peer that there are no more requests."""
         while self.stream is None and not self.over:
-            await self.turn()
+            await self.wait_writable()
         self.written = True
-        if self.link is not None and self.stream is not None:
-            self.link.conn.send_data(self.stream, b"", end=True)
-            self.link.touched()
+        if self.connection is not None and self.stream is not None:
+            self.connection.conn.send_data(self.stream, b"", end=True)
+            self.connection.schedule_flush()
 
     def check_open(self) -> None:
         """Refuse to write what nobody will read."""
@@ -162,7 +162,7 @@ class BothCall(StreamCall):
         if self.over or self.written:
             raise asyncio.InvalidStateError("the call takes no more requests: it is over, or done writing")
 
-    async def turn(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait for a stream, for room, or for the end."""
         assert self.writer is None, "two tasks write one stream"
         self.writer = self.channel.loop.create_future()
@@ -187,11 +187,11 @@ class BothCall(StreamCall):
         """Wake reader and writer."""
         super().finished()
         self.drained()
-        if self.pump is not None and self.dropped:
+        if self.pump is not None and self.cancelled_locally:
             self.pump.cancel()
 
 
-async def one_by_one(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
+async def iterate(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
     """Yield requests, whichever way they come: grpc.aio takes both."""
     if isinstance(requests, AsyncIterable):
         async for request in requests:
@@ -201,23 +201,23 @@ async def one_by_one(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncItera
             yield request
 
 
-class GatheredCall(BothCall):
+class StreamUnaryCall(BidiCall):
     """Many requests, one answer."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for the answer."""
-        return self.answer().__await__()
+        return self.response().__await__()
 
-    async def answer(self) -> Any:
+    async def response(self) -> Any:
         """Return the answer.
 
         Raises:
             grpc.aio.AioRpcError: the call has failed.
         """
-        answer = await self.read()
-        if answer is grpc.aio.EOF:
-            raise grpc.aio.AioRpcError(Status.INTERNAL, details=NO_ANSWER)
+        response = await self.read()
+        if response is grpc.aio.EOF:
+            raise grpc.aio.AioRpcError(Status.INTERNAL, details=NO_RESPONSE)
         if await self.read() is not grpc.aio.EOF:
             self.cancel()
-            raise grpc.aio.AioRpcError(Status.INTERNAL, details=SECOND_ANSWER)
-        return answer
+            raise grpc.aio.AioRpcError(Status.INTERNAL, details=SECOND_RESPONSE)
+        return response

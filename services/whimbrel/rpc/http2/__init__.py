@@ -6,5 +6,5 @@ errors.py      what a peer can do wrong
 stream.py      streams, events, limits
 fields.py      what makes header fields malformed
 connection.py  frames, windows, floods: the state machine
-wire.py        what gRPC puts into it: messages, timeouts, statuses
+grpc_format.py what gRPC puts into it: messages, timeouts, statuses
 """

@@ -8,8 +8,8 @@ Their fields are not decoded, looked at and compared: 5 us less of the 15 that a
 
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.frames import END_STREAM
-from whimbrel.rpc.http2.stream import Answered, Begun, Event
-from whimbrel.rpc.http2.wire import ANSWER, OK
+from whimbrel.rpc.http2.grpc_format import OK_TRAILERS, RESPONSE_HEADERS
+from whimbrel.rpc.http2.stream import Event, ResponseBegun, ResponseEnded
 
 __all__ = ["ClientConnection"]
 
@@ -21,14 +21,19 @@ class ClientConnection(Connection):
         """Take a header block."""
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.remote_closed:
-            if block == OK and stream.headers_received and flags & END_STREAM and stream.declared < 0:
+            if (
+                block == OK_TRAILERS
+                and stream.headers_received
+                and flags & END_STREAM
+                and stream.declared < 0
+            ):
                 stream.remote_closed = True
-                events.append(Answered(stream))
+                events.append(ResponseEnded(stream))
                 if stream.local_closed:
                     self.forget_read(stream)
                 return
-            if block == ANSWER and not stream.headers_received and not flags & END_STREAM:
+            if block == RESPONSE_HEADERS and not stream.headers_received and not flags & END_STREAM:
                 stream.headers_received = True
-                events.append(Begun(stream))
+                events.append(ResponseBegun(stream))
                 return
         super().whole_block(flags, stream_id, block, events)

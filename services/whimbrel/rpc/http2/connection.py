@@ -21,7 +21,7 @@ settings and empty frames in `WINDOW_S` seconds of the clock that the caller rea
 from collections.abc import Callable
 
 from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
-from whimbrel.rpc.http2.fields import check_fields, check_length, without_rules
+from whimbrel.rpc.http2.fields import check_fields, check_length, stays_valid
 from whimbrel.rpc.http2.frames import (
     ACK,
     CONTINUATION,
@@ -81,7 +81,7 @@ class Connection(SendingHalf):
         self.needed = 0
         self.preface = PREFACE if server else b""
         self.settled = False  # the peer's first SETTINGS came
-        self.special = True  # not any frame may come: not settled, or within a header block
+        self.restricted = True  # not any frame may come: not settled, or within a header block
         self.decoder = Decoder(list_bytes_max=limits.header_list)
         self.block: list[bytes] | None = None
         self.block_bytes = self.block_flags = self.block_stream = 0
@@ -170,8 +170,8 @@ class Connection(SendingHalf):
                 self.needed = end - at
                 return at
             at = end
-            if self.special:
-                self.check_special(kind, stream_id & STREAM_ID_MAX)
+            if self.restricted:
+                self.check_expected(kind, stream_id & STREAM_ID_MAX)
             if kind >= known:
                 self.count_empty()
                 continue
@@ -182,7 +182,7 @@ class Connection(SendingHalf):
         self.needed = HEAD_BYTES
         return at
 
-    def check_special(self, kind: int, stream_id: int) -> None:
+    def check_expected(self, kind: int, stream_id: int) -> None:
         """Refuse a frame other than the one that must come: SETTINGS first, the rest of a header block."""
         if not self.settled and kind != SETTINGS:
             raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
@@ -288,7 +288,7 @@ class Connection(SendingHalf):
         if len(payload) > self.limits.block:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
         self.block, self.block_bytes = [payload], len(payload)
-        self.special = True
+        self.restricted = True
         self.block_flags, self.block_stream = flags, stream_id
 
     def on_continuation(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
@@ -303,7 +303,7 @@ class Connection(SendingHalf):
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
         if flags & END_HEADERS:
             block, self.block = b"".join(self.block), None
-            self.special = False
+            self.restricted = False
             self.whole_block(self.block_flags, stream_id, block, events)
 
     def whole_block(self, flags: int, stream_id: int, block: bytes, events: list[Event]) -> None:
@@ -331,7 +331,7 @@ class Connection(SendingHalf):
         shape = self.decoder.shape
         if shape is None or shape.checked is not trailers:
             check_fields(fields, stream, request=self.server, trailers=trailers)
-            if shape is not None and without_rules(fields, shape.varying):
+            if shape is not None and stays_valid(fields, shape.varying):
                 shape.checked = trailers
         stream.headers_received = True
         if ended:
@@ -356,7 +356,7 @@ class Connection(SendingHalf):
         if stream_id <= self.last_id:
             if self.was_reset(stream_id):
                 return None  # it crossed our reset
-            code = Code.STREAM_CLOSED if self.was_there(stream_id) else Code.PROTOCOL_ERROR
+            code = Code.STREAM_CLOSED if self.ended_lately(stream_id) else Code.PROTOCOL_ERROR
             raise ProtocolError(code, "HEADERS of a stream that has ended, or whose number was passed over")
         self.last_id = stream_id
         if self.draining:
@@ -412,16 +412,16 @@ class Connection(SendingHalf):
                 Code.ENHANCE_YOUR_CALM, f"more than {self.limits.settings} SETTINGS in {WINDOW_S} s"
             )
         self.settled = True
-        self.special = False
+        self.restricted = False
         window = self.peer_window
         for name, value in SETTING.iter_unpack(payload):
-            self.set(name, value)
+            self.apply_setting(name, value)
         # Before anything that a larger window lets go: the peer counts by the old one until it sees this.
         self.frame(SETTINGS, ACK, 0)
         if self.peer_window > window:
             self.unblock(events)
 
-    def set(self, name: int, value: int) -> None:
+    def apply_setting(self, name: int, value: int) -> None:
         """Take one setting of the peer's; those that nobody knows mean nothing."""
         if name == ENABLE_PUSH:
             if value > 1 or (value and not self.server):

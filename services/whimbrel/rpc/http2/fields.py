@@ -6,7 +6,7 @@ from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
 from whimbrel.rpc.http2.hpack import Field, HpackError, value_of
 from whimbrel.rpc.http2.stream import Stream
 
-__all__ = ["check_fields", "check_length", "without_rules"]
+__all__ = ["check_fields", "check_length", "stays_valid"]
 
 NAMES_KEPT = 4096
 NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -56,7 +56,7 @@ def check_fields(fields: list[Field], stream: Stream, *, request: bool, trailers
         raise StreamError(Code.PROTOCOL_ERROR, "a pseudo field is missing")
 
 
-def without_rules(fields: list[Field], varying: frozenset[bytes]) -> bool:
+def stays_valid(fields: list[Field], varying: frozenset[bytes]) -> bool:
     """Tell whether fields that were checked once need it no more when only the values of `varying` change."""
     if any(name[:1] == b":" or name in WITH_RULES for name in varying):
         return False

@@ -86,7 +86,7 @@ Step = tuple[bytes, int]  # the symbols that end within a byte, and the next sta
 STEPS: list[list[Step | None]] = [[None] * 256 for _ in PLACES]
 
 
-def worked_out(state: int, byte: int) -> Step:
+def compute_step(state: int, byte: int) -> Step:
     """Find out what a state does with a byte, and note it.
 
     Raises:
@@ -114,7 +114,7 @@ def decode(data: bytes) -> bytes:
     state = 0
     found = []
     for byte in data:
-        step = STEPS[state][byte] or worked_out(state, byte)
+        step = STEPS[state][byte] or compute_step(state, byte)
         symbols, state = step
         found.append(symbols)
     if state not in ENDS:

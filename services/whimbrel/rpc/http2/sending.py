@@ -86,7 +86,7 @@ class SendingHalf:
         """Keep in mind how a stream ended."""
         self.gone[(stream_id >> 1) % GONE_KEPT] = -stream_id if reset else stream_id
 
-    def was_there(self, stream_id: int) -> bool:
+    def ended_lately(self, stream_id: int) -> bool:
         """Tell whether a stream has ended lately, not by a reset of this side."""
         return self.gone[(stream_id >> 1) % GONE_KEPT] == stream_id
 
@@ -196,7 +196,7 @@ class SendingHalf:
         return not stream.waiting
 
     def fits(self, stream: Stream, size: int) -> bool:
-        """Tell whether an answer with so many bytes of data may leave at once, as one (`send_answer`)."""
+        """Tell whether an answer with so many bytes of data may leave at once, as one (`send_response`)."""
         return (
             size <= self.send_window
             and size <= stream.send_window
@@ -206,7 +206,7 @@ class SendingHalf:
             and self.error is None
         )
 
-    def send_answer(self, stream: Stream, frames: bytes, size: int) -> None:
+    def send_response(self, stream: Stream, frames: bytes, size: int) -> None:
         """Send all frames of an answer that `fits`, ready-made: headers, data of so many bytes, trailers."""
         self.send_window -= size
         self.out.append(frames)

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from whimbrel.rpc.http2.hpack import Field, Shape
 
 __all__ = [
-    "Answered", "Begun", "Data", "Drained", "Event", "GoAway", "Headers", "Limits", "Pong", "Reset", "Stream",
+    "Data",
+    "Drained",
+    "Event",
+    "GoAway",
+    "Headers",
+    "Limits",
+    "Pong",
+    "Reset",
+    "ResponseBegun",
+    "ResponseEnded",
+    "Stream",
 ]  # fmt: skip
 
 
@@ -122,17 +132,17 @@ class Pong:
 
 
 @dataclass(slots=True)
-class Begun:
+class ResponseBegun:
     """The first header fields of an answer are those that all of ours have."""
 
     stream: Stream
 
 
 @dataclass(slots=True)
-class Answered:
+class ResponseEnded:
     """An answer has ended with OK, and says no more."""
 
     stream: Stream
 
 
-Event = Headers | Data | Reset | GoAway | Drained | Pong | Begun | Answered
+Event = Headers | Data | Reset | GoAway | Drained | Pong | ResponseBegun | ResponseEnded

@@ -37,7 +37,7 @@ MAKE_S_MAX = 30.0  # 0.2 s on a machine that does nothing else
 EXPIRES = re.compile(rb"expires (\S+)\n")
 SELF = ("localhost", "127.0.0.1", "::1")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class CertificateError(WhimbrelError):
@@ -97,21 +97,21 @@ def self_signed(settings: TlsSettings, host: str, now: Callable[[], datetime.dat
         CertificateError: none can be made.
     """
     path = None if settings.directory is None else settings.directory / FILE_NAME
-    if path is not None and (kept := usable(path, now())) is not None:
+    if path is not None and (kept := load_kept(path, now())) is not None:
         return kept
-    data = made(host)
-    context = loaded(data)
+    data = make_certificate(host)
+    context = load(data)
     if path is not None:
         try:
             keep(path, data)
         except OSError as error:
-            log.warning("the new certificate is not kept, %s can't be written: %s", path, error.strerror)
+            logger.warning("the new certificate is not kept, %s can't be written: %s", path, error.strerror)
             return context
-        log.info("a self-signed certificate is kept in %s", path)
+        logger.info("a self-signed certificate is kept in %s", path)
     return context
 
 
-def usable(path: Path, now: datetime.datetime) -> ssl.SSLContext | None:
+def load_kept(path: Path, now: datetime.datetime) -> ssl.SSLContext | None:
     """Return the certificate of a file; None when there is none, or none that is of use."""
     try:
         with path.open("rb") as file:
@@ -121,15 +121,15 @@ def usable(path: Path, now: datetime.datetime) -> ssl.SSLContext | None:
             raise ValueError("it does not say when it expires")
         if datetime.datetime.fromisoformat(found[1].decode()) <= now:
             raise ValueError("it has expired")
-        return loaded(data)
+        return load(data)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, CertificateError) as error:
-        log.warning("%s is of no use, another certificate takes its place: %s", path, error)
+        logger.warning("%s is of no use, another certificate takes its place: %s", path, error)
         return None
 
 
-def loaded(data: bytes) -> ssl.SSLContext:
+def load(data: bytes) -> ssl.SSLContext:
     """Return the certificate and key that `data` holds.
 
     Raises:
@@ -151,7 +151,7 @@ def loaded(data: bytes) -> ssl.SSLContext:
             raise CertificateError(f"no certificate and key: {error}") from error
 
 
-def made(host: str) -> bytes:
+def make_certificate(host: str) -> bytes:
     """Make a new one in a process that ends with it.
 
     Raises:

@@ -79,7 +79,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.keepalive_timeout_ms", 20_000),
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Hooks:
     on_call_end: OnCallEnd | None
     guard: Guard | None
 
-    def ask(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
         """Raise what the guard raises."""
         if self.guard is not None:
             self.guard(call)
@@ -123,18 +123,18 @@ async def abort(context: Context, call: Call, error: WhimbrelError) -> None:
     await context.abort(code, text, (*call.trailers, *trailers))
 
 
-async def settled(deferred: Deferred[Any]) -> Any:
+async def result_of(deferred: Deferred[Any]) -> Any:
     """Wait for the answer; when the caller goes meanwhile, say so to whoever holds the call."""
     if not deferred.done:
-        answered = asyncio.get_running_loop().create_future()
+        handle_once = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
-            if not answered.done():
-                answered.set_result(None)
+            if not handle_once.done():
+                handle_once.set_result(None)
 
         deferred.waker = wake
         try:
-            await answered
+            await handle_once
         except asyncio.CancelledError:
             deferred.cancel()
             raise
@@ -143,7 +143,7 @@ async def settled(deferred: Deferred[Any]) -> Any:
     return deferred.result
 
 
-async def answered(
+async def handle_once(
     path: str,
     method: UnaryMethod | ServerStreamMethod,
     raw: bytes,
@@ -160,20 +160,20 @@ async def answered(
     on_call_end = hooks.on_call_end
     started = 0.0 if on_call_end is None else time.perf_counter()
     response: Any = None
-    ended, later = "CANCELLED", False
+    ended, was_deferred = "CANCELLED", False
     try:
-        hooks.ask(call)
+        hooks.check(call)
         if full:
             raise unread_too_much()
         response = method.handle(call, method.request.FromString(raw))
         if isinstance(response, Deferred):
-            deferred, response, later = response, None, True
-            response = await settled(deferred)
+            deferred, response, was_deferred = response, None, True
+            response = await result_of(deferred)
         ended = "OK"
     except DecodeError as error:
         ended = BadRequest.grpc
         await abort(context, call, BadRequest(f"the request does not decode: {error}"))
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+    except Exception as error:  # noqa: BLE001 - every error becomes a status
         known = known_error(call, error)
         ended = known.grpc
         if method.fail is None:
@@ -184,7 +184,7 @@ async def answered(
     finally:
         if on_call_end is not None:
             code = body_code(response) if response and method.fail is not None else ended
-            on_call_end(method.name, code, later, time.perf_counter() - started)
+            on_call_end(method.name, code, was_deferred, time.perf_counter() - started)
     if call.trailers:
         context.set_trailing_metadata(tuple(call.trailers))
     return response
@@ -194,7 +194,7 @@ def unary(path: str, method: UnaryMethod, hooks: Hooks) -> "Adapter":
     """Adapt a method with one response."""
 
     async def answer(raw: bytes, context: Context) -> bytes:
-        response = await answered(path, method, raw, context, hooks)
+        response = await handle_once(path, method, raw, context, hooks)
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     return grpc.unary_unary_rpc_method_handler(answer)
@@ -209,7 +209,7 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int],
     async def answer(raw: bytes, context: Context) -> None:
         peer = context.peer()
         full = unread.get(peer, 0) > UNREAD_BYTES_MAX
-        responses = await answered(path, method, raw, context, hooks, full=full)
+        responses = await handle_once(path, method, raw, context, hooks, full=full)
         frames = [response.SerializeToString() for response in responses]
         del responses
         size = sum(map(len, frames))
@@ -233,9 +233,9 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hoo
     async def answer(raw: bytes, context: Context) -> None:
         call = make_call(path, context)
         responses: AsyncGenerator[Any, None] | None = None
-        streams.opened(method.name)
+        streams.count_opened(method.name)
         try:
-            hooks.ask(call)
+            hooks.check(call)
             responses = method.open(call, method.request.FromString(raw))
             async for response in responses:
                 if streams.ending is not None:
@@ -247,7 +247,7 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hoo
             return  # the peer went while a message was being written
         except DecodeError as error:
             await abort(context, call, BadRequest(f"the request does not decode: {error}"))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             await abort(context, call, known_error(call, error))
         finally:
             streams.open_by_method[method.name] -= 1
@@ -317,7 +317,7 @@ class Streams:
         self.readers: set[asyncio.Task[None]] = set()
         self.ending: Exception | None = None  # what pulled streams end with instead of the next response
 
-    def opened(self, method: str) -> None:
+    def count_opened(self, method: str) -> None:
         """Count a stream in."""
         self.open_by_method[method] = self.open_by_method.get(method, 0) + 1
 
@@ -351,7 +351,7 @@ async def read_stream(
                 return
     except DecodeError as error:
         outbox.close(BadRequest(f"a message of the stream does not decode: {error}"))
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+    except Exception as error:  # noqa: BLE001 - every error becomes a status
         # grpcio raises UsageError, and others, from a read that the end of the stream overtook.
         if not outbox.over:
             outbox.close(known_error(call, error))
@@ -365,14 +365,14 @@ def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adap
         call = make_call(path, context)
         outbox = StreamOutbox()
         try:
-            hooks.ask(call)
+            hooks.check(call)
             await context.send_initial_metadata(())
             handler = method.open(call, outbox)
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             await abort(context, call, known_error(call, error))
             return
         streams.outboxes.add(outbox)
-        streams.opened(method.name)
+        streams.count_opened(method.name)
         try:
             if method.single_request:
                 receive_only(call, parse, first, handler, outbox)
@@ -403,7 +403,7 @@ def receive_only(
         handler.received(parse(raw))
     except DecodeError as error:
         outbox.close(BadRequest(f"the request does not decode: {error}"))
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+    except Exception as error:  # noqa: BLE001 - every error becomes a status
         outbox.close(known_error(call, error))
 
 

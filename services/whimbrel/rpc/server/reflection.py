@@ -43,14 +43,14 @@ def with_standard_services(services: Iterable[Service], health: Health) -> list[
         [*(service.name for service in found), *(f"{each}.ServerReflection" for each in (ALPHA, V1))]
     )
 
-    def opened(call: Call, outbox: Outbox) -> Answers:
-        return Answers(names, outbox)
+    def opened(call: Call, outbox: Outbox) -> ReflectionStream:
+        return ReflectionStream(names, outbox)
 
     method = BidiMethod("ServerReflectionInfo", Request, opened)
     return [*found, *(Service(f"{each}.ServerReflection", (method,)) for each in (ALPHA, V1))]
 
 
-class Answers:
+class ReflectionStream:
     """One stream of questions; each is answered at once."""
 
     def __init__(self, names: list[str], outbox: Outbox) -> None:
@@ -58,7 +58,7 @@ class Answers:
 
     def received(self, message: Any) -> None:
         """Answer a question."""
-        if not self.outbox.send(answer(self.names, message)):
+        if not self.outbox.send(respond(self.names, message)):
             raise Throttled("too many answers wait to be read: ask again when they are")
 
     def half_closed(self) -> None:
@@ -69,7 +69,7 @@ class Answers:
         """Nothing is held."""
 
 
-def answer(names: list[str], request: Any) -> Any:
+def respond(names: list[str], request: Any) -> Any:
     """Return the answer to one question."""
     pb = messages()
     response = pb.ServerReflectionResponse(valid_host=request.host, original_request=request)

@@ -17,9 +17,9 @@ from whimbrel.rpc.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
 from whimbrel.rpc.http2.hpack import Field, HpackError, encode, value_of
 
 __all__ = [
-    "ANSWER",
-    "OK",
+    "OK_TRAILERS",
     "PREFIX",
+    "RESPONSE_HEADERS",
     "Assembler",
     "CompressedMessage",
     "MessageTooLong",
@@ -29,7 +29,7 @@ __all__ = [
     "prefixed_all",
     "status_block",
     "timeout_s",
-    "whole_answer",
+    "whole_response",
 ]
 
 PREFIX = Struct(">BI")
@@ -37,8 +37,8 @@ UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e
 TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
-ANSWER = encode([(b":status", b"200"), CONTENT_TYPE])  # before the first message
-OK = encode([(b"grpc-status", b"0")])  # after the last one
+RESPONSE_HEADERS = encode([(b":status", b"200"), CONTENT_TYPE])  # before the first message
+OK_TRAILERS = encode([(b"grpc-status", b"0")])  # after the last one
 
 
 class CompressedMessage(ValueError):
@@ -54,11 +54,13 @@ def prefixed(message: bytes) -> bytes:
     return PREFIX.pack(0, len(message)) + message
 
 
-ANSWER_BEGIN = Struct(f">BHBBI{len(ANSWER)}sBHBBIBI")  # HEADERS, DATA's head, the message's prefix
-ANSWER_END = Struct(f">BHBBI{len(OK)}s")
+RESPONSE_BEGIN = Struct(
+    f">BHBBI{len(RESPONSE_HEADERS)}sBHBBIBI"
+)  # HEADERS, DATA's head, the message's prefix
+RESPONSE_END = Struct(f">BHBBI{len(OK_TRAILERS)}s")
 
 
-def whole_answer(stream_id: int, message: bytes) -> bytes:
+def whole_response(stream_id: int, message: bytes) -> bytes:
     """Return the frames of an answer with one message that fits into one: headers, data, trailers with OK.
 
     They are sent as one; three frames with their parts put together one by one take three times as long.
@@ -66,12 +68,12 @@ def whole_answer(stream_id: int, message: bytes) -> bytes:
     size = len(message)
     framed = size + PREFIX.size
     return (
-        ANSWER_BEGIN.pack(
-            0, len(ANSWER), HEADERS, END_HEADERS, stream_id, ANSWER,
+        RESPONSE_BEGIN.pack(
+            0, len(RESPONSE_HEADERS), HEADERS, END_HEADERS, stream_id, RESPONSE_HEADERS,
             framed >> 16, framed & 0xFFFF, DATA, 0, stream_id, 0, size,
         )
         + message
-        + ANSWER_END.pack(0, len(OK), HEADERS, END_HEADERS | END_STREAM, stream_id, OK)
+        + RESPONSE_END.pack(0, len(OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, stream_id, OK_TRAILERS)
     )  # fmt: skip
 
 
