@@ -240,7 +240,7 @@ def main() -> int:
 == What this showed, in {time.monotonic() - started:.0f} s
    RocketMQ's official Python SDK, unmodified, sent {SENT} messages to the master and got {RECEIVED} back.
    Every byte of the master's commitlog stood on the slave's disk, in RocketMQ's format.
-   When the master was killed, the official consumer got the other {SENT - RECEIVED} from the slave, each once.
+   After the master was killed, the consumer got the other {SENT - RECEIVED} from the slave, none twice.
    When the master came back, it knew what the slave had acknowledged."""
     )
     return 0
