@@ -328,9 +328,9 @@ class Session:
                     logger.warning("the server refuses this client's settings: %s", error)
                 case telemetry_stream.Reconnect():
                     return
-                case telemetry_stream.StackTraceWanted(nonce):
-                    await stream.answer_stack_trace(nonce, stacks())
-                case telemetry_stream.VerificationWanted(nonce):
+                case telemetry_stream.StackTraceRequested(nonce):
+                    await stream.send_stack_trace(nonce, stacks())
+                case telemetry_stream.VerificationRequested(nonce):
                     await stream.refuse_verification(nonce)
 
 

@@ -1,6 +1,6 @@
-"""One connection of a `NativeChannel`: between the transport's calls, the core's events, and calls.
+"""One connection of a `NativeChannel`: connects the transport, the HTTP/2 state machine, and the calls.
 
-It decides nothing about other connections: it tells its channel when it takes no more calls (`retired`), and
+It decides nothing about other connections: its channel is told when it takes no more calls (`retired`), and
 when it is gone (`lost`).
 """
 
@@ -37,12 +37,11 @@ __all__ = ["ChannelConnection", "reason_of"]
 
 Status = grpc.StatusCode
 
-WRITE_BYTES_HIGH = 256 << 10  # in a transport, from which on nothing new is begun
-# What is written at once, three parts a call. The writes of a loop tick could all be one; but then a server
-# has nothing to do while 256 calls are made. 16 at a time are answered up to 1.7 times as fast, for the same
-# CPU.
+WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on no call is begun
+# Parts that are written at once, three a call. All calls of an iteration could share one write, but then the
+# server is idle while they are made: writes of 16 calls are up to 1.7 times as fast, for the same CPU time.
 WRITE_PARTS = 48
-FEW_PINGS = 2  # how much rarer pings become when a peer says that they are too many
+FEW_PINGS = 2  # factor of the interval when a peer finds pings too frequent
 PING = b"whimbrel"
 
 logger = logging.getLogger(__name__)
@@ -52,11 +51,13 @@ class ChannelConnection(asyncio.Protocol):
     """One connection of a channel.
 
     Attributes:
-        ready: set when the peer's settings have come; an error when they never will.
-        gone: set when the transport has closed.
+        ready: completed when the peer's settings have come; an error when they never will.
+        gone: completed when the transport has closed.
         paused: the transport holds as much as it should.
         retiring: takes no new calls, and closes with its last one.
-        watched: somebody waits for a stream that ends: parked calls, or a link that is retiring.
+        stream_end_awaited: `on_stream_end` is to be called: for parked calls, or while it is retiring.
+        received_at: when data came last, by the loop's clock.
+        why: the reason of its end, in words.
     """
 
     def __init__(self, channel: "NativeChannel") -> None:
@@ -74,16 +75,16 @@ class ChannelConnection(asyncio.Protocol):
         self.table = self.conn.peer_table
         self.why = ""
 
-    # The transport's calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        """Send the preface and the settings."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         self.transport.write(self.conn.take())
 
     def data_received(self, data: bytes) -> None:
-        """Take what a read gave, and write what comes of it at once."""
+        """Handle the events of a read, and write what follows from them at once."""
         self.received_at = now = self.channel.loop.time()
         self.pinged = False
         self.receiving = True
@@ -105,7 +106,7 @@ class ChannelConnection(asyncio.Protocol):
         self.flush()
 
     def fail_calls(self, events: list[Event], error: ProtocolError) -> None:
-        """End the connection for an event; the calls of the others may have left it already."""
+        """End the connection and the calls of these events, some of which it does not hold any more."""
         self.conn.fail(error)
         for event in events:
             call = None if isinstance(event, GoAway | Pong) else event.stream.app
@@ -119,7 +120,7 @@ class ChannelConnection(asyncio.Protocol):
         why = self.why or (reason_of(error) if error is not None else "the server closed it")
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(why))
-            self.ready.exception()  # an attempt that was given up does not look
+            self.ready.exception()  # an attempt that was given up does not retrieve it
         if not self.gone.done():
             self.gone.set_result(None)
         text = f"the connection to {self.channel.target} is lost: {why}"
@@ -129,11 +130,11 @@ class ChannelConnection(asyncio.Protocol):
         self.channel.lost(self)
 
     def pause_writing(self) -> None:
-        """Begin nothing new."""
+        """Begin no new calls."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Let streams write again, and begin parked calls."""
         self.paused = False
         for stream in list(self.conn.streams.values()):
             if isinstance(stream.app, ClientCall) and not stream.waiting:
@@ -143,7 +144,7 @@ class ChannelConnection(asyncio.Protocol):
     # Events
 
     def handle(self, event: Any) -> None:
-        """Do what an event asks for."""
+        """Handle an event of the HTTP/2 connection."""
         kind = type(event)
         if kind is Data:
             call = event.stream.app
@@ -174,7 +175,7 @@ class ChannelConnection(asyncio.Protocol):
             self.on_goaway(event)
 
     def on_goaway(self, event: GoAway) -> None:
-        """Let the peer go: what it has not seen is begun elsewhere."""
+        """Take no new calls; calls that the peer has not seen are begun elsewhere."""
         debug = event.debug.decode("utf-8", "replace")
         if event.code == Code.ENHANCE_YOUR_CALM and "ping" in debug:
             self.channel.keepalive_s *= FEW_PINGS
@@ -231,9 +232,9 @@ class ChannelConnection(asyncio.Protocol):
             self.retire()
 
     def on_stream_end(self) -> None:
-        """Note that streams have ended, for who waits for that."""
+        """Begin parked calls; close a retiring connection after its last call."""
         if self.receiving:
-            return  # more of them may end with this read
+            return  # called again at the end of this read
         if not self.retiring:
             self.stream_end_awaited = False
             self.channel.unpark()
@@ -250,13 +251,13 @@ class ChannelConnection(asyncio.Protocol):
     # Writing
 
     def schedule_flush(self) -> None:
-        """Write what there is: at the end of this read, or once the loop comes round."""
+        """Write soon: at the end of this read, or on the loop's next iteration."""
         if not self.receiving and not self.flush_scheduled:
             self.flush_scheduled = True
             self.channel.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write all frames that are ready; close the connection after an error."""
         self.flush_scheduled = False
         conn = self.conn
         if conn.out:
@@ -267,7 +268,7 @@ class ChannelConnection(asyncio.Protocol):
             self.transport.close()
 
     def check_alive(self) -> None:
-        """Find out whether anybody is there, as long as calls are open."""
+        """Ping a silent peer while calls are open; drop one that does not react."""
         channel = self.channel
         self.keepalive_timer = None
         if not self.conn.streams:

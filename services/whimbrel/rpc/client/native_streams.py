@@ -1,7 +1,7 @@
-"""Calls over our own HTTP/2 with a stream of messages, one way or both; see `native_calls.py`.
+"""Client calls with a stream of messages, one way or both; see `native_calls.py`.
 
-**Bounds.** A stream that nobody reads holds one window and one message: what was received is given back to
-the peer when it is read. `write` waits while what it wrote waits for a window or for the socket.
+**Bounds.** A stream that nobody reads holds one window and one message: received data is given back to the
+peer when it is read. `write` waits while earlier data waits for a window or for the socket.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 
 
 class StreamCall(ClientCall):
-    """One request, many answers."""
+    """One request, many responses."""
 
     def prepare(self) -> None:
-        """Make the queue of answers."""
+        """Make the queue of responses."""
         self.messages: deque[bytes] = deque()
         self.reader: asyncio.Future[None] | None = None
-        self.held = 0  # bytes for the peer's window that nobody has read
+        self.held = 0  # bytes of the peer's window that were not read
 
     def data(self, data: bytes, size: int, *, ended: bool) -> None:
-        """Take answers."""
+        """Handle data of responses."""
         self.held += size
         self.messages.extend(self.messages_of(data) if data else ())
         if self.messages:
@@ -65,16 +65,16 @@ class StreamCall(ClientCall):
             self.reader.set_result(None)
 
     def finished(self) -> None:
-        """Wake the reader; who cancels does not want what has come already."""
+        """Wake the reader; `cancel` drops what has come already."""
         if self.cancelled_locally:
             self.messages.clear()
         self.wake()
 
     async def read(self) -> Any:
-        """Return the next answer; `grpc.aio.EOF` when there are no more.
+        """Return the next response; `grpc.aio.EOF` when there are no more.
 
         Raises:
-            grpc.aio.AioRpcError: the call has failed; answers that came before are returned first.
+            grpc.aio.AioRpcError: the call has failed; responses that came before are returned first.
         """
         while not self.messages:
             if self.over:
@@ -96,13 +96,13 @@ class StreamCall(ClientCall):
         return message if deserializer is None else deserializer(message)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield the answers."""
+        """Yield the responses."""
         while (message := await self.read()) is not grpc.aio.EOF:
             yield message
 
 
 class BidiCall(StreamCall):
-    """Many requests, many answers."""
+    """Many requests, many responses."""
 
     client_streaming = True
 
@@ -115,19 +115,19 @@ class BidiCall(StreamCall):
             self.pump = method.channel.loop.create_task(self.write_all(request))
 
     async def write_all(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
-        """Write what an iterator gives."""
+        """Write all requests of an iterable."""
         try:
             async for request in iterate(requests):
                 await self.write(request)
             await self.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # the call is over, and whoever reads it hears why
+            pass  # the call is over; its reader gets the error
         except Exception:
             logger.exception("%s: the requests can't be made", self.method.path)
             self.cancel()
 
     async def write(self, request: Any) -> None:
-        """Send a request; wait until it is on its way. Not for two tasks at a time.
+        """Send a request; wait until nothing of it waits. Not for two tasks at a time.
 
         Raises:
             grpc.aio.AioRpcError: the call has failed.
@@ -147,7 +147,7 @@ class BidiCall(StreamCall):
             raise failure
 
     async def done_writing(self) -> None:
-        """Tell the peer that there are no more requests."""
+        """End the requests."""
         while self.stream is None and not self.over:
             await self.wait_writable()
         self.written = True
@@ -156,7 +156,7 @@ class BidiCall(StreamCall):
             self.connection.schedule_flush()
 
     def check_open(self) -> None:
-        """Refuse to write what nobody will read."""
+        """Refuse to write to a call that takes no more requests."""
         if self.over and (failure := self.failure()) is not None:
             raise failure
         if self.over or self.written:
@@ -192,7 +192,7 @@ class BidiCall(StreamCall):
 
 
 async def iterate(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
-    """Yield requests, whichever way they come: grpc.aio takes both."""
+    """Yield requests of either kind of iterable, as grpc.aio takes both."""
     if isinstance(requests, AsyncIterable):
         async for request in requests:
             yield request
@@ -202,14 +202,14 @@ async def iterate(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator
 
 
 class StreamUnaryCall(BidiCall):
-    """Many requests, one answer."""
+    """Many requests, one response."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for the answer."""
+        """Wait for the response."""
         return self.response().__await__()
 
     async def response(self) -> Any:
-        """Return the answer.
+        """Return the response.
 
         Raises:
             grpc.aio.AioRpcError: the call has failed.

@@ -1,9 +1,9 @@
-"""A client's connection that knows at sight the two header blocks which nearly all answers of ours have.
+"""A client's connection that recognises the two header blocks of nearly all responses of our servers.
 
-    HEADERS  :status 200, content-type application/grpc      ──► Begun        an entry of no table is in them,
-    HEADERS  grpc-status 0, and the end                      ──► Answered     so they always mean the same
+    HEADERS  :status 200, content-type application/grpc   ──► ResponseBegun    no entry of a table is in them,
+    HEADERS  grpc-status 0, and END_STREAM                ──► ResponseEnded    so they always mean the same
 
-Their fields are not decoded, looked at and compared: 5 us less of the 15 that a unary call costs.
+Their fields need not be decoded and checked, which is a third of the cost of a unary call.
 """
 
 from whimbrel.rpc.http2.connection import Connection
@@ -15,7 +15,7 @@ __all__ = ["ClientConnection"]
 
 
 class ClientConnection(Connection):
-    """See the module."""
+    """A connection that opens streams; see the module."""
 
     def whole_block(self, flags: int, stream_id: int, block: bytes, events: list[Event]) -> None:
         """Take a header block."""

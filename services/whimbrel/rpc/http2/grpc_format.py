@@ -1,4 +1,4 @@
-"""What gRPC puts into HTTP/2: messages behind five bytes, timeouts, statuses, metadata. Pure.
+"""What gRPC adds to HTTP/2: length-prefixed messages, timeouts, statuses, metadata. Pure.
 
 DATA         compressed (1 byte, 0) | length (4 bytes) | message       any number, cut anywhere
 grpc-timeout         up to 8 digits and a unit: H M S m u n
@@ -42,7 +42,7 @@ OK_TRAILERS = encode([(b"grpc-status", b"0")])  # after the last one
 
 
 class CompressedMessage(ValueError):
-    """A message that is compressed, which nobody has agreed on."""
+    """A compressed message; no encoding was agreed on."""
 
 
 class MessageTooLong(ValueError):
@@ -50,7 +50,7 @@ class MessageTooLong(ValueError):
 
 
 def prefixed(message: bytes) -> bytes:
-    """Return a message as it stands in a stream."""
+    """Return a message behind its prefix."""
     return PREFIX.pack(0, len(message)) + message
 
 
@@ -61,9 +61,9 @@ RESPONSE_END = Struct(f">BHBBI{len(OK_TRAILERS)}s")
 
 
 def whole_response(stream_id: int, message: bytes) -> bytes:
-    """Return the frames of an answer with one message that fits into one: headers, data, trailers with OK.
+    """Return all frames of a response with one message: headers, data, trailers with OK.
 
-    They are sent as one; three frames with their parts put together one by one take three times as long.
+    Two packs for three frames: making the frames one by one takes three times as long.
     """
     size = len(message)
     framed = size + PREFIX.size
@@ -78,7 +78,7 @@ def whole_response(stream_id: int, message: bytes) -> bytes:
 
 
 def prefixed_all(messages: Sequence[bytes]) -> bytes:
-    """Return messages as they stand in a stream, one behind the other."""
+    """Return messages behind their prefixes, one after the other."""
     parts: list[bytes] = []
     for message in messages:
         parts += (PREFIX.pack(0, len(message)), message)
@@ -86,7 +86,7 @@ def prefixed_all(messages: Sequence[bytes]) -> bytes:
 
 
 class Assembler:
-    """Puts the messages of one stream together."""
+    """Cuts the data of one stream into messages."""
 
     __slots__ = ("buffer", "limit", "needed")
 
@@ -128,20 +128,20 @@ class Assembler:
 
 
 def timeout_s(text: bytes) -> float | None:
-    """Return a timeout in seconds; None for one that can't be read, which is as good as none."""
+    """Return a timeout in seconds; None for a malformed one, which counts as none."""
     found = TIMEOUT.fullmatch(text)
     return int(found[1]) * UNITS_S[found[2]] if found else None
 
 
 def message_text(text: str) -> bytes:
-    """Return a status message as its field holds it."""
+    """Return a status message in its form on the wire."""
     return quote(text.encode(), safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()
 
 
 def status_block(
     code: int, text: str, metadata: Sequence[tuple[str, str | bytes]] = (), *, first: bool = False
 ) -> bytes:
-    """Return the trailers that end a call; `first` when nothing was sent before them."""
+    """Return the trailers that end a call; `first` when no headers were sent before."""
     fields: list[tuple[bytes, bytes]] = [(b":status", b"200"), CONTENT_TYPE] if first else []
     fields.append((b"grpc-status", b"%d" % code))
     if text:
@@ -157,10 +157,9 @@ KNOWN_MAX = 32  # names that handlers ask for
 
 
 class Metadata(Mapping[str, str]):
-    """A call's metadata, decoded when it is asked for; of a name that comes twice the last value counts.
+    """A call's metadata, decoded on demand; of a repeated name the last value counts.
 
-    `known` remembers what was found, for all calls whose fields have the same values but for those of the
-    names in `varying`.
+    `known` caches values for all calls whose fields differ only in the names of `varying`.
     """
 
     __slots__ = ("fields", "known", "varying")
@@ -187,7 +186,7 @@ class Metadata(Mapping[str, str]):
         return None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value as text, or what stands for none."""
+        """Return a value as text, or `default`."""
         known = self.known
         if known is not None and name in known:
             found = known[name]
@@ -198,7 +197,7 @@ class Metadata(Mapping[str, str]):
         return default if found is None else found
 
     def find(self, name: str) -> str | None:
-        """Look for a value among the fields."""
+        """Find a value among the fields."""
         value = self.raw(name.encode())
         return None if value is None or name[:1] == ":" else text_of(name, value)
 
@@ -226,7 +225,7 @@ class Metadata(Mapping[str, str]):
 
 
 def text_of(name: str, value: bytes) -> str:
-    """Return a value as text; one of a name in -bin without its base64."""
+    """Return a value as text; base64 of a -bin name is decoded."""
     if name.endswith("-bin"):
         try:
             value = base64.b64decode(value + b"=" * (-len(value) % 4))

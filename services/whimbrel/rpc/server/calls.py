@@ -358,7 +358,7 @@ class UnaryServerCall(ServerCall):
                 return
             self.send(message)
         else:
-            # Together: a frame for each message would cost more than most messages.
+            # In one frame: a frame for each message would cost more than most messages.
             self.headers_sent = True
             conn.send_headers(stream, RESPONSE_HEADERS)
             messages = prefixed_all([one.SerializeToString() for one in response])

@@ -1,11 +1,10 @@
 """Serves handlers over grpc.aio: bytes in, bytes out, one adapter for each kind of method.
 
-    grpc.aio task ──► adapter ──► method.handle(call, request) ──► response       answered at once
+    grpc.aio task ──► adapter ──► method.handle(call, request) ──► response       immediate
                                                                 └─► Deferred ─► future  flush, replica, poll
 
-grpcio starts a task for each call; the adapter adds nothing to that unless the handler hands back a
-`Deferred`, and then one future. When the caller goes, grpcio cancels the task, and the adapter cancels the
-`Deferred`.
+grpcio starts a task for each call. The adapter adds nothing to that unless the handler returns a `Deferred`,
+and then one future. When the caller leaves, grpcio cancels the task, and the adapter cancels the `Deferred`.
 
 A pulled stream is advanced by its adapter, one response after each completed write: the transport's flow
 control reaches the generator that makes them.
@@ -94,7 +93,7 @@ def peer_address(text: str) -> str:
 
 
 def make_call(path: str, context: Context) -> Call:
-    """Gather what a handler may know of its caller."""
+    """Return the call as its handler sees it."""
     remaining = context.time_remaining()
     return Call(
         method=path,
@@ -106,7 +105,7 @@ def make_call(path: str, context: Context) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Who hears of calls, and who is asked before them."""
+    """A server's hooks around calls."""
 
     on_call_end: OnCallEnd | None
     guard: Guard | None
@@ -124,7 +123,7 @@ async def abort(context: Context, call: Call, error: WhimbrelError) -> None:
 
 
 async def result_of(deferred: Deferred[Any]) -> Any:
-    """Wait for the answer; when the caller goes meanwhile, say so to whoever holds the call."""
+    """Wait for a `Deferred`; cancel it when the caller leaves meanwhile."""
     if not deferred.done:
         handle_once = asyncio.get_running_loop().create_future()
 
@@ -152,7 +151,7 @@ async def handle_once(
     *,
     full: bool = False,
 ) -> Any:
-    """Run a handler to its answer, or to the body or the status that its error becomes.
+    """Run a handler to its response, or to the body or the status that its error becomes.
 
     `full` refuses the call: its peer leaves too much unread.
     """
@@ -201,7 +200,7 @@ def unary(path: str, method: UnaryMethod, hooks: Hooks) -> "Adapter":
 
 
 def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int], hooks: Hooks) -> "Adapter":
-    """Adapt a method whose responses are all known when it answers.
+    """Adapt a method that returns all of its responses together.
 
     `unread` counts the bytes that wait for each peer.
     """
@@ -218,7 +217,7 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int],
             for frame in frames:
                 await context.write(frame)
         except grpc.aio.InternalError:
-            return  # the peer went while a message was being written
+            return  # the peer left while a message was being written
         finally:
             left = unread.pop(peer, 0) - size
             if left > 0:
@@ -244,7 +243,7 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hoo
                 del response  # else it stays in memory while the next one is made
             context.set_trailing_metadata(tuple(call.trailers))
         except (grpc.aio.InternalError, grpc.aio.UsageError):
-            return  # the peer went while a message was being written
+            return  # the peer left while a message was being written
         except DecodeError as error:
             await abort(context, call, BadRequest(f"the request does not decode: {error}"))
         except Exception as error:  # noqa: BLE001 - every error becomes a status
@@ -261,6 +260,7 @@ class StreamOutbox:
     """The sending half of a stream: messages are encoded when queued, and written by `drain`.
 
     Attributes:
+        closing: `close` was called; the stream ends after what is queued.
         over: the stream has ended; nothing may reach the handler any more.
         error: the status to end with; None for OK.
     """
@@ -296,7 +296,7 @@ class StreamOutbox:
             self.idle.set_result(None)
 
     async def drain(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write what is queued until the stream is to end."""
+        """Write what is queued until the outbox is closed."""
         loop = asyncio.get_running_loop()
         while True:
             while self.queue:
@@ -313,7 +313,7 @@ class Streams:
     def __init__(self) -> None:
         self.outboxes: set[StreamOutbox] = set()
         self.open_by_method: dict[str, int] = {}
-        self.unread: dict[str, int] = {}  # bytes of answers, by peer
+        self.unread: dict[str, int] = {}  # bytes of responses, by peer
         self.readers: set[asyncio.Task[None]] = set()
         self.ending: Exception | None = None  # what pulled streams end with instead of the next response
 
@@ -328,7 +328,7 @@ class Streams:
             outbox.close(error)
 
     def read(self, work: Awaitable[None]) -> None:
-        """Run a reading task, and keep it until it ends: a task that nobody holds may be collected."""
+        """Run a reading task, and keep a reference to it: asyncio itself keeps none."""
         task = asyncio.ensure_future(work)
         self.readers.add(task)
         task.add_done_callback(self.readers.discard)
@@ -337,7 +337,7 @@ class Streams:
 async def read_stream(
     call: Call, context: Context, parse: Callable[[bytes], Any], handler: StreamHandler, outbox: StreamOutbox
 ) -> None:
-    """Hand the peer's messages to the handler until the stream is over."""
+    """Pass the peer's messages to the handler until the stream is over."""
     try:
         while True:
             raw: Any = await context.read()
@@ -352,7 +352,7 @@ async def read_stream(
     except DecodeError as error:
         outbox.close(BadRequest(f"a message of the stream does not decode: {error}"))
     except Exception as error:  # noqa: BLE001 - every error becomes a status
-        # grpcio raises UsageError, and others, from a read that the end of the stream overtook.
+        # grpcio raises UsageError, and others, from a read that is under way when the stream ends.
         if not outbox.over:
             outbox.close(known_error(call, error))
 
@@ -380,7 +380,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adap
                 streams.read(read_stream(call, context, parse, handler, outbox))
             await outbox.drain(context.write)
         except grpc.aio.UsageError:
-            return  # the peer went while a message was being written
+            return  # the peer left while a message was being written
         finally:
             outbox.over = True
             streams.open_by_method[method.name] -= 1
@@ -398,7 +398,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adap
 def receive_only(
     call: Call, parse: Callable[[bytes], Any], raw: bytes, handler: StreamHandler, outbox: StreamOutbox
 ) -> None:
-    """Hand over the one request of a stream."""
+    """Pass the single request of a stream to its handler."""
     try:
         handler.received(parse(raw))
     except DecodeError as error:
@@ -444,7 +444,7 @@ def adapt(
 
 @dataclass(frozen=True, slots=True)
 class GrpcioServer:
-    """A server that takes calls. `port` is the real one, also when any free one was asked for."""
+    """A server that takes calls. `port` is the bound one, also when 0 was asked for."""
 
     host: str
     port: int
@@ -465,7 +465,7 @@ class GrpcioServer:
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds.
 
-        Whoever holds `Deferred` answers completes them first, else their callers wait for the grace to end.
+        Holders of a `Deferred` should complete it before, else its caller waits until the grace has passed.
         """
         self.health.stop()
         self.streams.close(Refused("this server is stopping"))

@@ -128,7 +128,7 @@ class NativeConnection(asyncio.Protocol):
         self.connected_at = self.received_at = connected_at
         self.budget = ConnectionBudget()
 
-    # The transport's calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the settings, and count the connection in."""

@@ -1,6 +1,6 @@
-"""The server's half of the client API's settings, which nameserver and broker answer alike.
+"""The server's half of the client API's settings; the same for nameserver and broker.
 
-The answer starts as a copy of what the client sent; the server decides these:
+The response starts as a copy of what the client sent; the server decides these:
 
     producer  at most 3 attempts, exponential backoff (the only kind SDKs take there), body limit, type check
     consumer  the group's attempts and order, backoff, 32 messages a receive, polls of 20 s
@@ -31,17 +31,17 @@ def group_of(settings: v2.Settings) -> str:
 
 
 def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATTEMPTS_DEFAULT) -> v2.Settings:
-    """Return the settings that the server answers with.
+    """Return the settings that the server responds with.
 
     Args:
         client: what the client sent.
-        fifo: whether its group is ordered; the client's own word does not count.
+        fifo: whether its group is ordered; what the client claims does not count.
         attempts: deliveries of a message in its group, the first included.
 
     Raises:
-        BadRequest: the client says neither that it publishes nor that it subscribes.
-        IllegalTopic: a name in it can't be a topic's.
-        IllegalGroup: the consumer's group can't be one.
+        BadRequest: there are neither settings of a producer nor of a consumer.
+        IllegalTopic: a topic's name is not legal.
+        IllegalGroup: the consumer group's name is not legal.
     """
     answer = v2.Settings()
     answer.CopyFrom(client)
