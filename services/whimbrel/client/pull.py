@@ -1,8 +1,8 @@
 """Reads queues by offset, without leases: for tools, replays, and engines that keep their own positions.
 
-A broker that would rather not serve a reader (the data has left its memory) names another broker of its group
-in the trailing metadata of a pull. The consumer then asks that one for this queue, until it is told otherwise
-or the other can't be asked; then it goes back to the master.
+A broker that should not serve a reader (the data has left its memory) suggests another broker of its group in
+the trailing metadata of a pull. The consumer then asks that one for this queue, until another is suggested or
+it can't be asked; then it goes back to the master.
 """
 
 import asyncio
@@ -33,10 +33,17 @@ class PullConsumer(Client):
     async with PullConsumer("127.0.0.1:8081", "audit") as reader:
         queue = (await reader.queues("orders"))[0]
         result = await reader.pull(queue, await reader.offset(queue, "earliest"))
+
+    Public methods: start, close, queues, pull, stream, offset, committed, commit.
+
+    Attributes:
+        group: the group of `commit` and `committed`.
+        options: as given.
+        session: connections and routes, for calls that have no method here.
     """
 
     def __init__(self, endpoint: str, group: str, *, options: ConsumerOptions | None = None) -> None:
-        """Prepare a reader; the group is whose offsets `commit` and `committed` mean.
+        """Prepare a reader; `commit` and `committed` are about offsets of the group.
 
         Raises:
             IllegalAccessPoint: `endpoint` is malformed.
@@ -118,10 +125,10 @@ class PullConsumer(Client):
     ) -> AsyncIterator[ReceivedMessage]:
         """Yield the messages of a queue from an offset on, for ever or up to the offset `until`.
 
-        Failures that may pass are waited out; the route is followed when the queue's broker changes.
+        Transient failures are retried; the route is followed when the queue's broker changes.
 
         Raises:
-            WhimbrelError: a failure that will not pass by itself.
+            WhimbrelError: a permanent failure.
         """
         attempt = 0
         while until is None or offset < until:
@@ -172,14 +179,14 @@ class PullConsumer(Client):
                 queue = await self.current(queue)
 
     async def current(self, queue: Queue) -> Queue:
-        """Return the queue as the route has it now; as given when it is not in there."""
+        """Return the queue as the route has it now; unchanged when the route does not have it."""
         for other in (await self.session.route(queue.topic)).readable():
             if (other.broker_name, other.queue_id) == (queue.broker_name, queue.queue_id):
                 return other
         return queue
 
     async def endpoint(self, queue: Queue) -> tuple[Endpoint, bool]:
-        """Return who to ask, and whether that is somebody else than the queue's own broker."""
+        """Return the endpoint to ask, and whether it is a suggested one."""
         broker_id = self.suggested.get(key(queue))
         if broker_id is not None:
             try:
