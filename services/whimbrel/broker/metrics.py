@@ -30,7 +30,7 @@ from whimbrel.metrics import (
 )
 from whimbrel.model.names import RETRY_PREFIX, is_system_topic
 from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
-from whimbrel.store.recovery import first_store_time
+from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
 
@@ -362,7 +362,7 @@ class ReserveTime:
         begin = self.begin()
         at, stored_ms = self.known
         if at != begin or not stored_ms:
-            stored_ms = first_store_time(self.read, begin)
+            stored_ms = store_time_at(self.read, begin)
             self.known = begin, stored_ms
         return [max(int(now * 1000) - stored_ms, 0)] if stored_ms else []
 

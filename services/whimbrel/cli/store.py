@@ -17,6 +17,7 @@ import typer
 
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+from whimbrel.model.properties import KEYS, TAGS
 
 __all__ = ["dump", "recover", "store", "verify"]
 
@@ -153,9 +154,9 @@ def cell(row: Row, column: str) -> object:
     """Return a cell of the table."""
     properties: dict[str, str] = row.get("properties", {})
     if column == "tags":
-        return properties.get("TAGS")
+        return properties.get(TAGS)
     if column == "keys":
-        return properties.get("KEYS")
+        return properties.get(KEYS)
     value = row.get(column)
     if column == "storeTimestamp" and value is not None:
         return time_text(value / 1000)

@@ -30,8 +30,11 @@ __all__ = [
     "CONTROL",
     "DEAD_LETTER_PREFIX",
     "GROUP_TOPIC_PREFIXES",
+    "HALF_OP_TOPIC",
+    "HALF_TOPIC",
     "RESERVED_PROPERTY_KEYS",
     "RETRY_PREFIX",
+    "SCHEDULE_TOPIC",
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
     "check_group",
@@ -46,15 +49,18 @@ __all__ = [
 
 
 TEMPLATE_TOPIC = "TBW102"  # its configuration is what automatically created topics inherit
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages, until they are due
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of transactions, until they are committed
+HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of those are committed or rolled back
 
 SYSTEM_TOPICS = frozenset(
     {
         TEMPLATE_TOPIC,
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        HALF_OP_TOPIC,
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",

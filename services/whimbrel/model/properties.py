@@ -12,6 +12,7 @@ __all__ = [
     "DLQ_ORIGIN_MESSAGE_ID",
     "DLQ_ORIGIN_TOPIC",
     "KEYS",
+    "RETRY_TOPIC",
     "SHARDING_KEY",
     "TAGS",
     "TIMER_DELAY_MS",
@@ -36,5 +37,6 @@ TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 
 TRAN_MSG = "TRAN_MSG"  # "true" on a half message of a transaction
+RETRY_TOPIC = "RETRY_TOPIC"  # of a redelivered message: the topic that it was sent to
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"

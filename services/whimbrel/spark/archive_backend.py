@@ -34,8 +34,9 @@ from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import SLACK, DataLoss, Extent, OffsetRange, fill_tasks, task_count
 from whimbrel.spark.push_down import ALL, PushDown, Range
+from whimbrel.store.codec import COMPRESSED
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
-from whimbrel.store.columns.bodies import COMPRESSED, inflate
+from whimbrel.store.columns.bodies import inflate
 from whimbrel.store.columns.schema import HEADER, LOG_APPEND_TIME
 
 __all__ = ["ArchiveBackend", "ArchiveTask", "FileSplit"]

@@ -30,7 +30,15 @@ import pyarrow.compute as pc
 
 from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.model.limits import REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
-from whimbrel.model.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
+from whimbrel.model.names import (
+    DEAD_LETTER_PREFIX,
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_topic,
+)
+from whimbrel.model.properties import TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS
 from whimbrel.rpc.api.calls import Outbound, perform_blocking
 from whimbrel.rpc.api.replay_calls import (
     ReplayResult,
@@ -42,7 +50,7 @@ from whimbrel.rpc.api.replay_calls import (
 )
 from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.masters import Masters, NoTarget
-from whimbrel.store.codec import property_of
+from whimbrel.store.codec import RAW_DELAY, property_of
 
 __all__ = [
     "COLUMNS",
@@ -67,8 +75,7 @@ REFUSALS_SHOWN = 3  # of a queue, in its finding
 SLICE_ROWS = 512  # of a batch of Spark's, made Python objects at a time
 T = TypeVar("T")
 
-SCHEDULE, HALF, OP = "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TIMERS = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+TIMERS = tuple(name.encode() for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 TRANSACTION, PREPARED, ROLLBACK, INNER_BATCH = 0x0C, 0x04, 0x0C, 0xC0
 
 REPORT_SCHEMA = pa.schema(
@@ -95,9 +102,9 @@ class Hole(RuntimeError):
 
 def kind_of(topic: str, sys_flag: int, properties: bytes) -> str:
     """Return the kind of a message that is passed over; "" of one that is replayed."""
-    if topic == SCHEDULE or topic.startswith("rmq_sys_wheel_timer"):
+    if topic == SCHEDULE_TOPIC or topic.startswith("rmq_sys_wheel_timer"):
         return "delayed"
-    if topic in (HALF, OP) or sys_flag & TRANSACTION in (PREPARED, ROLLBACK):
+    if topic in (HALF_TOPIC, HALF_OP_TOPIC) or sys_flag & TRANSACTION in (PREPARED, ROLLBACK):
         return "transaction"
     if topic.startswith(RETRY_PREFIX):
         return "retry"
@@ -112,7 +119,7 @@ def kind_of(topic: str, sys_flag: int, properties: bytes) -> str:
 
 def delayed(properties: bytes) -> bool:
     """Return whether a message was to be delivered later; DELAY of 0 or below is no delay."""
-    if b"DELAY\x01" in properties and property_of(properties, b"DELAY").strip().lstrip(b"0").isdigit():
+    if RAW_DELAY in properties and property_of(properties, RAW_DELAY).strip().lstrip(b"0").isdigit():
         return True
     return b"TIMER_" in properties and any(property_of(properties, name) for name in TIMERS)
 

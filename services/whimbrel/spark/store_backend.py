@@ -27,10 +27,10 @@ from whimbrel.spark.push_down import ALL, UNRESTRICTED, PushDown, Range, interse
 from whimbrel.spark.queue_files import QueueFiles, queue_directories
 from whimbrel.store.bulk_source import confirmed_end
 from whimbrel.store.columns import Decoder, Records, Scan, Selection, Topics
-from whimbrel.store.recovery import first_store_time
+from whimbrel.store.recovery import store_time_at
 from whimbrel.store.segments import Segments
-from whimbrel.store.shared_page import BROKER_NAME, NAME_BYTES
-from whimbrel.store.view import LogView, page_cells
+from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.view import LogView
 
 __all__ = ["StoreBackend", "StoreTask"]
 
@@ -126,7 +126,7 @@ class StoreBackend(Backend):
             if number in undispatched:
                 return undispatched[number]
             physical_offset = queue.physical_offset(number)
-            return first_store_time(read, physical_offset) if physical_offset >= 0 else 0
+            return store_time_at(read, physical_offset) if physical_offset >= 0 else 0
 
         numbers = range(extent.first, extent.end)
         return extent.first + bisect_left(numbers, at_ms, key=stored_ms)
@@ -183,7 +183,7 @@ class StoreBackend(Backend):
         """Return the range of the log whose files may hold records of a range of store times."""
         segments = Segments.open(self.root / "commitlog", 0)
         try:
-            begins = {start: first_store_time(segments.read, start) for start in segments.starts}
+            begins = {start: store_time_at(segments.read, start) for start in segments.starts}
         finally:
             segments.close()
         early = [start for start, first in begins.items() if first and first < stored_ms[0]]
@@ -193,7 +193,7 @@ class StoreBackend(Backend):
 
 def check_end(root: Path, view: LogView, *, fail_on_data_loss: bool) -> None:
     """Raise DataLoss, or log a warning, when damage ends the log before files that hold records."""
-    behind = [at for at in view.state.removed if first_store_time(view.segments.read, at)]
+    behind = [at for at in view.state.removed if store_time_at(view.segments.read, at)]
     if not behind:
         return
     what = f"{root}: the log ends at {view.end} ({view.state.fault}), and {len(behind)} files stand behind"
@@ -249,11 +249,8 @@ def queue_extents(
 
 def broker_name(root: Path) -> str:
     """Return the name that a broker of ours has written into the shared page."""
-    if page_cells(root) is None:
-        return BROKER
-    # A text behind a counter of 8 bytes.
-    text = (root / "whimbrel" / "watermark").read_bytes()[BROKER_NAME + 8 : BROKER_NAME + NAME_BYTES]
-    return text.partition(b"\0")[0].decode("utf-8", "replace") or BROKER
+    page = SharedPage.snapshot(root)
+    return (page.broker_name if page is not None else "") or BROKER
 
 
 @dataclass(frozen=True, slots=True)

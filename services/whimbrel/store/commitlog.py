@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 from whimbrel.errors import IllegalOffset, MessageTooLarge, NotRecovered, NotWritable, StoreError, StoreFull
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
-from whimbrel.store.codec import BLANK, BLANK_MAGIC, BLANK_SIZE_MIN
+from whimbrel.store.codec import BLANK_MAGIC, BLANK_SIZE_MIN, SIZE_AND_MAGIC
 from whimbrel.store.flush import Flusher
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, sync_directory, zero
 from whimbrel.store.preallocation import RESIDENT_BEHIND_BYTES, Preallocator
-from whimbrel.store.recovery import LogState, first_store_time, is_boundary, recover_log
-from whimbrel.store.recovery_marks import CHECK_BYTES, LogMark
+from whimbrel.store.recovery import LogState, is_boundary, recover_log, store_time_at
+from whimbrel.store.recovery_marks import CHECK_BYTES, MARK_BYTES, MARK_INTERVAL_S, LogMark
 from whimbrel.store.retention import DiskUse, expired_segments
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.segments import Segments
@@ -41,8 +41,6 @@ __all__ = ["LogReader", "LogWriter"]
 
 logger = logging.getLogger(__name__)
 
-MARK_BYTES = 64 * 1024 * 1024  # the mark moves after so much log ...
-MARK_INTERVAL_S = 5.0  # ... or so long, whichever is first: what recovery reads stays small
 SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every populated page once more
 RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file, or looks at the disk
 # Raw bytes from this size on are written by a system call: no page faults, and no pages to populate.
@@ -283,7 +281,7 @@ class LogWriter:
             self.retry_at = time.monotonic() + RETRY_ALLOCATE_S
             raise
         self.full_reason = ""
-        BLANK.pack_into(current.mapped, self.end - self.base, self.limit - self.end, BLANK_MAGIC)
+        SIZE_AND_MAGIC.pack_into(current.mapped, self.end - self.base, self.limit - self.end, BLANK_MAGIC)
         self.end = self.limit
         self.seal()
         self.switch_to(following)
@@ -445,7 +443,7 @@ class LogWriter:
         self.mark.save(self.root)
         stored_ms = self.store_time_ms
         if self.replicated and boundary > self.begin:
-            stored_ms = first_store_time(self.flush_segments.read, self.segments.start_of(boundary - 1))
+            stored_ms = store_time_at(self.flush_segments.read, self.segments.start_of(boundary - 1))
         if stored_ms:
             write_checkpoint(self.root, log_ms=stored_ms)
 

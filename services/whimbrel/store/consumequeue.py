@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from whimbrel.errors import StoreError
-from whimbrel.store.codec import FILLER_SIZE, UNIT
+from whimbrel.store.codec import FILLER_SIZE, UNIT, UNIT_SIZE
 from whimbrel.store.pages import (
     PAGE,
     address_of,
@@ -32,9 +32,8 @@ from whimbrel.store.pages import (
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import list_segments
 
-__all__ = ["FILLER", "ConsumeQueue"]
+__all__ = ["FILLER", "ConsumeQueue", "Unit", "is_filler"]
 
-UNIT_SIZE = UNIT.size
 ALLOCATE_BYTES = 64 * 1024  # blocks taken at a time: 3276 entries
 RELEASE_BYTES = 256 * 1024  # written entries that may stay mapped; with 1000 queues each page counts
 FILLERS_MAX = 1_000_000  # a record that claims to be further ahead is not believed; its entry goes to the end

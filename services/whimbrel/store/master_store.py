@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from whimbrel.errors import BadRequest, MessageTooLarge, StoreFull
+from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.checkpoint import write_checkpoint
 from whimbrel.store.codec import (
     BLANK_SIZE_MIN,
@@ -22,7 +23,7 @@ from whimbrel.store.codec import (
 )
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
-from whimbrel.store.dispatch import NO_ENTRY, SCHEDULE_TOPIC, deliver_time
+from whimbrel.store.dispatch import NO_ENTRY, deliver_time
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import RETRY_S, MessageStore, raise_file_limit
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.errors import StoreError
-from whimbrel.store.codec import UNIT
+from whimbrel.store.codec import UNIT_SIZE
 from whimbrel.store.consumequeue import ConsumeQueue, is_filler
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.locking import is_locked
@@ -42,7 +42,7 @@ class DryRunQueue(ConsumeQueue):
         """Find the end."""
         self.kept_below = self.max = self.search(below)
         self.first_new = -1
-        self.min = self.starts[0] // UNIT.size if self.starts and self.max else self.max
+        self.min = self.starts[0] // UNIT_SIZE if self.starts and self.max else self.max
 
     def reserve(self, count: int) -> None:
         """Counting needs no room."""

@@ -8,14 +8,13 @@ anew: RocketMQ's own recovery loses entries and keys there.
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.queues import ConsumeQueues
-from whimbrel.store.recovery import is_boundary
+from whimbrel.store.recovery import ReadAt, is_boundary
 from whimbrel.store.recovery_marks import LogMark, QueueMark
 from whimbrel.store.shared_page import boot_id
 from whimbrel.store.walk import Walk
@@ -23,8 +22,6 @@ from whimbrel.store.walk import Walk
 __all__ = ["dispatch_log", "truncate_index", "truncate_queues"]
 
 logger = logging.getLogger(__name__)
-
-ReadAt = Callable[[int, int], bytes]
 
 
 def truncate_queues(

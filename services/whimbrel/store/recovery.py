@@ -16,17 +16,19 @@ checkpoint.
 RocketMQ: CommitLog.recoverNormally, recoverAbnormally, checkMessageAndReturnSize.
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from whimbrel.store.checkpoint import Checkpoint
 from whimbrel.store.codec import (
     BLANK_MAGIC,
-    HEAD_SIZES,
     MAGIC_V1,
     MAGIC_V2,
     PREFIX,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    STORE_TIMES,
+    V6_MASK,
     decode_record,
     record_fault,
 )
@@ -36,18 +38,16 @@ __all__ = [
     "READ_BYTES",
     "FileVerdict",
     "LogState",
-    "first_store_time",
+    "ReadAt",
     "is_boundary",
     "recover_log",
+    "store_time_at",
     "verify_file",
 ]
 
 READ_BYTES = 1 << 20  # of a file at a time; larger reads gain nothing and cost memory
 FILES_CHECKED_AFTER_CLEAN_STOP = 3
-SIZE_AND_MAGIC = struct.Struct(">iI")
-FIRST_STORE_TIME = {
-    bits: struct.Struct(f">{56 if bits & 0x10 == 0 else 68}xq") for bits in HEAD_SIZES
-}  # store time of a record, by the IPv6 bits of its system flag
+STORE_TIME_END = max(field.size for field in STORE_TIMES.values())
 
 ReadAt = Callable[[int, int], bytes]  # (offset in the log, length) -> bytes, fewer at the end of the file
 
@@ -97,7 +97,7 @@ def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool =
     while True:
         chunk = read(position, min(READ_BYTES, file_end - position))
         at, filled = 0, len(chunk)
-        while filled - at >= 40:
+        while filled - at >= PREFIX.size:
             size, magic, _ = PREFIX.unpack_from(chunk, at)
             if magic != MAGIC_V1 and magic != MAGIC_V2:
                 break
@@ -114,7 +114,7 @@ def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool =
         if verdict is not None:
             return replace(verdict, last=last)
         if at == 0:  # a record larger than what was read
-            (size,) = struct.unpack_from(">i", chunk)
+            size, _ = SIZE_AND_MAGIC.unpack_from(chunk)
             fault = "the file is cut off"
             chunk = read(position, size)
             if len(chunk) == size:
@@ -135,7 +135,7 @@ def boundary_verdict(chunk: bytes, at: int, position: int, file_end: int) -> Fil
     if magic == BLANK_MAGIC:
         return FileVerdict(position + at, True, "")
     if magic == MAGIC_V1 or magic == MAGIC_V2:
-        if at == 0 and len(chunk) < 40:
+        if at == 0 and len(chunk) < PREFIX.size:
             return FileVerdict(position, False, "a record is cut off by the end of the file")
         return None
     return FileVerdict(position + at, False, "" if magic == 0 else f"magic {magic:#010x}")
@@ -196,13 +196,13 @@ def text_ends_in_zeros(record: bytes) -> bool:
 def is_boundary(read: ReadAt, offset: int, file_size: int) -> bool:
     """Return whether a whole record or a blank begins at an offset."""
     left = file_size - offset % file_size
-    head = read(offset, min(40, left))
+    head = read(offset, min(PREFIX.size, left))
     if len(head) < 8:
         return False
     size, magic = SIZE_AND_MAGIC.unpack_from(head)
     if magic == BLANK_MAGIC:
         return True
-    if magic not in (MAGIC_V1, MAGIC_V2) or not 40 <= size <= left or len(head) < 40:
+    if magic not in RECORD_MAGICS or not PREFIX.size <= size <= left or len(head) < PREFIX.size:
         return False
     chunk = read(offset, size)
     return len(chunk) == size and not record_fault(chunk, 0, offset)
@@ -214,18 +214,18 @@ def rocketmq_start(read: ReadAt, starts: list[int], *, clean: bool, checkpoint: 
         return starts[max(len(starts) - FILES_CHECKED_AFTER_CLEAN_STOP, 0)]
     limit_ms = checkpoint.minimum_ms if checkpoint else 0
     for start in reversed(starts):
-        if 0 < first_store_time(read, start) <= limit_ms:
+        if 0 < store_time_at(read, start) <= limit_ms:
             return start
     return starts[0]
 
 
-def first_store_time(read: ReadAt, start: int) -> int:
-    """Return the store time of the first record of the file that begins at `start`, 0 when there is none."""
-    head = read(start, 80)
-    if len(head) < 80:
+def store_time_at(read: ReadAt, offset: int) -> int:
+    """Return the store time of the record that begins at an offset, 0 when there is none."""
+    head = read(offset, STORE_TIME_END)
+    if len(head) < STORE_TIME_END:
         return 0
     _, magic, sys_flag = PREFIX.unpack_from(head)
-    if magic not in (MAGIC_V1, MAGIC_V2):
+    if magic not in RECORD_MAGICS:
         return 0
-    (stored_ms,) = FIRST_STORE_TIME[sys_flag & 0x30].unpack_from(head)
+    (stored_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(head)
     return int(stored_ms)

@@ -29,8 +29,11 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CHECK_BYTES", "LogMark", "QueueMark"]
+__all__ = ["CHECK_BYTES", "MARK_BYTES", "MARK_INTERVAL_S", "LogMark", "QueueMark"]
 
+# A mark is written after so much log, or after so long: what recovery reads stays small.
+MARK_BYTES = 64 * 1024 * 1024
+MARK_INTERVAL_S = 5.0
 CHECK_BYTES = 64 * 1024 * 1024  # quickly verified, and far more than disks keep in caches of their own
 # Ends that are kept. A broker that was down for more recoveries rebuilds its queues from the whole log.
 RECOVERIES_MAX = 24

@@ -7,36 +7,29 @@ the index on disk.
 
 import abc
 import resource
-import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreFull
-from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, decode_record, keys_of
-from whimbrel.store.dispatch import STORE_TIMES, Arrival, Dispatcher
+from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record, keys_of
+from whimbrel.store.consumequeue import Unit
+from whimbrel.store.dispatch import Arrival, Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.options import StoreOptions, parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.rebuild import dispatch_log, truncate_index, truncate_queues
-from whimbrel.store.recovery_marks import LogMark, QueueMark
+from whimbrel.store.recovery import ReadAt, store_time_at
+from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S, LogMark, QueueMark
 from whimbrel.store.shared_page import SharedPage, boot_id
 from whimbrel.store.walk import Walk
 
 __all__ = ["RETRY_S", "MessageStore", "raise_file_limit"]
 
-MARK_BYTES = 64 * 1024 * 1024  # as in commitlog: the mark moves after so much log ...
-MARK_INTERVAL_S = 5.0  # ... or after so long
 CATCH_UP_BYTES = 32 * 1024 * 1024  # of log indexed before the store opens, or before a search by key
 OPEN_FILES_WANTED = 65536  # a mapped queue file holds a descriptor, and the usual soft limit is 1024
 RETRY_S = 0.5  # queues without room: how often writing an entry is tried again
-SIZE_AND_MAGIC = struct.Struct(">iI")
-PREFIX_FLAGS = struct.Struct(">36xi")
-
-ReadAt = Callable[[int, int], bytes]
-Unit = tuple[int, int, int]
 
 
 class MessageStore(abc.ABC):
@@ -157,13 +150,9 @@ class MessageStore(abc.ABC):
     def store_time_of(self, physical_offset: int) -> int:
         """Return a record's store time, 0 when it is gone."""
         try:
-            head = self.read_log(physical_offset, 80)
+            return store_time_at(self.read_log, physical_offset)
         except IllegalOffset:
             return 0
-        if len(head) < 80 or SIZE_AND_MAGIC.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
-            return 0
-        (sys_flag,) = PREFIX_FLAGS.unpack_from(head)
-        return int(STORE_TIMES[sys_flag & 0x30].unpack_from(head)[0])
 
     @property
     def on_arrival(self) -> Arrival | None:
@@ -269,9 +258,10 @@ class MessageStore(abc.ABC):
             if physical_offset < log_begin or len(found) >= limit:
                 continue
             try:
-                head = SIZE_AND_MAGIC.unpack_from(self.read_log(physical_offset, 8))
-                message = decode_record(self.read(physical_offset, head[0]), check_crc=False)
-            except (CorruptRecord, IllegalOffset, struct.error):
+                head = self.read_log(physical_offset, SIZE_AND_MAGIC.size)
+                size = SIZE_AND_MAGIC.unpack(head)[0] if len(head) == SIZE_AND_MAGIC.size else 0
+                message = decode_record(self.read(physical_offset, size), check_crc=False)
+            except (CorruptRecord, IllegalOffset):
                 continue
             if message.topic == topic and key in keys_of(message.properties_raw):
                 if begin <= message.store_timestamp <= end and physical_offset not in found:

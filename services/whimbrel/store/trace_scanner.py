@@ -12,7 +12,6 @@ there and reaches over the match. So a piece may begin and end within a record, 
 end is not there yet is looked for again from its start. A record of more than `NEAR_BYTES` is not followed.
 """
 
-import struct
 from collections.abc import Callable
 
 from whimbrel.errors import CorruptRecord, IllegalOffset
@@ -23,7 +22,14 @@ from whimbrel.model.trace import (
     TracedRecord,
     parse_context,
 )
-from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, decode_record, property_of
+from whimbrel.store.codec import (
+    PHYSICAL_OFFSET,
+    RAW_UNIQ_KEY,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    decode_record,
+    property_of,
+)
 
 __all__ = ["NEAR_BYTES", "ContextScanner", "context_of"]
 
@@ -32,10 +38,8 @@ NEAR_BYTES = 256 * 1024  # a log that grows by more between two looks is being c
 NAMES = (CONTEXT_PROPERTY.encode(), FALLBACK_PROPERTY.encode())
 NEEDLES = tuple(name + b"\x01" for name in NAMES)
 NEEDLE_BYTES_MAX = max(map(len, NEEDLES))
-MAGICS = tuple(struct.pack(">I", magic) for magic in (MAGIC_V1, MAGIC_V2))
+MAGICS = tuple(magic.to_bytes(4, "big") for magic in RECORD_MAGICS)
 MAGIC_AT = 4  # in a record
-SIZE = struct.Struct(">i")
-OWN_OFFSET = struct.Struct(">28xq")
 
 
 def context_of(properties: bytes) -> TraceContext | None:
@@ -89,7 +93,7 @@ class ContextScanner:
             if start < 0:
                 at = match + 1  # the words stand in something that is no record
                 continue
-            (size,) = SIZE.unpack_from(whole)
+            size, _ = SIZE_AND_MAGIC.unpack_from(whole)
             if len(whole) < size:
                 return start
             try:
@@ -107,7 +111,7 @@ class ContextScanner:
                         topic=message.topic,
                         queue_id=message.queue_id,
                         queue_offset=message.queue_offset,
-                        message_id=property_of(message.properties_raw, b"UNIQ_KEY").decode(
+                        message_id=property_of(message.properties_raw, RAW_UNIQ_KEY).decode(
                             "utf-8", "replace"
                         ),
                     )
@@ -120,7 +124,7 @@ class ContextScanner:
         """Return where the record around a match begins, and its bytes as far as there are; -1 for none."""
         start = record_start(base, data, match)
         if start >= 0:
-            size = SIZE.unpack_from(data, start - base)[0]
+            size = SIZE_AND_MAGIC.unpack_from(data, start - base)[0]
             return start, data[start - base : start - base + size]
         reach = max(base - base % self.file_size, base - NEAR_BYTES)
         try:
@@ -130,7 +134,7 @@ class ContextScanner:
         start = record_start(reach, both, base - reach + match)
         if start < 0:
             return -1, b""
-        size = SIZE.unpack_from(both, start - reach)[0]
+        size = SIZE_AND_MAGIC.unpack_from(both, start - reach)[0]
         return start, both[start - reach : start - reach + size]
 
 
@@ -145,9 +149,9 @@ def record_start(base: int, data: bytes, match: int) -> int:
     upto = match
     while (magic := max(data.rfind(each, 0, upto) for each in MAGICS)) >= 0:
         start = magic - MAGIC_AT
-        if start >= 0 and start + OWN_OFFSET.size <= len(data):
-            own = OWN_OFFSET.unpack_from(data, start)[0]
-            if own == base + start and start + SIZE.unpack_from(data, start)[0] > match:
+        if start >= 0 and start + PHYSICAL_OFFSET.size <= len(data):
+            own = PHYSICAL_OFFSET.unpack_from(data, start)[0]
+            if own == base + start and start + SIZE_AND_MAGIC.unpack_from(data, start)[0] > match:
                 return base + start
         upto = magic
     return -1

@@ -22,9 +22,9 @@ from whimbrel.errors import (
 )
 from whimbrel.store import commitlog
 from whimbrel.store.codec import (
-    BLANK,
     BLANK_MAGIC,
     RECORD_BYTES_MAX,
+    SIZE_AND_MAGIC,
     decode_record,
     index_key_hash,
     record_size,
@@ -50,7 +50,7 @@ def test_a_file_ends_with_a_blank_of_at_least_eight_bytes(tmp_path: Path) -> Non
     assert first.end == FILE - 8
     second = store.append([make_draft()])[0]
     assert second.physical_offset == FILE
-    assert BLANK.unpack(store.read_log(FILE - 8, 8)) == (8, BLANK_MAGIC)
+    assert SIZE_AND_MAGIC.unpack(store.read_log(FILE - 8, 8)) == (8, BLANK_MAGIC)
     with pytest.raises(MessageTooLarge):
         store.append([dataclasses.replace(make_draft(), body=bytes(FILE - overhead - 7))])
     assert store.append([make_draft()])[0].queue_offset == 2

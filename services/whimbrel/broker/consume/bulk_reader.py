@@ -7,7 +7,6 @@ nothing is decoded. A frame takes a bounded number of entries and of bytes, so t
 for a millisecond or two; with a filter that matches little it may hold no record at all.
 """
 
-import struct
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +19,7 @@ from whimbrel.errors import (
     RangeGone,
 )
 from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
-from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, UNIT
+from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC, UNIT
 
 __all__ = ["FRAME_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "Reading"]
 
@@ -35,9 +34,6 @@ SCAN_MAX = 8 * UNITS_AT_ONCE  # entries looked at for one frame: 2 ms when none 
 # more call does.
 GAP_BYTES_MAX = 8 << 10
 SPAN_BYTES_MAX = 2 << 20  # read at once, with what lies between; a larger record makes a larger span
-RECORD_BYTES_MIN = 91
-
-SIZE_AND_MAGIC = struct.Struct(">iI")
 
 
 class RawSource(Protocol):

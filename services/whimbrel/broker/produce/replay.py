@@ -46,8 +46,10 @@ from whimbrel.errors import (
 from whimbrel.model.limits import BODY_BYTES_MAX, REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
 from whimbrel.model.names import CONTROL, DEAD_LETTER_PREFIX
 from whimbrel.store.codec import (
+    COMPRESSION_BITS,
     FILLER_SIZE,
     PROPERTIES_BYTES_MAX,
+    RAW_UNIQ_KEY,
     RecordDraft,
     decode_record,
     pack_host,
@@ -72,7 +74,6 @@ logger = logging.getLogger(__name__)
 
 REPLAYED_FROM = b"REPLAYED_FROM"
 LOOK_MAX = 1024  # messages looked through in one call; 5 us each
-COMPRESSION_BITS = 0x701  # compressed or not, and how
 SAME_ID_MAX = 64  # messages of one id that a selection is compared with
 UNKNOWN_HOST = bytes(8)
 
@@ -125,7 +126,7 @@ def replayed_from(properties: bytes) -> tuple[Source, int] | None:
 
 def message_id_of(message: ReplayedMessage) -> str:
     """Return the id under which a message is stored."""
-    return property_of(message.properties, b"UNIQ_KEY").decode("utf-8", "replace") or message.message_id
+    return property_of(message.properties, RAW_UNIQ_KEY).decode("utf-8", "replace") or message.message_id
 
 
 def draft_of(
@@ -140,7 +141,7 @@ def draft_of(
         raise MessageTooLarge(f"the body has {len(message.body)} bytes; at most {BODY_BYTES_MAX} are allowed")
     text = message.properties
     added = f"REPLAYED_FROM\x01{source.mark(message.source_offset)}\x02"
-    if not property_of(text, b"UNIQ_KEY"):
+    if not property_of(text, RAW_UNIQ_KEY):
         if not message.message_id or CONTROL.search(message.message_id):
             raise BadRequest(
                 f"message id {message.message_id!r} can't be stored, and the text has no UNIQ_KEY"

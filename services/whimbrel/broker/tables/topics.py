@@ -12,7 +12,7 @@ from pathlib import Path
 from whimbrel.broker.tables.versioned import VersionedTable
 from whimbrel.errors import StoreFull
 from whimbrel.model.limits import AUTO_QUEUES
-from whimbrel.model.names import TEMPLATE_TOPIC, is_system_topic
+from whimbrel.model.names import SCHEDULE_TOPIC, TEMPLATE_TOPIC, is_system_topic
 from whimbrel.model.topic import INHERIT, READ, WRITE, MessageType, TopicConfig
 
 __all__ = ["QUEUES_DEFAULT", "QUEUES_MAX", "TopicTable"]
@@ -95,7 +95,7 @@ def built_in(cluster: str, broker_name: str, *, auto_create: bool) -> list[Topic
         topic(cluster, 16, READ | WRITE | INHERIT),
         topic(broker_name, 1, READ | WRITE | INHERIT),
         topic("OFFSET_MOVED_EVENT", 1, READ | WRITE),
-        topic("SCHEDULE_TOPIC_XXXX", 18, READ | WRITE),
+        topic(SCHEDULE_TOPIC, 18, READ | WRITE),
         topic(f"{cluster}_REPLY_TOPIC", 1, READ | WRITE),
     ]
     if auto_create:

@@ -25,7 +25,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, PREFIX, StoredMessage, decode_record, record_fault
+from whimbrel.store.codec import (
+    PHYSICAL_OFFSET,
+    PREFIX,
+    RECORD_BYTES_MAX,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    StoredMessage,
+    decode_record,
+    record_fault,
+)
 from whimbrel.store.columns import Records, Scan, Topics
 from whimbrel.store.columns.records import Ints
 
@@ -40,7 +49,6 @@ BACK_BYTES = (
     20 << 20,
 )  # how far back to search for a record that crosses a chunk's begin
 ZEROS_MIN = 16  # fewer zeros may be flipped bits as well
-RECORD_BYTES_MAX = 16 << 20
 
 ReadRange = Callable[[int, int], bytes]
 
@@ -380,13 +388,12 @@ def crc_of(data: bytes) -> str:
 
 def whole_record(data: bytes) -> StoredMessage | None:
     """Return the record at the begin of some bytes, whatever offset it names; None without a whole one."""
-    if len(data) < 40:
+    if len(data) < PREFIX.size:
         return None
     size, magic, _ = PREFIX.unpack_from(data)
-    if magic not in (MAGIC_V1, MAGIC_V2) or not 40 <= size <= len(data):
+    if magic not in RECORD_MAGICS or not PREFIX.size <= size <= len(data):
         return None
-    position = int.from_bytes(data[28:36], "big", signed=True)
-    if record_fault(data, 0, position):
+    if record_fault(data, 0, PHYSICAL_OFFSET.unpack_from(data)[0]):
         return None
     try:
         return decode_record(data, 0)
@@ -403,6 +410,6 @@ def whole_record_at(side: Side, position: int) -> StoredMessage | None:
     """Return the record at a position, whatever offset it names; None without one."""
     if not side.begin <= position < side.end:
         return None
-    head = side.read(position, 40)
-    size = int.from_bytes(head[:4], "big", signed=True)
-    return whole_record(side.read(position, size)) if 40 <= size <= RECORD_BYTES_MAX else None
+    head = side.read(position, SIZE_AND_MAGIC.size)
+    size = SIZE_AND_MAGIC.unpack(head)[0] if len(head) == SIZE_AND_MAGIC.size else 0
+    return whole_record(side.read(position, size)) if PREFIX.size <= size <= RECORD_BYTES_MAX else None

@@ -14,7 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.codec import (
+    RAW_KEYS,
+    RAW_TAGS,
+    RAW_UNIQ_KEY,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -25,7 +29,7 @@ from whimbrel.store.codec import (
 from whimbrel.store.columns import Records, Topics
 from whimbrel.store.columns.records import Ints
 from whimbrel.store.columns.texts import Pairs
-from whimbrel.store.dispatch import SCHEDULE_TOPIC, deliver_time
+from whimbrel.store.dispatch import deliver_time
 
 __all__ = ["IndexKeys", "QueueUnits", "key_hashes", "keys_of", "units_of"]
 
@@ -101,7 +105,7 @@ def is_name(topic: str) -> bool:
 
 def tag_codes(pairs: Pairs) -> Ints:
     """Return the tags code of each record."""
-    tags = pairs.value_of(b"TAGS", pa.string()).dictionary_encode()
+    tags = pairs.value_of(RAW_TAGS, pa.string()).dictionary_encode()
     codes = np.array([*(tags_code(tag) for tag in tags.dictionary.to_pylist()), 0], np.int64)
     numbers = np.asarray(pc.fill_null(tags.indices, len(codes) - 1)).astype(np.int64)
     found: Ints = codes[numbers] if len(numbers) else np.zeros(0, np.int64)
@@ -133,8 +137,8 @@ def keys_of(records: Records) -> IndexKeys:
         return IndexKeys(*(np.zeros(0, np.int64),) * 3)
     topics = Topics.of(records)
     pairs = Pairs(records)
-    unique = pairs.value_of(b"UNIQ_KEY", pa.string())
-    words = pc.split_pattern(pairs.value_of(b"KEYS", pa.string()), " ")
+    unique = pairs.value_of(RAW_UNIQ_KEY, pa.string())
+    words = pc.split_pattern(pairs.value_of(RAW_KEYS, pa.string()), " ")
     rows = np.concatenate(
         [np.arange(len(records)), np.asarray(pc.list_parent_indices(words)).astype(np.int64)]
     )

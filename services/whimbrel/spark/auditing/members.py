@@ -31,15 +31,14 @@ from whimbrel.rpc.api.bulk_calls import describe_queues, log_bytes, open_bulk_ch
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.spark import nameservers
 from whimbrel.spark.reporting import JobError
-from whimbrel.store.bulk_source import CONFIRMED_CELL
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
+from whimbrel.store.codec import BLANK_MAGIC, PREFIX, RECORD_MAGICS, SIZE_AND_MAGIC, record_fault
 from whimbrel.store.columns import Scan
 from whimbrel.store.locking import is_locked
 from whimbrel.store.recovery import recover_log
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import Segments
-from whimbrel.store.view import page_cells
+from whimbrel.store.shared_page import SharedPage
 
 __all__ = [
     "CALL_S_MAX",
@@ -57,7 +56,7 @@ BROKER = re.compile(r"(?:[^/\s:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 ASK_S_MAX = 10.0  # of a small call to a broker
 CALL_S_MAX = 1800.0  # of a stream: checksums of a file of 1 GiB take seconds, on a busy disk minutes
 NO_TOPIC = "-"  # named in a call, so that the broker describes its log, and no queues
-MAGICS = (MAGIC_V1, MAGIC_V2, BLANK_MAGIC)
+MAGICS = (*RECORD_MAGICS, BLANK_MAGIC)
 GONE = (IllegalOffset, CorruptRecord)  # a broker's answer when a file is missing or cut off
 
 
@@ -171,9 +170,9 @@ def describe_store(member: Member) -> MemberState:
         return MemberState(member, 0, 0, 0, identity)
     begin = min(files)
     try:
-        cells = page_cells(root)
-        if cells is not None and (cells[CONFIRMED_CELL] or is_locked(root)):
-            return MemberState(member, begin, max(cells[CONFIRMED_CELL], begin), size, identity, files)
+        page = SharedPage.snapshot(root)
+        if page is not None and (page.confirmed or is_locked(root)):
+            return MemberState(member, begin, max(page.confirmed, begin), size, identity, files)
         end, damage = end_at_rest(root, sorted(files), size)
         mark = LogMark.load(root)
     except (OSError, StoreError) as error:
@@ -233,8 +232,8 @@ def end_at_rest(root: Path, starts: Sequence[int], file_size: int) -> tuple[int,
 
 def begins_with_record(segments: Segments, start: int) -> bool:
     """Return whether a file was ever written."""
-    head = segments.read(start, 8)
-    return len(head) == 8 and int.from_bytes(head[4:], "big") in MAGICS
+    head = segments.read(start, SIZE_AND_MAGIC.size)
+    return len(head) == SIZE_AND_MAGIC.size and SIZE_AND_MAGIC.unpack(head)[1] in MAGICS
 
 
 def last_whole_record(segments: Segments, at: int, file_end: int) -> int:

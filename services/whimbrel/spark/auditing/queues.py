@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.spark.auditing.bucket_sums import QUEUE_BITS, mix_bits, sum_by_bucket
 from whimbrel.spark.auditing.comparison import BUCKETS_MAX, LogSplit, Row, batch, touched
 from whimbrel.spark.auditing.derived_files import DerivedFiles, QueueFile, queue_units, scan
@@ -91,11 +92,7 @@ def found_sums(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
     view, file = part.view, part.file
     numbers, units = queue_units(view, file)
     physical_offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-    tags = (
-        units["tags"].astype(np.int64)
-        if file.topic != "SCHEDULE_TOPIC_XXXX"
-        else np.zeros(len(units), np.int64)
-    )
+    tags = units["tags"].astype(np.int64) if file.topic != SCHEDULE_TOPIC else np.zeros(len(units), np.int64)
     rows = []
     inside = (physical_offsets >= view.begin) & (physical_offsets < view.entries_due)
     if inside.any():
@@ -154,7 +151,7 @@ def found_units(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
         ]
     )
     chosen = np.isin(numbers >> QUEUE_BITS, buckets)
-    schedule = file.topic == "SCHEDULE_TOPIC_XXXX"
+    schedule = file.topic == SCHEDULE_TOPIC
     rows = [
         (file.topic, file.queue_id, number, physical_offset, size, 0 if schedule else tags)
         for number, (physical_offset, size, tags) in zip(

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.names import DEAD_LETTER_PREFIX
+from whimbrel.model.properties import DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEYS, RETRY_TOPIC, TAGS
 from whimbrel.spark.jobs.replay import Source, replay_frame, rows_of, servers_of
 from whimbrel.spark.replay_writer import ReplayTarget
 from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
@@ -104,7 +105,7 @@ def property_of(name: str) -> "Column":
 
 def letters(rows: "DataFrame") -> "DataFrame":
     """Return rows with group, origin, reason, keys and tags."""
-    forwarded = property_of("DLQ_ORIGIN_TOPIC")
+    forwarded = property_of(DLQ_ORIGIN_TOPIC)
     most = F.coalesce(property_of("MAX_RECONSUME_TIMES").try_cast("int"), F.lit(RETRY_MAX_DEFAULT))
     times = F.col("reconsumeTimes")
     reason = (
@@ -116,11 +117,11 @@ def letters(rows: "DataFrame") -> "DataFrame":
     return rows.withColumns(
         {
             "group": F.substring("topic", len(DEAD_LETTER_PREFIX) + 1, 1000),
-            "originTopic": F.coalesce(property_of("RETRY_TOPIC"), forwarded, F.lit(NOWHERE)),
-            "originId": F.coalesce(property_of("ORIGIN_MESSAGE_ID"), property_of("DLQ_ORIGIN_MESSAGE_ID")),
+            "originTopic": F.coalesce(property_of(RETRY_TOPIC), forwarded, F.lit(NOWHERE)),
+            "originId": F.coalesce(property_of("ORIGIN_MESSAGE_ID"), property_of(DLQ_ORIGIN_MESSAGE_ID)),
             "reason": reason,
-            "keys": property_of("KEYS"),
-            "tags": property_of("TAGS"),
+            "keys": property_of(KEYS),
+            "tags": property_of(TAGS),
         }
     )
 

@@ -22,20 +22,28 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MAX, record_fault
-from whimbrel.store.columns.records import SIZE_AND_MAGIC, Records, Stop, walk
-from whimbrel.store.walk import RECORD_SIZE_MIN
+from whimbrel.store.codec import (
+    BLANK_MAGIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    record_fault,
+)
+from whimbrel.store.columns.records import Records, Stop, walk
 
 __all__ = ["CHUNK_BYTES", "Fault", "OnFault", "Scan"]
 
 CHUNK_BYTES = 8 * 1024 * 1024  # read at a time: some batches' worth
 BEHIND_BYTES = 64 * 1024  # read behind a split for its last record, and at a time when looking for one
 
-MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
-RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)
+V1, V2, BLANK = (magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+MAGIC = re.compile(re.escape(V1[:3]) + b"[" + V1[3:] + V2[3:] + b"]|" + re.escape(BLANK))
 OnFault = Literal["fail", "skip"]
 SHORT = "the file is shorter than the log"
-PLACE_AT, PLACE_END = 28, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +196,17 @@ class Scan:
                 does not look at that either.
         """
         file_end = self.file_end(at)
-        head = self.read(at, PLACE_END)
+        head = self.read(at, PHYSICAL_OFFSET.size)
         if len(head) < SIZE_AND_MAGIC.size:
             return False
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
         if magic == BLANK_MAGIC:
             return trusted or bool(size == file_end - at)
-        if magic not in RECORD_MAGICS or int.from_bytes(head[PLACE_AT:PLACE_END], "big") != at:
+        if magic not in RECORD_MAGICS or len(head) < PHYSICAL_OFFSET.size:
             return False
-        if not RECORD_SIZE_MIN <= size <= min(file_end - at, self.limit - at, self.record_bytes_max):
+        if PHYSICAL_OFFSET.unpack(head)[0] != at:
+            return False
+        if not RECORD_BYTES_MIN <= size <= min(file_end - at, self.limit - at, self.record_bytes_max):
             return False
         record = self.read(at, size)
         return len(record) == size and not record_fault(record, 0, at, check_crc=False)
