@@ -23,11 +23,11 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from whimbrel.broker.produce.appender import RecordAppender
-from whimbrel.broker.produce.replay import COMPRESSION_BITS, host_bytes
+from whimbrel.broker.produce.replay import host_bytes
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import Throttled, WhimbrelError
 from whimbrel.model.topic import TopicConfig
-from whimbrel.store.codec import RecordDraft, StoredMessage
+from whimbrel.store.codec import COMPRESSION_BITS, RecordDraft, StoredMessage
 
 __all__ = ["IN_FLIGHT_MAX", "InternalAppender", "OnwardTarget", "onward_draft"]
 
