@@ -163,8 +163,8 @@ class Stack:
                     passed = [seconds(probe["End"]) for probe in health["Log"] if not probe["ExitCode"]]
                     healthy[service] = max(min(passed, default=0.0) - seconds(state["StartedAt"]), 0.0)
                 elif time.monotonic() > deadline:
-                    said = [probe["Output"].strip() for probe in health["Log"]][-1:]
-                    raise Failed(f"{service} is {state['Status']}, {health['Status']}: {said}; see its log")
+                    output = [probe["Output"].strip() for probe in health["Log"]][-1:]
+                    raise Failed(f"{service} is {state['Status']}, {health['Status']}: {output}; see its log")
             time.sleep(POLL_S)
         return healthy
 

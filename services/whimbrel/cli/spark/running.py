@@ -162,9 +162,9 @@ def sentence_of(error: BaseException) -> str:
     _, found, worker = text.rpartition("Traceback (most recent call last):")
     if found:
         for line in worker.splitlines():
-            said = re.match(r"[\w.]*?(\w+): (.+)", line)
-            if said and not line.startswith(" "):
-                return said[2].strip()
+            matched = re.match(r"[\w.]*?(\w+): (.+)", line)
+            if matched and not line.startswith(" "):
+                return matched[2].strip()
     return text.splitlines()[0]
 
 

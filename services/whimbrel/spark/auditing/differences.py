@@ -283,10 +283,10 @@ class Comparison:
             if found is not None and found.physical_offset != at:
                 position = found.physical_offset
                 back = whole_record_at(side, position)
-                said = "exchanged with" if back is not None and back.physical_offset == at else "it is"
+                relation = "exchanged with" if back is not None and back.physical_offset == at else "it is"
                 return (
                     "other",
-                    f"on the {side.name} another record stands here: {said} the one of {position}"
+                    f"on the {side.name} another record stands here: {relation} the one of {position}"
                     + (f" ({found.topic}, queue {found.queue_id}, offset {found.queue_offset})"),
                 )
             if len(inner) >= ZEROS_MIN and not np.frombuffer(data, np.uint8)[inner].any():
