@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from whimbrel.client.options import ClientOptions
 from whimbrel.client.retry import decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.model.cluster import (
     BrokerStatus,
@@ -43,7 +43,7 @@ ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers
 ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
 
 
-class Admin(Client):
+class Admin(BaseClient):
     """An asyncio administration client.
 
     async with Admin("127.0.0.1:8081") as admin:

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import RetryPolicy, backoff_s, decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import BadRequest, InvalidReceiptHandle, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.model.message import ReceivedMessage
@@ -47,7 +47,7 @@ POLL_PAUSE = RetryPolicy(initial_s=0.1, max_s=2.0)  # between failed polls; a re
 logger = logging.getLogger(__name__)
 
 
-class Consumer(Client):
+class Consumer(BaseClient):
     """An asyncio consumer of one group.
 
     async with Consumer("127.0.0.1:8081", "billing", {"orders": "*"}) as consumer:
@@ -215,7 +215,7 @@ class Consumer(Client):
         running handlers get `options.close_grace_s` to finish, and unfinished messages are delivered again.
         """
         self.type = "push"
-        loop = Subscription(self, handler)
+        loop = SubscriptionLoop(self, handler)
         await loop.run()
 
     @property
@@ -348,7 +348,7 @@ class Acknowledger:
         await asyncio.gather(*calls_now, return_exceptions=True)
 
 
-class Subscription:
+class SubscriptionLoop:
     """One `Consumer.run`: a poll for each queue, and a bounded number of handlers."""
 
     def __init__(self, consumer: Consumer, handler: Handler) -> None:

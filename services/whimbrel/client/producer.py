@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from whimbrel.client.ids import MessageIds
 from whimbrel.client.options import ProducerOptions
 from whimbrel.client.retry import decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import MessageCorrupted, MessageEmpty, NotWritable, Throttled, WhimbrelError
 from whimbrel.model.message import Message, SendReceipt
@@ -33,7 +33,7 @@ QueueSelector = Callable[[Message, Sequence[Queue]], Queue]
 logger = logging.getLogger(__name__)
 
 
-class Producer(Client):
+class Producer(BaseClient):
     """An asyncio producer.
 
     async with Producer("127.0.0.1:8081") as producer:

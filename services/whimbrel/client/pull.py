@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from whimbrel.client.consumer import POLL_MARGIN_S
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import Unavailable, WhimbrelError
 from whimbrel.model.message import PullResult, ReceivedMessage
@@ -27,7 +27,7 @@ __all__ = ["PullConsumer"]
 logger = logging.getLogger(__name__)
 
 
-class PullConsumer(Client):
+class PullConsumer(BaseClient):
     """An asyncio reader.
 
     async with PullConsumer("127.0.0.1:8081", "audit") as reader:

@@ -55,7 +55,7 @@ from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings, ServerSettings
 from whimbrel.rpc.client.channel import open_aio_channel
 
-__all__ = ["Client", "Session", "parse_access_point"]
+__all__ = ["BaseClient", "Session", "parse_access_point"]
 
 T = TypeVar("T")
 
@@ -349,7 +349,7 @@ class Session:
                     await stream.refuse_verification(nonce)
 
 
-class Client:
+class BaseClient:
     """Base of producers and consumers: a session, started and closed with `async with` or by hand."""
 
     def __init__(self, endpoint: str, options: ClientOptions) -> None:

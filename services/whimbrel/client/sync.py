@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from whimbrel.client import admin, consumer, producer, pull
 from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from whimbrel.client.producer import QueueSelector
-from whimbrel.client.session import Client
+from whimbrel.client.session import BaseClient
 from whimbrel.errors import ClientError, WhimbrelError
 from whimbrel.model.cluster import (
     BrokerStatus,
@@ -50,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 class Blocking:
     """Base of the blocking clients: runs the asyncio client's coroutines on the shared loop and waits."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BaseClient) -> None:
         """Wrap a client that was not started."""
         self.client = client
         self.process = os.getpid()

@@ -1,7 +1,6 @@
 """Names of topics, groups, tags, keys and properties: what is legal, and why something is not.
 
-Pure rules; every `check_*` function returns nothing, or raises the `RequestError` that the client API answers
-with.
+Pure rules; every `check_*` function returns nothing, or raises the `RequestError` that becomes the response.
 
     topic       1..127 characters of  % | a-z A-Z 0-9 _ -   and not a system topic
     group       1..255 characters of the same alphabet, without the prefix CID_RMQ_SYS_
@@ -48,7 +47,7 @@ __all__ = [
 ]
 
 
-TEMPLATE_TOPIC = "TBW102"  # its configuration is what automatically created topics inherit
+TEMPLATE_TOPIC = "TBW102"  # automatically created topics inherit its configuration
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages, until they are due
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of transactions, until they are committed
 HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of those are committed or rolled back
@@ -90,7 +89,7 @@ NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_system_topic(name: str) -> bool:
-    """Tell whether RocketMQ keeps the name for itself; cluster and broker names are not known here."""
+    """Return whether RocketMQ reserves the name; cluster and broker names are not known here."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 

@@ -22,15 +22,14 @@ from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.rpc.server.serving import serve
 from whimbrel.telemetry import setup_logging, write_ready_file
 
-# Interfaces come and go (a container that is connected to its network again, a VPN); reading the kernel's
-# tables takes 50 µs.
+# Interfaces come and go: a container that is connected to its network again, a VPN.
 INTERFACES_S = 1.0
 
 logger = logging.getLogger("whimbrel.nameserver")
 
 
 class Interfaces:
-    """This machine's addresses, read anew when they may have changed."""
+    """This machine's addresses, read again when they may have changed."""
 
     def __init__(self) -> None:
         self.addresses = own_addresses()
@@ -45,7 +44,7 @@ class Interfaces:
 
 
 async def run(options: NameserverOptions) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal comes; return the exit code."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,7 +78,7 @@ async def run(options: NameserverOptions) -> int:
             logger.error("%s", error)
             await server.stop()
             return 1
-    loop.call_later(options.renew_s, brokers.settle)
+    loop.call_later(options.renew_s, brokers.notify_settled)
     write_ready_file(
         options.ready_file,
         {

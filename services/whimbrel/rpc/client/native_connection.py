@@ -14,7 +14,7 @@ import grpc
 
 from whimbrel.rpc.client.native_calls import FIRST_FIELDS, ClientCall
 from whimbrel.rpc.http2.client import ClientConnection
-from whimbrel.rpc.http2.encoder import Encoder
+from whimbrel.rpc.http2.encoder import HeaderEncoder
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import HpackError
@@ -63,7 +63,7 @@ class ChannelConnection(asyncio.Protocol):
     def __init__(self, channel: "NativeChannel") -> None:
         self.channel = channel
         self.conn = ClientConnection(server=False, limits=channel.limits)
-        self.encoder = Encoder()
+        self.encoder = HeaderEncoder()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.gone: asyncio.Future[None] = channel.loop.create_future()

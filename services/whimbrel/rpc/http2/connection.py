@@ -52,7 +52,7 @@ from whimbrel.rpc.http2.frames import (
     WINDOW_MAX,
     WINDOW_UPDATE,
 )
-from whimbrel.rpc.http2.hpack import Decoder, HpackError, ListTooLarge
+from whimbrel.rpc.http2.hpack import HeaderDecoder, HpackError, ListTooLarge
 from whimbrel.rpc.http2.sending import SendingHalf
 from whimbrel.rpc.http2.stream import (
     Data,
@@ -88,7 +88,7 @@ class Connection(SendingHalf):
         self.preface = PREFACE if server else b""
         self.settled = False  # the peer's first SETTINGS came
         self.restricted = True  # see `check_expected`
-        self.decoder = Decoder(list_bytes_max=limits.header_list)
+        self.decoder = HeaderDecoder(list_bytes_max=limits.header_list)
         self.block: list[bytes] | None = None
         self.block_bytes = self.block_flags = self.block_stream = 0
         self.counted_since = 0.0

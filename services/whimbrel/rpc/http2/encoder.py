@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from whimbrel.rpc.http2.hpack import ENTRY_BYTES, NUMBERS, TABLE_BYTES, prefixed
 
-__all__ = ["Encoder", "Pair"]
+__all__ = ["HeaderEncoder", "Pair"]
 
 Pair = tuple[str, str | bytes]
 
@@ -46,7 +46,7 @@ NAMED = tuple(integer(DYNAMIC + age, 0x0F, 0) for age in range(ENTRIES_MAX))
 LENGTHS = tuple(bytes((length,)) for length in range(SHORT_MAX + 1))
 
 
-class Encoder:
+class HeaderEncoder:
     """Encodes the requests of one connection, in their order.
 
     Attributes:

@@ -21,9 +21,9 @@ __all__ = [
     "PREFIX",
     "RESPONSE_HEADERS",
     "Assembler",
+    "CallMetadata",
     "CompressedMessage",
     "MessageTooLong",
-    "Metadata",
     "message_text",
     "prefixed",
     "prefixed_all",
@@ -156,7 +156,7 @@ def status_block(
 KNOWN_MAX = 32  # names that handlers ask for
 
 
-class Metadata(Mapping[str, str]):
+class CallMetadata(Mapping[str, str]):
     """A call's metadata, decoded on demand; of a repeated name the last value counts.
 
     `known` caches values for all calls whose fields differ only in the names of `varying`.

@@ -32,8 +32,8 @@ __all__ = [
     "SHAPES_MAX",
     "STATIC",
     "TABLE_BYTES",
-    "Decoder",
     "Field",
+    "HeaderDecoder",
     "HpackError",
     "ListTooLarge",
     "Shape",
@@ -169,7 +169,7 @@ class Shape:
         return vary
 
 
-class Decoder:
+class HeaderDecoder:
     """Decodes the blocks of one direction of a connection, in their order.
 
     Attributes:

@@ -82,7 +82,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Headers:
-    """Header fields: the first of a stream, or with `trailers` the last; `shape`: see `hpack.Decoder`."""
+    """Header fields: the first of a stream, or with `trailers` the last; `shape`: of `HeaderDecoder`."""
 
     stream: Stream
     fields: list[Field]

@@ -343,9 +343,7 @@ class UnaryServerCall(ServerCall):
         connection, stream = self.connection, self.stream
         conn = connection.conn
         if connection.server.on_call_end is not None:
-            self.report_end(
-                body_code(response) if response and self.method.fail is not None else "OK_TRAILERS"
-            )
+            self.report_end(body_code(response) if response and self.method.fail is not None else "OK")
         if type(self.method) is UnaryMethod:
             message = response.SerializeToString()
             size = PREFIX.size + len(message)

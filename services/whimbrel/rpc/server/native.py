@@ -36,7 +36,7 @@ from typing import Any, cast
 from whimbrel.errors import Refused
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
-from whimbrel.rpc.http2.grpc_format import Metadata, status_block, timeout_s
+from whimbrel.rpc.http2.grpc_format import CallMetadata, status_block, timeout_s
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Limits, Reset, Stream
 from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
@@ -93,7 +93,7 @@ class CallKind:
         method: None for an unknown one.
         methods: the server's table that `method` was found in; another one: the services were replaced.
         seconds: the call's timeout; None without one.
-        known, varying: arguments of `Metadata`.
+        known, varying: arguments of `CallMetadata`.
     """
 
     __slots__ = ("grpc", "known", "method", "methods", "path", "seconds", "varying")
@@ -222,9 +222,9 @@ class NativeConnection(asyncio.Protocol):
         stream, shape = event.stream, event.shape
         kind: CallKind | None = None if shape is None else shape.memo
         if kind is not None and kind.methods is self.server.methods:
-            metadata = Metadata(event.fields, kind.known, kind.varying)
+            metadata = CallMetadata(event.fields, kind.known, kind.varying)
         else:
-            metadata = Metadata(event.fields)
+            metadata = CallMetadata(event.fields)
             try:
                 kind = self.kind_of(metadata)
                 if not kind.grpc:
@@ -268,7 +268,7 @@ class NativeConnection(asyncio.Protocol):
         if event.ended:
             server_call.half_closed()
 
-    def kind_of(self, metadata: Metadata) -> "CallKind":
+    def kind_of(self, metadata: CallMetadata) -> "CallKind":
         """Work out what a call's fields ask for.
 
         Raises:
