@@ -17,6 +17,7 @@ import re
 
 from whimbrel.errors import (
     IllegalGroup,
+    IllegalInvisibleTime,
     IllegalKey,
     IllegalMessageGroup,
     IllegalMessageId,
@@ -40,6 +41,7 @@ __all__ = [
     "TEMPLATE_TOPIC",
     "TOPIC_CHARS_MAX",
     "check_group",
+    "check_invisible_ms",
     "check_key",
     "check_message_group",
     "check_message_id",
@@ -56,7 +58,8 @@ PROPERTIES_COUNT_MAX = 128  # user properties of one message
 PROPERTY_BYTES_MAX = 16_384  # keys, values, tag and message keys of one message together
 MESSAGE_GROUP_BYTES_MAX = 63
 RECEIVE_BATCH_MAX = 32  # the SDKs never ask for more; RocketMQ clamps here too
-INVISIBLE_MS_MIN = 10_000  # receive without renewal; RocketMQ's minimum
+# RocketMQ's limits of a receive's invisible time, unless the server renews it. A change may be as short as 0.
+INVISIBLE_MS_MIN = 10_000
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 
 TEMPLATE_TOPIC = "TBW102"  # its configuration is what automatically created topics inherit
@@ -123,6 +126,16 @@ def check_group(name: str) -> None:
         raise IllegalGroup(f"group name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise IllegalGroup(f"{name} is a system group")
+
+
+def check_invisible_ms(invisible_ms: int, *, changed: bool = False) -> None:
+    """Raise IllegalInvisibleTime unless messages may be received for this time, or theirs changed to it."""
+    lowest = 0 if changed else INVISIBLE_MS_MIN
+    if not lowest <= invisible_ms <= INVISIBLE_MS_MAX:
+        allowed = "0" if changed else "10 s"
+        raise IllegalInvisibleTime(
+            f"the invisible duration must be from {allowed} to 12 h, not {invisible_ms / 1000:g} s"
+        )
 
 
 def check_tag(tag: str) -> None:

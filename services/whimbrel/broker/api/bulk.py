@@ -134,7 +134,7 @@ class BulkService:
             start=request.start_offset,
             end=request.end_offset,
             budget=request.byte_budget,
-            codes=None if wanted.tags is None else wanted.codes,
+            codes=wanted.codes,
             latest=request.isolation == bulk.ISOLATION_LATEST,
         )
 
