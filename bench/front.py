@@ -24,9 +24,9 @@ from tracing import SendPath, request
 
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Data, Limits
-from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.handlers import Call, Encoded, Service, UnaryMethod
 from whimbrel.rpc.server.native import NativeConnection, NativeServer
 from whimbrel.rpc.server.responses import OK, check_client_id
@@ -67,10 +67,10 @@ def reads_of(calls: int, batch: int, *, indexed: bool) -> list[bytes]:
 
 
 class Sink:
-    """A transport that nobody listens to."""
+    """A transport that drops what is written."""
 
     def get_extra_info(self, name: str) -> Any:
-        """Tell of the peer."""
+        """Return the peer."""
         return ("127.0.0.1", 5555) if name == "peername" else self
 
     def setsockopt(self, *args: Any) -> None:
@@ -83,7 +83,7 @@ class Sink:
         """Take what is sent."""
 
     def is_closing(self) -> bool:
-        """Tell whether it ends."""
+        """Return whether it is closing."""
         return False
 
 
@@ -110,7 +110,7 @@ class CoreRow(Row):
                 if type(event) is Data:
                     conn.consumed(event.stream, event.size)
                     if event.ended:
-                        conn.send_answer(event.stream, answer, len(answer))
+                        conn.send_response(event.stream, answer, len(answer))
             conn.take()
 
 
@@ -136,7 +136,7 @@ class ServerRow(Row):
 
 
 class Raw:
-    """A request that nobody decodes."""
+    """A request that is not decoded."""
 
     @staticmethod
     def FromString(data: bytes) -> bytes:

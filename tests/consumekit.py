@@ -6,8 +6,8 @@ from typing import Any
 
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.group_consumption import Delivered, GroupConsumption, ReceiveRequest
+from whimbrel.deferred import Deferred
 from whimbrel.errors import InvalidReceiptHandle, StoreFull
-from whimbrel.rpc.server.handlers import Deferred
 from whimbrel.store.codec import RecordDraft, encode_record, format_properties, tags_code
 
 __all__ = ["FakeClock", "FakeJournal", "FakeStore", "Rig", "attempts", "offsets"]

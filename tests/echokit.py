@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from sdkkit import Missing, cache, copied, run, tool
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotSupported, TopicNotFound
 from whimbrel.rpc.server import loop
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     Outbox,
     PulledStreamMethod,
     ServerStreamMethod,

@@ -11,20 +11,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as service
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
-from whimbrel.rpc.server.handlers import (
-    BidiMethod,
-    Call,
-    Deferred,
-    Outbox,
-    ServerStreamMethod,
-    Service,
-    UnaryMethod,
-)
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.serving import serve
 

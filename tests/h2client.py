@@ -15,9 +15,9 @@ from typing import Self, cast
 
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.grpc_format import Assembler, prefixed
 from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, Drained, Event, GoAway, Headers, Limits, Reset, Stream
-from whimbrel.rpc.http2.wire import Assembler, prefixed
 
 __all__ = ["CANCELLED", "LOST", "Client", "RawCall"]
 

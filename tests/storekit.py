@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from whimbrel.store.codec import RecordDraft, format_properties, pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 __all__ = ["FILE", "NOW", "OPTIONS", "make_draft", "open_master"]
 
@@ -46,7 +46,7 @@ def make_draft(
     )
 
 
-def open_master(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> MessageStore:
+def open_master(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> MasterStore:
     """Open a store as its master."""
     root.mkdir(exist_ok=True)
-    return MessageStore.open_master(root, options, clock=lambda: now)
+    return MasterStore.open(root, options, clock=lambda: now)

@@ -48,7 +48,7 @@ __all__ = [
     "tracing_to",
 ]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SPANS_MAX = 8192  # queued; about 10 MB. At 1 % of 30 k messages a second and 5 spans each: 5 seconds
 EXPORT_MAX = 512  # spans in one export
@@ -136,9 +136,9 @@ class Tracer:
             Attribute.QUEUE_OFFSET: record.queue_offset,
         }
         self.record(name, context, start_ns, end_ns, {**own, **attributes})
-        if log.isEnabledFor(logging.DEBUG):
+        if logger.isEnabledFor(logging.DEBUG):
             ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-            log.debug("%s of message %s at %d", name, record.message_id, record.offset, extra=ids)
+            logger.debug("%s of message %s at %d", name, record.message_id, record.offset, extra=ids)
 
     def close(self) -> None:
         """Send what is queued, for `CLOSE_S` at most."""
@@ -171,7 +171,7 @@ def shut_down(processor: SpanProcessor) -> None:
     closing.start()
     closing.join(CLOSE_S)
     if closing.is_alive():
-        log.warning("the last spans could not be sent within %g s", CLOSE_S)
+        logger.warning("the last spans could not be sent within %g s", CLOSE_S)
 
 
 def identity(name: str, broker_id: int) -> dict[str, str | int]:
@@ -209,7 +209,7 @@ def open_tracer(target: str, service: str, attributes: Mapping[str, str | int]) 
         attributes: further attributes of the process.
     """
     tracer = Tracer(open_processor(target), resource_of(service, attributes))
-    log.info("spans go to %s", target)
+    logger.info("spans go to %s", target)
     return tracer
 
 
@@ -242,7 +242,7 @@ class FileExporter(SpanExporter):
                 file.write(line.encode())
         except OSError as error:
             if not self.told:
-                log.warning("spans are lost: %s: %s", self.path, error.strerror)
+                logger.warning("spans are lost: %s: %s", self.path, error.strerror)
                 self.told = True
             return SpanExportResult.FAILURE
         self.told = False

@@ -135,7 +135,7 @@ class Rig:
             "HEALTH_INTERVAL": "1s",
             **environment,
         }
-        files = (ROOT / "compose.yaml", *([HERE / "small-disk.yaml"] if small else []))
+        files = (ROOT / "docker-compose.yml", *([HERE / "small-disk.yaml"] if small else []))
         self.stack = Stack(
             client=client,
             project=f"whimbrel-test-{os.getpid()}-{next(numbers)}",

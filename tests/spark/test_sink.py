@@ -16,7 +16,7 @@ from whimbrel.client.sync import Admin
 from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.spark.jobs.replay import Source, rows_of
-from whimbrel.spark.replaying import COLUMNS
+from whimbrel.spark.replay_writer import COLUMNS
 
 __all__ = ["target"]
 

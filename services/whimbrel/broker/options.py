@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from whimbrel.broker.produce.appender import Durability
 from whimbrel.config import option
+from whimbrel.model.wire import BROKER_PORT, NAMESERVER_PORT
 from whimbrel.rpc.server import serving
 from whimbrel.store.options import StoreOptions
 from whimbrel.telemetry import check_trace_target
@@ -27,7 +28,7 @@ class BrokerOptions:
     store: str = option("", help="store directory, shared with the replicator beside this broker")
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
-    port: int = option(8091, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
+    port: int = option(BROKER_PORT, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
     # grpcio takes several times the CPU time for a single send, and serves no TLS (docs/transport.md).
     transport: Literal["grpcio", "native"] = option(
         serving.DEFAULT, help="what serves gRPC: grpcio, or native"
@@ -37,7 +38,9 @@ class BrokerOptions:
     advertise_host: str = option("", help="host that clients are told; empty: chosen by how they come")
     advertise_port: int = option(0, help="port that clients are told; 0: the bound one", minimum=0)
     # They share nothing, so the broker registers with each.
-    nameservers: tuple[str, ...] = option(("127.0.0.1:8081",), help="all nameservers, HOST:PORT")
+    nameservers: tuple[str, ...] = option(
+        (f"127.0.0.1:{NAMESERVER_PORT}",), help="all nameservers, HOST:PORT"
+    )
     flush: Literal["sync", "async"] = option("async", help="sync answers a send after its record is on disk")
     replication: Literal["sync", "async"] = option("async", help="sync answers after `acks` slaves hold it")
     acks: int = option(1, help="slaves that must confirm", minimum=1, maximum=16)
@@ -98,7 +101,7 @@ class BrokerOptions:
 
     @property
     def store_options(self) -> StoreOptions:
-        """What the message store is told."""
+        """The settings of the message store."""
         return StoreOptions(
             commitlog_file_size=self.commitlog_file_size,
             consumequeue_file_size=self.consumequeue_file_size,
@@ -114,7 +117,7 @@ class BrokerOptions:
 
     @property
     def durability(self) -> Durability:
-        """What the answer to a send promises."""
+        """What the response to a send promises."""
         return Durability(
             sync_flush=self.flush == "sync",
             acks=self.acks if self.replication == "sync" else 0,

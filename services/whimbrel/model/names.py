@@ -1,4 +1,4 @@
-"""Names and limits of topics, groups, tags, keys and properties: what is legal, and why something is not.
+"""Names of topics, groups, tags, keys and properties: what is legal, and why something is not.
 
 Pure rules; every `check_*` function returns nothing, or raises the `RequestError` that the client API answers
 with.
@@ -25,21 +25,25 @@ from whimbrel.errors import (
     IllegalTag,
     IllegalTopic,
 )
+from whimbrel.model.limits import (
+    GROUP_CHARS_MAX,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    MESSAGE_GROUP_BYTES_MAX,
+    TOPIC_CHARS_MAX,
+)
 
 __all__ = [
-    "BODY_BYTES_MAX",
     "CONTROL",
-    "GROUP_CHARS_MAX",
-    "INVISIBLE_MS_MAX",
-    "INVISIBLE_MS_MIN",
-    "MESSAGE_GROUP_BYTES_MAX",
-    "PROPERTIES_COUNT_MAX",
-    "PROPERTY_BYTES_MAX",
-    "RECEIVE_BATCH_MAX",
+    "DEAD_LETTER_PREFIX",
+    "GROUP_TOPIC_PREFIXES",
+    "HALF_OP_TOPIC",
+    "HALF_TOPIC",
     "RESERVED_PROPERTY_KEYS",
+    "RETRY_PREFIX",
+    "SCHEDULE_TOPIC",
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
-    "TOPIC_CHARS_MAX",
     "check_group",
     "check_invisible_ms",
     "check_key",
@@ -51,27 +55,20 @@ __all__ = [
     "is_system_topic",
 ]
 
-TOPIC_CHARS_MAX = 127  # the topic's length is a signed byte in a V1 record
-GROUP_CHARS_MAX = 255  # as RocketMQ's Validators
-BODY_BYTES_MAX = 4 * 1024 * 1024  # as transmitted, after compression
-PROPERTIES_COUNT_MAX = 128  # user properties of one message
-PROPERTY_BYTES_MAX = 16_384  # keys, values, tag and message keys of one message together
-MESSAGE_GROUP_BYTES_MAX = 63
-RECEIVE_BATCH_MAX = 32  # the SDKs never ask for more; RocketMQ clamps here too
-# RocketMQ's limits of a receive's invisible time, unless the server renews it. A change may be as short as 0.
-INVISIBLE_MS_MIN = 10_000
-INVISIBLE_MS_MAX = 12 * 3600 * 1000
 
 TEMPLATE_TOPIC = "TBW102"  # its configuration is what automatically created topics inherit
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages, until they are due
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of transactions, until they are committed
+HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of those are committed or rolled back
 
 SYSTEM_TOPICS = frozenset(
     {
         TEMPLATE_TOPIC,
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        HALF_OP_TOPIC,
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
@@ -80,6 +77,11 @@ SYSTEM_TOPICS = frozenset(
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+# RocketMQ keeps a group's redeliveries and its dead letters in topics named after the group.
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+GROUP_TOPIC_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 RESERVED_PROPERTY_KEYS = frozenset(
     "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID"

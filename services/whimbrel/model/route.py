@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Self
 
-__all__ = ["Endpoint", "Queue", "Route", "parse_endpoints"]
+__all__ = ["WILDCARD_HOSTS", "Endpoint", "Queue", "Route", "parse_endpoints"]
+
+WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})  # to listen on every interface; nobody's address
 
 
 @dataclass(frozen=True, slots=True, order=True)

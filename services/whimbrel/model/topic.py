@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntFlag, StrEnum
 from typing import Any
 
+from whimbrel.model.limits import RETRY_MAX_DEFAULT
+
 __all__ = [
     "INHERIT",
     "READ",
@@ -194,7 +196,7 @@ class GroupConfig:
     name: str
     consume_enabled: bool = True
     fifo: bool = False
-    retry_max: int = 16
+    retry_max: int = RETRY_MAX_DEFAULT
     retry_queues: int = 1
     broker_id: int = 0
     slow_broker_id: int = 1
@@ -235,7 +237,7 @@ class GroupConfig:
             name=name,
             consume_enabled=bool(bean.get("consumeEnable", True)),
             fifo=bool(bean.get("consumeMessageOrderly", False)),
-            retry_max=int(bean.get("retryMaxTimes", 16)),
+            retry_max=int(bean.get("retryMaxTimes", RETRY_MAX_DEFAULT)),
             retry_queues=int(bean.get("retryQueueNums", 1)),
             broker_id=int(bean.get("brokerId", 0)),
             slow_broker_id=int(bean.get("whichBrokerWhenConsumeSlowly", 1)),

@@ -16,17 +16,17 @@ from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
+from whimbrel.rpc.server.call_metrics import CallTimes
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.rpc.server.serving import serve
-from whimbrel.rpc.server.timing import CallTimes
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 # Interfaces come and go (a container that is connected to its network again, a VPN); reading the kernel's
 # tables takes 50 µs.
 INTERFACES_S = 1.0
 
-log = logging.getLogger("whimbrel.nameserver")
+logger = logging.getLogger("whimbrel.nameserver")
 
 
 class Interfaces:
@@ -50,33 +50,33 @@ async def run(options: NameserverOptions) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    log.info("settings: %s", settings_line(options))
+    logger.info("settings: %s", settings_line(options))
     own = Interfaces()
     registry = Registry(lease_s=options.lease_s, renew_s=options.renew_s, started=time.monotonic())
     resolver = Resolver()
     brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
     routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
     times = CallTimes() if options.metrics_port >= 0 else None
-    heard = None if times is None else times.take
+    on_call_end = None if times is None else times.observe
     try:
         server = await serve(
             [routes.service, brokers.service],
             host=options.host,
             port=options.port,
-            heard=heard,
+            on_call_end=on_call_end,
             tls=TlsSettings(certificate=options.tls_certificate, key=options.tls_key),
             transport=options.transport,
         )
     except (WhimbrelError, OSError) as error:
-        log.error("%s", error)
+        logger.error("%s", error)
         return 1
-    log.info("serves on %s", server.address)
+    logger.info("serves on %s", server.address)
     metrics = None
     if times is not None:
         try:
             metrics = expose(options, registry, brokers, server, times)
         except OSError as error:
-            log.error("%s", error)
+            logger.error("%s", error)
             await server.stop()
             return 1
     loop.call_later(options.renew_s, brokers.settle)
@@ -98,7 +98,7 @@ async def run(options: NameserverOptions) -> int:
                 await stopping.wait()
         except TimeoutError:
             continue
-    log.info("stops")
+    logger.info("stops")
     if metrics is not None:
         metrics.close()
     await server.stop()

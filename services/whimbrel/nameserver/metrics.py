@@ -9,8 +9,8 @@ from whimbrel.metrics import Family, Labels, Number, bounded, build_info
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import RegistryService
+from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
 from whimbrel.rpc.server.limits import RunningServer
-from whimbrel.rpc.server.timing import CallTimes, stream_family
 
 if TYPE_CHECKING:
     from whimbrel.exposition import Exposition

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from whimbrel.config import option
+from whimbrel.model.limits import LEASE_S_DEFAULT, RENEW_S_DEFAULT
+from whimbrel.model.wire import NAMESERVER_PORT
 from whimbrel.rpc.server import serving
 
 __all__ = ["NameserverOptions"]
@@ -17,16 +19,17 @@ class NameserverOptions:
 
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
-    port: int = option(8081, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
+    port: int = option(
+        NAMESERVER_PORT, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535
+    )
     # grpcio takes several times the CPU time for a single send, and serves no TLS (docs/transport.md).
     transport: Literal["grpcio", "native"] = option(
         serving.DEFAULT, help="what serves gRPC: grpcio, or native"
     )
     tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, a new one at each start")
     tls_key: str = option("", help="PEM file of the certificate's key")
-    # RocketMQ: 120 s and 30 s. Four renewals may be lost before a broker is taken for dead.
-    lease_s: float = option(8.0, help="how long a broker lives without a renewal", minimum=0.1)
-    renew_s: float = option(2.0, help="how often brokers are asked to renew", minimum=0.05)
+    lease_s: float = option(LEASE_S_DEFAULT, help="how long a broker lives without a renewal", minimum=0.1)
+    renew_s: float = option(RENEW_S_DEFAULT, help="how often brokers are asked to renew", minimum=0.05)
     # Off: OpenTelemetry costs 0.1 s of CPU time at the start, and 6 to 9 MB.
     metrics_port: int = option(
         -1,

@@ -36,13 +36,13 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from whimbrel.errors import BadRequest, NotReady, TopicNotFound
+from whimbrel.model.limits import AUTO_QUEUES
 from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.model.topic import INHERIT, WRITE
 from whimbrel.nameserver.addresses import BrokerAddress
 
-__all__ = ["AUTO_QUEUES", "Broker", "Registry", "Route", "RouteEntry", "TopicQueues", "Update"]
+__all__ = ["Broker", "Registry", "Route", "RouteEntry", "TopicQueues", "Update"]
 
-AUTO_QUEUES = 4  # RocketMQ's clients ask for so many at most (defaultTopicQueueNums)
 MASTER_ID = 0
 
 Session = Hashable

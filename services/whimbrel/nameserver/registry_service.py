@@ -8,7 +8,10 @@ other members are told.
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused
+from whimbrel.model.route import WILDCARD_HOSTS
+from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.nameserver.addresses import (
     Access,
     BrokerAddress,
@@ -22,7 +25,7 @@ from whimbrel.nameserver.addresses import (
 from whimbrel.nameserver.registry import Broker, Registry, Session, TopicQueues, Update
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 
 __all__ = ["RegistryService"]
 
@@ -30,9 +33,9 @@ TICK_S = 1.0
 # The nameserver itself hung if a tick comes so much too late: then it could hear no renewal, and expires
 # nobody yet.
 TICK_LATE_S = 1.0
-WILDCARDS = frozenset({"", "0.0.0.0", "::", "*"})
+HA_WILDCARDS = WILDCARD_HOSTS | {"*"}  # of an HA address
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RegistryService:
@@ -64,7 +67,7 @@ class RegistryService:
         self.ticked_at: float | None = None
         self.expired = 0  # leases, since the start
         self.service = Service(
-            "whimbrel.registry.v1.RegistryService",
+            REGISTRY_SERVICE,
             (
                 BidiMethod(
                     "Session",
@@ -80,11 +83,11 @@ class RegistryService:
         late = 0.0 if self.ticked_at is None else now - self.ticked_at - TICK_S
         self.ticked_at = now
         if late > TICK_LATE_S:
-            log.warning("this nameserver did not run for %.1f s: all leases are prolonged by that", late)
+            logger.warning("this nameserver did not run for %.1f s: all leases are prolonged by that", late)
             self.registry.forgive(late)
         for session in self.registry.expired(now):
             live = self.registry.live[session]
-            log.warning(
+            logger.warning(
                 "%s did not renew for %.1f s and is removed", label(live.broker), now - live.renewed_at
             )
             self.expired += 1
@@ -205,7 +208,7 @@ class BrokerStream:
         changed = registry.update(self, update, service.now())
         live = registry.live[self]
         if changed:
-            log.info(
+            logger.info(
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
                 live.broker.address.port, len(live.topics), live.log_begin, live.log_end,
             )  # fmt: skip
@@ -217,7 +220,7 @@ class BrokerStream:
         """Say so when another session that still lives has this name and id."""
         for live in self.service.registry.holders(broker.name):
             if live.broker.id == broker.id and live.session is not self:
-                log.warning(
+                logger.warning(
                     "%s registers from %s while another one from %s is alive: it takes the place;"
                     " two brokers must not share name and id",
                     label(broker), self.peer_host, live.broker.address.peer_host,
@@ -231,7 +234,7 @@ class BrokerStream:
         """Remove the broker at once."""
         live = self.service.registry.live.get(self)
         if live is not None:
-            log.info("%s is gone: its session ended", label(live.broker))
+            logger.info("%s is gone: its session ended", label(live.broker))
         self.service.remove(self)
 
 
@@ -251,7 +254,7 @@ def ha_address(broker: Broker, host: str) -> str:
     if not broker.ha_address:
         return ""
     ha_host, _, port = broker.ha_address.rpartition(":")
-    return joined(host, int(port)) if ha_host.strip("[]") in WILDCARDS else broker.ha_address
+    return joined(host, int(port)) if ha_host.strip("[]") in HA_WILDCARDS else broker.ha_address
 
 
 def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:

@@ -28,7 +28,7 @@ NAME_CHARS_MAX = 253  # of DNS
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 async def system_lookup(name: str) -> list[str]:
@@ -105,7 +105,7 @@ class Resolver:
                 try:
                     found()
                 except Exception:  # whoever waits besides must hear of it too
-                    log.exception("an answer about %r failed", name)
+                    logger.exception("an answer about %r failed", name)
 
 
 def plain(address: str) -> str:

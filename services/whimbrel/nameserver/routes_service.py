@@ -9,18 +9,19 @@ has been heard before.
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import Forbidden, WhimbrelError
 from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
+from whimbrel.model.wire import CLIENT_PEER_HEADER, MESSAGING_SERVICE
 from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_address, host_of, scheme_of
 from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Deferred, Outbox, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 from whimbrel.rpc.server.responses import (
     ACCEPTED,
-    CLIENT_PEER,
     OK,
     check_client_id,
     check_endpoints,
@@ -28,7 +29,7 @@ from whimbrel.rpc.server.responses import (
     namespace_of,
     permission_of,
 )
-from whimbrel.rpc.server.settings import settings_answer, settings_for
+from whimbrel.rpc.server.settings import settings_for, settings_response
 
 __all__ = ["RoutesService"]
 
@@ -64,7 +65,7 @@ class RoutesService:
         self.resolver = resolver
         self.now = now
         self.service = Service(
-            "apache.rocketmq.v2.MessagingService",
+            MESSAGING_SERVICE,
             (
                 self.method("QueryRoute", self.query_route),
                 self.method("QueryAssignment", self.query_assignment),
@@ -144,7 +145,7 @@ class RoutesService:
     def answered(self, call: Call, endpoints: v2.Endpoints, answer: Callable[[Access], R]) -> Deferred[R]:
         """Answer once it is known how the client came; that is at once, unless a name must be looked up."""
         hosts = [address.host for address in endpoints.addresses]
-        peer = host_of(call.metadata.get(CLIENT_PEER) or call.peer)
+        peer = host_of(call.metadata.get(CLIENT_PEER_HEADER) or call.peer)
         deferred: Deferred[R] = Deferred()
 
         def then(meanings: Meanings) -> None:
@@ -197,7 +198,7 @@ class Telemetry:
     def received(self, message: messaging.TelemetryCommand) -> None:
         """Answer settings; when the outbox is full the client does not read, and would not use it."""
         if message.HasField("settings"):
-            self.outbox.send(settings_answer(settings_for(message.settings)))
+            self.outbox.send(settings_response(settings_for(message.settings)))
 
     def half_closed(self) -> None:
         """End the stream."""

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from whimbrel.config import option
 from whimbrel.ha.frames import FRAME_BYTES_MAX
+from whimbrel.model.wire import HA_PORT
 from whimbrel.telemetry import check_trace_target
 
 __all__ = ["ReplicatorOptions"]
@@ -19,7 +20,7 @@ class ReplicatorOptions:
     role: Literal["master", "slave"] = option("master", help="which end of the replication this is")
     store: str = option("", help="store directory, shared with the broker")
     host: str = option("127.0.0.1", help="address to listen on: a master for slaves, both for metrics")
-    port: int = option(10912, minimum=0, maximum=65535, help="master: port for slaves, 0 = any free one")
+    port: int = option(HA_PORT, minimum=0, maximum=65535, help="master: port for slaves, 0 = any free one")
     advertise_host: str = option(
         "", help="master: host that slaves are told; empty: host, or this machine's name for a wildcard"
     )
@@ -72,7 +73,7 @@ class ReplicatorOptions:
     log_format: Literal["text", "json"] = option("text", help="log lines for people or for programs")
 
     def __post_init__(self) -> None:
-        """Check what no single setting can tell."""
+        """Check settings against each other."""
         if not self.store:
             raise ValueError("store: the store directory must be given")
         check_trace_target(self.trace_to)

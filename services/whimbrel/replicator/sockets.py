@@ -4,6 +4,7 @@ import contextlib
 import socket
 
 from whimbrel.errors import StoreError
+from whimbrel.model.route import WILDCARD_HOSTS
 
 __all__ = ["advertised_host", "listen", "named", "parse_address", "resolve", "tune"]
 
@@ -11,7 +12,6 @@ LISTEN_BACKLOG = 64
 # Loopback and LAN streams run at half speed or less under bbr, which paces them; cubic is in every kernel.
 CONGESTION_CONTROL = b"cubic"
 
-WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # compared with, not listened on
 
 SockAddress = tuple[str, int] | tuple[str, int, int, int]
 
@@ -40,7 +40,7 @@ def resolve(host: str, port: int) -> list[tuple[int, SockAddress]]:
 
 def advertised_host(wanted: str, listening: str) -> str:
     """Return the host under which slaves dial a listener: what an operator wants, or what it says itself."""
-    return wanted or (socket.gethostname() if listening in WILDCARDS else listening)
+    return wanted or (socket.gethostname() if listening in WILDCARD_HOSTS else listening)
 
 
 def named(address: SockAddress) -> str:

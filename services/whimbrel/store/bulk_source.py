@@ -9,13 +9,13 @@ from pathlib import Path
 from whimbrel.errors import CorruptRecord, IllegalOffset, RangeGone
 from whimbrel.store.codec import UNIT
 from whimbrel.store.consumequeue import ConsumeQueue, is_filler
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
-from whimbrel.store.view import LogView, page_cells
+from whimbrel.store.view import LogView
 
 __all__ = ["BulkSource", "confirmed_end", "confirmed_offset"]
 
 FILLERS_AT_ONCE = 1024
-CONFIRMED_CELL = 218  # int64 cell of the page of marks, see watermark.py
 
 
 class BulkSource:
@@ -113,5 +113,5 @@ def confirmed_end(root: Path) -> int:
         StoreError: its files can't be a log.
     """
     view = LogView.of(root)
-    cells = page_cells(root)
-    return view.end if cells is None else min(cells[CONFIRMED_CELL], view.end)
+    page = SharedPage.snapshot(root)
+    return view.end if page is None else min(page.confirmed, view.end)

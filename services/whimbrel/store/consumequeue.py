@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from whimbrel.errors import StoreError
-from whimbrel.store.codec import FILLER_SIZE, UNIT
+from whimbrel.store.codec import FILLER_SIZE, UNIT, UNIT_SIZE
 from whimbrel.store.pages import (
     PAGE,
     address_of,
@@ -32,9 +32,8 @@ from whimbrel.store.pages import (
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import list_segments
 
-__all__ = ["FILLER", "ConsumeQueue"]
+__all__ = ["FILLER", "ConsumeQueue", "Unit", "is_filler"]
 
-UNIT_SIZE = UNIT.size
 ALLOCATE_BYTES = 64 * 1024  # blocks taken at a time: 3276 entries
 RELEASE_BYTES = 256 * 1024  # written entries that may stay mapped; with 1000 queues each page counts
 FILLERS_MAX = 1_000_000  # a record that claims to be further ahead is not believed; its entry goes to the end
@@ -50,7 +49,7 @@ class ConsumeQueue:
     Attributes:
         min, max: entries [min, max) are there and their records are in the log; `max` is the next entry's
         number. room: entries below have blocks on disk, and a mapping.
-        floor: entries below are of a deleted topic of the same name.
+        deleted_below: entries below are of a deleted topic of the same name.
         base, limit: entries [base, limit) are in the mapped file.
         mapped: the last file, None until it is written the first time.
         dirty: whether anything was written since `take_dirty`.
@@ -60,18 +59,18 @@ class ConsumeQueue:
         "address",
         "base",
         "created",
+        "deleted_below",
         "directory",
         "dirty",
         "file_size",
-        "floor",
-        "following",
-        "left",
         "limit",
         "mapped",
         "max",
         "min",
+        "next_files",
         "queue_id",
         "released",
+        "rolled",
         "room",
         "scratch",
         "starts",
@@ -82,19 +81,21 @@ class ConsumeQueue:
         self.directory, self.topic, self.queue_id, self.scratch = directory, topic, queue_id, scratch
         self.file_size = file_size
         self.starts: list[int] = []
-        self.min = self.max = self.floor = 0
+        self.min = self.max = self.deleted_below = 0
         self.base = self.limit = self.room = 0
         self.mapped: mmap.mmap | None = None
         self.address = self.released = 0
-        self.following: list[tuple[int, mmap.mmap]] = []
-        self.left: list[Path] = []  # files left since the last `take_dirty`, written but perhaps not on disk
+        self.next_files: list[tuple[int, mmap.mmap]] = []
+        self.rolled: list[
+            Path
+        ] = []  # files left since the last `take_dirty`, written but perhaps not on disk
         self.dirty = self.created = False
 
     @classmethod
     def load(
         cls, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path
     ) -> "ConsumeQueue":
-        """List a queue's files; their size wins. Its range is unknown until `cut` or `measure`.
+        """List a queue's files; their size wins. Its range is unknown until `truncate` or `measure`.
 
         Raises:
             StoreError: the files differ in size or leave a gap.
@@ -115,7 +116,7 @@ class ConsumeQueue:
         """Write the next entry, for which room was reserved; return its number."""
         index = self.max
         if index == self.limit:
-            self.turn()
+            self.roll()
         assert self.mapped is not None
         UNIT.pack_into(self.mapped, (index - self.base) * UNIT_SIZE, physical_offset, size, tags_code)
         self.max = index + 1
@@ -152,10 +153,10 @@ class ConsumeQueue:
             self.put(0, FILLER_SIZE, 0)
         self.min = index
 
-    def begin_at_floor(self, floor: int) -> None:
+    def skip_deleted(self) -> None:
         """Let an empty queue begin where it ended when its topic was deleted."""
-        if floor and not self.starts:
-            self.begin_at(floor)
+        if self.deleted_below and not self.starts:
+            self.begin_at(self.deleted_below)
 
     def reserve(self, count: int) -> None:
         """See to it that the next `count` entries have room.
@@ -207,30 +208,30 @@ class ConsumeQueue:
         self.starts.append(first * UNIT_SIZE)
         self.room = first + step // UNIT_SIZE
         if self.mapped is None and self.max == first:
-            self.use(first, mapped)
+            self.switch_to(first, mapped)
         else:
-            self.following.append((first, mapped))
+            self.next_files.append((first, mapped))
 
     def map_last(self, first: int) -> None:
         """Map the existing file into which the next entry goes."""
         fd = os.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDWR | os.O_CLOEXEC)
         try:
-            self.use(first, mmap.mmap(fd, self.file_size))
+            self.switch_to(first, mmap.mmap(fd, self.file_size))
         finally:
             os.close(fd)
 
-    def use(self, first: int, mapped: mmap.mmap) -> None:
+    def switch_to(self, first: int, mapped: mmap.mmap) -> None:
         """Write into a mapped file from now on."""
         self.mapped, self.base, self.limit = mapped, first, first + self.file_size // UNIT_SIZE
         mapped.madvise(mmap.MADV_RANDOM)  # else the first touch reads ahead, which takes a millisecond
         self.address, self.released = address_of(mapped), 0
 
-    def turn(self) -> None:
+    def roll(self) -> None:
         """Go on in the file that `reserve` has made."""
         if self.mapped is not None:
-            self.left.append(self.directory / segment_name(self.base * UNIT_SIZE))
+            self.rolled.append(self.directory / segment_name(self.base * UNIT_SIZE))
             self.mapped.close()
-        self.use(*self.following.pop(0))
+        self.switch_to(*self.next_files.pop(0))
 
     def units(self, offset: int, count: int) -> list[Unit]:
         """Return up to `count` entries from a number on, as (physical offset, size, tags code)."""
@@ -300,7 +301,7 @@ class ConsumeQueue:
             return start // UNIT_SIZE + low
         raise AssertionError
 
-    def cut(self, below: int, *, scrub: bool = False) -> None:
+    def truncate(self, below: int, *, scrub: bool = False) -> None:
         """Keep only the entries of records below a physical offset.
 
         Args:
@@ -338,7 +339,7 @@ class ConsumeQueue:
         """Move `min` to the first entry whose record the log still has."""
         low = max(self.min, self.starts[0] // UNIT_SIZE) if self.starts else self.max
         high = self.max
-        low = min(max(low, self.floor), high)
+        low = min(max(low, self.deleted_below), high)
         first = self.units(low, 1)
         if first and first[0][0] >= log_begin and not is_filler(first[0]):
             high = low  # nothing has gone since the last time, as nearly always
@@ -361,7 +362,7 @@ class ConsumeQueue:
 
     def take_dirty(self) -> tuple[list[Path], list[Path]]:
         """Return (files, directories) that must be synced for everything written so far to be on disk."""
-        files, self.left = self.left, []
+        files, self.rolled = self.rolled, []
         directories: list[Path] = []
         if self.starts:
             files.append(
@@ -381,9 +382,9 @@ class ConsumeQueue:
         if self.mapped is not None:
             self.mapped.close()
             self.mapped = None
-        for _, mapped in self.following:
+        for _, mapped in self.next_files:
             mapped.close()
-        self.following.clear()
+        self.next_files.clear()
         self.base = self.limit = 0
         self.room = self.max
 

@@ -34,20 +34,20 @@ from whimbrel.store.codec import index_key_hash, index_key_hashes
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full, release, sync_directory
 
-__all__ = ["Index", "IndexFile", "Keyed", "index_sizes", "list_index_files"]
+__all__ = ["Index", "IndexFile", "KeyedRecord", "entries_of", "index_sizes", "list_index_files"]
 
 logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")
-I32 = struct.Struct(">i")
-ENTRIES_AT = HEADER.size
+SLOT = struct.Struct(">i")
+HEADER_SIZE, ENTRY_SIZE, SLOT_SIZE = HEADER.size, ENTRY.size, SLOT.size
 ALLOCATE_BYTES = 1 << 20  # blocks for entries taken at a time
 RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
 GROUP_MAX = 256  # entries put in before the header counts them
 SECONDS_MAX = 0x7FFFFFFF
 
-Keyed = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
+KeyedRecord = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
 
 
 def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
@@ -56,12 +56,22 @@ def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
     Raises:
         StoreError: the size fits neither.
     """
-    if options is not None and size == HEADER.size + 4 * options.index_slots + 20 * options.index_entries:
+    if options is not None and size == file_size(options.index_slots, options.index_entries):
         return options.index_slots, options.index_entries
-    slots, rest = divmod(size - HEADER.size, 84)
+    slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + 4 * ENTRY_SIZE)
     if slots < 1 or rest:
         raise StoreError(f"an index file of {size} bytes: give its number of slots")
     return slots, slots * 4
+
+
+def file_size(slots: int, entries: int) -> int:
+    """Return how large a file is."""
+    return HEADER_SIZE + SLOT_SIZE * slots + ENTRY_SIZE * entries
+
+
+def entries_of(size: int, slots: int) -> int:
+    """Return how many entries a file of a size has room for."""
+    return (size - HEADER_SIZE - SLOT_SIZE * slots) // ENTRY_SIZE
 
 
 class IndexFile:
@@ -69,8 +79,8 @@ class IndexFile:
 
     def __init__(self, path: Path, slots: int, entries: int, *, writable: bool) -> None:
         self.path, self.slots, self.entries, self.writable = path, slots, entries, writable
-        self.entries_at = HEADER.size + 4 * slots
-        self.size = self.entries_at + 20 * entries
+        self.entries_at = HEADER_SIZE + SLOT_SIZE * slots
+        self.size = file_size(slots, entries)
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             self.mapped = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
@@ -98,8 +108,8 @@ class IndexFile:
         draft = scratch / "index-file"
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(fd, HEADER.size + 4 * slots + 20 * entries)
-            allocate(fd, 0, HEADER.size + 4 * slots)
+            os.ftruncate(fd, file_size(slots, entries))
+            allocate(fd, 0, HEADER_SIZE + SLOT_SIZE * slots)
             draft.rename(directory / name)
         except BaseException:
             draft.unlink(missing_ok=True)
@@ -125,14 +135,14 @@ class IndexFile:
         Raises:
             StoreFull: the disk has no room.
         """
-        need = self.entries_at + 20 * (self.count + entries)
+        need = self.entries_at + ENTRY_SIZE * (self.count + entries)
         if need <= self.allocated:
             return
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if not self.allocated:  # a file of RocketMQ's may be sparse
                 allocate(fd, 0, self.entries_at)
-            start = (self.entries_at + 20 * self.count) // PAGE * PAGE
+            start = (self.entries_at + ENTRY_SIZE * self.count) // PAGE * PAGE
             end = min(self.size, start + ALLOCATE_BYTES)
             allocate(fd, start, end - start)
             self.allocated = end
@@ -149,10 +159,10 @@ class IndexFile:
         """Add entries (key hash, physical offset, store time in ms); `reserve` was called for all of them."""
         mapped, slots, number = self.mapped, self.slots, self.count
         begin_ms, slots_used = self.begin_ms, self.slots_used
-        at = self.entries_at + 20 * number
+        at = self.entries_at + ENTRY_SIZE * number
         for key_hash, physical_offset, store_time_ms in group:
-            slot_at = HEADER.size + 4 * (key_hash % slots)
-            (before,) = I32.unpack_from(mapped, slot_at)
+            slot_at = HEADER_SIZE + SLOT_SIZE * (key_hash % slots)
+            (before,) = SLOT.unpack_from(mapped, slot_at)
             if not 0 < before < number:
                 before = 0
                 slots_used += 1
@@ -160,12 +170,12 @@ class IndexFile:
             if not 0 <= seconds <= SECONDS_MAX:
                 seconds = 0 if seconds < 0 else SECONDS_MAX
             ENTRY.pack_into(mapped, at, key_hash, physical_offset, seconds, before)
-            I32.pack_into(mapped, slot_at, number)
+            SLOT.pack_into(mapped, slot_at, number)
             if number == 1:  # its own time counts from the end of the file before
                 self.begin_ms, self.begin_offset = store_time_ms, physical_offset
                 begin_ms = store_time_ms
             number += 1
-            at += 20
+            at += ENTRY_SIZE
         _, self.end_offset, self.end_ms = group[-1]
         self.count, self.slots_used = number, slots_used
         self.write_header()
@@ -186,9 +196,10 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterable[int]:
         """Give the physical offsets stored under a hash within a span of times, newest first."""
         mapped, count = self.mapped, self.count
-        (number,) = I32.unpack_from(mapped, HEADER.size + 4 * (key_hash % self.slots))
+        (number,) = SLOT.unpack_from(mapped, HEADER_SIZE + SLOT_SIZE * (key_hash % self.slots))
         while 0 < number < count:
-            found, physical_offset, seconds, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+            at = self.entries_at + ENTRY_SIZE * number
+            found, physical_offset, seconds, before = ENTRY.unpack_from(mapped, at)
             stored_ms = self.begin_ms + max(seconds, 0) * 1000
             if found == key_hash and begin_ms <= stored_ms <= end_ms:
                 yield physical_offset
@@ -200,35 +211,36 @@ class IndexFile:
         """Give (key hash, physical offset) of all entries that `find` can come to, in the log's order."""
         mapped, slots, count = self.mapped, self.slots, self.count
         visited, there = bytearray(count), bytearray(count)
-        for slot, (number,) in enumerate(I32.iter_unpack(mapped[HEADER.size : self.entries_at])):
+        for slot, (number,) in enumerate(SLOT.iter_unpack(mapped[HEADER_SIZE : self.entries_at])):
             while 0 < number < count and not visited[number]:
-                key_hash, _, _, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+                key_hash, _, _, before = ENTRY.unpack_from(mapped, self.entries_at + ENTRY_SIZE * number)
                 visited[number], there[number] = 1, key_hash % slots == slot
                 if before >= number:
                     break
                 number = before
         for number in range(1, count):
             if there[number]:
-                yield ENTRY.unpack_from(mapped, self.entries_at + 20 * number)[:2]
+                yield ENTRY.unpack_from(mapped, self.entries_at + ENTRY_SIZE * number)[:2]
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether any entry can lie in a span of times."""
         return bool(self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms)
 
-    def cut(self, below: int) -> bool:
+    def truncate(self, below: int) -> bool:
         """Take out the entries of records at or beyond a physical offset; return whether any is left."""
         mapped = self.mapped
         number = min(self.count + GROUP_MAX - 1, self.entries - 1)
         changed = False
         while number > 0:
-            key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+            at = self.entries_at + ENTRY_SIZE * number
+            key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, at)
             counted = number < self.count
             if counted and physical_offset < below:
                 break
-            slot_at = HEADER.size + 4 * (key_hash % self.slots if key_hash >= 0 else 0)
-            if I32.unpack_from(mapped, slot_at)[0] == number:  # else its slot was not written
+            slot_at = HEADER_SIZE + SLOT_SIZE * (key_hash % self.slots if key_hash >= 0 else 0)
+            if SLOT.unpack_from(mapped, slot_at)[0] == number:  # else its slot was not written
                 self.reserve_all()
-                I32.pack_into(mapped, slot_at, before)
+                SLOT.pack_into(mapped, slot_at, before)
                 if counted and not before:
                     self.slots_used -= 1
                 changed = True
@@ -247,7 +259,7 @@ class IndexFile:
     def set_end(self) -> None:
         """Make the header's end that of the last entry; its time is known to the second only."""
         if self.count > 1:
-            at = self.entries_at + 20 * (self.count - 1)
+            at = self.entries_at + ENTRY_SIZE * (self.count - 1)
             _, self.end_offset, seconds, _ = ENTRY.unpack_from(self.mapped, at)
             latest_ms = self.begin_ms + (seconds * 1000 + 999 if self.count > 2 else 0)
             self.end_ms = min(self.end_ms, latest_ms)
@@ -262,15 +274,15 @@ class IndexFile:
             yield 36, f"a count of {count} in a file of {self.entries} entries"
             return
         for number in range(1, count):
-            at = self.entries_at + 20 * number
+            at = self.entries_at + ENTRY_SIZE * number
             key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, at)
             if key_hash < 0 or before < 0 or before >= number:
                 yield at, "an entry that is not chained backwards"
             elif physical_offset >= end:
                 yield at, "an entry of a record behind the log's end"
         for slot in range(self.slots):
-            at = HEADER.size + 4 * slot
-            (number,) = I32.unpack_from(mapped, at)
+            at = HEADER_SIZE + SLOT_SIZE * slot
+            (number,) = SLOT.unpack_from(mapped, at)
             if number and (number < 0 or number >= count + GROUP_MAX):
                 yield at, "a slot that names no entry"
 
@@ -290,7 +302,7 @@ class Index:
     """All index files of a store.
 
     Attributes:
-        position: the keys of every record below are in the index; a border between records.
+        position: the keys of every record below are in the index; a boundary between records.
         files: oldest first; those before the last are full, or were left by an earlier start.
         finished: files filled since `take_dirty`.
     """
@@ -334,7 +346,7 @@ class Index:
         if complete <= last:  # the last record's keys may be in only partly: take it out and put it in again
             complete = max(last, 0)
         complete = min(complete, end)
-        self.cut(complete)  # always: slots may lead to entries of a group that was never counted
+        self.truncate(complete)  # always: slots may lead to entries of a group that was never counted
         self.position = max(log_begin, complete)
 
     @property
@@ -362,14 +374,14 @@ class Index:
             old.close()
             self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True)
 
-    def cut(self, below: int) -> None:
+    def truncate(self, below: int) -> None:
         """Take out the entries of records at or beyond a physical offset."""
         self.dirty = True
         self.position = min(self.position, below)
-        while self.files and not self.files[-1].cut(below):
+        while self.files and not self.files[-1].truncate(below):
             self.drop_last()
 
-    def put(self, records: Sequence[Keyed]) -> None:
+    def put(self, records: Sequence[KeyedRecord]) -> None:
         """Add the keys of records, in the order of the log.
 
         Raises:
@@ -382,14 +394,14 @@ class Index:
         while done < len(entries):
             last = self.files[-1] if self.files else None
             if last is None or last.full:
-                last = self.turn(last)
+                last = self.roll(last)
             group = entries[done : done + min(GROUP_MAX, last.entries - last.count)]
             last.reserve(len(group))
             last.put(group)
             self.dirty = True
             done += len(group)
 
-    def turn(self, last: IndexFile | None) -> IndexFile:
+    def roll(self, last: IndexFile | None) -> IndexFile:
         """Begin a new file."""
         now = time.time()
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"

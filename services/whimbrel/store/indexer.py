@@ -8,21 +8,22 @@ an index file, after a recovery, and always on a slave, the queue is dropped and
 """
 
 import logging
-import struct
 import time
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 
 from whimbrel.errors import StoreFull
 from whimbrel.store.codec import (
-    HEAD_SIZES,
-    MAGIC_V1,
+    STORE_TIMES,
+    SYS_FLAG,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    V6_MASK,
     keys_of,
+    topic_and_properties,
 )
-from whimbrel.store.index import Index, Keyed
+from whimbrel.store.index import Index, KeyedRecord
+from whimbrel.store.recovery import ReadAt
 from whimbrel.store.walk import Chunk, Walk
 
 __all__ = ["PENDING_MAX", "STEP_BYTES", "STEP_RECORDS", "Indexer"]
@@ -35,13 +36,6 @@ GROUP_RECORDS = 64  # mostly two keys each
 STEP_BYTES = 128 * 1024  # of log walked in one tick
 RETRY_S = 1.0  # on a full disk
 
-FLAGS = struct.Struct(">36xi")
-TAILS = {bits: struct.Struct(f">{size - 4}xi") for bits, size in HEAD_SIZES.items()}
-STORE_TIMES = {bits: struct.Struct(f">{68 if bits & 0x10 else 56}xq") for bits in HEAD_SIZES}
-MAGIC = struct.Struct(">4xI")
-SIZE = struct.Struct(">i")
-U16 = struct.Struct(">H")
-
 
 class Indexer:
     """Builds an index step by step.
@@ -50,11 +44,11 @@ class Indexer:
         behind: whether it walks the log; what `add` is given then is ignored, since the walk will meet it.
     """
 
-    def __init__(self, index: Index, read: Callable[[int, int], bytes], file_size: int) -> None:
+    def __init__(self, index: Index, read: ReadAt, file_size: int) -> None:
         self.index = index
         self.read = read
         self.file_size = file_size
-        self.pending: deque[Keyed] = deque()
+        self.pending: deque[KeyedRecord] = deque()
         self.behind = True
         self.retry_at = 0.0
 
@@ -134,31 +128,19 @@ class Indexer:
         """Index the records of a chunk; one that is in already, at least partly, is taken out first."""
         base, data, positions = chunk
         index = self.index
-        records: list[Keyed] = []
+        records: list[KeyedRecord] = []
         for at in positions:
-            sys_flag = FLAGS.unpack_from(data, at)[0]
+            (sys_flag,) = SYS_FLAG.unpack_from(data, at)
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
-            topic, properties = tail_of(data, at, sys_flag & 0x30)
+            topic, properties = topic_and_properties(data, at)
             keys = keys_of(properties)
             if not keys:
                 continue
-            (store_time_ms,) = STORE_TIMES[sys_flag & 0x30].unpack_from(data, at)
-            records.append((topic, keys, base + at, store_time_ms))
+            (store_time_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(data, at)
+            records.append((topic.decode("utf-8", "replace"), keys, base + at, store_time_ms))
         if records:
             index.position = records[0][2]
             if index.end_offset >= index.position:
-                index.cut(index.position)
+                index.truncate(index.position)
             index.put(records)
-
-
-def tail_of(data: bytes, at: int, bits: int) -> tuple[str, bytes]:
-    """Return topic and properties of a record."""
-    topic_at = at + HEAD_SIZES[bits] + TAILS[bits].unpack_from(data, at)[0]
-    if MAGIC.unpack_from(data, at)[0] == MAGIC_V1:
-        topic_end = topic_at + 1 + data[topic_at]
-        topic = data[topic_at + 1 : topic_end]
-    else:
-        topic_end = topic_at + 2 + U16.unpack_from(data, topic_at)[0]
-        topic = data[topic_at + 2 : topic_end]
-    return topic.decode("utf-8", "replace"), data[topic_end + 2 : at + SIZE.unpack_from(data, at)[0]]

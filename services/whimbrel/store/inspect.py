@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.errors import CorruptRecord
+from whimbrel.model.properties import UNIQ_KEY
 from whimbrel.store.codec import StoredMessage, decode_record
 from whimbrel.store.offline_recovery import recover
 from whimbrel.store.queues import ConsumeQueues
@@ -90,7 +91,7 @@ def record_row(message: StoredMessage, record: bytes) -> Row:
     row["propertiesRaw"] = base64.b64encode(message.properties_raw).decode()
     row["properties"] = message.properties
     row["offsetMsgId"] = message.offset_message_id
-    row["uniqKey"] = message.properties.get("UNIQ_KEY")
+    row["uniqKey"] = message.properties.get(UNIQ_KEY)
     row["recordSha256"] = hashlib.sha256(record).hexdigest()
     return row
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["COMMITLOG_FILE_SIZE_MIN", "DELAY_LEVELS", "QUEUE_UNIT_SIZE", "StoreOptions", "parse_delay_levels"]
+from whimbrel.store.codec import UNIT_SIZE
+
+__all__ = ["COMMITLOG_FILE_SIZE_MIN", "DELAY_LEVELS", "StoreOptions", "parse_delay_levels"]
 
 COMMITLOG_FILE_SIZE_MIN = 64 * 1024  # below that the end-of-file blanks would be most of the log
-QUEUE_UNIT_SIZE = 20  # bytes of one consume-queue entry
 PREFAULT_BYTES_MAX = 16 * 1024 * 1024  # populated pages count as resident memory of the process
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -27,7 +28,6 @@ class StoreOptions:
         flush_interval_ms: asynchronous flush: the longest time data stays in the page cache only.
         flush_bytes: asynchronous flush: flush earlier when this much is waiting.
         prefault_bytes: how far ahead of the write position pages are populated, at most 16 MiB.
-        message_bytes_max: limit of a body; a record may be 64 KiB larger (RocketMQ 5.x).
         reserved_hours: age at which a commitlog file may be removed.
         delete_when: local hours of the day in which aged files are removed.
         disk_used_ratio_max: above this aged files are removed at any hour.
@@ -45,7 +45,6 @@ class StoreOptions:
     flush_interval_ms: int = 500
     flush_bytes: int = 64 * 1024 * 1024
     prefault_bytes: int = 4 * 1024 * 1024
-    message_bytes_max: int = 4 * 1024 * 1024
     reserved_hours: float = 72
     delete_when: tuple[int, ...] = (4,)
     disk_used_ratio_max: float = 0.75
@@ -58,8 +57,8 @@ class StoreOptions:
         """Refuse sizes that no store can have."""
         if self.commitlog_file_size < COMMITLOG_FILE_SIZE_MIN:
             raise ValueError(f"commitlog_file_size is below {COMMITLOG_FILE_SIZE_MIN}")
-        if self.consumequeue_file_size <= 0 or self.consumequeue_file_size % QUEUE_UNIT_SIZE:
-            raise ValueError(f"consumequeue_file_size is not a multiple of {QUEUE_UNIT_SIZE}")
+        if self.consumequeue_file_size <= 0 or self.consumequeue_file_size % UNIT_SIZE:
+            raise ValueError(f"consumequeue_file_size is not a multiple of {UNIT_SIZE}")
         if self.index_slots < 1 or self.index_entries < 2:
             raise ValueError("an index file needs at least 1 slot and 2 entries")
         if not 0 <= self.prefault_bytes <= PREFAULT_BYTES_MAX:

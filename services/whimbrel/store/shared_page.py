@@ -153,7 +153,7 @@ class SharedPage:
     broker_name = Text(BROKER_NAME, NAME_BYTES)
     master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
 
-    def __init__(self, mapped: mmap.mmap) -> None:
+    def __init__(self, mapped: mmap.mmap | bytearray) -> None:
         self.mapped = mapped
         self.bytes = memoryview(mapped)
         self.cells = self.bytes.cast("q")
@@ -191,11 +191,22 @@ class SharedPage:
             os.close(fd)
         return page
 
+    @classmethod
+    def snapshot(cls, store_root: Path) -> "SharedPage | None":
+        """Return a copy of a store's page, None without one of this boot; the page itself is not mapped."""
+        try:
+            data = (store_root / "whimbrel" / "watermark").read_bytes()
+            current = len(data) >= PAGE_BYTES and HEADER.unpack_from(data) == (LAYOUT, boot_id())
+        except (FileNotFoundError, StoreError):
+            return None
+        return cls(bytearray(data[:PAGE_BYTES])) if current else None
+
     def close(self) -> None:
         """Unmap the page; its content stays for the other process."""
         self.cells.release()
         self.bytes.release()
-        self.mapped.close()
+        if isinstance(self.mapped, mmap.mmap):
+            self.mapped.close()
 
     def recovering(self) -> None:
         """Tell that the log is being recovered: nobody may rely on its marks."""

@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, StoreError
+from whimbrel.model.names import SCHEDULE_TOPIC
+from whimbrel.model.properties import TAGS
 from whimbrel.store.codec import (
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    UNIT_SIZE,
     decode_record,
     index_key_hash,
     keys_of,
     tags_code,
 )
-from whimbrel.store.consumequeue import ConsumeQueue
-from whimbrel.store.dispatch import NO_ENTRY, SCHEDULE_TOPIC
+from whimbrel.store.consumequeue import ConsumeQueue, Unit
+from whimbrel.store.dispatch import NO_ENTRY
 from whimbrel.store.index import Index
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.recovery import verify_file
@@ -34,7 +37,6 @@ __all__ = ["Damage", "verify"]
 
 NO_LIMIT = 2**63 - 1
 UNITS_READ = 1000  # entries of a queue read at a time
-UNIT_SIZE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,10 @@ class Cursor:
     def __init__(self, queue: ConsumeQueue) -> None:
         self.queue = queue
         self.first = 0
-        self.piece: list[tuple[int, int, int]] = []
+        self.piece: list[Unit] = []
         self.seen = 0  # entries below have their records
 
-    def unit(self, number: int) -> tuple[int, int, int] | None:
+    def unit(self, number: int) -> Unit | None:
         """Return an entry, None when it is not there."""
         if not self.first <= number < self.first + len(self.piece):
             self.first, self.piece = number, self.queue.units(number, UNITS_READ)
@@ -196,7 +198,7 @@ class Derived:
                     continue  # told by `verify_log`
                 kind = message.sys_flag & TRANSACTION_MASK
                 if kind not in NO_ENTRY:
-                    tags = tags_code(message.properties.get("TAGS"))
+                    tags = tags_code(message.properties.get(TAGS))
                     self.verify_entry(
                         message.topic, message.queue_id, message.queue_offset, base + at, message.size, tags
                     )

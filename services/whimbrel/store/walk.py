@@ -6,16 +6,10 @@ record that goes beyond it, or at something that is no record. Whoever uses it d
 slave just comes back when more of the log has arrived.
 """
 
-import struct
-from collections.abc import Callable
+from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC
+from whimbrel.store.recovery import READ_BYTES, ReadAt
 
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
-from whimbrel.store.recovery import READ_BYTES
-
-__all__ = ["RECORD_SIZE_MIN", "Chunk", "Walk"]
-
-SIZE_AND_MAGIC = struct.Struct(">iI")
-RECORD_SIZE_MIN = 91  # both hosts IPv4, no body, no properties
+__all__ = ["Chunk", "Walk"]
 
 Chunk = tuple[int, bytes, list[int]]  # offset of the chunk, its bytes, positions of records in it
 
@@ -24,11 +18,11 @@ class Walk:
     """A walk over [position, limit).
 
     Attributes:
-        position: a border; everything before was given out (or skipped as a blank).
+        position: a boundary; everything before was given out (or skipped as a blank).
         fault: what stands at `position` when it is no record, "" otherwise.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], position: int, limit: int, file_size: int) -> None:
+    def __init__(self, read: ReadAt, position: int, limit: int, file_size: int) -> None:
         self.read, self.position, self.limit, self.file_size = read, position, limit, file_size
         self.fault = ""
         self.blanks: list[tuple[int, int]] = []  # (offset, size field) of blanks passed, for `store dump`
@@ -65,7 +59,7 @@ class Walk:
         while filled - at >= 8:
             size, magic = unpack(chunk, at)
             if magic == MAGIC_V1 or magic == MAGIC_V2:
-                if size < RECORD_SIZE_MIN or base + at + size > file_end:
+                if size < RECORD_BYTES_MIN or base + at + size > file_end:
                     self.stop(at, f"a record with a size of {size}")
                     break
                 if at + size > filled:

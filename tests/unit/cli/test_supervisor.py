@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from whimbrel.cli import malloc, supervisor
-from whimbrel.cli.supervisor import Child, DevOptions, Restarts, StartError, Supervisor, memory, plan
+from whimbrel.cli.supervisor import Child, DevOptions, RestartBackoff, StartError, Supervisor, memory, plan
 
 CHILD = """
 import json, os, signal, sys
@@ -36,7 +36,7 @@ class Script:
         self.lines: list[str] = []
         self.supervisor: Supervisor | None = None
 
-    def line(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self.lines.append(text)
 
     def ready(self, endpoint: str, children: Sequence[Child]) -> None:
@@ -140,7 +140,7 @@ def test_synchronous_replication_without_slaves_is_refused(tmp_path: Path) -> No
 
 
 def test_the_restart_delay_doubles_up_to_its_bound_and_starts_over_after_a_steady_time() -> None:
-    restarts = Restarts()
+    restarts = RestartBackoff()
     delays = []
     for _ in range(8):
         restarts.ready(100.0)
@@ -301,7 +301,7 @@ from whimbrel.cli.supervisor import Child, DevOptions, Supervisor
 Child.command = lambda self: [sys.executable, "-S", "-c", {CHILD!r}, str(self.ready_file)]
 Supervisor.usable_command = lambda self, endpoint: ["/bin/true"]
 class View:
-    def line(self, text): pass
+    def notify(self, text): pass
     def ready(self, endpoint, children): print(*(child.pid for child in children), flush=True)
     def refresh(self, children): pass
 Supervisor(DevOptions(directory=Path({str(tmp_path)!r}), port=0), View()).run()

@@ -15,7 +15,7 @@ from whimbrel.store.codec import FILLER_SIZE, UNIT
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.offline_recovery import recover
-from whimbrel.store.store import MessageStore
+from whimbrel.store.slave_store import SlaveStore
 
 PER_FILE = OPTIONS.consumequeue_file_size // UNIT.size
 
@@ -23,7 +23,7 @@ PER_FILE = OPTIONS.consumequeue_file_size // UNIT.size
 def test_packed_entries_are_the_entries_up_to_the_end_of_their_file(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
     for number in range(2 * PER_FILE + 50):
-        store.append(make_draft(number))
+        store.append([make_draft(number)])
     queue = store.queues.by_key["topic", 0]
     for offset in (0, 1, PER_FILE - 1, PER_FILE, 2 * PER_FILE, 2 * PER_FILE + 49):
         found = list(UNIT.iter_unpack(queue.packed_units(offset, 1000)))
@@ -36,7 +36,7 @@ def test_packed_entries_are_the_entries_up_to_the_end_of_their_file(tmp_path: Pa
 def test_spans_of_the_log_are_read_or_refused_by_name(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, delete_when=tuple(range(24)), reserved_hours=1)
     store = open_master(tmp_path / "s", options)
-    answers = [store.append(make_draft(number, size=4000)) for number in range(60)]
+    answers = [store.append([make_draft(number, size=4000)])[0] for number in range(60)]
     raw = BulkSource(store)
     one = answers[20]
     assert raw.span(one.physical_offset, one.end) == store.read(one.physical_offset, one.size)
@@ -90,7 +90,7 @@ def test_confirmed_offset_of_a_queue_is_the_first_whose_record_ends_beyond(tmp_p
 def test_live_store_may_be_read_as_far_as_its_broker_has_confirmed(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_master(root)
-    ends = [store.append(make_draft(number)).end for number in range(20)]
+    ends = [store.append([make_draft(number)])[0].end for number in range(20)]
     store.end_tick()
     assert confirmed_end(root) == 0
     store.page.confirmed = ends[9]
@@ -104,7 +104,7 @@ def test_live_store_may_be_read_as_far_as_its_broker_has_confirmed(tmp_path: Pat
 def test_store_without_a_page_of_this_boot_may_be_read_to_where_recovery_ends_it(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_master(root)
-    end = [store.append(make_draft(number)).end for number in range(20)][-1]
+    end = [store.append([make_draft(number)])[0].end for number in range(20)][-1]
     store.end_tick()
     store.page.confirmed = 50
     store.close()
@@ -126,11 +126,11 @@ def test_rocketmq_stores_may_be_read_to_where_recovery_ends_them(name: str) -> N
 def test_store_knows_what_its_log_has_kept_since_the_last_time(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_master(root)
-    assert store.kept == 0
-    ends = [store.append(make_draft(number)).end for number in range(20)]
+    assert store.intact_end == 0
+    ends = [store.append([make_draft(number)])[0].end for number in range(20)]
     store.close()
     store = open_master(root)
-    assert store.kept == ends[-1]
+    assert store.intact_end == ends[-1]
     store.close(clean=False)
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(ends[9])
@@ -140,8 +140,8 @@ def test_store_knows_what_its_log_has_kept_since_the_last_time(tmp_path: Path) -
     log.close()
     store = open_master(root)
     for number in range(20):
-        store.append(make_draft(number))
-    assert store.kept == ends[9] < store.written
+        store.append([make_draft(number)])
+    assert store.intact_end == ends[9] < store.written
     store.close()
 
 
@@ -150,12 +150,12 @@ def test_slaves_queues_begin_where_its_log_does_at_once(tmp_path: Path) -> None:
     root.mkdir()
     master = open_master(tmp_path / "m")
     for number in range(60):
-        master.append(make_draft(number, size=4000))
+        master.append([make_draft(number, size=4000)])
     log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)
     while log.end < master.written:
         log.append_raw(log.end, memoryview(master.read_log(log.end, master.written - log.end)))
     log.publish()
-    slave = MessageStore.open_slave(root, OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(root, OPTIONS)
     raw = BulkSource(slave)
     assert raw.queue_range("topic", 0, slave.written) == (0, 60, 60)
     slave.page.begin = 2 * FILE  # as the replicator does when it removes files
@@ -171,13 +171,13 @@ def test_slave_is_told_where_its_log_was_cut(tmp_path: Path) -> None:
     root = tmp_path / "s"
     root.mkdir()
     master = open_master(tmp_path / "m")
-    ends = [master.append(make_draft(number)).end for number in range(20)]
+    ends = [master.append([make_draft(number)])[0].end for number in range(20)]
     log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)
     log.append_raw(0, memoryview(master.read_log(0, ends[-1])))
     log.publish()
-    slave = MessageStore.open_slave(root, OPTIONS, clock=lambda: NOW)
+    slave = SlaveStore.open(root, OPTIONS)
     cuts: list[int] = []
-    slave.on_cut = cuts.append
+    slave.on_truncated = cuts.append
     log.close(clean=False)
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(ends[9])

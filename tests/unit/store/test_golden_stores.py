@@ -15,8 +15,8 @@ import goldens
 from storekit import OPTIONS
 from whimbrel.store.codec import RecordDraft, decode_record, keys_of, pack_host
 from whimbrel.store.inspect import dump_index, dump_queues, dump_records, query_index, recover, verify
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 ALL = (*goldens.STORES, *goldens.TORN)
 CLEAN = tuple(name for name in goldens.STORES if name != "v493-crash")
@@ -29,8 +29,8 @@ def options(name: str) -> StoreOptions:
     return replace(OPTIONS, **goldens.sizes(name))  # type: ignore[arg-type]
 
 
-def open_copy(name: str, target: Path) -> MessageStore:
-    return MessageStore.open_master(goldens.golden(name, target), options(name), clock=lambda: NOW)
+def open_copy(name: str, target: Path) -> MasterStore:
+    return MasterStore.open(goldens.golden(name, target), options(name), clock=lambda: NOW)
 
 
 class Clock:
@@ -80,7 +80,7 @@ def test_the_writer_makes_the_same_log_and_queue_bytes(tmp_path: Path) -> None:
         root = tmp_path / name
         clock = Clock()
         root.mkdir()
-        store = MessageStore.open_master(root, options(name), clock=clock)
+        store = MasterStore.open(root, options(name), clock=clock)
         for row in goldens.rows(name, "record"):
             body = stored_body(name, row)
             draft = RecordDraft.from_properties(
@@ -98,7 +98,7 @@ def test_the_writer_makes_the_same_log_and_queue_bytes(tmp_path: Path) -> None:
             )
             clock.now = row["storeTimestamp"]
             align(store, row)
-            appended = store.append(draft)
+            appended = store.append([draft])[0]
             assert (appended.physical_offset, appended.size) == (row["phyOffset"], row["size"])
             assert appended.queue_offset == row["queueOffset"]
         store.close()
@@ -110,7 +110,7 @@ def test_the_writer_makes_the_same_log_and_queue_bytes(tmp_path: Path) -> None:
                 assert (root / path.relative_to(original)).read_bytes() == path.read_bytes()
 
 
-def align(store: MessageStore, row: goldens.Row) -> None:
+def align(store: MasterStore, row: goldens.Row) -> None:
     """A batch that does not fit ends a file earlier than its first record alone would."""
     log = store.writer
     assert log is not None
@@ -217,10 +217,10 @@ def test_appending_goes_on_with_the_offsets(name: str, tmp_path: Path) -> None:
         born_host=pack_host("127.0.0.1", 1),
         store_host=pack_host("127.0.0.1", 2),
     )
-    appended = store.append(draft)
+    appended = store.append([draft])[0]
     assert (appended.queue_offset, appended.physical_offset) == (end, log_end)
     store.close()
-    store = MessageStore.open_master(tmp_path / "store", options(name), clock=lambda: NOW)
+    store = MasterStore.open(tmp_path / "store", options(name), clock=lambda: NOW)
     assert store.queue_range(topic, int(queue_id)) == (first, end + 1)
     assert store.find_by_key(topic, "fresh") == [log_end]
     assert decode_record(store.read(log_end, appended.size)).body == b"ours"

@@ -12,7 +12,7 @@ from whimbrel.errors import StoreError
 from whimbrel.store.codec import decode_record
 from whimbrel.store.index import IndexFile
 from whimbrel.store.inspect import recover, verify
-from whimbrel.store.recovery_marks import CUTS_MAX, LogMark, QueueMark
+from whimbrel.store.recovery_marks import RECOVERIES_MAX, LogMark, QueueMark
 from whimbrel.store.segments import Segments
 
 
@@ -32,7 +32,7 @@ def test_a_tail_torn_at_any_byte_is_cut_at_the_last_whole_record(
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     origin = tmp_path / "origin"
     store = open_master(origin)
-    answers = [store.append(make_draft(number, size=40)) for number in range(4)]
+    answers = [store.append([make_draft(number, size=40)])[0] for number in range(4)]
     store.close(clean=clean)
     last, end = answers[2], answers[3].end
     for at in range(last.physical_offset, end):
@@ -48,14 +48,14 @@ def test_a_tail_torn_at_any_byte_is_cut_at_the_last_whole_record(
         assert store.queue_range("topic", 0) == (0, whole)
         for number in range(min(whole, 3)):
             assert store.find_by_key("topic", f"key-{number}") == [answers[number].physical_offset]
-        assert store.append(make_draft(9)).queue_offset == whole
+        assert store.append([make_draft(9)])[0].queue_offset == whole
         store.close()
         shutil.rmtree(root)
 
 
 def test_a_body_with_one_wrong_bit_ends_the_log(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
-    answers = [store.append(make_draft(number)) for number in range(3)]
+    answers = [store.append([make_draft(number)])[0] for number in range(3)]
     store.close()
     overwrite(tmp_path / "s", answers[2].physical_offset + 100, b"\xff")
     store = open_master(tmp_path / "s")
@@ -66,12 +66,12 @@ def test_a_body_with_one_wrong_bit_ends_the_log(tmp_path: Path) -> None:
 def test_bytes_behind_a_cut_do_not_come_back(tmp_path: Path) -> None:
     """After a cut a record of the same length is appended: an old one behind it must not count."""
     store = open_master(tmp_path / "s")
-    answers = [store.append(make_draft(number)) for number in range(4)]
+    answers = [store.append([make_draft(number)])[0] for number in range(4)]
     store.close(clean=False)
     overwrite(tmp_path / "s", answers[1].physical_offset + 100, b"\xff")
     store = open_master(tmp_path / "s")
     assert store.written == answers[0].end
-    store.append(make_draft(7))
+    store.append([make_draft(7)])
     store.close(clean=False)
     store = open_master(tmp_path / "s")
     assert store.written == answers[1].end
@@ -81,7 +81,7 @@ def test_bytes_behind_a_cut_do_not_come_back(tmp_path: Path) -> None:
 
 def test_a_file_made_ahead_is_removed(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
-    answer = store.append(make_draft())
+    answer = store.append([make_draft()])[0]
     store.close(clean=False)
     (tmp_path / "s" / "commitlog" / f"{FILE:020d}").write_bytes(bytes(FILE))
     store = open_master(tmp_path / "s")
@@ -92,7 +92,7 @@ def test_a_file_made_ahead_is_removed(tmp_path: Path) -> None:
 
 def test_an_empty_last_file_is_ignored_and_other_sizes_are_refused(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
-    store.append(make_draft())
+    store.append([make_draft()])
     store.close()
     extra = tmp_path / "s" / "commitlog" / f"{FILE:020d}"
     extra.write_bytes(b"")
@@ -109,7 +109,7 @@ def test_an_empty_last_file_is_ignored_and_other_sizes_are_refused(tmp_path: Pat
 def test_the_size_of_existing_files_wins(tmp_path: Path) -> None:
     open_master(tmp_path / "s").close()
     store = open_master(tmp_path / "s")
-    store.append(make_draft())
+    store.append([make_draft()])
     store.close()
     store = open_master(tmp_path / "s", dataclasses.replace(OPTIONS, commitlog_file_size=2 * FILE))
     assert store.file_size == FILE
@@ -129,7 +129,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 def test_recovery_reads_from_its_mark_on(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
     for number in range(2000):
-        store.append(make_draft(number, size=1000))
+        store.append([make_draft(number, size=1000)])
     store.close()
     store = open_master(tmp_path / "s")
     assert store.writer is not None
@@ -143,7 +143,7 @@ def test_recovery_reads_from_its_mark_on(tmp_path: Path) -> None:
 def test_a_queue_that_went_missing_is_noticed_and_written_anew(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
     for number in range(300):
-        store.append(make_draft(number, queue_id=number % 2))
+        store.append([make_draft(number, queue_id=number % 2)])
     store.close()
     last = max((tmp_path / "s" / "consumequeue" / "topic" / "1").iterdir())
     last.unlink()
@@ -161,13 +161,13 @@ def test_kill_within_a_group_of_index_entries_loses_no_key(
     roots = [tmp_path / "whole", tmp_path / "killed"]
     for root in roots:
         store = open_master(root)
-        places = [store.append(make_draft(number % 4)) for number in range(20)]
+        places = [store.append([make_draft(number % 4)])[0] for number in range(20)]
         store.index_rest()
         if marked:
             store.save_mark()
         if root.name == "killed":
             monkeypatch.setattr(IndexFile, "write_header", lambda file: None)
-        places += [store.append(make_draft(number % 4)) for number in range(20)]
+        places += [store.append([make_draft(number % 4)])[0] for number in range(20)]
         store.index_rest()
         store.close(clean=False)
         monkeypatch.undo()
@@ -186,9 +186,9 @@ def test_power_failure_cuts_queues_to_their_mark_and_fills_them_again(tmp_path: 
     """Entries behind the mark may be on disk or not; the index file in use is not trusted."""
     store = open_master(tmp_path / "s")
     for number in range(50):
-        store.append(make_draft(number))
+        store.append([make_draft(number)])
     store.save_mark()
-    answers = [store.append(make_draft(number)) for number in range(50, 90)]
+    answers = [store.append([make_draft(number)])[0] for number in range(50, 90)]
     while store.end_tick():
         pass
     store.close(clean=False)
@@ -211,19 +211,19 @@ def test_power_failure_cuts_queues_to_their_mark_and_fills_them_again(tmp_path: 
 def test_the_log_mark_remembers_the_lowest_end_of_recoveries_not_seen() -> None:
     mark = LogMark()
     for end in (500, 300, 400):
-        mark.add_cut(end)
+        mark.add_recovery(end)
     assert mark.lowest_end_since(3) is None
     assert mark.lowest_end_since(2) == 400
     assert mark.lowest_end_since(0) == 300
-    for _ in range(CUTS_MAX):
-        mark.add_cut(1000)
+    for _ in range(RECOVERIES_MAX):
+        mark.add_recovery(1000)
     assert mark.lowest_end_since(0) == -1
     assert mark.lowest_end_since(4) == 1000
 
 
 def test_a_damaged_mark_is_as_good_as_none(tmp_path: Path) -> None:
     store = open_master(tmp_path / "s")
-    answer = store.append(make_draft())
+    answer = store.append([make_draft()])[0]
     store.close()
     for name in ("log-mark", "queue-mark"):
         path = tmp_path / "s" / "whimbrel" / name

@@ -18,6 +18,7 @@ from whimbrel.broker.api.admin import TYPE_NUMBERS
 from whimbrel.broker.consume.bulk_reader import BulkReader, ReadRange
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
     BeyondConfirmed,
@@ -30,18 +31,18 @@ from whimbrel.errors import (
     Throttled,
     TopicNotFound,
 )
-from whimbrel.model.names import check_topic
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, check_topic
 from whimbrel.model.topic import TopicConfig
+from whimbrel.model.wire import BULK_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
-from whimbrel.rpc.server.handlers import Call, Deferred, PulledStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, PulledStreamMethod, Service, UnaryMethod
 from whimbrel.store.bulk_source import BulkSource
 from whimbrel.store.segment import segment_name
 from whimbrel.store.store import MessageStore
 
-__all__ = ["READERS_MAX", "SERVICE", "BulkService", "checksum_chunks"]
+__all__ = ["READERS_MAX", "BulkService", "checksum_chunks"]
 
-SERVICE = "whimbrel.bulk.v1.BulkService"
 READERS_MAX = 128  # streams at a time; one whose reader has stopped reading keeps some MiB in buffers
 # Iterations of the loop between two frames, of whichever readers. A send takes several iterations; with a
 # frame in each of them it would wait for as many frames.
@@ -49,7 +50,6 @@ TICKS_PER_FRAME = 8
 QUEUES_AT_ONCE = 512  # described in one iteration of the loop
 CHUNK_BYTES, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 16 << 20, 4 << 10, 256 << 20
 READ_BYTES = 1 << 20  # of the log at a time, by a thread that computes checksums or reads
-GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 THREADS_MAX = 2  # that compute checksums; more would take the processor from sends and receives
 
 
@@ -80,7 +80,7 @@ class BulkService:
     def service(self) -> Service:
         """Return the service for the transport."""
         return Service(
-            SERVICE,
+            BULK_SERVICE,
             (
                 PulledStreamMethod("ReadRecords", bulk.ReadRecordsRequest, self.read_records),
                 UnaryMethod("DescribeQueues", bulk.DescribeQueuesRequest, self.describe_queues),

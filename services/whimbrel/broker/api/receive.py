@@ -24,7 +24,8 @@ from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.broker.tables.topics import AUTO_QUEUES, TopicTable
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
     Forbidden,
@@ -34,17 +35,18 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.names import RECEIVE_BATCH_MAX, check_group, check_invisible_ms, check_topic
+from whimbrel.model.limits import AUTO_QUEUES, RECEIVE_BATCH_MAX
+from whimbrel.model.names import check_group, check_invisible_ms, check_topic
 from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.model.wire import CLIENT_ID_HEADER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred, Encoded
+from whimbrel.rpc.server.handlers import Call, Encoded
 from whimbrel.rpc.server.responses import OK, common_status, namespace_of, status_of
 from whimbrel.store.codec import StoredMessage
 
-__all__ = ["SUGGESTION_TRAILER", "ReadSplitting", "ReceiveService"]
+__all__ = ["ReadSplitting", "ReceiveService"]
 
-SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"
 MEMORY_RATIO = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what counts as "in memory"
 NOTHING = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
 
@@ -188,7 +190,7 @@ class ReceiveService:
             filter=wanted,
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             invisible_ms=invisible_ms,
-            client_id=call.metadata["x-mq-client-id"],
+            client_id=call.metadata[CLIENT_ID_HEADER],
         )
         polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
         namespace = namespace_of(call, request.message_queue.topic)

@@ -11,9 +11,8 @@ for the present end of the log.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from whimbrel.broker.produce.appender import Sender
+from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.replay import (
-    DEAD_LETTERS,
     ReplayedMessage,
     Search,
     Searches,
@@ -23,6 +22,7 @@ from whimbrel.broker.produce.replay import (
     draft_of,
 )
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     Forbidden,
     IllegalTopic,
@@ -34,18 +34,18 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.names import check_topic
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, check_topic
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
-from whimbrel.rpc.server.handlers import Call, Deferred, UnaryMethod
+from whimbrel.rpc.server.handlers import Call, UnaryMethod
 from whimbrel.store.codec import RecordDraft, record_size
-from whimbrel.store.store import Appended, MessageStore
+from whimbrel.store.master_store import Appended
+from whimbrel.store.store import MessageStore
 
 __all__ = ["ReplayService"]
 
 # Appended at once: all of them have to fit into the current log file, or its rest is left blank.
 RUN_MAX, RUN_BYTES_MAX = 64, 64 << 10
-GROUP_TOPICS = ("%RETRY%", DEAD_LETTERS)
 REPLAYABLE = (MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED)
 
 
@@ -55,7 +55,7 @@ class ReplayService:
     def __init__(
         self,
         topics: TopicTable,
-        sender: Sender,
+        appender: RecordAppender,
         store: MessageStore,
         *,
         master: bool,
@@ -63,7 +63,7 @@ class ReplayService:
         store_host: Callable[[], bytes],
     ) -> None:
         """Take what is needed; `store_host` returns this broker's address as records hold it."""
-        self.topics, self.sender, self.store = topics, sender, store
+        self.topics, self.appender, self.store = topics, appender, store
         self.master, self.accepts = master, accepts
         self.store_host = store_host
         self.searches = Searches(store)
@@ -124,9 +124,9 @@ class ReplayService:
             )
         if not self.master:
             raise NotWritable("this is a slave: messages are put back at its master")
-        self.sender.check()
+        self.appender.check_writable()
         check_topic(name, system_allowed=True)
-        if self.topics.is_system(name) or name.startswith(GROUP_TOPICS):
+        if self.topics.is_system(name) or name.startswith(GROUP_TOPIC_PREFIXES):
             raise IllegalTopic(f"{name} is the brokers' own: messages are put back into ordinary topics")
         topic = self.topics.get(name)
         if topic is None:
@@ -182,7 +182,7 @@ class ReplayService:
     ) -> None:
         if not run:
             return
-        appended: list[Appended] = self.sender.append([draft for _, draft in run])
+        appended: list[Appended] = self.appender.append([draft for _, draft in run])
         response.stored += len(appended)
         if response.first_offset < 0:
             response.first_offset = appended[0].queue_offset
@@ -195,7 +195,7 @@ class ReplayService:
 
     def when_safe(self, response: Any) -> Any:
         """Answer when the log is as durable as the mode asks, up to its present end."""
-        if not self.sender.waits:
+        if not self.appender.waits:
             return response
         deferred: Deferred[Any] = Deferred()
 
@@ -205,8 +205,8 @@ class ReplayService:
             else:
                 deferred.fail(error)
 
-        self.sender.park(self.store.written, answer)
-        self.sender.settle()  # nothing may have been appended, and then no end of a tick does this
+        self.appender.when_durable(self.store.written, answer)
+        self.appender.complete_waiting()  # without an append there is no end of a tick that does this
         return deferred
 
 

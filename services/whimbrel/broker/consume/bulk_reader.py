@@ -7,7 +7,6 @@ nothing is decoded. A frame takes a bounded number of entries and of bytes, so t
 the loop for long; with a filter that matches little it may hold no record at all.
 """
 
-import struct
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,25 +18,21 @@ from whimbrel.errors import (
     MessageTooLarge,
     RangeGone,
 )
-from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, UNIT
+from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
+from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC, UNIT
 
-__all__ = ["FRAME_BYTES_MAX", "MESSAGE_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "ReadRange"]
+__all__ = ["FRAME_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "ReadRange"]
 
 # Bytes of records in a frame, apart from a larger record, which is alone in its frame. The protocol allows
 # 1 MiB; a quarter costs both ends no more for each record, and holds the loop for a quarter of the time.
 FRAME_BYTES_MAX = 256 << 10
-# Both ends' limit of a gRPC message. RocketMQ's brokers take bodies of 4 MiB unless told otherwise.
-MESSAGE_BYTES_MAX = 8 << 20
-MESSAGE_EXTRA_BYTES = 64  # of a message beside its records
+MESSAGE_EXTRA_BYTES = 64  # of a response beside its records
 UNITS_AT_ONCE = 2048  # entries read by one call, 40 KiB
 SCAN_MAX = 8 * UNITS_AT_ONCE  # entries scanned for one frame, wanted or not
 # Records of other queues are read too where the gap is no larger: copying so much costs about as much as
 # another call.
 GAP_BYTES_MAX = 8 << 10
 SPAN_BYTES_MAX = 2 << 20  # read at once, with what lies between; a larger record makes a larger span
-RECORD_BYTES_MIN = 91
-
-SIZE_AND_MAGIC = struct.Struct(">iI")
 
 
 class RawSource(Protocol):
@@ -219,8 +214,10 @@ class BulkReader:
         where = f"{self.wanted.topic}/{self.wanted.queue_id} at offset {self.position}"
         if size < RECORD_BYTES_MIN:
             raise CorruptRecord(f"{where}: a queue entry tells of a record of {size} bytes")
-        if size > MESSAGE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
-            raise MessageTooLarge(f"{where}: a record of {size} bytes does not fit into {MESSAGE_BYTES_MAX}")
+        if size > BULK_RESPONSE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
+            raise MessageTooLarge(
+                f"{where}: a record of {size} bytes does not fit into {BULK_RESPONSE_BYTES_MAX}"
+            )
 
     def read(self, plan: FramePlan) -> list[bytes | memoryview]:
         """Return the records, in order."""

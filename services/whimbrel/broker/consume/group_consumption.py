@@ -30,6 +30,7 @@ from whimbrel.broker.consume.plan import Delivered, HandOn, PendingHandOn, Recei
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.broker.consume.scan import RecordSource
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     CorruptRecord,
     IllegalOffset,
@@ -39,7 +40,6 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.rpc.server.handlers import Deferred
 from whimbrel.store.codec import StoredMessage
 
 __all__ = [

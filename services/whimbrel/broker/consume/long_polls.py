@@ -17,14 +17,13 @@ from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
 from whimbrel.errors import Throttled
+from whimbrel.model.limits import POLL_MS_MAX
 
-__all__ = ["ANSWER_MARGIN_MS", "POLLS_MAX", "POLL_MS_MAX", "LongPolls", "ParkedPoll", "poll_time_ms"]
+__all__ = ["ANSWER_MARGIN_MS", "POLLS_MAX", "LongPolls", "ParkedPoll", "poll_time_ms"]
 
 # A parked poll keeps a stream of the transport, about 20 KiB; the bound limits that memory. RocketMQ: 100,000
 # (`maxPopPollingSize`), its streams being cheaper; 1024 for each queue.
 POLLS_MAX = 4096
-# RocketMQ: 20 s, both the client's default and the upper end of the reference's clamp.
-POLL_MS_MAX = 20_000
 # Time between the answer and the caller's deadline, so that the answer arrives first.
 ANSWER_MARGIN_MS = 500
 # Go's and C++'s requests name no polling time: their deadline is polling time plus request timeout (3 s),

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 from whimbrel.broker.consume.filters import Filter
 from whimbrel.errors import CorruptRecord, IllegalOffset
-from whimbrel.model.names import RECEIVE_BATCH_MAX
+from whimbrel.model.limits import RECEIVE_BATCH_MAX
 from whimbrel.store.codec import StoredMessage, decode_record
 
 __all__ = ["ANSWER_BYTES_MAX", "FILTERED_UNITS", "SCAN_MAX", "Piece", "RecordSource", "Scan", "Unit"]

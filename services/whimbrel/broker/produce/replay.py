@@ -43,10 +43,13 @@ from whimbrel.errors import (
     MessageTooLarge,
     PropertiesTooLarge,
 )
-from whimbrel.model.names import BODY_BYTES_MAX, CONTROL
+from whimbrel.model.limits import BODY_BYTES_MAX, REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
+from whimbrel.model.names import CONTROL, DEAD_LETTER_PREFIX
 from whimbrel.store.codec import (
+    COMPRESSION_BITS,
     FILLER_SIZE,
     PROPERTIES_BYTES_MAX,
+    RAW_UNIQ_KEY,
     RecordDraft,
     decode_record,
     pack_host,
@@ -54,12 +57,8 @@ from whimbrel.store.codec import (
 )
 
 __all__ = [
-    "BATCH_BYTES_MAX",
-    "BATCH_MAX",
-    "DEAD_LETTERS",
     "REPLAYED_FROM",
     "SEARCH_MAX",
-    "SELECTION_MAX",
     "QueueLog",
     "ReplayedMessage",
     "Search",
@@ -74,13 +73,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 REPLAYED_FROM = b"REPLAYED_FROM"
-DEAD_LETTERS = "%DLQ%"  # prefix of the topics of which selections are replayed
-# Messages in a call, so that it does not hold the loop for long; each one of a selection is looked up in the
-# index.
-BATCH_MAX, SELECTION_MAX = 256, 32
-BATCH_BYTES_MAX = 1 << 20  # unless it is one message
 SEARCH_MAX = 1024  # messages searched in one call
-COMPRESSION_BITS = 0x701  # compressed or not, and how
 SAME_ID_MAX = 64  # messages of one id that a selection is compared with
 UNKNOWN_HOST = bytes(8)
 
@@ -133,7 +126,7 @@ def replayed_from(properties: bytes) -> tuple[Source, int] | None:
 
 def message_id_of(message: ReplayedMessage) -> str:
     """Return the id under which a message is stored."""
-    return property_of(message.properties, b"UNIQ_KEY").decode("utf-8", "replace") or message.message_id
+    return property_of(message.properties, RAW_UNIQ_KEY).decode("utf-8", "replace") or message.message_id
 
 
 def draft_of(
@@ -148,7 +141,7 @@ def draft_of(
         raise MessageTooLarge(f"the body has {len(message.body)} bytes; at most {BODY_BYTES_MAX} are allowed")
     text = message.properties
     added = f"REPLAYED_FROM\x01{source.mark(message.source_offset)}\x02"
-    if not property_of(text, b"UNIQ_KEY"):
+    if not property_of(text, RAW_UNIQ_KEY):
         if not message.message_id or CONTROL.search(message.message_id):
             raise BadRequest(
                 f"message id {message.message_id!r} can't be stored, and the text has no UNIQ_KEY"
@@ -193,14 +186,16 @@ def check_batch(messages: Sequence[ReplayedMessage], source: Source, *, selectio
     """Raise BadRequest unless these messages may come in one call."""
     if not source.broker or CONTROL.search(source.broker) or source.queue_id < 0:
         raise BadRequest("the source needs a broker's name without control characters, and a queue")
-    if selection != source.topic.startswith(DEAD_LETTERS):
-        raise BadRequest(f"selections, and only they, are of topics whose names begin with {DEAD_LETTERS}")
-    count_max = SELECTION_MAX if selection else BATCH_MAX
+    if selection != source.topic.startswith(DEAD_LETTER_PREFIX):
+        raise BadRequest(
+            f"selections, and only they, are of topics whose names begin with {DEAD_LETTER_PREFIX}"
+        )
+    count_max = REPLAY_SELECTION_MAX if selection else REPLAY_BATCH_MAX
     if not 0 < len(messages) <= count_max:
         raise BadRequest(f"{len(messages)} messages in a call: 1 to {count_max} are allowed")
     size = sum(len(message.body) + len(message.properties) for message in messages)
-    if size > BATCH_BYTES_MAX and len(messages) > 1:
-        raise BadRequest(f"{size} bytes in a call: {BATCH_BYTES_MAX} are allowed unless it is one message")
+    if size > REPLAY_BYTES_MAX and len(messages) > 1:
+        raise BadRequest(f"{size} bytes in a call: {REPLAY_BYTES_MAX} are allowed unless it is one message")
     if messages[0].source_offset < 0:
         raise BadRequest("a source offset is below 0")
     if any(later.source_offset <= earlier.source_offset for earlier, later in pairwise(messages)):

@@ -1,7 +1,7 @@
 """Serves handlers by the transport that a setting names.
 
-grpcio    grpc.aio: complete and slow, 130 us of CPU a call; plaintext only              server.py
-native    our own HTTP/2, plaintext and under TLS on one port                            native.py
+grpcio    grpc.aio: complete, and several times the CPU time of native; plaintext only    grpcio.py
+native    our own HTTP/2, plaintext and TLS on one port                                   native.py
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Literal
 
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import Service
-from whimbrel.rpc.server.limits import Guard, Heard, RunningServer
+from whimbrel.rpc.server.limits import Guard, OnCallEnd, RunningServer
 
 __all__ = ["DEFAULT", "Transport", "serve"]
 
@@ -24,7 +24,7 @@ async def serve(
     *,
     host: str,
     port: int,
-    heard: Heard | None = None,
+    on_call_end: OnCallEnd | None = None,
     guard: Guard | None = None,
     tls: TlsSettings | None = None,
     transport: Transport | None = None,
@@ -32,9 +32,9 @@ async def serve(
     """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
 
     Args:
-        heard: is told of each answered call; of a stream both ways, or a pulled one, it hears nothing, since
-            those last.
-        guard: is asked before each call, those of health and reflection too.
+        on_call_end: called after each call that has responded; not for streams both ways and pulled ones,
+            since those last.
+        guard: called before each call, those of health and reflection too; its error refuses the call.
         tls: where native has its certificate from; without, it makes one for as long as it runs.
         transport: None is `DEFAULT`.
 
@@ -45,7 +45,9 @@ async def serve(
     if (transport or DEFAULT) == "native":
         from whimbrel.rpc.server.native import serve_native
 
-        return await serve_native(services, host=host, port=port, heard=heard, guard=guard, tls=tls)
+        return await serve_native(
+            services, host=host, port=port, on_call_end=on_call_end, guard=guard, tls=tls
+        )
     from whimbrel.rpc.server.grpcio import serve_grpcio
 
-    return await serve_grpcio(services, host=host, port=port, heard=heard, guard=guard)
+    return await serve_grpcio(services, host=host, port=port, on_call_end=on_call_end, guard=guard)

@@ -1,6 +1,6 @@
-"""The server's half of the client API's settings, which nameserver and broker answer alike.
+"""The server's half of the client API's settings; the same for nameserver and broker.
 
-The answer starts as a copy of what the client sent; the server decides these:
+The response starts as a copy of what the client sent; the server decides these:
 
     producer  at most 3 attempts, exponential backoff (the only kind SDKs take there), body limit, type check
     consumer  the group's attempts and order, backoff, 32 messages a receive, polls of 20 s
@@ -11,17 +11,18 @@ once), Python customized only, in whole seconds. The other SDKs read both.
 """
 
 from whimbrel.errors import BadRequest
-from whimbrel.model.names import BODY_BYTES_MAX, RECEIVE_BATCH_MAX, check_group, check_topic
+from whimbrel.model.limits import BODY_BYTES_MAX, POLL_MS_MAX, RECEIVE_BATCH_MAX, RETRY_MAX_DEFAULT
+from whimbrel.model.names import check_group, check_topic
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 
-__all__ = ["ATTEMPTS_DEFAULT", "BACKOFF_S", "POLL_S", "group_of", "settings_answer", "settings_for"]
+__all__ = ["ATTEMPTS_DEFAULT", "BACKOFF_S", "POLL_S", "group_of", "settings_for", "settings_response"]
 
 # RocketMQ's delay levels, which its consumers walk through.
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-ATTEMPTS_DEFAULT = 17  # a group's 16 retries and the first delivery
+ATTEMPTS_DEFAULT = RETRY_MAX_DEFAULT + 1  # with the first delivery
 PRODUCER_ATTEMPTS = 3
-POLL_S = 20  # whole seconds: Python reads `.seconds` alone
+POLL_S = POLL_MS_MAX // 1000  # whole seconds: Python reads `.seconds` alone
 
 
 def group_of(settings: v2.Settings) -> str:
@@ -30,17 +31,17 @@ def group_of(settings: v2.Settings) -> str:
 
 
 def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATTEMPTS_DEFAULT) -> v2.Settings:
-    """Return the settings that the server answers with.
+    """Return the settings that the server responds with.
 
     Args:
         client: what the client sent.
-        fifo: whether its group is ordered; the client's own word does not count.
+        fifo: whether its group is ordered; what the client claims does not count.
         attempts: deliveries of a message in its group, the first included.
 
     Raises:
-        BadRequest: the client says neither that it publishes nor that it subscribes.
-        IllegalTopic: a name in it can't be a topic's.
-        IllegalGroup: the consumer's group can't be one.
+        BadRequest: there are neither settings of a producer nor of a consumer.
+        IllegalTopic: a topic's name is not legal.
+        IllegalGroup: the consumer group's name is not legal.
     """
     answer = v2.Settings()
     answer.CopyFrom(client)
@@ -60,7 +61,7 @@ def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATT
     return answer
 
 
-def settings_answer(settings: v2.Settings) -> messaging.TelemetryCommand:
+def settings_response(settings: v2.Settings) -> messaging.TelemetryCommand:
     """Return the command that carries the settings; Python applies them only under an OK status."""
     return messaging.TelemetryCommand(status=v2.Status(code=v2.OK, message="OK"), settings=settings)
 

@@ -13,17 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from whimbrel.errors import CorruptRecord
+from whimbrel.model.limits import INFLATED_BYTES_MAX
+from whimbrel.store.codec import COMPRESSED, COMPRESSOR_MASK, COMPRESSOR_SHIFT, CRC_MASK
 from whimbrel.store.columns.records import Ints, Mask, Records
 
-__all__ = ["COMPRESSED", "INFLATED_BYTES_MAX", "compressed", "crc_good", "inflate"]
+__all__ = ["compressed", "crc_good", "inflate"]
 
-COMPRESSED = 0x1  # sysFlag bit: the body is compressed
-COMPRESSOR_SHIFT, COMPRESSOR_MASK = 8, 0x7
 ZLIB = (0, 3)
 ARROW_NAMES = {1: "lz4", 2: "zstd"}
 GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised
 PIECE_BYTES_MIN = 64 * 1024
-INFLATED_BYTES_MAX = 128 * 1024 * 1024  # beyond what any broker takes: an attack or damage (as in the client)
 
 
 def crc_good(records: Records) -> Mask:
@@ -33,8 +32,8 @@ def crc_good(records: Records) -> Mask:
         crc(data[start:end])
         for start, end in zip(records.body_start.tolist(), records.body_end.tolist(), strict=True)
     ]
-    stored = records.ints("body_crc") & 0x7FFFFFFF
-    good: Mask = np.array(found, dtype=np.int64) & 0x7FFFFFFF == stored
+    stored = records.ints("body_crc") & CRC_MASK
+    good: Mask = np.array(found, dtype=np.int64) & CRC_MASK == stored
     return good
 
 

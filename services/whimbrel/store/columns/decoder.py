@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.errors import CorruptRecord
+from whimbrel.store.codec import RAW_KEYS, RAW_TAGS, RAW_UNIQ_KEY
 from whimbrel.store.columns.bodies import compressed, crc_good, inflate
 from whimbrel.store.columns.records import Ints, Mask, Records
 from whimbrel.store.columns.schema import COLUMNS, HEADER, LOG_APPEND_TIME, TIMESTAMP, schema_of
@@ -255,7 +256,7 @@ class Rows:
 
     def message_ids(self) -> pa.Array:
         """Make the column of message ids."""
-        ids = self.pairs.value_of(b"UNIQ_KEY", pa.string())
+        ids = self.pairs.value_of(RAW_UNIQ_KEY, pa.string())
         if not ids.null_count:
             return ids
         missing = np.asarray(ids.is_null())
@@ -304,8 +305,8 @@ OTHERS: dict[str, Callable[[Rows], pa.Array]] = {
     "topic": lambda rows: rows.text(rows.records.topic_start, rows.records.topic_end),
     "brokerName": lambda rows: pa.repeat(pa.scalar(rows.decoder.broker_name, pa.string()), len(rows.records)),
     "msgId": Rows.message_ids,
-    "tags": lambda rows: rows.pairs.value_of(b"TAGS", pa.string()),
-    "keys": lambda rows: rows.pairs.value_of(b"KEYS", pa.string()),
+    "tags": lambda rows: rows.pairs.value_of(RAW_TAGS, pa.string()),
+    "keys": lambda rows: rows.pairs.value_of(RAW_KEYS, pa.string()),
     "body": Rows.bodies,
     "bornTimestamp": lambda rows: rows.timestamps("born_ms"),
     "storeTimestamp": lambda rows: rows.timestamps("stored_ms"),
@@ -314,7 +315,7 @@ OTHERS: dict[str, Callable[[Rows], pa.Array]] = {
     "properties": Rows.properties,
     "propertiesText": Rows.property_texts,
     "crcOk": lambda rows: pa.array(rows.crc_ok),
-    "key": lambda rows: rows.pairs.value_of(b"KEYS", pa.binary()),
+    "key": lambda rows: rows.pairs.value_of(RAW_KEYS, pa.binary()),
     "value": Rows.bodies,
     "timestamp": lambda rows: rows.timestamps("stored_ms"),
     "timestampType": lambda rows: pa.array(np.full(len(rows.records), LOG_APPEND_TIME, np.int32)),

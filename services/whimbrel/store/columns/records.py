@@ -11,7 +11,6 @@ A gather goes through a view of the bytes with a stride of 1, of which each elem
 one element is then one copy of 88 bytes, ten times cheaper than an index for each byte.
 """
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,8 +21,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import BLANK_MAGIC, BORN_V6, MAGIC_V1, MAGIC_V2, STORE_V6, record_fault
-from whimbrel.store.walk import RECORD_SIZE_MIN
+from whimbrel.store.codec import (
+    BLANK_MAGIC,
+    BORN_V6,
+    HEAD_SIZES,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    STORE_V6,
+    V6_MASK,
+    record_fault,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -34,11 +46,9 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 BYTES_MAX = 2**31 - 1  # positions become the 32-bit offsets of Arrow's arrays
-SIZE_AND_MAGIC = struct.Struct(">iI")
-HEAD_BYTES = 88
+HEAD_BYTES = HEAD_SIZES[0]
 BEHIND_BODY_MIN = 4  # topic of one byte with its length, length of the properties
-V6_MORE = 12
-V6_BITS = BORN_V6 | STORE_V6
+V6_MORE = HOST_V6_SIZE - HOST_V4_SIZE
 HEAD = np.dtype(
     {
         "names": [
@@ -146,7 +156,7 @@ class Records:
         places = np.asarray(positions, dtype=np.int64)
         if (places[1:] <= places[:-1]).any():
             raise CorruptRecord("the positions of records do not ascend")
-        bad = (places < 0) | (places > len(data) - RECORD_SIZE_MIN)
+        bad = (places < 0) | (places > len(data) - RECORD_BYTES_MIN)
         if not bad.any():
             records, good = checked(data, places, base)
             if good.all():
@@ -167,7 +177,7 @@ def view_of(buffer: "ReadableBuffer") -> memoryview:
 def checked(data: memoryview, positions: Ints, base: int | None) -> tuple[Records, Mask]:
     """Return records, and which of them are; of the others only the position means anything.
 
-    Each position has `RECORD_SIZE_MIN` bytes behind it.
+    Each position has `RECORD_BYTES_MIN` bytes behind it.
     """
     head = gather(data, positions, f"V{HEAD_BYTES}").view(HEAD)
     sizes, magic, flags = head["size"].astype(np.int64), head["magic"], head["sys_flag"]
@@ -175,7 +185,7 @@ def checked(data: memoryview, positions: Ints, base: int | None) -> tuple[Record
     second = magic == MAGIC_V2
     good = ((magic == MAGIC_V1) | second) & (ends <= len(data)) & (sizes >= HEAD_BYTES + BEHIND_BODY_MIN)
     body_start = positions + HEAD_BYTES
-    if (flags & V6_BITS).any():
+    if (flags & V6_MASK).any():
         born = np.where(flags & BORN_V6, V6_MORE, 0)
         more = born + np.where(flags & STORE_V6, V6_MORE, 0)
         good &= sizes >= HEAD_BYTES + BEHIND_BODY_MIN + more
@@ -259,7 +269,7 @@ def hop(data: memoryview, at: int, until: int) -> tuple[list[int], int, Stop]:
     while at < last:
         size, magic = unpack(data, at)
         end = at + size
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN or end > filled:
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_BYTES_MIN or end > filled:
             return found, at, kind_of(size, magic)
         append(at)
         at = end
@@ -271,7 +281,7 @@ def kind_of(size: int, magic: int) -> Stop:
     if magic == BLANK_MAGIC:
         return Stop.BLANK
     if magic == MAGIC_V1 or magic == MAGIC_V2:
-        return Stop.CUT if size >= RECORD_SIZE_MIN else Stop.DAMAGE
+        return Stop.CUT if size >= RECORD_BYTES_MIN else Stop.DAMAGE
     return Stop.DAMAGE if magic or size else Stop.ZEROS
 
 
@@ -282,12 +292,12 @@ def fault_at(data: memoryview, at: int, base: int | None) -> str:
     size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic {magic:#010x}"
-    if size < RECORD_SIZE_MIN:
+    if size < RECORD_BYTES_MIN:
         return f"size {size}"
     if at + size > len(data):
         return f"a record of {size} bytes, of which {len(data) - at} are there"
     record = bytes(data[at : at + size])
-    place = int.from_bytes(record[28:36], "big", signed=True) if base is None else base + at
+    place: int = PHYSICAL_OFFSET.unpack_from(record)[0] if base is None else base + at
     return record_fault(record, 0, place, check_crc=False)
 
 

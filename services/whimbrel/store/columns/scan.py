@@ -22,21 +22,28 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, record_fault
-from whimbrel.store.columns.records import SIZE_AND_MAGIC, Records, Stop, walk
-from whimbrel.store.walk import RECORD_SIZE_MIN
+from whimbrel.store.codec import (
+    BLANK_MAGIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    record_fault,
+)
+from whimbrel.store.columns.records import Records, Stop, walk
 
-__all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Fault", "OnFault", "Scan"]
+__all__ = ["CHUNK_BYTES", "Fault", "OnFault", "Scan"]
 
 CHUNK_BYTES = 8 * 1024 * 1024  # read at a time: some batches' worth
 BEHIND_BYTES = 64 * 1024  # read behind a split for its last record, and at a time when looking for one
-RECORD_BYTES_MAX = 16 * 1024 * 1024  # 4 MiB and a little by default; RocketMQ's limit can be raised
 
-MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
-RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)
+V1, V2, BLANK = (magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+MAGIC = re.compile(re.escape(V1[:3]) + b"[" + V1[3:] + V2[3:] + b"]|" + re.escape(BLANK))
 OnFault = Literal["fail", "skip"]
 SHORT = "the file is shorter than the log"
-PLACE_AT, PLACE_END = 28, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Scan:
 
         Args:
             read: gives up to so many bytes from an offset on, not beyond the end of that file of the log.
-            limit: where the log ends, or how far it may be read: a border between records, as the marks of
+            limit: where the log ends, or how far it may be read: a boundary between records, as the marks of
                 its writer or a recovery tell it. What would go beyond it is damage.
             file_size: of each file of the log.
             record_bytes_max: a size beyond this is damage.
@@ -119,7 +126,7 @@ class Scan:
             if fault:
                 self.note(at, fault)
                 at, chained = self.find(at + 1), False
-        if chained and at < self.limit and at % self.file_size and not self.border(at, trusted=True):
+        if chained and at < self.limit and at % self.file_size and not self.is_boundary(at, trusted=True):
             self.note(at, "no record")
 
     def first(self) -> tuple[int, bool]:
@@ -166,7 +173,7 @@ class Scan:
         return size, ""
 
     def find(self, at: int) -> int:
-        """Return the first border at or behind an offset; without one the end of the file or the split."""
+        """Return the first boundary at or behind an offset; without one the end of the file or the split."""
         stop = min(self.file_end(at), self.end)
         while at < stop:
             chunk = self.read(at, min(BEHIND_BYTES, stop - at + SIZE_AND_MAGIC.size))
@@ -174,14 +181,14 @@ class Scan:
                 place = at + match.start() - 4
                 if place >= stop:
                     break
-                if self.border(place):
+                if self.is_boundary(place):
                     return place
             if len(chunk) <= SIZE_AND_MAGIC.size:
                 break
             at += len(chunk) - SIZE_AND_MAGIC.size + 1
         return stop
 
-    def border(self, at: int, *, trusted: bool = False) -> bool:
+    def is_boundary(self, at: int, *, trusted: bool = False) -> bool:
         """Tell whether a record or a blank begins at an offset.
 
         Args:
@@ -189,15 +196,17 @@ class Scan:
                 does not look at that either.
         """
         file_end = self.file_end(at)
-        head = self.read(at, PLACE_END)
+        head = self.read(at, PHYSICAL_OFFSET.size)
         if len(head) < SIZE_AND_MAGIC.size:
             return False
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
         if magic == BLANK_MAGIC:
             return trusted or bool(size == file_end - at)
-        if magic not in RECORD_MAGICS or int.from_bytes(head[PLACE_AT:PLACE_END], "big") != at:
+        if magic not in RECORD_MAGICS or len(head) < PHYSICAL_OFFSET.size:
             return False
-        if not RECORD_SIZE_MIN <= size <= min(file_end - at, self.limit - at, self.record_bytes_max):
+        if PHYSICAL_OFFSET.unpack(head)[0] != at:
+            return False
+        if not RECORD_BYTES_MIN <= size <= min(file_end - at, self.limit - at, self.record_bytes_max):
             return False
         record = self.read(at, size)
         return len(record) == size and not record_fault(record, 0, at, check_crc=False)

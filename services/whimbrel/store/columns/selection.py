@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from whimbrel.store.codec import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from whimbrel.store.codec import RAW_TAGS, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from whimbrel.store.columns.records import Ints, Mask, Records
 from whimbrel.store.columns.texts import Pairs, slices, texts
 
@@ -92,7 +92,7 @@ class Selection:
             records = records.pick(wanted)
         if self.tags is not None and len(records):
             pairs = Pairs(records)
-            rows, found = pairs.find(b"TAGS")
+            rows, found = pairs.find(RAW_TAGS)
             tags = slices(
                 pairs.buffer, pairs.middle[found] + 1, pairs.end[found], pa.string()
             ).dictionary_encode()

@@ -48,14 +48,14 @@ from whimbrel.rpc.api.calls import perform
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import decode_record
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 
 class Rig:
     """A served store; `confirmed` is set by the test, None for all that is written."""
 
     def __init__(
-        self, store: MessageStore, topics: TopicTable, service: BulkService, channel: grpc.aio.Channel
+        self, store: MasterStore, topics: TopicTable, service: BulkService, channel: grpc.aio.Channel
     ) -> None:
         self.store, self.topics, self.service, self.channel = store, topics, service, channel
         self.confirmed: int | None = None
@@ -66,7 +66,7 @@ class Rig:
     def add(self, count: int, *, size: int = 100, queues: int = 1, topic: str = "topic") -> list[int]:
         """Append messages; return where each ends in the log."""
         return [
-            self.store.append(make_draft(number, topic=topic, queue_id=number % queues, size=size)).end
+            self.store.append([make_draft(number, topic=topic, queue_id=number % queues, size=size)])[0].end
             for number in range(count)
         ]
 
@@ -179,7 +179,7 @@ async def test_queue_that_holds_messages_is_read_whatever_the_topic_says_by_now(
         rig.topics.put(TopicConfig(name="topic", read_queues=1, write_queues=1))
         assert await rig.bodies(3) == [body(3), body(7)]
         assert [queue.queue_id for queue in (await rig.describe()).topics[0].queues] == [0, 1, 2, 3]
-        rig.store.append(make_draft(topic="%RETRY%g"))  # nobody has registered it
+        rig.store.append([make_draft(topic="%RETRY%g")])  # nobody has registered it
         assert len(await rig.all(read_records("%RETRY%g", 0, start=0))) == 1
 
 
@@ -244,7 +244,7 @@ async def test_all_queues_are_described_in_one_call(tmp_path: Path) -> None:
         rig.topics.put(
             TopicConfig(name="ordered", read_queues=1, write_queues=2, permission=4).with_type(TakenType.FIFO)
         )
-        rig.store.append(make_draft(topic="%DLQ%g"))
+        rig.store.append([make_draft(topic="%DLQ%g")])
         rig.confirmed = ends[5]
         found = await rig.describe()
         assert (found.broker_name, found.broker_id, found.role) == ("b", 0, "master")

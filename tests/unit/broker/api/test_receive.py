@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from brokerapi import as_messages
-from whimbrel.broker.api.receive import SUGGESTION_TRAILER, ReadSplitting, ReceiveService
+from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.consume.long_polls import POLLS_MAX
 from whimbrel.broker.consume.plan import Delivered
 from whimbrel.broker.consume.pull import Pulled
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     GroupNotFound,
     IllegalInvisibleTime,
@@ -23,9 +24,10 @@ from whimbrel.errors import (
     TopicNotFound,
 )
 from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.model.wire import SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.handlers import Call, Deferred
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import RecordDraft, decode_record, encode_record, pack_host
 
 

@@ -9,7 +9,6 @@ import pytest
 from whimbrel.broker.consume.bulk_reader import (
     FRAME_BYTES_MAX,
     GAP_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
     SCAN_MAX,
     SPAN_BYTES_MAX,
     UNITS_AT_ONCE,
@@ -25,6 +24,7 @@ from whimbrel.errors import (
     MessageTooLarge,
     RangeGone,
 )
+from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
 from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, UNIT
 
 HEAD = MAGIC_V1.to_bytes(4, "big")
@@ -159,7 +159,7 @@ def test_larger_record_goes_alone() -> None:
 def test_record_that_no_frame_can_hold_is_named_after_those_before_it() -> None:
     store = FakeStore()
     store.add()
-    store.entries.append((100, MESSAGE_BYTES_MAX, RED))
+    store.entries.append((100, BULK_RESPONSE_BYTES_MAX, RED))
     cut = cutter(store)
     assert cut.next(1 << 60).next_offset == 1
     with pytest.raises(MessageTooLarge, match="t/3 at offset 1"):

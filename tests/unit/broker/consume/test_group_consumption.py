@@ -11,6 +11,7 @@ from whimbrel.broker.consume.group_consumption import (
     Pulled,
     PullRequest,
 )
+from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     CorruptRecord,
     IllegalOffset,
@@ -19,7 +20,6 @@ from whimbrel.errors import (
     StoreFull,
     Throttled,
 )
-from whimbrel.rpc.server.handlers import Deferred
 from whimbrel.store.codec import tags_code
 
 

@@ -13,7 +13,7 @@ import pytest
 from storekit import NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.produce import replay
-from whimbrel.broker.produce.appender import Durability, Sender
+from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.produce.replay import Source, already_stored, replayed_from
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
@@ -31,20 +31,18 @@ from whimbrel.errors import (
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.api.calls import Outbound, perform
 from whimbrel.rpc.api.replay_calls import (
-    PRESERVED_BATCH_MAX,
-    PRESERVED_SELECTION_MAX,
     ReplayResult,
     ReplayState,
     SourceMessage,
     SourceQueue,
-    append_preserved,
-    describe_preserved,
+    append_replay,
+    describe_replay,
 )
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 SOURCE = SourceQueue("old-broker", "orders", 3)
 HOST = pack_host("127.0.0.1", 8091)
@@ -80,8 +78,10 @@ class Page:
 class Rig:
     """A served store with the two calls."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, sender: Sender, service: Any, channel: Any):
-        self.store, self.topics, self.sender, self.service = store, topics, sender, service
+    def __init__(
+        self, store: MasterStore, topics: TopicTable, appender: Appender, service: Any, channel: Any
+    ):
+        self.store, self.topics, self.appender, self.service = store, topics, appender, service
         self.channel: grpc.aio.Channel = channel
 
     async def ask(self, call: Outbound[Any]) -> Any:
@@ -91,14 +91,12 @@ class Rig:
         self, messages: Sequence[SourceMessage], after: int = -1, queue_id: int = 3, **fields: Any
     ) -> ReplayResult:
         found: ReplayResult = await self.ask(
-            append_preserved(
-                "orders", queue_id, fields.pop("source", SOURCE), messages, after=after, **fields
-            )
+            append_replay("orders", queue_id, fields.pop("source", SOURCE), messages, after=after, **fields)
         )
         return found
 
     async def describe(self, queue_id: int = 3, **fields: Any) -> ReplayState:
-        found: ReplayState = await self.ask(describe_preserved("orders", queue_id, SOURCE, **fields))
+        found: ReplayState = await self.ask(describe_replay("orders", queue_id, SOURCE, **fields))
         return found
 
     def records(self, queue_id: int = 3) -> list[StoredMessage]:
@@ -121,19 +119,19 @@ async def serving(
     topics = TopicTable(root / "config", cluster="c", broker_name="b", auto_create=False, clock=lambda: NOW)
     topics.put(TopicConfig(name="orders", read_queues=4, write_queues=4))
     loop = asyncio.get_running_loop()
-    sender = Sender(store, Page(), durability or Durability(), loop, ring=lambda: None)
-    sender.refusal = ""
-    service = ReplayService(topics, sender, store, master=master, accepts=accepts, store_host=lambda: HOST)
+    appender = Appender(store, Page(), durability or Durability(), loop, ring=lambda: None)
+    appender.refusal = ""
+    service = ReplayService(topics, appender, store, master=master, accepts=accepts, store_host=lambda: HOST)
     server = await serve(
         [Service("whimbrel.admin.v1.AdminService", service.methods())], host="127.0.0.1", port=0
     )
     channel = open_aio_channel(server.address)
     try:
-        yield Rig(store, topics, sender, service, channel)
+        yield Rig(store, topics, appender, service, channel)
     finally:
         await channel.close()
         await server.stop(grace=0)
-        sender.close("the test is over")
+        appender.close("the test is over")
         store.close()
 
 
@@ -174,7 +172,7 @@ async def test_after_a_restart_the_log_tells_how_far_each_source_came(tmp_path: 
         await rig.append([message(4), message(6)])
         await rig.append([message(80)], source=other)
         for number in range(5):
-            rig.store.append(make_draft(number, topic="orders", queue_id=3))
+            rig.store.append([make_draft(number, topic="orders", queue_id=3)])
     async with serving(tmp_path) as rig:
         found = await rig.describe(with_first=True)
         assert (found.complete, found.last, found.first) == (True, 6, 4)
@@ -191,7 +189,7 @@ async def test_a_long_queue_is_searched_in_several_calls(
     async with serving(tmp_path) as rig:
         await rig.append([message(0), message(1)])
         for number in range(35):
-            rig.store.append(make_draft(number, topic="orders", queue_id=3))
+            rig.store.append([make_draft(number, topic="orders", queue_id=3)])
     async with serving(tmp_path) as rig:
         with pytest.raises(NotReady, match="DescribePreserved"):
             await rig.append([message(2)], after=1)
@@ -281,7 +279,7 @@ async def test_slaves_and_masters_that_may_not_write_refuse(tmp_path: Path) -> N
         with pytest.raises(NotWritable, match="master"):
             await rig.append([message(0)])
     async with serving(tmp_path / "b") as rig:
-        rig.sender.refusal = "behind a slave"
+        rig.appender.refusal = "behind a slave"
         with pytest.raises(NotWritable, match="behind a slave"):
             await rig.append([message(0)])
 
@@ -298,7 +296,7 @@ async def test_wrong_targets_and_batches_are_refused(tmp_path: Path) -> None:
         }
         for topic, error in refused.items():
             with pytest.raises(error):
-                await rig.ask(append_preserved(topic, 0, SOURCE, [message(0)]))
+                await rig.ask(append_replay(topic, 0, SOURCE, [message(0)]))
         with pytest.raises(QueueNotFound, match="0 to 3"):
             await rig.append([message(0)], queue_id=4)
         with pytest.raises(BadRequest, match="rising"):
@@ -320,7 +318,3 @@ async def test_the_answer_waits_for_the_disk_also_when_all_was_stored_already(tm
         with pytest.raises(FlushTimeout):
             await rig.describe()
         assert rig.offsets() == [0]
-
-
-def test_both_ends_agree_on_the_bounds() -> None:
-    assert (PRESERVED_BATCH_MAX, PRESERVED_SELECTION_MAX) == (replay.BATCH_MAX, replay.SELECTION_MAX)

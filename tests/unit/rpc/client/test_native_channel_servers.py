@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import RequestTimeout, TopicNotFound, Unavailable
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.api.calls import Outbound, perform
@@ -17,7 +18,6 @@ from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     Outbox,
     PulledStreamMethod,
     ServerStreamMethod,

@@ -98,7 +98,7 @@ class Nobody:
 
 @asynccontextmanager
 async def serving(rig: Rig, guard: Guard | None = None) -> AsyncIterator[grpc.aio.Channel]:
-    server = await serve([rig.service], host="127.0.0.1", port=0, guard=guard, heard=rig.took)
+    server = await serve([rig.service], host="127.0.0.1", port=0, guard=guard, on_call_end=rig.took)
     channel = open_aio_channel(server.address)
     try:
         yield channel

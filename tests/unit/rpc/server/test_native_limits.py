@@ -31,19 +31,14 @@ from rawpeer import (
     statuses,
     u32,
 )
+from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.limits import (
-    HELD_BYTES_MAX,
-    MESSAGE_BYTES_MAX,
-    OUTBOX_MESSAGES_MAX,
-    UNREAD_BYTES_MAX,
-    Guard,
-)
+from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
 from whimbrel.rpc.server.native import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
@@ -171,13 +166,13 @@ async def test_requests_that_are_not_whole_take_bounded_memory(whole: bool, meas
         refused = statuses(peer.frames())
         assert len(refused) == 300 - HELD_BYTES_MAX // MIB
         assert set(refused.values()) == {RESOURCE_EXHAUSTED}
-        assert connection(peer).held <= HELD_BYTES_MAX
+        assert connection(peer).budget.held <= HELD_BYTES_MAX
         # What is let go makes room: by the peer, and by an answer.
         peer.send(frame(RST, 0, 1, u32(8)) + call(701))
         assert statuses(peer.frames()) == {701: 0}
-        assert connection(peer).held <= HELD_BYTES_MAX - MIB + 5
+        assert connection(peer).budget.held <= HELD_BYTES_MAX - MIB + 5
         peer.leave()
-        assert connection(peer).held == 0
+        assert connection(peer).budget.held == 0
 
 
 @pytest.mark.parametrize("window", ["widest", "none"])
@@ -223,7 +218,7 @@ async def test_streams_that_nobody_reads_take_bounded_memory(measured: Measured)
         assert len(server.streams.outboxes) == 40
         assert connection(peer).unread <= UNREAD_BYTES_MAX + 2 * MIB
         peer.leave()
-        assert connection(peer).queued == 0
+        assert connection(peer).budget.queued == 0
 
 
 async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
@@ -232,7 +227,7 @@ async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
         peer.send(HELLO + setting(4, 0) + headers(1, "/t.T/B"))
         peer.send(message(1, COMMAND(status=OK).SerializeToString(), end=False) * (OUTBOX_MESSAGES_MAX + 100))
         (outbox,) = server.streams.outboxes
-        assert len(outbox.exchange.queue) == OUTBOX_MESSAGES_MAX
+        assert len(outbox.server_call.queue) == OUTBOX_MESSAGES_MAX
         peer.send(frame(WINDOW, 0, 1, u32(MIB)) + frame(DATA, END_STREAM, 1))
         assert not server.streams.outboxes
         sent = b"".join(payload for kind, _, _, payload in peer.frames() if kind == DATA)
@@ -241,7 +236,7 @@ async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("begin", "status"),
-    [(b"\x00" + u32(MESSAGE_BYTES_MAX + 1), RESOURCE_EXHAUSTED), (b"\x01" + u32(1), UNIMPLEMENTED)],
+    [(b"\x00" + u32(RPC_MESSAGE_BYTES_MAX + 1), RESOURCE_EXHAUSTED), (b"\x01" + u32(1), UNIMPLEMENTED)],
     ids=["too long", "compressed"],
 )
 async def test_message_that_is_not_taken_is_refused_at_its_first_bytes(begin: bytes, status: int) -> None:
@@ -386,12 +381,12 @@ async def test_what_is_too_much_ends_the_connection_and_no_other(attack: bytes, 
 
 @pytest.mark.parametrize("name", ["Named", "NamedPulled", "NamedBoth", "U"])
 async def test_field_that_is_wrongly_coded_ends_the_connection_when_it_is_looked_at(name: str) -> None:
-    def look(call: Call) -> None:
+    def read_metadata(call: Call) -> None:
         if name == "U":  # the guard does, in the other cases the handler
             _ = call.metadata["x-who"]
 
     wrong = headers(1, f"/t.T/{name}")[9:] + b"\x00\x05x-who\x81\x00"  # Huffman's, wrongly padded
-    async with serving(guard=look) as server:
+    async with serving(guard=read_metadata) as server:
         peer = RawPeer(server)
         peer.send(HELLO + frame(HEADERS, END_HEADERS, 1, wrong) + message(1))
         await asyncio.sleep(0)
@@ -427,13 +422,13 @@ async def test_half_open_connections_are_cut_off(begin: bytes, certificate: Path
         if begin:
             peer.send(begin)
         now = server.loop.time()
-        peer.protocol.look(now + HANDSHAKE_S - 1)
+        peer.protocol.check_timeouts(now + HANDSHAKE_S - 1)
         assert not peer.closed
-        peer.protocol.look(now + HANDSHAKE_S + 1)
+        peer.protocol.check_timeouts(now + HANDSHAKE_S + 1)
         assert peer.aborted
         assert not peer.written or begin[:1] == b"P"  # nothing leaves before it is known who it is
         peer.leave()
-        assert not server.arrivals and not server.connections
+        assert not server.handshaking and not server.connections
 
 
 async def test_who_does_not_answer_pings_is_cut_off() -> None:
@@ -441,9 +436,9 @@ async def test_who_does_not_answer_pings_is_cut_off() -> None:
         peer = RawPeer(server)
         peer.send(HELLO)
         now = server.loop.time()
-        connection(peer).look(now + KEEPALIVE_S + 1)
+        connection(peer).check_timeouts(now + KEEPALIVE_S + 1)
         assert peer.frames()[-1][0] == PING
-        connection(peer).look(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S - 1)
+        connection(peer).check_timeouts(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S - 1)
         assert not peer.closed
-        connection(peer).look(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 1)
+        connection(peer).check_timeouts(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 1)
         assert peer.aborted

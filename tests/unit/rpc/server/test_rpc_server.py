@@ -11,20 +11,13 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady, NotWritable, ReplicaTimeout, TopicNotFound, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.api.status import error_of
 from whimbrel.rpc.client.channel import open_aio_channel, open_channel
 from whimbrel.rpc.server.grpcio import StreamOutbox, peer_address
-from whimbrel.rpc.server.handlers import (
-    BidiMethod,
-    Call,
-    Deferred,
-    Outbox,
-    ServerStreamMethod,
-    Service,
-    UnaryMethod,
-)
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.limits import OUTBOX_MESSAGES_MAX, RunningServer
 from whimbrel.rpc.server.serving import serve
 

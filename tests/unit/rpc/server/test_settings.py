@@ -6,7 +6,7 @@ import pytest
 
 from whimbrel.errors import BadRequest, IllegalGroup, IllegalTopic
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.rpc.server.settings import BACKOFF_S, group_of, settings_answer, settings_for
+from whimbrel.rpc.server.settings import BACKOFF_S, group_of, settings_for, settings_response
 
 
 def producer(*topics: str) -> v2.Settings:
@@ -88,7 +88,7 @@ def test_the_client_s_settings_stay_as_they_were() -> None:
 
 
 def test_answer_has_an_ok_status() -> None:
-    assert settings_answer(producer()).status.code == v2.OK
+    assert settings_response(producer()).status.code == v2.OK
 
 
 def test_group_of_a_producer_is_empty() -> None:

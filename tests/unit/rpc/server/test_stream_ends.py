@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from rawpeer import HELLO, RST, RawPeer, call, frame, headers, setting, statuses, u32
+from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.api.status import DETAILS_KEY
@@ -18,7 +19,6 @@ from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Deferred,
     Outbox,
     PulledStreamMethod,
     ServerStreamMethod,

@@ -1,0 +1,61 @@
+"""A result that is completed later, at most once, on the thread of one event loop.
+
+Lighter than an asyncio future: it knows no loop and schedules nothing. Completion calls the waker at once.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Deferred"]
+
+R = TypeVar("R")
+
+
+class Deferred(Generic[R]):
+    """A response to be completed later, once.
+
+    `complete` and `fail` do nothing after the first of them, or after the caller has left (`cancelled`). A
+    holder that has messages for the call must then release them.
+
+    Attributes:
+        done: there is a result or an error.
+        cancelled: the caller left before there was one.
+        result, error: one of them is set once `done`.
+        on_cancel: set by the holder; called when the caller leaves.
+        waker: set by the waiting side; called once `done`.
+    """
+
+    __slots__ = ("cancelled", "done", "error", "on_cancel", "result", "waker")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.cancelled = False
+        self.result: R | None = None
+        self.error: Exception | None = None
+        self.on_cancel: Callable[[], None] | None = None
+        self.waker: Callable[[], None] | None = None
+
+    def complete(self, result: R) -> bool:
+        """Set the result; return False when it was completed before or the caller has left."""
+        if self.done or self.cancelled:
+            return False
+        self.done, self.result = True, result
+        if self.waker is not None:
+            self.waker()
+        return True
+
+    def fail(self, error: Exception) -> bool:
+        """Set an error as the result; return False when it was completed before or the caller has left."""
+        if self.done or self.cancelled:
+            return False
+        self.done, self.error = True, error
+        if self.waker is not None:
+            self.waker()
+        return True
+
+    def cancel(self) -> None:
+        """Note that the caller has left, and call `on_cancel`; called by the waiting side."""
+        if not self.done and not self.cancelled:
+            self.cancelled = True
+            if self.on_cancel is not None:
+                self.on_cancel()

@@ -1,0 +1,61 @@
+"""Bounds that more than one part knows: what a request may hold, and defaults that both of its ends assume.
+
+Bounds of one module alone stand in that module.
+"""
+
+__all__ = [
+    "AUTO_QUEUES",
+    "BODY_BYTES_MAX",
+    "BULK_RESPONSE_BYTES_MAX",
+    "GROUP_CHARS_MAX",
+    "INFLATED_BYTES_MAX",
+    "INVISIBLE_MS_MAX",
+    "INVISIBLE_MS_MIN",
+    "LEASE_S_DEFAULT",
+    "MESSAGE_GROUP_BYTES_MAX",
+    "POLL_MS_MAX",
+    "PROPERTIES_COUNT_MAX",
+    "PROPERTY_BYTES_MAX",
+    "RECEIVE_BATCH_MAX",
+    "RENEW_S_DEFAULT",
+    "REPLAY_BATCH_MAX",
+    "REPLAY_BYTES_MAX",
+    "REPLAY_SELECTION_MAX",
+    "RETRY_MAX_DEFAULT",
+    "RPC_MESSAGE_BYTES_MAX",
+    "TOPIC_CHARS_MAX",
+]
+
+# Names
+TOPIC_CHARS_MAX = 127  # the topic's length is a signed byte in a V1 record
+GROUP_CHARS_MAX = 255  # RocketMQ: Validators
+MESSAGE_GROUP_BYTES_MAX = 63
+
+# Send
+BODY_BYTES_MAX = 4 * 1024 * 1024  # as transmitted, after compression
+PROPERTIES_COUNT_MAX = 128  # user properties of one message
+PROPERTY_BYTES_MAX = 16_384  # keys, values, tag and message keys of one message together
+AUTO_QUEUES = 4  # of a topic that a send creates; RocketMQ: defaultTopicQueueNums
+INFLATED_BYTES_MAX = 128 * 1024 * 1024  # a larger body, once inflated, is an attack or damage
+
+# Receive
+RECEIVE_BATCH_MAX = 32  # the SDKs never ask for more; RocketMQ's broker has the same bound
+INVISIBLE_MS_MIN = 10_000  # receive without renewal; RocketMQ's minimum
+INVISIBLE_MS_MAX = 12 * 3600 * 1000
+POLL_MS_MAX = 20_000  # RocketMQ: the client's default, and the upper end of the server's clamp
+RETRY_MAX_DEFAULT = 16  # redeliveries of a message in a group, the first delivery not among them; RocketMQ's
+
+# Replay: messages in a call (those of a selection are looked up in the index one by one), and bytes unless
+# it is one message.
+REPLAY_BATCH_MAX = 256  # a call of many more would hold up the sends of others
+REPLAY_SELECTION_MAX = 32
+REPLAY_BYTES_MAX = 1 << 20
+
+# gRPC messages
+RPC_MESSAGE_BYTES_MAX = 130 * 1024 * 1024  # RocketMQ: 32 bodies of 4 MiB and 2 MiB for the rest
+BULK_RESPONSE_BYTES_MAX = 8 << 20  # brokers send frames of 1 MiB, and a larger record alone
+
+# Registration with nameservers. RocketMQ: 120 s and 30 s; here four renewals may be lost before a broker is
+# taken for dead.
+LEASE_S_DEFAULT = 8.0
+RENEW_S_DEFAULT = 2.0
