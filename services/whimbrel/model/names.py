@@ -16,6 +16,7 @@ import re
 
 from whimbrel.errors import (
     IllegalGroup,
+    IllegalInvisibleTime,
     IllegalKey,
     IllegalMessageGroup,
     IllegalMessageId,
@@ -23,7 +24,13 @@ from whimbrel.errors import (
     IllegalTag,
     IllegalTopic,
 )
-from whimbrel.model.limits import GROUP_CHARS_MAX, MESSAGE_GROUP_BYTES_MAX, TOPIC_CHARS_MAX
+from whimbrel.model.limits import (
+    GROUP_CHARS_MAX,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    MESSAGE_GROUP_BYTES_MAX,
+    TOPIC_CHARS_MAX,
+)
 
 __all__ = [
     "CONTROL",
@@ -37,6 +44,7 @@ __all__ = [
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
     "check_group",
+    "check_invisible_ms",
     "check_key",
     "check_message_group",
     "check_message_id",
@@ -119,6 +127,16 @@ def check_group(name: str) -> None:
         raise IllegalGroup(f"group name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise IllegalGroup(f"{name} is a system group")
+
+
+def check_invisible_ms(invisible_ms: int, *, changed: bool = False) -> None:
+    """Raise IllegalInvisibleTime unless messages may be received for this time, or theirs changed to it."""
+    lowest = 0 if changed else INVISIBLE_MS_MIN
+    if not lowest <= invisible_ms <= INVISIBLE_MS_MAX:
+        allowed = "0" if changed else "10 s"
+        raise IllegalInvisibleTime(
+            f"the invisible duration must be from {allowed} to 12 h, not {invisible_ms / 1000:g} s"
+        )
 
 
 def check_tag(tag: str) -> None:
