@@ -34,7 +34,7 @@ from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
 from whimbrel.spark.planning import SLACK, DataLoss, Extent, OffsetRange, fill_tasks, task_count
 from whimbrel.spark.push_down import ALL, PushDown, Range
-from whimbrel.store.codec import COMPRESSED
+from whimbrel.store.codec import COMPRESSED, CRC_MASK
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
 from whimbrel.store.columns.bodies import inflate
 from whimbrel.store.columns.schema import HEADER, LOG_APPEND_TIME
@@ -396,8 +396,8 @@ def is_within(column: pa.Array, limits: Range) -> Any:
 def crc_matches(rows: pa.RecordBatch) -> Any:
     """Return for each row whether its stored body matches its CRC."""
     found = [zlib.crc32(body.as_buffer()) for body in rows.column("body")]
-    stored = np.asarray(rows.column("bodyCrc")).astype(np.int64) & 0x7FFFFFFF
-    return np.array(found, np.int64) & 0x7FFFFFFF == stored
+    stored = np.asarray(rows.column("bodyCrc")).astype(np.int64) & CRC_MASK
+    return np.array(found, np.int64) & CRC_MASK == stored
 
 
 def headers(properties: pa.Array, kind: pa.DataType) -> pa.Array:

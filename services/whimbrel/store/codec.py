@@ -67,7 +67,6 @@ __all__ = [
     "RECORD_BYTES_MAX",
     "RECORD_BYTES_MIN",
     "RECORD_MAGICS",
-    "RECORD_OVERHEAD_MAX",
     "SIZE_AND_MAGIC",
     "STORE_TIMES",
     "STORE_V6",
@@ -127,7 +126,6 @@ PROPERTIES_BYTES_MAX = 32767
 # Readers of a whole log (`columns/scan.py`) take a larger size for damage. The largest body that a client may
 # send makes a record of 4 MiB and a little; in RocketMQ that limit can be raised.
 RECORD_BYTES_MAX = 16 * 1024 * 1024
-RECORD_OVERHEAD_MAX = 116  # both hosts IPv6, and V2
 HOST_V4_SIZE, HOST_V6_SIZE = 8, 20
 CRC_MASK = 0x7FFFFFFF
 
@@ -175,8 +173,8 @@ class RecordDraft:
     Attributes:
         properties: the raw text, stored as it is.
         born_host, store_host: as `pack_host` makes them.
-        tags_code: what the consume-queue entry carries; see `from_properties`.
-        keys: what the index holds, in its order: the unique id, then the words of KEYS.
+        tags_code: for the consume-queue entry, see `from_properties`.
+        keys: for the index, in its order: the unique id, then the words of KEYS.
     """
 
     topic: str
@@ -209,7 +207,7 @@ class RecordDraft:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> "RecordDraft":
-        """Make a draft whose tags code and keys are those that its property text says."""
+        """Make a draft with the tags code and the keys of its property text."""
         return cls(
             topic,
             queue_id,
@@ -229,7 +227,7 @@ class RecordDraft:
 
 @dataclass(slots=True)
 class StoredMessage:
-    """A decoded record. Nothing changes it after `decode_record`; not frozen, since that doubles its cost."""
+    """A decoded record. Nothing changes it after `decode_record`; freezing it would double its cost."""
 
     physical_offset: int
     size: int
@@ -414,11 +412,11 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
 
 
 def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool = True) -> str:
-    """Say what is wrong with the record at `at` of a chunk that holds at least its `size` bytes; "" when
+    """Return what is wrong with the record at `at` of a chunk that holds at least its `size` bytes, "" for
     nothing.
 
-    The caller has checked magic and size (`PREFIX`), so this is the rest: that the
-    parts make up the size, that the record stands where it says, and that its body matches the CRC.
+    The caller has checked magic and size (`PREFIX`). Checked here: that the parts add up to the size, that
+    the record's own offset is `physical_offset`, and that its body matches the CRC.
     """
     size, magic, sys_flag = PREFIX.unpack_from(chunk, at)
     head_size = HEAD_SIZES[sys_flag & V6_MASK]
@@ -487,7 +485,7 @@ def property_of(raw: bytes, name: bytes) -> bytes:
 
 
 def keys_of(raw: bytes) -> tuple[str, ...]:
-    """Return what the index holds for a property text: UNIQ_KEY, then every word of KEYS."""
+    """Return the keys that the index has of a property text: UNIQ_KEY, then every word of KEYS."""
     unique = property_of(raw, RAW_UNIQ_KEY)
     words = property_of(raw, RAW_KEYS)
     if words:
@@ -541,7 +539,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=16384)
 def tags_code(tags: str | None) -> int:
-    """Return what a consume-queue entry carries for a TAGS property."""
+    """Return the tags code of a TAGS property, 0 for none."""
     return java_hash(tags) if tags else 0
 
 
@@ -553,7 +551,7 @@ def tag_bytes_code(tags: bytes) -> int:
 
 @lru_cache(maxsize=4096)
 def prefix_hash(topic: str) -> int:
-    """Return the hash of what stands before the key in an index key."""
+    """Return the hash of the part of an index key that stands before the key of the message."""
     return unsigned_hash(topic + "#")
 
 
@@ -572,7 +570,8 @@ def positive(value: int) -> int:
 # Many hashes at once: the texts stand side by side in one large integer, each in a lane of LANE_BYTES with
 # zeros in front, which do not change a hash. Each step makes of two neighbouring digits one of twice the
 # width: high * 31**n + low, for all lanes with one multiplication. Up to 64 bits nothing overflows; from
-# there on digits are cut to 32 bits first, which is all that a hash keeps. 0.7 us a key instead of 1.9.
+# there on digits are cut to 32 bits first, which is all that a hash keeps. A key takes less than half the
+# time of a single hash.
 LANE_BYTES = 64
 LANES = 32
 LANES_WORTH_IT = 8  # fewer are faster one by one

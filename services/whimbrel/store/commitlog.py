@@ -2,13 +2,13 @@
 
 `LogWriter` owns the files of `commitlog/`, `lock`, `abort`, the checkpoint's log time, the log mark, and the
 log section of the shared page. On a master it belongs to the broker's `MasterStore` and appends records; on a
-slave it belongs to the replicator and appends bytes of the master's log as they are received. Offsets are
-positions in the log, which never restarts at 0; file number n holds [n * file_size, (n + 1) * file_size).
+slave it belongs to the replicator and appends bytes of the master's log as they are received. Offsets count
+all bytes that the log has ever had; file number n holds [n * file_size, (n + 1) * file_size).
 
 All calls come from one thread, except the flusher's. `end` moves with every append; other processes see it
 when `publish` is called, once a tick.
 
-`LogReader` is for the other processes: it reads what the shared page's `begin` and `written` span.
+`LogReader` is for the other processes: it reads from the shared page's `begin` to its `written`.
 """
 
 import logging

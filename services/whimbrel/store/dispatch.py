@@ -1,8 +1,8 @@
-"""Gives every record of the log its entry in its consume queue: on a slave, and everywhere after a recovery.
+"""Dispatch: writes the queue entry of every record of the log, on a slave, and on a master after a recovery.
 
-(On a master `MasterStore.append` writes the entry itself, at once.) Records of prepared and rolled-back
-transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place
-of the tags code.
+(`MasterStore.append` writes the entry of a new record itself.) Records of prepared and rolled-back
+transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place of
+the tags code.
 
 RocketMQ: ReputMessageService.doReput, ConsumeQueue.putMessagePositionInfo,
 CommitLog.checkMessageAndReturnSize.
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from whimbrel.errors import CorruptRecord, StoreFull
 from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.codec import (
+    HEAD_SIZES,
     MAGIC_V1,
     QUEUED_FIELDS_V4,
     RAW_DELAY,
@@ -39,7 +40,8 @@ __all__ = ["NO_ENTRY", "Arrival", "Dispatcher", "deliver_time"]
 logger = logging.getLogger(__name__)
 
 SCHEDULE_FIELD = bytes((len(SCHEDULE_TOPIC),)) + SCHEDULE_TOPIC.encode()
-UNKNOWN_DELAY_MS = 1000  # RocketMQ's answer to a level it has no delay for
+UNKNOWN_DELAY_MS = 1000  # of a level without one; RocketMQ: ScheduleMessageService.computeDeliverTimestamp
+HEAD_V4_SIZE = HEAD_SIZES[0]
 TAGS_START = RAW_TAGS + b"\x01"
 NO_ENTRY = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
@@ -47,7 +49,8 @@ Arrival = Callable[[str, int, int, int], None]  # topic, queue id, queue offset,
 
 
 def deliver_time(properties: bytes, store_time_ms: int, delays_ms: tuple[int, ...], tags_code: int) -> int:
-    """Return what the entry of a record in the delay topic carries."""
+    """Return the time of delivery of a record in the delay topic, its tags code when it has no delay
+    level."""
     text = property_of(properties, RAW_DELAY)
     if not text.isdigit() or not int(text):
         return tags_code
@@ -98,7 +101,8 @@ class Dispatcher:
                 raise
 
     def dispatch(self, chunk: Chunk) -> None:
-        """Write the entries of a chunk's records, passing over those that can't be."""
+        """Write the entries of a chunk's records; a record whose fields can't be right is logged and
+        skipped."""
         base, data, positions = chunk
         by_field = self.queues.by_field
         on_arrival = self.on_arrival
@@ -112,7 +116,7 @@ class Dispatcher:
                 topic, properties = topic_and_properties(data, at)
                 field = bytes((min(len(topic), 255),)) + topic
             else:
-                topic_at = at + 88 + body_length
+                topic_at = at + HEAD_V4_SIZE + body_length
                 properties_at = topic_at + 3 + data[topic_at]
                 field = data[topic_at : properties_at - 2]
                 properties = data[properties_at : at + size]
@@ -135,7 +139,7 @@ class Dispatcher:
             try:
                 if queue_offset == queue.max:
                     if queue_offset < queue.room and queue_offset < queue.limit and queue.mapped is not None:
-                        # `ConsumeQueue.put`, without the call: this line is what catching up consists of.
+                        # `ConsumeQueue.put`, inlined: catching up consists of this line.
                         pack(queue.mapped, (queue_offset - queue.base) * UNIT_SIZE, place, size, tags)
                         index = queue_offset
                         queue.max = index + 1
@@ -158,7 +162,7 @@ class Dispatcher:
         """Return a queue that is not in the table yet."""
         topic = field[1:].decode("utf-8", "replace")
         if queue_id < 0 or not topic or "/" in topic or topic in (".", ".."):
-            # It would name another directory.
+            # As a path, the topic would name another directory.
             raise CorruptRecord(f"a record of topic {topic!r}, queue {queue_id}")
         queue = self.queues.get_or_create(topic, queue_id)
         self.queues.by_field.setdefault(field, {})[queue_id] = queue

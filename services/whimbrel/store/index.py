@@ -1,22 +1,22 @@
 """The key index: files of hash chains, from a key to the physical offsets of the records that carry it.
 
-    0                40 bytes  i64 begin time, i64 end time, i64 begin offset, i64 end offset, i32 slots
-    used, i32 count 40               4 a slot  i32 number of the newest entry of the slot, 0 for none
-    40 + 4 * slots   20 each   i32 key hash, i64 physical offset, i32 seconds since the begin time, i32
-    number of the
-                               slot's entry before
+    0               40 bytes      i64 begin time, i64 end time, i64 begin offset, i64 end offset,
+                                  i32 slots used, i32 count
+    40              4 a slot      i32 number of the slot's newest entry, 0 for none
+    40 + 4 * slots  20 an entry   i32 key hash, i64 physical offset, i32 seconds since the begin time,
+                                  i32 number of the slot's entry before this one
 
 Entry 0 is never used, so the count starts at 1 and a file is full when it reaches `entries`. Files are named
 by their time of creation. Times and offsets in the header are those of the first and the last entry's record.
 
-The index may lag behind the log: records below `Index.position` are in it. Entries are put in by groups of
-at most `GROUP_MAX`, and the header counts them when the whole group is in. What is behind the last crash's
-mark, or beyond a cut of the log, is taken out again entry by entry, newest first, the entries of a group that
-was never counted among them: each names the one before it in its slot, so a slot can be put back exactly.
-Only after a power failure, when the pages of a file may be of different ages, is the unfinished file dropped
-and built again.
+The index may lag behind the log: records below `Index.position` are in it. Entries are written in groups of
+at most `GROUP_MAX`, and the header counts them when the whole group is written. After a crash, and when the
+log was truncated, entries behind the position that is known to be right are removed one by one, newest first,
+those of an uncounted group among them: each names the entry before it in its slot, so the slot gets its old
+value back. Only after a power failure, when the pages of a file may be of different ages, is the last file
+dropped and built again.
 
-A search can meet other keys of the same hash: whoever searches compares the keys of the records found.
+A search also finds other keys of the same hash: the caller compares the keys of the records found.
 
 RocketMQ: index.IndexFile, index.IndexService.
 """
@@ -44,7 +44,7 @@ SLOT = struct.Struct(">i")
 HEADER_SIZE, ENTRY_SIZE, SLOT_SIZE = HEADER.size, ENTRY.size, SLOT.size
 ALLOCATE_BYTES = 1 << 20  # blocks for entries taken at a time
 RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
-GROUP_MAX = 256  # entries put in before the header counts them
+GROUP_MAX = 256  # entries written before the header counts them
 SECONDS_MAX = 0x7FFFFFFF
 
 KeyedRecord = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
@@ -86,7 +86,7 @@ class IndexFile:
             self.mapped = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         finally:
             os.close(fd)
-        self.mapped.madvise(mmap.MADV_RANDOM)  # slots are far apart: reading ahead would be in vain
+        self.mapped.madvise(mmap.MADV_RANDOM)  # slots are far apart: reading ahead gains nothing
         fields = HEADER.unpack_from(self.mapped)
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = fields
         if self.count <= 0:
@@ -98,7 +98,7 @@ class IndexFile:
     def create(
         cls, directory: Path, name: str, options: StoreOptions, scratch: Path, last: "IndexFile | None"
     ) -> "IndexFile":
-        """Make a new file behind `last`, whose end it takes as its begin until the first entry comes.
+        """Create a file behind `last`, whose end is its begin until its first entry is written.
 
         Raises:
             StoreFull: the disk has no room for the slots.
@@ -130,7 +130,7 @@ class IndexFile:
         return bool(self.count >= self.entries)
 
     def reserve(self, entries: int = 1) -> None:
-        """See to it that the header, the slots and the next entries have blocks.
+        """Make sure that the header, the slots and the next entries have blocks.
 
         Raises:
             StoreFull: the disk has no room.
@@ -140,7 +140,7 @@ class IndexFile:
             return
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if not self.allocated:  # a file of RocketMQ's may be sparse
+            if not self.allocated:  # RocketMQ's files may be sparse
                 allocate(fd, 0, self.entries_at)
             start = (self.entries_at + ENTRY_SIZE * self.count) // PAGE * PAGE
             end = min(self.size, start + ALLOCATE_BYTES)
@@ -171,7 +171,7 @@ class IndexFile:
                 seconds = 0 if seconds < 0 else SECONDS_MAX
             ENTRY.pack_into(mapped, at, key_hash, physical_offset, seconds, before)
             SLOT.pack_into(mapped, slot_at, number)
-            if number == 1:  # its own time counts from the end of the file before
+            if number == 1:  # its seconds count from the end of the file before
                 self.begin_ms, self.begin_offset = store_time_ms, physical_offset
                 begin_ms = store_time_ms
             number += 1
@@ -181,7 +181,7 @@ class IndexFile:
         self.write_header()
 
     def write_header(self) -> None:
-        """Put the header's fields into the file."""
+        """Write the header's fields."""
         HEADER.pack_into(
             self.mapped,
             0,
@@ -194,7 +194,7 @@ class IndexFile:
         )
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterable[int]:
-        """Give the physical offsets stored under a hash within a span of times, newest first."""
+        """Yield the physical offsets stored under a hash within a range of times, newest first."""
         mapped, count = self.mapped, self.count
         (number,) = SLOT.unpack_from(mapped, HEADER_SIZE + SLOT_SIZE * (key_hash % self.slots))
         while 0 < number < count:
@@ -208,7 +208,7 @@ class IndexFile:
             number = before
 
     def reachable(self) -> Iterator[tuple[int, int]]:
-        """Give (key hash, physical offset) of all entries that `find` can come to, in the log's order."""
+        """Yield (key hash, physical offset) of all entries that `find` can reach, in the log's order."""
         mapped, slots, count = self.mapped, self.slots, self.count
         visited, there = bytearray(count), bytearray(count)
         for slot, (number,) in enumerate(SLOT.iter_unpack(mapped[HEADER_SIZE : self.entries_at])):
@@ -223,11 +223,11 @@ class IndexFile:
                 yield ENTRY.unpack_from(mapped, self.entries_at + ENTRY_SIZE * number)[:2]
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether any entry can lie in a span of times."""
+        """Return whether any entry can lie in a range of times."""
         return bool(self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms)
 
     def truncate(self, below: int) -> bool:
-        """Take out the entries of records at or beyond a physical offset; return whether any is left."""
+        """Remove the entries of records at or beyond a physical offset; return whether any is left."""
         mapped = self.mapped
         number = min(self.count + GROUP_MAX - 1, self.entries - 1)
         changed = False
@@ -257,7 +257,7 @@ class IndexFile:
             self.reserve()
 
     def set_end(self) -> None:
-        """Make the header's end that of the last entry; its time is known to the second only."""
+        """Set the header's end to the last entry, whose time is known to the second only."""
         if self.count > 1:
             at = self.entries_at + ENTRY_SIZE * (self.count - 1)
             _, self.end_offset, seconds, _ = ENTRY.unpack_from(self.mapped, at)
@@ -268,7 +268,7 @@ class IndexFile:
         self.write_header()
 
     def faults(self, end: int) -> Iterable[tuple[int, str]]:
-        """Give (position, what) of everything in the file that can't be; `end` is the log's."""
+        """Yield (position, what) of everything in the file that is wrong; `end` is the log's."""
         mapped, count = self.mapped, self.count
         if count > self.entries:
             yield 36, f"a count of {count} in a file of {self.entries} entries"
@@ -303,8 +303,8 @@ class Index:
 
     Attributes:
         position: the keys of every record below are in the index; a boundary between records.
-        files: oldest first; those before the last are full, or were left by an earlier start.
-        finished: files filled since `take_dirty`.
+        files: oldest first; those before the last are full, or were the last of an earlier start.
+        finished: files filled since the last `take_dirty`.
     """
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
@@ -327,13 +327,12 @@ class Index:
     def recover(
         self, log_begin: int, end: int, *, trusted_to: int | None, indexed: int, index_end: int
     ) -> None:
-        """Bring the index back to a state that it had, at or before `end`, and set `position` to where it
-        goes on.
+        """Bring the index back to a state that it had, at or before `end`, and set `position` to match.
 
         Args:
             end: of the log; nothing beyond stays.
-            trusted_to: None when all pages are of one age; else files are kept only when full and ending at
-            or below. indexed: up to where the last mark says it was complete; 0 when unknown.
+            trusted_to: None when all pages are of one age; else only full files that end at or below it stay.
+            indexed: up to where it was complete by the last mark; 0 when unknown.
             index_end: the end offset that its newest file had then, -1 when there was none.
         """
         if not self.files:
@@ -342,11 +341,11 @@ class Index:
             while self.files and not (self.files[-1].full and self.files[-1].end_offset <= trusted_to):
                 self.drop_last()
         last = self.end_offset
-        complete = indexed if last >= index_end else 0  # else a file went missing since
-        if complete <= last:  # the last record's keys may be in only partly: take it out and put it in again
+        complete = indexed if last >= index_end else 0  # else a file is missing
+        if complete <= last:  # the last record's keys may be in only partly: it is removed and indexed again
             complete = max(last, 0)
         complete = min(complete, end)
-        self.truncate(complete)  # always: slots may lead to entries of a group that was never counted
+        self.truncate(complete)  # always: slots may lead to entries of an uncounted group
         self.position = max(log_begin, complete)
 
     @property
@@ -355,7 +354,8 @@ class Index:
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
 
     def drop_newer(self, limit_ms: int) -> None:
-        """Load, and remove the files that a crashed RocketMQ had not put on disk by its checkpoint's time."""
+        """Load, and remove the files that were not on disk at the checkpoint's time, of a RocketMQ that
+        crashed."""
         self.load()
         while self.files and self.files[-1].end_ms > limit_ms:
             self.drop_last()
@@ -375,7 +375,7 @@ class Index:
             self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True)
 
     def truncate(self, below: int) -> None:
-        """Take out the entries of records at or beyond a physical offset."""
+        """Remove the entries of records at or beyond a physical offset."""
         self.dirty = True
         self.position = min(self.position, below)
         while self.files and not self.files[-1].truncate(below):
@@ -385,7 +385,7 @@ class Index:
         """Add the keys of records, in the order of the log.
 
         Raises:
-            StoreFull: the disk has no room; some of the keys may be in.
+            StoreFull: the disk has no room; some of the keys may be in the index.
         """
         hashes = index_key_hashes([(topic, key) for topic, keys, _, _ in records for key in keys])
         places = [(offset, time_ms) for _, keys, offset, time_ms in records for _ in keys]
@@ -416,7 +416,7 @@ class Index:
         return made
 
     def find(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return physical offsets under a key's hash, newest first, other keys of that hash among them."""
+        """Return physical offsets under a key's hash, newest first; records of other keys are among them."""
         key_hash = index_key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self.files):
@@ -430,7 +430,7 @@ class Index:
         return found
 
     def follow_log(self, log_begin: int) -> int:
-        """Remove files whose records are all gone, never the last; return how many."""
+        """Remove files all of whose records are gone, never the last; return how many."""
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_begin:
             gone = self.files.pop(0)
@@ -440,7 +440,7 @@ class Index:
         return removed
 
     def take_dirty(self) -> list[Path]:
-        """Return the files to sync for everything put so far to be on disk."""
+        """Return the files to sync for everything written so far to be on disk, and forget them."""
         paths = [file.path for file in self.finished]
         if self.files and self.dirty:
             paths.append(self.files[-1].path)

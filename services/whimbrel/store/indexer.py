@@ -1,10 +1,10 @@
-"""Feeds the index: from a queue in memory while it keeps up, from the log itself when it does not.
+"""Feeds the index: from a queue in memory while it keeps up, else from the log.
 
-Indexing a message costs as much as appending it, so an append only queues its keys, and the index is built at
-the ends of ticks: by groups, since hashes are cheap only in numbers, and a bounded number of them. Fewer than
-a group wait for `step(..., rest=True)`. When the queue in memory is full, when the disk has no room for
-an index file, after a recovery, and always on a slave, the queue is dropped and the log is walked from
-`Index.position` instead.
+Indexing a message costs as much as appending it. So an append only queues its keys, and the index is built at
+the ends of ticks, by a bounded number of groups: hashes are cheap only for many keys at once. Fewer records
+than a group wait for `step(..., rest=True)`. The queue is dropped and the log is read from `Index.position`
+on when the queue is full, when the disk has no room for an index file, after a recovery, and always on a
+slave.
 """
 
 import logging
@@ -31,7 +31,7 @@ __all__ = ["PENDING_MAX", "STEP_BYTES", "STEP_RECORDS", "Indexer"]
 logger = logging.getLogger(__name__)
 
 PENDING_MAX = 65536  # records whose keys wait in memory: some 20 MiB at worst, seconds of sending
-STEP_RECORDS = 128  # indexed in one tick: under a millisecond
+STEP_RECORDS = 128  # indexed in one tick; more would delay the messages of the next
 GROUP_RECORDS = 64  # mostly two keys each
 STEP_BYTES = 128 * 1024  # of log walked in one tick
 RETRY_S = 1.0  # on a full disk
@@ -41,7 +41,7 @@ class Indexer:
     """Builds an index step by step.
 
     Attributes:
-        behind: whether it walks the log; what `add` is given then is ignored, since the walk will meet it.
+        behind: whether it reads the log; `add` then does nothing, since the log has those records.
     """
 
     def __init__(self, index: Index, read: ReadAt, file_size: int) -> None:
@@ -61,7 +61,7 @@ class Indexer:
             self.fall_behind()
 
     def fall_behind(self) -> None:
-        """Drop the queue: the log has it all."""
+        """Drop the queue and read the log from now on."""
         self.pending.clear()
         self.behind = True
 
@@ -71,7 +71,7 @@ class Indexer:
         """Index a bounded part of what lies below `end`; return whether something is left to do now.
 
         Args:
-            rest: also what is queued in memory and makes no group yet.
+            rest: also index what is queued in memory and makes no full group.
         """
         if self.index.position >= end and not self.pending:
             self.behind = False
@@ -95,7 +95,7 @@ class Indexer:
         return len(self.pending) >= (1 if rest else GROUP_RECORDS)
 
     def drain(self, end: int, records: int, at_least: int) -> None:
-        """Index from the queue in memory, while it holds `at_least` so many."""
+        """Index from the queue in memory, while it holds at least `at_least` records."""
         pending, index = self.pending, self.index
         while len(pending) >= at_least and records > 0:
             some = list(islice(pending, GROUP_RECORDS))
@@ -125,7 +125,8 @@ class Indexer:
             self.behind = False
 
     def index_chunk(self, chunk: Chunk) -> None:
-        """Index the records of a chunk; one that is in already, at least partly, is taken out first."""
+        """Index the records of a chunk; entries of its records that are in the index already are removed
+        first."""
         base, data, positions = chunk
         index = self.index
         records: list[KeyedRecord] = []

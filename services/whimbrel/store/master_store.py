@@ -1,8 +1,8 @@
 """MasterStore: the store of a master, which owns the log's writer.
 
-A send takes these steps, all on the broker's thread: room in the queue, room in the log, the record in one
-slice store, the queue entry, the keys queued. At the end of the tick `end_tick` moves the shared mark once
-and builds a bounded part of the index.
+An append takes these steps, all on the broker's thread: the record encoded and checked, room in the queue,
+room in the log, the record written by one slice assignment, the queue entry, the keys queued for the index.
+At the end of the tick `end_tick` publishes the log's end once and indexes a bounded part.
 """
 
 import time
@@ -31,7 +31,7 @@ __all__ = ["Appended", "MasterStore"]
 
 
 class Appended(NamedTuple):
-    """Where a message went; `end` is the log offset that flush and replicas must reach for it to be safe."""
+    """Where a message was stored; it is safe when flush and replicas have reached the log offset `end`."""
 
     queue_offset: int
     physical_offset: int
@@ -44,8 +44,8 @@ class MasterStore(MessageStore):
     """A store opened for writing.
 
     Attributes:
-        writer: the log.
-        on_flushed: called with the new flushed offset, from the flush thread.
+        writer: of the log.
+        on_flushed: called with the new flushed offset, by the flush thread.
     """
 
     def __init__(
@@ -195,10 +195,10 @@ class MasterStore(MessageStore):
         return tags
 
     def check_writable(self) -> None:
-        """Refuse what can't be appended for want of room.
+        """Refuse an append while there is no room, trying again now and then.
 
         Raises:
-            StoreFull: the disk is full, or the queues had no room for an entry.
+            StoreFull: the disk is full, or the queues have no room for entries.
         """
         log = self.writer
         if log.disk_refusal and time.monotonic() >= log.disk_retry_at:
@@ -216,7 +216,7 @@ class MasterStore(MessageStore):
 
     @property
     def writable(self) -> bool:
-        """Whether the store takes appends, as far as the disk goes."""
+        """Whether the disk lets the store append."""
         return not self.full_reason and not self.writer.failed
 
     @property
@@ -225,11 +225,11 @@ class MasterStore(MessageStore):
         return self.stall_reason or self.writer.disk_refusal or self.writer.full_reason
 
     def end_tick(self) -> bool:
-        """Publish what was appended, index a bounded part of it, move the mark now and then.
+        """Publish what was appended, index a bounded part of it, and write the queues' mark when it is due.
 
         Returns:
-            Whether the index has more to do: call again soon then, even if nothing is appended. What makes no
-            group yet does not count: `index_rest` is for that.
+            Whether the index has full groups left: call again soon then, even without an append. For the rest
+            there is `index_rest`.
         """
         self.writer.publish()
         self.page.dispatched = self.dispatched
@@ -238,7 +238,7 @@ class MasterStore(MessageStore):
         return more
 
     def index_rest(self) -> None:
-        """Index what the last ticks left over; to be called some time after each."""
+        """Index what the last ticks have left; to be called some time after each."""
         if self.options.index_enabled:
             self.indexer.step(self.dispatched)
 
@@ -248,7 +248,7 @@ class MasterStore(MessageStore):
 
     @property
     def on_flushed(self) -> Callable[[int], None] | None:
-        """What the flush thread calls."""
+        """Called by the flush thread."""
         return self.writer.on_flushed
 
     @on_flushed.setter
@@ -279,7 +279,7 @@ class MasterStore(MessageStore):
         return self.writer.run_retention(now_ms) + super().run_retention(now_ms)
 
     def close(self, *, clean: bool = True) -> None:
-        """Stop, see the base; also removes `abort` when `clean`, and releases the log's lock."""
+        """Stop; also unlocks the log, and removes `abort` when `clean`."""
         if clean:
             self.finish_derived()
             if self.index.files:

@@ -1,7 +1,7 @@
 """SlaveStore: the store of a slave's broker, whose log its replicator writes.
 
-`dispatch_ready` walks what has arrived and fills queues, then the index. When the replicator has recovered
-the log again, a new epoch, queues and index are cut to what the log still holds.
+`dispatch_ready` dispatches what has arrived to the queues, then indexes it. After another recovery of the log
+(a new epoch), queues and index are truncated to what the log still holds.
 """
 
 import logging
@@ -22,14 +22,16 @@ __all__ = ["SlaveStore"]
 
 logger = logging.getLogger(__name__)
 
+MARK_READS_MAX = 100  # a mark is written in one call; one that stays unreadable is damaged
+
 
 class SlaveStore(MessageStore):
     """A store that follows its log.
 
     Attributes:
-        reader: the log.
-        epoch: of the log, as far as queues and index were cut for it.
-        on_truncated: called with the offset to which the log was cut.
+        reader: of the log.
+        epoch: the last epoch of the log that queues and index have followed.
+        on_truncated: called with the offset to which they were truncated.
     """
 
     writable = False
@@ -51,8 +53,7 @@ class SlaveStore(MessageStore):
 
     @classmethod
     def open(cls, root: Path, options: StoreOptions) -> Self:
-        """Open a store whose log another process writes: recover queues and index up to what it has
-        recovered.
+        """Open a store whose log another process writes, and recover queues and index up to its end.
 
         Raises:
             NotRecovered: the log is not recovered yet.
@@ -97,9 +98,10 @@ class SlaveStore(MessageStore):
     # Following the log of another process.
 
     def dispatch_ready(self, budget_bytes: int) -> bool:
-        """Dispatch about `budget_bytes` of what the log has; return whether more is there.
+        """Dispatch about `budget_bytes` of the log, or index as much when all is dispatched.
 
-        With nothing to dispatch it builds the index.
+        Returns:
+            Whether there is more to do.
         """
         if self.page.epoch != self.epoch:
             if not self.page.epoch:
@@ -134,7 +136,7 @@ class SlaveStore(MessageStore):
         return False
 
     def log_epoch_changed(self) -> None:
-        """The log was recovered again; cut queues and index to the lowest end it has had since."""
+        """Truncate queues and index to the lowest end that the log has had since the last epoch."""
         epoch = self.page.epoch
         if not epoch or epoch == self.epoch:
             return
@@ -159,14 +161,14 @@ class SlaveStore(MessageStore):
     # Upkeep.
 
     def merge_deleted_offsets(self, text: str) -> None:
-        """Take over where the master's deleted queues ended, see `deleted_queue_offsets.py`."""
+        """Take over where deleted queues ended on the master, see `deleted_queue_offsets.py`."""
         self.mark_writer.wait()
         self.queues.merge_deleted_offsets(text)
         self.queues.follow_log(self.min_offset, drop=False)
         self.save_mark()
 
     def close(self, *, clean: bool = True) -> None:
-        """Stop, see the base; the log is left to its writer."""
+        """Stop; the log stays open for its writer."""
         if clean:
             self.finish_derived()
         self.close_derived()
@@ -175,12 +177,12 @@ class SlaveStore(MessageStore):
 
 
 def load_log_mark(root: Path) -> LogMark:
-    """Read the log's mark while its owner may be writing it.
+    """Read the log's mark, which its writer may be writing at the same time.
 
     Raises:
         StoreError: it can't be read, although the log is recovered.
     """
-    for _ in range(100):
+    for _ in range(MARK_READS_MAX):
         mark = LogMark.load(root)
         if mark is not None:
             return mark

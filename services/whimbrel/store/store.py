@@ -1,8 +1,8 @@
 """MessageStore: what the store of a master and the store of a slave have in common.
 
-Consume queues and index are the broker's on both; the log is the broker's on a master (`master_store.py`)
-and the replicator's on a slave (`slave_store.py`). Both start with what `rebuild.py` makes of the queues and
-the index on disk.
+The broker writes consume queues and index on both. The log is written by the broker on a master
+(`master_store.py`) and by the replicator on a slave (`slave_store.py`). Both begin by rebuilding queues and
+index where they lag behind the log (`rebuild.py`).
 """
 
 import abc
@@ -36,13 +36,14 @@ class MessageStore(abc.ABC):
     """Queues and index over a log. All methods are for one thread.
 
     Attributes:
-        page: the marks shared with the replicator; unmapped by `close`.
+        page: shared with the replicator; unmapped by `close`.
         read_log: returns bytes of the log from an offset on, fewer at the end of a file.
-        on_arrival: called for each entry written to a queue, with topic, queue id, queue offset and what
-            the entry carries as tags code.
+        on_arrival: called for each entry written to a queue, with topic, queue id, queue offset and the
+            entry's tags code.
         dispatched: every record below is in its queue.
-        intact_end: what the log has held without a break since it was open the last time ends here.
-        stall_reason: why queues could not follow the log; "" when they do.
+        intact_end: the lowest end that the log has had since the store was last open. What was known of the
+            log below it still holds.
+        stall_reason: why entries could not be written for want of room, "" when they could.
     """
 
     def __init__(
@@ -96,12 +97,12 @@ class MessageStore(abc.ABC):
     @property
     @abc.abstractmethod
     def writable(self) -> bool:
-        """Whether the store takes appends, as far as the disk goes."""
+        """Whether the store takes appends."""
 
     # Recovery of what can be derived from the log.
 
     def recover_derived(self, log_mark: LogMark, begin: int, end: int, *, clean: bool) -> None:
-        """Cut queues and index to what the log and their mark vouch for, then fill them again."""
+        """Truncate queues and index to what is known to be right, then rebuild the rest."""
         self.queues = ConsumeQueues.load(self.root, self.options.consumequeue_file_size)
         self.dispatcher.queues = self.queues
         mark = QueueMark.load(self.root)
@@ -128,7 +129,7 @@ class MessageStore(abc.ABC):
         self.save_mark()
 
     def dispatch_to(self, end: int, *, skip_damage: bool) -> None:
-        """Dispatch up to `end`; notes in `stall_reason` why it did not come that far."""
+        """Dispatch up to `end`; sets `stall_reason` when there is no room for all entries."""
         walk = Walk(self.read_log, self.dispatched, end, self.file_size)
         try:
             dispatch_log(self.dispatcher, walk, skip_damage=skip_damage, name=self.root)
@@ -156,7 +157,7 @@ class MessageStore(abc.ABC):
 
     @property
     def on_arrival(self) -> Arrival | None:
-        """What is called for each queue entry."""
+        """Called for each queue entry."""
         return self.dispatcher.on_arrival
 
     @on_arrival.setter
@@ -166,7 +167,7 @@ class MessageStore(abc.ABC):
     # Marks.
 
     def advance_mark(self) -> None:
-        """Hand a mark to the marker thread, when it is time and the last one is done."""
+        """Have the queues' mark written when it is due and the last one is done."""
         now = time.monotonic()
         due = self.dispatched - self.marked_offset >= MARK_BYTES or now - self.marked_at >= MARK_INTERVAL_S
         if not due or self.dispatched == self.marked_offset or self.mark_writer.busy:
@@ -176,7 +177,8 @@ class MessageStore(abc.ABC):
         self.mark_writer.submit(*self.collect_mark())
 
     def collect_mark(self) -> tuple[QueueMark, set[Path], set[Path], int]:
-        """Return a mark of this moment, what must be synced before it is written, and a store time."""
+        """Return the mark as of now, the files and directories to sync before it is written, and a store
+        time."""
         queues, entries = self.queues.totals()
         files, directories = self.queues.take_dirty()
         indexed = min(self.index.position, self.dispatched) if self.options.index_enabled else 0
@@ -251,8 +253,7 @@ class MessageStore(abc.ABC):
         self.indexer.step(self.dispatched, records=len(self.indexer.pending), step_bytes=CATCH_UP_BYTES)
         found: list[int] = []
         log_begin = self.min_offset
-        # A stored time is rounded down to the second of a file's begin, so the index is asked for a little
-        # more.
+        # An index file has whole seconds since its begin, so the search begins a second earlier.
         candidates = self.index.find(topic, key, limit=limit * 4, begin_ms=max(0, begin - 1000), end_ms=end)
         for physical_offset in candidates:
             if physical_offset < log_begin or len(found) >= limit:
@@ -271,7 +272,7 @@ class MessageStore(abc.ABC):
     # Upkeep.
 
     def topics_on_disk(self) -> dict[str, set[int]]:
-        """Return the queues there are, by topic."""
+        """Return the ids of the queues with entries, by topic."""
         found: dict[str, set[int]] = {}
         for queue in self.queues:
             if queue.max > queue.deleted_below:
@@ -279,7 +280,7 @@ class MessageStore(abc.ABC):
         return found
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the queues of a topic; its records stay in the log until that is removed."""
+        """Delete the queues of a topic; its records stay in the log until their files are removed."""
         self.mark_writer.wait()
         self.queues.delete_topic(topic)
         self.save_mark()
@@ -291,14 +292,14 @@ class MessageStore(abc.ABC):
 
     @abc.abstractmethod
     def close(self, *, clean: bool = True) -> None:
-        """Stop, and let go of log, page, files and threads: the store may then be opened as the other kind.
+        """Stop, and release log, page, files and threads: the store may then be opened in the other role.
 
         Args:
-            clean: finish the index, put everything on disk and mark it as whole.
+            clean: finish the index, put everything on disk and write the marks.
         """
 
     def finish_derived(self) -> None:
-        """Bring the index up to the log, and everything derived on disk."""
+        """Index the rest, and put queues and index on disk."""
         while self.options.index_enabled and self.indexer.step(
             self.dispatched, records=1 << 30, step_bytes=1 << 30
         ):

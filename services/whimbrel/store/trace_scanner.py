@@ -1,15 +1,17 @@
-"""Finds, in bytes that were just added to the log, the records that carry a sampled trace context.
+"""Finds the records with a sampled trace context in bytes that were just added to the log.
 
-Whoever adds to the log, sends it on or reads it back (two replicators and a slave's broker) asks here which
-records of the new piece belong to a trace. Nothing else tells them: the HA stream stays RocketMQ's.
+The master's replicator that sends a new piece of the log, the slave's replicator that appends it, and the
+slave's broker that dispatches it find here which of its records belong to a trace. The HA stream, which is
+RocketMQ's, does not carry that.
 
     position                                   end
        |---- new piece, at most NEAR_BYTES ----|      searched for the property's name, at C speed
        |--------- more than NEAR_BYTES ----------|    catching up: skipped, position = end
 
-A match leads back to its record: the nearest magic number before it whose record says that it stands right
-there and reaches over the match. So a piece may begin and end within a record, as frames do. A record whose
-end is not there yet is looked for again from its start. A record of more than `NEAR_BYTES` is not followed.
+The record around a match begins at the nearest magic number before it whose record names that place as its
+own offset and reaches over the match. So a piece may begin and end within a record, as frames do. A record
+whose end has not arrived is searched for again from its start. A record of more than `NEAR_BYTES` is not
+found.
 """
 
 from collections.abc import Callable
@@ -33,7 +35,7 @@ from whimbrel.store.codec import (
 
 __all__ = ["NEAR_BYTES", "ContextScanner", "context_of"]
 
-NEAR_BYTES = 256 * 1024  # a log that grows by more between two looks is being caught up with
+NEAR_BYTES = 256 * 1024  # a larger piece is a reader that catches up: its records are not traced
 
 NAMES = (CONTEXT_PROPERTY.encode(), FALLBACK_PROPERTY.encode())
 NEEDLES = tuple(name + b"\x01" for name in NAMES)
@@ -53,10 +55,10 @@ def context_of(properties: bytes) -> TraceContext | None:
 
 
 class ContextScanner:
-    """Looks through what is added to one log.
+    """Scans what is added to one log.
 
     Attributes:
-        position: everything before was looked through, or skipped.
+        position: everything before was scanned, or skipped.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], position: int, file_size: int) -> None:
@@ -74,24 +76,24 @@ class ContextScanner:
             base = self.position
             try:
                 data = self.read(base, end - base)
-            except IllegalOffset:  # removed, or cut, meanwhile
+            except IllegalOffset:  # removed, or truncated, since
                 data = b""
             if not data:
                 self.position = end
                 break
             self.position = self.scan(base, data, found)
             if base + len(data) == end:
-                break  # a record that began before may still be going on
-            self.position = base + len(data)  # a file ends there, and no record goes beyond it
+                break  # the last record may not be whole yet
+            self.position = base + len(data)  # a file ends there, and so does its last record
         return found
 
     def scan(self, base: int, data: bytes, found: list[TracedRecord]) -> int:
-        """Add the records in a piece that stands at `base`; return where the next look must begin."""
+        """Add the records in a piece that stands at `base`; return where the next scan must begin."""
         at = 0
         while (match := next_match(data, at)) >= 0:
             start, whole = self.record_around(base, data, match)
             if start < 0:
-                at = match + 1  # the words stand in something that is no record
+                at = match + 1  # the name stands in something that is no record
                 continue
             size, _ = SIZE_AND_MAGIC.unpack_from(whole)
             if len(whole) < size:
@@ -117,11 +119,11 @@ class ContextScanner:
                     )
                 )
             at = start + size - base
-        # The name itself may be cut in two.
+        # The name may be split between two pieces.
         return base + max(at, len(data) - NEEDLE_BYTES_MAX + 1)
 
     def record_around(self, base: int, data: bytes, match: int) -> tuple[int, bytes]:
-        """Return where the record around a match begins, and its bytes as far as there are; -1 for none."""
+        """Return where the record around a match begins, and the bytes of it that are there; -1 for none."""
         start = record_start(base, data, match)
         if start >= 0:
             size = SIZE_AND_MAGIC.unpack_from(data, start - base)[0]
@@ -139,7 +141,7 @@ class ContextScanner:
 
 
 def next_match(data: bytes, at: int) -> int:
-    """Return where the first of the names stands from `at` on, -1 for nowhere."""
+    """Return where the first of the names stands from `at` on, -1 without one."""
     matches = [match for needle in NEEDLES if (match := data.find(needle, at)) >= 0]
     return min(matches, default=-1)
 

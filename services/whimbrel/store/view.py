@@ -1,6 +1,6 @@
-"""A store directory as it stands, looked at without changing anything in it.
+"""A store directory as it is, read without changing anything in it.
 
-Sizes come from the files. Where the log ends is what the writer's marks say while one is running, else what
+Sizes are those of the files. While the log has a writer, the log's end is that of the shared page, else what
 recovery would find.
 """
 
@@ -25,7 +25,7 @@ def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
     """Return options with the sizes that a store's files have.
 
     Args:
-        index_slots: of an index file, where RocketMQ's 1:4 of slots and entries does not hold.
+        index_slots: of an index file that does not have RocketMQ's ratio of 1:4 of slots to entries.
 
     Raises:
         StoreError: there is no store, or its files have impossible sizes.
@@ -54,11 +54,11 @@ def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The log of a store as it stands.
+    """The log of a store as it is.
 
     Attributes:
         begin, end: of the log.
-        live: whether somebody has it open for writing.
+        live: whether a process has it open for writing.
         state: what recovery would find; of a live log only its begin and end are known.
     """
 
@@ -71,7 +71,7 @@ class LogView:
 
     @classmethod
     def of(cls, root: Path) -> "LogView":
-        """Look at a store's log.
+        """Read the state of a store's log.
 
         Raises:
             StoreError: its files can't be a log.
@@ -107,7 +107,7 @@ def written_mark(root: Path) -> int:
 
 
 def open_index(root: Path, index_slots: int) -> Index:
-    """Map a store's index for reading only."""
+    """Map a store's index, read-only."""
     index = Index(root, store_options(root, index_slots=index_slots))
     for path in list_index_files(index.directory):
         slots, entries = index_sizes(path.stat().st_size, index.options)

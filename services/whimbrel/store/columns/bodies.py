@@ -1,8 +1,8 @@
 """Bodies as a consumer sees them: decompressed, and compared with their CRCs.
 
-The compressor stands in the system flag (RocketMQ: CompressionType): 0 and 3 are zlib, 1 LZ4 frames, 2
-Zstandard. A body that the gRPC SDKs label GZIP may have either wrapper of the deflate format. An empty body
-is never compressed, whatever its flag says.
+The compressor is in the system flag (RocketMQ: CompressionType): 0 and 3 are zlib, 1 LZ4 frames, 2 Zstandard.
+A body that the gRPC SDKs label GZIP may have either wrapper of the deflate format. An empty body is not
+compressed, whatever its flag.
 
 The CRC is that of the stored bytes, compressed or not.
 """
@@ -26,7 +26,7 @@ PIECE_BYTES_MIN = 64 * 1024
 
 
 def crc_good(records: Records) -> Mask:
-    """Tell of each record whether its body matches its CRC."""
+    """Return for each record whether its body matches its CRC."""
     crc, data = zlib.crc32, records.data
     found = [
         crc(data[start:end])
@@ -47,7 +47,7 @@ def inflate(body: memoryview, sys_flag: int) -> bytes:
     """Decompress a body.
 
     Raises:
-        CorruptRecord: it is not what its flag says, or too large to be true.
+        CorruptRecord: it is not what its flag names, or inflates to more than `INFLATED_BYTES_MAX`.
     """
     compressor = sys_flag >> COMPRESSOR_SHIFT & COMPRESSOR_MASK
     try:
@@ -65,7 +65,7 @@ def inflate(body: memoryview, sys_flag: int) -> bytes:
 
 
 def inflate_frames(body: memoryview, name: str) -> bytes:
-    """Decompress frames by one of Arrow's decompressors, piece by piece: frames need not tell their size."""
+    """Decompress frames by one of Arrow's decompressors, piece by piece: frames need not hold their size."""
     step = max(PIECE_BYTES_MIN, 4 * len(body))
     pieces: list[bytes] = []
     total = 0
@@ -77,7 +77,7 @@ def inflate_frames(body: memoryview, name: str) -> bytes:
 
 
 def inflate_zlib(body: memoryview) -> bytes:
-    """Decompress one deflate stream; what stands behind it is ignored, as Java does."""
+    """Decompress one deflate stream; bytes behind it are ignored, as Java does."""
     engine = zlib.decompressobj(GZIP_OR_ZLIB)
     plain = engine.decompress(body, INFLATED_BYTES_MAX + 1)
     if not engine.eof and len(plain) <= INFLATED_BYTES_MAX:

@@ -1,14 +1,14 @@
-"""Whole, checked records within some bytes of a log, as numpy arrays: fixed fields, and where the rest lies.
+"""Whole, checked records within some bytes of a log, as numpy arrays: fixed fields, and where the rest is.
 
-Everything that reads fields of a record stands on this: nothing gets in here whose parts do not make up its
-size, so nothing behind it looks at lengths again.
+All other modules here read fields through this one. It accepts only records whose parts add up to their size,
+so that the others need not check lengths.
 
 The fixed fields of all records are gathered into one array of 88-byte heads, each in the layout of two IPv4
 hosts (drawn in `store/codec.py`). Where a host is IPv6 (20 bytes in place of 8), every later field stands
 further back: those are copied to where they would stand, and the two hosts are read from the log itself.
 
-A gather goes through a view of the bytes with a stride of 1, of which each element overlaps the next:
-one element is then one copy of 88 bytes, ten times cheaper than an index for each byte.
+A gather uses a view of the bytes with a stride of 1, in which each element overlaps the next: one element is
+then one copy of 88 bytes, far cheaper than an index for each byte.
 """
 
 from collections.abc import Sequence
@@ -142,12 +142,12 @@ class Records:
     def at(
         cls, buffer: "ReadableBuffer", positions: Sequence[int] | Ints, *, base: int | None = None
     ) -> "Records":
-        """Return the records at positions that somebody else knows, from a consume queue for one.
+        """Return the records at known positions, such as those of a consume queue.
 
         Args:
             positions: ascending.
-            base: physical offset of the first byte, when the bytes are a piece of the log: each record must
-                then stand where it says.
+            base: physical offset of the first byte, when the bytes are a piece of the log: each record's own
+                offset must then match.
 
         Raises:
             CorruptRecord: no whole record stands at one of them, or they do not ascend.
@@ -175,7 +175,7 @@ def view_of(buffer: "ReadableBuffer") -> memoryview:
 
 
 def checked(data: memoryview, positions: Ints, base: int | None) -> tuple[Records, Mask]:
-    """Return records, and which of them are; of the others only the position means anything.
+    """Return records, and which of them are whole; of the others only the positions are meaningful.
 
     Each position has `RECORD_BYTES_MIN` bytes behind it.
     """
@@ -223,11 +223,11 @@ def straighten(
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """What a walk found.
+    """What a walk has found.
 
     Attributes:
-        end: the position of what stopped it; everything before belongs to the records.
-        fault: what stands there when it is damage, "" otherwise.
+        end: the position at which it stopped; all bytes before it are those of the records.
+        fault: what is wrong there when it is damage, "" otherwise.
     """
 
     records: Records
@@ -242,7 +242,7 @@ def walk(
     """Go from record to record through bytes that follow each other.
 
     Args:
-        start: the position of a record, or of whatever may follow one.
+        start: the position of a record, or of what may follow one.
         until: only records that begin before this position.
         base: as for `Records.at`.
     """
@@ -259,7 +259,7 @@ def walk(
 
 
 def hop(data: memoryview, at: int, until: int) -> tuple[list[int], int, Stop]:
-    """Return positions of what has the magic and a possible size of a record, and what stopped the hopping.
+    """Return the positions that have the magic and a possible size of a record, and where and why it stopped.
 
     The only loop over records in Python that a plain log needs.
     """
@@ -277,7 +277,7 @@ def hop(data: memoryview, at: int, until: int) -> tuple[list[int], int, Stop]:
 
 
 def kind_of(size: int, magic: int) -> Stop:
-    """Say what begins with these two fields, when it is not a record that fits into the bytes."""
+    """Return what begins with these two fields, when it is no record that fits into the bytes."""
     if magic == BLANK_MAGIC:
         return Stop.BLANK
     if magic == MAGIC_V1 or magic == MAGIC_V2:
@@ -286,7 +286,7 @@ def kind_of(size: int, magic: int) -> Stop:
 
 
 def fault_at(data: memoryview, at: int, base: int | None) -> str:
-    """Say why there is no record at a position; "" when there is one."""
+    """Return why there is no record at a position, "" when there is one."""
     if at < 0 or len(data) - at < SIZE_AND_MAGIC.size:
         return "the bytes end here"
     size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
@@ -302,7 +302,7 @@ def fault_at(data: memoryview, at: int, base: int | None) -> str:
 
 
 def frame(buffer: "ReadableBuffer") -> Records:
-    """Return the records of a frame of the bulk service: whole records from anywhere, one behind the other.
+    """Return the records of a frame of the bulk service: whole records of any place, one behind the other.
 
     Raises:
         CorruptRecord: it holds anything else.

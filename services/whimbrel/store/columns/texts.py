@@ -1,14 +1,14 @@
 """Variable fields as Arrow arrays: slices of bytes, texts, hosts, and the pairs of the property text.
 
-A column of slices is one Arrow array laid over the bytes themselves, whose offsets are
-`start0, end0, start1, end1, ...`; taking every second element copies the slices in C++ and leaves the gaps.
+A column of slices is one Arrow array over the bytes themselves, whose offsets are
+`start0, end0, start1, end1, ...`; taking every second element copies the slices in C++ and skips the gaps.
 
-The property text of all records is cut the same way. In the joined text (`name 0x01 value 0x02 name ...`),
+The property text of all records is split the same way. In the joined text (`name 0x01 value 0x02 name ...`),
 the positions of all 0x02 and of the ends of the texts are the ends of its pairs; the first 0x01 in each pair
 ends its name. As `parse_properties` does: pairs without name or value are ignored, and of several equal names
 the last one wins.
 
-Text that is not UTF-8 has U+FFFD for what can't be read, as everywhere in whimbrel.
+Bytes that are not UTF-8 become U+FFFD, as everywhere in whimbrel.
 """
 
 from functools import cached_property
@@ -23,7 +23,7 @@ from whimbrel.store.columns.records import Ints, Mask, Records, gather
 
 __all__ = ["Pairs", "hosts", "offset_ids", "slices", "texts"]
 
-TABLE_WIDTH = 64  # names told apart at once; more than most logs have
+TABLE_WIDTH = 64  # names told apart at once; most logs have fewer
 HEX_DIGITS = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), "S2")
 
 
