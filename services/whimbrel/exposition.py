@@ -208,7 +208,7 @@ class Server(WSGIServer):
             return
         try:
             threading.Thread(
-                target=self.answer, args=(request, client_address), name="scrape", daemon=True
+                target=self.serve_connection, args=(request, client_address), name="scrape", daemon=True
             ).start()
         except RuntimeError:  # no more threads
             self.scrapes.release()
@@ -218,7 +218,7 @@ class Server(WSGIServer):
         """Log why a connection could not be served."""
         logger.exception("the scrape from %s failed", client_address)
 
-    def answer(self, request: Any, client_address: Any) -> None:
+    def serve_connection(self, request: Any, client_address: Any) -> None:
         """Serve one connection; runs in its thread."""
         try:
             self.finish_request(request, client_address)

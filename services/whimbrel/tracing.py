@@ -228,7 +228,7 @@ class FileExporter(SpanExporter):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.told = False
+        self.reported = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Write one line; a file that can't be written is logged once, and loses the spans."""
@@ -241,11 +241,11 @@ class FileExporter(SpanExporter):
             with self.path.open("ab", buffering=0) as file:
                 file.write(line.encode())
         except OSError as error:
-            if not self.told:
+            if not self.reported:
                 logger.warning("spans are lost: %s: %s", self.path, error.strerror)
-                self.told = True
+                self.reported = True
             return SpanExportResult.FAILURE
-        self.told = False
+        self.reported = False
         return SpanExportResult.SUCCESS
 
 

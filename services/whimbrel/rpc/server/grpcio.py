@@ -192,11 +192,11 @@ async def handle_once(
 def unary(path: str, method: UnaryMethod, hooks: Hooks) -> "Adapter":
     """Adapt a method with one response."""
 
-    async def answer(raw: bytes, context: Context) -> bytes:
+    async def respond(raw: bytes, context: Context) -> bytes:
         response = await handle_once(path, method, raw, context, hooks)
         return response.SerializeToString()  # type: ignore[no-any-return]
 
-    return grpc.unary_unary_rpc_method_handler(answer)
+    return grpc.unary_unary_rpc_method_handler(respond)
 
 
 def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int], hooks: Hooks) -> "Adapter":
@@ -205,7 +205,7 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int],
     `unread` counts the bytes that wait for each peer.
     """
 
-    async def answer(raw: bytes, context: Context) -> None:
+    async def respond(raw: bytes, context: Context) -> None:
         peer = context.peer()
         full = unread.get(peer, 0) > UNREAD_BYTES_MAX
         responses = await handle_once(path, method, raw, context, hooks, full=full)
@@ -223,13 +223,13 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int],
             if left > 0:
                 unread[peer] = left
 
-    return grpc.unary_stream_rpc_method_handler(answer)
+    return grpc.unary_stream_rpc_method_handler(respond)
 
 
 def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hooks: Hooks) -> "Adapter":
     """Adapt a method whose responses are made one at a time, each after the one before was written."""
 
-    async def answer(raw: bytes, context: Context) -> None:
+    async def respond(raw: bytes, context: Context) -> None:
         call = make_call(path, context)
         responses: AsyncGenerator[Any, None] | None = None
         streams.count_opened(method.name)
@@ -253,7 +253,7 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hoo
             if responses is not None:
                 await responses.aclose()
 
-    return grpc.unary_stream_rpc_method_handler(answer)
+    return grpc.unary_stream_rpc_method_handler(respond)
 
 
 class StreamOutbox:

@@ -211,7 +211,7 @@ class NativeConnection(asyncio.Protocol):
             server_call.end(held_too_much())
 
     def abandon_call(self, stream: Stream) -> None:
-        """Tell a call that its stream is gone."""
+        """End the call of a stream that is gone."""
         server_call = stream.app
         stream.app = None
         if isinstance(server_call, ServerCall) and not server_call.over:

@@ -266,7 +266,7 @@ class TlsTransport(asyncio.Transport):
         self.real.abort()
 
     def is_closing(self) -> bool:
-        """Tell whether it is closed, or about to be."""
+        """Return whether it is closed, or about to be."""
         return self.real.is_closing()
 
     def pause_reading(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from http2peer import Listening, Peer, echo, listening
+from waiting import eventually
 from whimbrel.errors import ClientError
 from whimbrel.rpc.client import native_channel
 from whimbrel.rpc.client.channel import OPTIONS, chosen, open_aio_channel
@@ -46,12 +47,6 @@ async def talking(
 ) -> AsyncIterator[tuple[Listening, NativeChannel]]:
     async with listening(script, **more) as made, channel_to(made.address, *options) as channel:
         yield made, channel
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event to wait on
-            await asyncio.sleep(0.002)
 
 
 async def until_many(found: list[Any], count: int) -> None:
