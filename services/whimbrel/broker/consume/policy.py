@@ -11,7 +11,7 @@ one is handed on to another topic instead of being delivered.
       '----> end           the plan is complete; the policy may add changes of its own
     rollback               the plan could not be written down: nothing of it happened
 
-`UnorderedPolicy` is the only one so far. An ordered one (semantics-v2.md 10.2) fits in as follows:
+`UnorderedPolicy` is the only one so far. An ordered one fits in as follows:
 
     begin            keeps the request's attempt id; returns one pass, `upward`
     upward           nothing while the queue is blocked (a held lease is not visible yet), unless the attempt
