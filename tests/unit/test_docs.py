@@ -40,7 +40,9 @@ def steps(way: str) -> list[Step]:
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     section = text.split(f"\n### {way}\n")[1].split("\n#")[0]
     rows = re.findall(r"^\| \d+ \| (\w+) \| `([\w/]+\.py) ([\w.]+)` \|", section, flags=re.MULTILINE)
-    assert len(rows) == len(re.findall(r"^\| \d+ \|", section, flags=re.MULTILINE)), f"{way}: a row is unclear"
+    assert len(rows) == len(re.findall(r"^\| \d+ \|", section, flags=re.MULTILINE)), (
+        f"{way}: a row is unclear"
+    )
     return [Step(*row) for row in rows]
 
 
@@ -66,15 +68,15 @@ def files() -> set[str]:
 
 
 def walked() -> set[str]:
-    """Return the files that docs/walk.md names: `folder/a.py`, and `a.py` below a heading that names a folder."""
+    """Return the files that docs/walk.md lists, each below the heading of its folder."""
     named: set[str] = set()
     folder = ""
     for line in (ROOT / "docs" / "walk.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             place = re.search(r"`([\w/]*)/`", line)
             folder = f"{place[1]}/" if place else ""
-        for name in re.findall(r"`([\w/]+\.py)`", line):
-            named.add(name if "/" in name else folder + name)
+        elif listed := re.match(r"- `(\w+\.py)`", line):
+            named.add(folder + listed[1])
     return named
 
 
