@@ -24,9 +24,9 @@ from tracing import SendPath, request
 
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Data, Limits
-from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.handlers import Call, Encoded, Service, UnaryMethod
 from whimbrel.rpc.server.native import NativeConnection, NativeServer
 from whimbrel.rpc.server.responses import OK, check_client_id
@@ -110,7 +110,7 @@ class CoreRow(Row):
                 if type(event) is Data:
                     conn.consumed(event.stream, event.size)
                     if event.ended:
-                        conn.send_answer(event.stream, answer, len(answer))
+                        conn.send_response(event.stream, answer, len(answer))
             conn.take()
 
 

@@ -27,7 +27,7 @@ from brokerapi import message
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.server.grpcio import answered
+from whimbrel.rpc.server.grpcio import handle_once
 from whimbrel.rpc.server.handlers import UnaryMethod
 from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.rpc.server.responses import failing_with
@@ -124,7 +124,7 @@ async def sends(broker: Broker, raw: bytes) -> float:
     context: Any = Caller()
     began = time.thread_time()
     for number in range(BLOCK):
-        response = await answered("/v2/SendMessage", method, raw, context, on_call_end)
+        response = await handle_once("/v2/SendMessage", method, raw, context, on_call_end)
         assert response.status.code == OK_CODE, response
         if number % 10 == 9:
             await asyncio.sleep(0)  # the end of a tick: marks, index

@@ -15,9 +15,9 @@ from typing import Self, cast
 
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.grpc_format import Assembler, prefixed
 from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, Drained, Event, GoAway, Headers, Limits, Reset, Stream
-from whimbrel.rpc.http2.wire import Assembler, prefixed
 
 __all__ = ["CANCELLED", "LOST", "Client", "RawCall"]
 
@@ -90,6 +90,7 @@ class Client(asyncio.Protocol):
         self.calls: dict[int, RawCall] = {}
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.going = self.lost = False
+        self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
         self.headers: list[tuple[bytes, bytes]] = []
         self.fault: AssertionError | None = None
 
@@ -101,6 +102,7 @@ class Client(asyncio.Protocol):
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(limits or Limits()), host, int(port))
+        client.loop = loop
         client.headers = [(name.encode(), value.encode()) for name, value in headers]
         return client
 

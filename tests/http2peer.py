@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.grpc_format import OK_TRAILERS, RESPONSE_HEADERS, prefixed
 from whimbrel.rpc.http2.stream import Data, Limits, Stream
-from whimbrel.rpc.http2.wire import ANSWER, OK, prefixed
 
 Script = Callable[["Peer", Any], None]
 
@@ -59,9 +59,9 @@ class Peer(asyncio.Protocol):
 
     def begin(self, stream: Stream) -> None:
         """Send the first headers."""
-        self.conn.send_headers(stream, ANSWER)
+        self.conn.send_headers(stream, RESPONSE_HEADERS)
 
-    def answer(self, stream: Stream, *messages: bytes, last: bytes = OK) -> None:
+    def answer(self, stream: Stream, *messages: bytes, last: bytes = OK_TRAILERS) -> None:
         """Answer a call, and end it."""
         self.begin(stream)
         for message in messages:

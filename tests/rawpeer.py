@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from whimbrel.rpc.http2.frames import HEAD, PREFACE
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
-from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.protocol_detection import ProtocolDetector
 

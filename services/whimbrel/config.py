@@ -5,16 +5,15 @@
     TOML file        lease_s = 8                         named by --config or WHIMBREL_NAMESERVER_CONFIG
     default          the field's
 
-The first of these that has a value wins. An unknown name is an error in every one of them, and so is a bad
-value: the text says which source it stood in and what is allowed. Lists are separated by `,` or `;`, and a
-list's argument may be repeated. Whole numbers may carry KiB, MiB or GiB.
+The first of these that has a value wins. An unknown name is an error in each source, and so is a bad value:
+the text names the source and what is allowed. Lists are separated by `,` or `;`, and a list's argument may be
+repeated. Whole numbers may carry KiB, MiB or GiB.
 
 Each process declares its options next to their use, as a frozen dataclass of `option(...)` fields with a
-`process` class variable; `__post_init__` may raise ValueError for what no single field can tell. Only this
-module reads the environment, but for the transport of clients, which may be anybody's program
-(`rpc/client/channel.py`).
+`process` class variable; `__post_init__` may raise ValueError for rules over several fields. Only this module
+reads the environment, but for the transport of clients, which run in any program (`rpc/client/channel.py`).
 
-This is our own code because pydantic-settings costs 250 ms and 20 MB in each of five processes.
+This is our own code because pydantic-settings would make the start and the memory of five processes larger.
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ from whimbrel.errors import WhimbrelError
 
 __all__ = ["ConfigError", "Options", "help_text", "load", "load_or_exit", "option", "settings_line"]
 
-# Names below WHIMBREL_ that are somebody's: any other is a typing error, and is refused.
+# Known names below WHIMBREL_; any other one is a typing error, and is refused.
 PROCESSES = ("NAMESERVER", "BROKER", "REPLICATOR")
 FOREIGN_PREFIXES = (
     "WHIMBREL_ENDPOINT",
@@ -102,7 +101,7 @@ def load(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str])
 
 
 def load_or_exit(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str]) -> T:
-    """Return the effective settings; on a mistake write what is wrong and end with exit code 2."""
+    """Return the effective settings; on an error write it and end with exit code 2."""
     try:
         return load(cls, arguments, environment)
     except ConfigError as error:
@@ -180,7 +179,7 @@ class Setting:
         return f"{text}{' ' if text else ''}[{default if default != '' else 'empty'}]"
 
     def parse(self, text: str, source: str) -> Any:
-        """Return the value that a text from arguments or environment stands for."""
+        """Return the value of a text from arguments or environment."""
         if not self.many:
             return self.limited(self.item(text, source), source)
         parts = [part.strip() for part in text.replace(";", ",").split(",")]
@@ -194,7 +193,7 @@ class Setting:
             raise ConfigError(f"{source}: {text!r} is not {NOUNS[self.kind]}") from None
 
     def check(self, value: Any, source: str) -> Any:
-        """Return the value of a TOML file, which has types of its own; text is read as in the environment."""
+        """Return the value of a TOML file, which has types of its own; text is parsed as elsewhere."""
         if isinstance(value, str) and (self.kind is not str or self.many):
             return self.parse(value, source)
         if self.many:
@@ -212,7 +211,7 @@ class Setting:
         return self.limited(value, source)
 
     def limited(self, value: Any, source: str) -> Any:
-        """Return the value when it is within its limits."""
+        """Return the value if it is within its limits."""
         if self.choices and value not in self.choices:
             raise ConfigError(f"{source}: {value!r} is not one of {', '.join(self.choices)}")
         minimum, maximum = self.metadata.get("minimum"), self.metadata.get("maximum")
@@ -230,7 +229,7 @@ def whole(text: str) -> int:
 
 
 def truth(text: str) -> bool:
-    """Return what a yes or no stands for."""
+    """Return the value of a yes or no."""
     if text.lower() in TRUE:
         return True
     if text.lower() in FALSE:
@@ -253,12 +252,12 @@ def flag(name: str) -> str:
 
 
 def env_prefix(cls: type[Options]) -> str:
-    """Return what a process's variables start with."""
+    """Return the prefix of a process's variables."""
     return f"WHIMBREL_{cls.process.upper()}_"
 
 
 def unknown(what: str, known: Sequence[str]) -> ConfigError:
-    """Return the error for a name nobody knows, with the nearest known one."""
+    """Return the error for an unknown name, with the nearest known one."""
     import difflib
 
     near = difflib.get_close_matches(what, known, n=1)

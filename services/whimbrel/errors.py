@@ -1,4 +1,4 @@
-"""Every error that crosses a module border, with what each side needs to know of it.
+"""All errors that cross a module border, with what both sides need to know of them.
 
     WhimbrelError
     ├── RequestError            the caller must change something; nothing was stored
@@ -21,7 +21,7 @@
         └── Unavailable, RequestTimeout
 
 `reason` names the error for tools; `grpc` is the gRPC status name; `code` is the `apache.rocketmq.v2` code;
-`retry` says whether the same call may succeed later; `effect` is what has happened on the server: none,
+`retry` tells whether the same call may succeed later; `effect` is what has happened on the server: none,
 unknown or stored.
 """
 
@@ -44,7 +44,7 @@ Effect = Literal["none", "unknown", "stored"]
 
 
 class WhimbrelError(Exception):
-    """Base of all; carries one sentence that says what is wrong and, where it can, what to do."""
+    """Base of all; its text is one sentence on what is wrong and, where possible, what to do."""
 
     reason: ClassVar[str] = "INTERNAL"
     grpc: ClassVar[str] = "INTERNAL"
@@ -54,7 +54,7 @@ class WhimbrelError(Exception):
     known: ClassVar[dict[str, type["WhimbrelError"]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Register the class under its reason, which must be its own."""
+        """Register the class under its reason, which must be unique."""
         if "reason" in cls.__dict__:
             assert cls.reason not in WhimbrelError.known, f"reason {cls.reason} is used twice"
             WhimbrelError.known[cls.reason] = cls
@@ -70,7 +70,7 @@ class RequestError(WhimbrelError):
 
 
 class BadRequest(RequestError):
-    """The request makes no sense in a way that has no code of its own."""
+    """The request is invalid in a way that has no code of its own."""
 
     reason = "MALFORMED_REQUEST"
 
@@ -195,7 +195,7 @@ class RangeGone(IllegalOffset):
 
 
 class BeyondConfirmed(IllegalOffset):
-    """A range ends beyond what is confirmed here: it may be later, or may be at another broker already."""
+    """A range ends beyond the confirmed offset here: it may be confirmed later, or elsewhere already."""
 
     reason = "BEYOND_CONFIRMED"
     retry = True
@@ -269,7 +269,7 @@ class PropertiesTooLarge(RequestError):
 
 
 class NotSupported(RequestError):
-    """This version does not do that."""
+    """This version does not support that."""
 
     reason = "NOT_IMPLEMENTED"
     grpc = "UNIMPLEMENTED"
@@ -306,7 +306,7 @@ class NoReplica(Refused):
 
 
 class Throttled(Refused):
-    """Too much is waiting already."""
+    """Too many calls or bytes are waiting already."""
 
     reason = "TOO_MANY_REQUESTS"
     grpc = "RESOURCE_EXHAUSTED"
@@ -349,7 +349,7 @@ class ReplicaTimeout(Stored):
 
 
 class CorruptRecord(WhimbrelError):
-    """Bytes on disk do not decode as what should be there."""
+    """Bytes on disk do not decode as expected."""
 
     reason = "CORRUPT_RECORD"
     grpc = "DATA_LOSS"
@@ -402,7 +402,7 @@ class Unavailable(ClientError):
 
 
 class RequestTimeout(ClientError):
-    """The server did not answer in time."""
+    """The server did not respond in time."""
 
     reason = "REQUEST_TIMEOUT"
     grpc = "DEADLINE_EXCEEDED"

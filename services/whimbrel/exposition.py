@@ -1,16 +1,16 @@
-"""Serves a process's metrics over HTTP as Prometheus reads them; imported only where they are switched on.
+"""Serves a process's metrics over HTTP in Prometheus's format; imported only where they are switched on.
 
     families ──► observable instruments ─┐
              ──► ready-made points ──────┴─► reader (Prometheus) ──► GET /metrics
 
-Families whose labels stay the same are observable instruments of OpenTelemetry. The others are put, as points
-of OpenTelemetry's data model, into what a reader collects: histograms, which are aggregated already, and
-families whose labels come and go. Their instruments would keep each series for ever, and after 2000 of them
-put every new group or topic into an overflow series. `adding` makes any reader do that, so a reader that
-exports to an OTLP collector gets the same numbers.
+Families with fixed labels are observable instruments of OpenTelemetry. The others are added, as points of
+OpenTelemetry's data model, to what a reader collects: histograms, which are aggregated already, and families
+whose labels come and go. Instruments would keep each of their series for ever, and after 2000 of them put
+every new group or topic into an overflow series. `adding` makes any reader do that, so a reader that exports
+to an OTLP collector gets the same numbers.
 
-The thread that serves runs the families' `read`; `metrics.py` says what that may look at. Scrapes run one
-at a time, and a process that stops ends them before it closes what they read.
+The thread that serves runs the families' `read`; `metrics.py` says what that may access. Scrapes run one at a
+time, and a process that stops ends them before it closes what they read.
 """
 
 import contextlib
@@ -49,13 +49,11 @@ __all__ = ["Exposition", "adding", "serve_metrics"]
 
 PATH = "/metrics"
 SCOPE = "whimbrel"
-REQUEST_S = (
-    5.0  # a client that sends or takes nothing for so long is let go; Prometheus asks for 10 s at most
-)
+REQUEST_S = 5.0  # for a client that sends or takes nothing; Prometheus asks for 10 s at most
 ACCEPT_RETRY_S = 0.5
-SCRAPES_MAX = 4  # at a time; each takes a thread, and two Prometheus servers are usual
+SCRAPES_MAX = 4  # at a time; each takes a thread. Two Prometheus servers are usual
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def instrument(meter: Meter, family: Family, common: dict[str, str]) -> None:
@@ -78,14 +76,14 @@ def attributes(family: Family, labels: Labels, common: dict[str, str]) -> dict[s
 
 
 def ready_made(families: Iterable[Family], common: dict[str, str], started_ns: int) -> list[Metric]:
-    """Return what families give now in OpenTelemetry's data model; one that fails is left out and logged."""
+    """Return points of families in OpenTelemetry's data model; a family that fails is left out and logged."""
     now_ns = time.time_ns()
     found = []
     for family in families:
         try:
             points = list(family.read())
-        except Exception:  # whatever it is: the other families must still be served
-            log.exception("the metric %s can't be read", family.name)
+        except Exception:  # the other families must still be served
+            logger.exception("the metric %s can't be read", family.name)
             continue
         if points:
             data = data_of(family, points, common, started_ns, now_ns)
@@ -115,7 +113,7 @@ def data_of(
 def histogram_point(
     value: Histogram, labels: dict[str, str], started_ns: int, now_ns: int
 ) -> HistogramDataPoint:
-    """Return a histogram as a point; nobody keeps minimum and maximum."""
+    """Return a histogram as a point, without minimum and maximum, which are not kept."""
     counts = value.counts.copy()
     return HistogramDataPoint(
         attributes=labels,
@@ -133,7 +131,7 @@ def histogram_point(
 def adding(base: type[Any], extra: Callable[[], list[Metric]]) -> type[Any]:
     """Return a kind of metric reader that also gets what `extra` returns with each collection.
 
-    It goes into the scope that the instruments are in: exporters take two of one name for one.
+    It goes into the scope of the instruments: exporters merge two scopes of one name.
     """
     assert issubclass(base, MetricReader)
 
@@ -168,7 +166,7 @@ def provide(
 
 
 class Server(WSGIServer):
-    """The HTTP server: a bounded number of threads, no look-up of names, an end without waiting."""
+    """The HTTP server: a bounded number of threads, no name look-ups, an end without waiting."""
 
     request_queue_size = 16
     daemon_threads = True
@@ -183,7 +181,7 @@ class Server(WSGIServer):
         self.thread = threading.Thread(target=self.run, name="metrics", daemon=True)
 
     def server_bind(self) -> None:
-        """Bind; HTTPServer's own would ask a resolver for this machine's name, which can take seconds."""
+        """Bind; HTTPServer's own would resolve this machine's name, which can take seconds."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -191,12 +189,12 @@ class Server(WSGIServer):
         self.setup_environ()
 
     def run(self) -> None:
-        """The accepting thread."""
+        """Accept connections; the server's own thread."""
         while not self.ended.is_set():
             self.handle_request()
 
     def get_request(self) -> Any:
-        """Accept; out of descriptors, do not try again at once: the connection is still there."""
+        """Accept; out of descriptors, wait before the next attempt, as the connection is still there."""
         try:
             return super().get_request()
         except OSError:
@@ -204,29 +202,29 @@ class Server(WSGIServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, or close the connection when all are busy."""
+        """Serve a connection in a thread of its own, or close it when all are busy."""
         if not self.scrapes.acquire(blocking=False):
             self.shutdown_request(request)
             return
         try:
             threading.Thread(
-                target=self.answer, args=(request, client_address), name="scrape", daemon=True
+                target=self.serve_connection, args=(request, client_address), name="scrape", daemon=True
             ).start()
         except RuntimeError:  # no more threads
             self.scrapes.release()
             raise
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say what kept a connection from being answered."""
-        log.exception("the scrape from %s failed", client_address)
+        """Log why a connection could not be served."""
+        logger.exception("the scrape from %s failed", client_address)
 
-    def answer(self, request: Any, client_address: Any) -> None:
-        """One connection's thread."""
+    def serve_connection(self, request: Any, client_address: Any) -> None:
+        """Serve one connection; runs in its thread."""
         try:
             self.finish_request(request, client_address)
         except OSError as error:
-            log.debug("a scrape from %s ended early: %s", client_address, error)
-        except Exception:  # noqa: BLE001 - whatever it is: the process has other work
+            logger.debug("a scrape from %s ended early: %s", client_address, error)
+        except Exception:  # noqa: BLE001 - the process has other work
             self.handle_error(request, client_address)
         finally:
             self.shutdown_request(request)
@@ -243,13 +241,13 @@ class Server(WSGIServer):
 
 
 class Handler(WSGIRequestHandler):
-    """One request, which must come and be taken within `REQUEST_S`."""
+    """One request, which must be received and sent within `REQUEST_S`."""
 
     timeout = REQUEST_S
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are not worth a line."""
-        log.debug(format, *args)
+        """Log nothing: scrapes are too frequent."""
+        logger.debug(format, *args)
 
     def address_string(self) -> str:
         """Return the peer's address."""
@@ -307,9 +305,9 @@ class Exposition:
             self.collection = collection
 
     def close(self) -> None:
-        """End it; afterwards nothing reads the families any more."""
+        """Stop serving; afterwards nothing reads the families any more."""
         self.server.close()
-        with self.lock:  # a scrape that still runs
+        with self.lock:  # waits for a scrape under way
             self.collection.provider.shutdown()
 
 
@@ -319,7 +317,7 @@ def serve_metrics(
     """Serve families at `http://host:port/metrics` until `close`; port 0 is any free one.
 
     Args:
-        service: what OpenTelemetry calls the service.
+        service: OpenTelemetry's name of the service.
         labels: on every series of this process.
 
     Raises:

@@ -1,25 +1,25 @@
-"""What a process counts and measures of itself, and how it is described; nothing here knows who reads it.
+"""Counters, histograms and descriptions of metrics; nothing here knows how they are exported.
 
 Two kinds of numbers, with opposite needs:
 
-    counted on the way     `Histogram`, `Traffic` in a `Series`; written by one thread, on hot paths
-    looked up              sizes, marks and states that are there anyway; read when somebody asks
+    counted      `Histogram`, `Traffic` in a `Series`; written by one thread, on hot paths
+    looked up    sizes, marks and states that exist anyway; read at a scrape
 
 A `Family` is one metric: its name, kind, unit and labels, and `read`, which yields (label values, number).
 `exposition.py` serves families to Prometheus; it is imported only where `metrics_port` switches it on, and so
 is OpenTelemetry. Without it nobody makes aggregates, and hot paths pay for one comparison with None.
 
 **Threads.** `read` runs in the thread that serves a scrape, while the process goes on. It may therefore read
-only what another thread can read at any moment: an int, a cell of the page of marks, a file system's numbers,
-a copy that one C call makes of a dict or list (`list(d.items())`). A histogram read between two of its
+only what another thread can read at any moment: an int, a cell of the shared page, a file system's numbers, a
+copy that one C call makes of a dict or list (`list(d.items())`). A histogram read between two of its
 additions differs by that one observation.
 
-**Bounds.** Topics, groups and client versions are other people's choice, so no family gives more than
-`SERIES_MAX` series; the rest is added up in one whose labels say `other`.
+**Bounds.** Topics, groups and client versions are chosen by clients, so no family gives more than
+`SERIES_MAX` series; the rest is added up in one whose labels are `other`.
 
 **Names** are those that Prometheus shows: the exporter appends the unit, and `_total` to counters, where the
-name does not end with them already. RocketMQ's instruments keep its names and units, so that what is scraped
-is called as RocketMQ 5.3.3 calls it.
+name does not end with them already. RocketMQ's instruments keep its names and units, so that a scrape has the
+names of RocketMQ 5.3.3.
 """
 
 from bisect import bisect_left
@@ -46,8 +46,8 @@ __all__ = [
     "scraped_name",
 ]
 
-# Series of one family. A scrape of 1000 takes about 40 ms of one core; who has more groups or topics than
-# that looks at sums. OpenTelemetry's own limit, 2000, also counts series that are gone.
+# Series of one family; more would make scrapes long, and nobody reads so many lines. OpenTelemetry's own
+# limit, 2000, also counts series that are gone.
 SERIES_MAX = 1000
 OTHER = "other"
 
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class Histogram:
-    """Counts values by fixed upper bounds (each belongs to its bucket), and adds them up."""
+    """Counts values by fixed upper bounds (inclusive), and adds them up."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -79,7 +79,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of values."""
         return sum(self.counts)
 
 
@@ -114,7 +114,7 @@ class Series(Generic[T]):
         return self.open(labels) if found is None else found
 
     def open(self, labels: Labels) -> T:
-        """Make the aggregate of labels that were not seen before."""
+        """Make the aggregate of new labels."""
         if len(self.by_labels) >= self.series_max:
             labels = (OTHER,) * len(labels)
             if self.rest is None:
@@ -124,7 +124,7 @@ class Series(Generic[T]):
         return made
 
     def items(self) -> list[tuple[Labels, T]]:
-        """Return a copy of what is there."""
+        """Return a copy of all aggregates."""
         return list(self.by_labels.items())
 
 
@@ -140,10 +140,10 @@ class Family:
         kind: a counter only grows while the process lives.
         help: one sentence.
         unit: OpenTelemetry's (`By`, `s`), or RocketMQ's word where the metric is RocketMQ's; "" for a count.
-        labels: names of the labels that `read` gives values for; the process's own labels come on top.
-        read: yields the numbers of this moment; no two with the same labels.
-        fixed: whether the same labels come for ever. OpenTelemetry keeps every series that an instrument of
-            its own has ever shown, so only such families become one.
+        labels: names of the labels that `read` gives values for; the process's own labels are added.
+        read: yields the current numbers; no two with the same labels.
+        fixed: whether the labels never change. OpenTelemetry keeps every series that an instrument of its own
+            has ever shown, so only such families become one.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Family:
 
 
 def build_info() -> Family:
-    """Return the metric that says which version runs; always 1, so that it can be joined with others."""
+    """Return the metric with the running version; always 1, so that it can be joined with others."""
     return Family(
         name="whimbrel_build_info",
         kind="gauge",
@@ -167,7 +167,7 @@ def build_info() -> Family:
 
 
 def scraped_name(name: str, kind: str, unit: str) -> str:
-    """Return the name that Prometheus shows, less a histogram's `_bucket`, `_sum` and `_count`."""
+    """Return the name that Prometheus shows, without a histogram's `_bucket`, `_sum` and `_count`."""
     base = name.removesuffix("_total") if kind == "counter" else name
     word = {"By": "bytes", "s": "seconds", "ms": "milliseconds", "1": ""}.get(unit, unit)
     if word and not base.endswith(f"_{word}"):
@@ -191,12 +191,11 @@ def bounded(
 
 
 class Trail:
-    """Remembers when a mark that only grows was seen where, and tells when it first reached an offset.
+    """Samples a mark that only grows, and tells when it first reached an offset.
 
     Two lists of (offset, time): the fine one has a sample for each `FINE_S` in which the mark moved, the
-    coarse one for each `COARSE_S`. A further move within that time raises the sample's offset, so an age
-    may be told too long by as much, never too short. One thread writes; `age` may run in any, since it
-    takes copies.
+    coarse one for each `COARSE_S`. A further move within that time raises the sample's offset, so an age may
+    be too long by as much, never too short. One thread writes; `age` may run in any, since it takes copies.
     """
 
     FINE_S, FINE_MAX = 0.001, 2048  # at least the last two seconds
@@ -209,7 +208,7 @@ class Trail:
         self.coarse: list[Sample] = []
 
     def note(self, offset: int, now: float) -> None:
-        """Take the mark as it is now; one that went back starts the trail anew."""
+        """Sample the mark; one that went back starts the trail anew."""
         fine = self.fine
         if fine:
             last = fine[-1][0]
@@ -224,7 +223,7 @@ class Trail:
     def reached(self, offset: int) -> float | None:
         """Return when the mark first was at or beyond `offset`; None when that is not known.
 
-        Not known is what was reached before the trail began, and what is not reached yet.
+        Not known are offsets reached before the trail began, and those not reached yet.
         """
         for samples in (self.fine, self.coarse):
             at = bisect_left(samples, (offset,))
@@ -235,7 +234,7 @@ class Trail:
     def age(self, offset: int, now: float) -> float:
         """Return for how long the mark has been beyond `offset`, 0 when it is not.
 
-        What was beyond it before the trail began has been so for at least as long as the trail is.
+        An offset passed before the trail began has been passed for at least as long as the trail is.
         """
         oldest = now
         for samples in (self.fine.copy(), self.coarse.copy()):

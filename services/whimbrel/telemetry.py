@@ -1,11 +1,11 @@
-"""What a process tells of itself: its spans' names, its log lines, and the file that says it is ready.
+"""Names of spans and attributes, log lines, and the file that reports a process as ready.
 
 **One message, one story.** `TREE` is drawn here and nowhere else; `whimbrel trace` prints a message's story
 in this form and the tests compare with it. The root is the span in which the message was created, and the
-context of that span travels in the message's properties, so every process that meets the record finds it
+context of that span travels in the message's properties, so every process that handles the record finds it
 there; nothing is added to the HA stream. Spans of the broker and of replicators exist for sampled records
-only. Below the root stand the stages of replication, in the order of `STAGES`; what a consumer does, and the
-frames in which the log goes out, are traces of their own that link to the root:
+only. Below the root stand the stages of replication, in the order of `STAGES`; consumers' spans, and the
+frames that carry the log, are traces of their own that link to the root:
 
     create {topic}           in place of `send`: made by the broker for a message without a context that it
                              samples; by our client for each message of a batch, whose `send` links to them
@@ -21,7 +21,7 @@ version 1.37); all others begin with `whimbrel.`.
 
 **Log lines** go to the standard error. A JSON line is one object: time, level, logger, process, message,
 `error` with the traceback when there is one, and `trace_id` and `span_id` where the line is about a traced
-message. Durations, offsets and names stand in the message; there is no second language of fields.
+message. Durations, offsets and names stand in the message; there are no further fields.
 """
 
 import json
@@ -113,7 +113,7 @@ class Attribute:
 
 
 def check_trace_target(text: str) -> None:
-    """Check where spans are to go.
+    """Check the target of spans.
 
     Raises:
         ValueError: it is neither empty nor one of the two forms.
@@ -124,13 +124,13 @@ def check_trace_target(text: str) -> None:
 
 
 def setup_logging(level: str, style: str, *, process: str, stream: TextIO | None = None) -> None:
-    """Send the log lines of this process to the standard error, `style` being `text` or `json`."""
+    """Send this process's log lines to the standard error; `style` is `text` or `json`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(process) if style == "json" else TextFormatter(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # asyncio's own lines below WARNING are about its selector, and grpcio repeats what we log of its calls.
+    # asyncio's lines below WARNING are about its selector, and grpcio repeats what we log about its calls.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
@@ -141,11 +141,11 @@ def timestamp(seconds: float) -> str:
 
 
 def trace_ids(record: logging.LogRecord) -> dict[str, str]:
-    """Return what a line says of its trace: its own `extra`, else the current span, else nothing."""
+    """Return a line's trace ids: its own `extra`, else the current span's, else none."""
     given = getattr(record, "trace_id", None)
     if given:
         return {"trace_id": given, "span_id": getattr(record, "span_id", "")}
-    loaded = sys.modules.get("opentelemetry.trace")  # not loaded: there can't be a span
+    loaded = sys.modules.get("opentelemetry.trace")  # not imported: there can't be a span
     if loaded is None:
         return {}
     context = loaded.get_current_span().get_span_context()
@@ -155,7 +155,7 @@ def trace_ids(record: logging.LogRecord) -> dict[str, str]:
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record for people: time, level, process, message, logger."""
+    """One readable line a record: time, level, process, message, logger."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def write_ready_file(path: str, facts: Mapping[str, Any]) -> None:
-    """Say at `path`, when there is one, that this process is ready; who sees the file sees all of it."""
+    """Write the ready file, if `path` names one, atomically: a reader sees all of it or nothing."""
     if not path:
         return
     target = Path(path)

@@ -1,18 +1,18 @@
-"""Spans of a process, on their way to a file or a collector. Imported only where tracing is switched on.
+"""Exports a process's spans to a file or a collector. Imported only where tracing is switched on.
 
     loop's thread ── record() ──► queue of SPANS_MAX ── exporter's thread ──► OTLP lines in a file
                                                                          └──► a collector, OTLP over gRPC
 
-The thread that serves never waits for either: what the queue can't hold is dropped, oldest first, and counted
-in the log. Ending a process waits `CLOSE_S` at most for what is still queued.
+The serving thread never waits for either: a full queue drops its oldest spans, and their number is logged.
+Ending a process waits `CLOSE_S` at most for what is still queued.
 
 A file holds one JSON object a line, an `ExportTraceServiceRequest` in OTLP's JSON form, as the
-OpenTelemetry Collector's file exporter writes and its `otlpjsonfile` receiver reads. It is put aside as `.1`
+OpenTelemetry Collector's file exporter writes and its `otlpjsonfile` receiver reads. It is renamed to `.1`
 when it reaches `FILE_BYTES_MAX`; one generation is kept. Source: OTLP 1.5, "JSON Protobuf Encoding": ids are
 hexadecimal, 64-bit numbers are text.
 
-Sampling is parent-based: who calls `record` has a sampled parent, or decided itself. So spans are made
-finished, past OpenTelemetry's tracer, at a fifth of the cost; from there on they are its own.
+Sampling is parent-based: callers of `record` have a sampled parent, or made the decision. So spans are made
+finished, without OpenTelemetry's tracer, at a fifth of the cost; the export is OpenTelemetry's own.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ __all__ = [
     "tracing_to",
 ]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SPANS_MAX = 8192  # queued; about 10 MB. At 1 % of 30 k messages a second and 5 spans each: 5 seconds
 EXPORT_MAX = 512  # spans in one export
@@ -56,7 +56,7 @@ EXPORT_MS = 250  # how long a span waits for others
 COLLECTOR_S = 5.0  # one export, with its retries
 CLOSE_S = 2.0
 FILE_BYTES_MAX = 64 * 1024 * 1024
-REPEAT_S = 60.0  # the exporter's own complaints: one of a kind in so long
+REPEAT_S = 60.0  # between two complaints of one kind of the exporter
 
 Kind = Literal["internal", "producer", "consumer", "client"]
 KINDS = {
@@ -79,7 +79,7 @@ Attributes = Mapping[str, str | int]
 
 
 class Tracer:
-    """Makes finished spans for one process."""
+    """Makes finished spans of one process."""
 
     def __init__(self, processor: SpanProcessor, resource: Resource) -> None:
         self.processor = processor
@@ -98,7 +98,7 @@ class Tracer:
         links: Sequence[TraceContext] = (),
         error: str = "",
     ) -> None:
-        """Record something that has happened; times are nanoseconds since the epoch.
+        """Record a finished span; times are nanoseconds since the epoch.
 
         Args:
             parent: None begins a trace.
@@ -125,7 +125,7 @@ class Tracer:
     def stage(
         self, name: str, record: TracedRecord, start_ns: int, end_ns: int, attributes: Attributes
     ) -> None:
-        """Record a stage of a stored message; `attributes` come on top of those of the record."""
+        """Record a stage of a stored message; `attributes` are added to those of the record."""
         context = record.context
         own: dict[str, str | int] = {
             Attribute.TOPIC: record.topic,
@@ -136,12 +136,12 @@ class Tracer:
             Attribute.QUEUE_OFFSET: record.queue_offset,
         }
         self.record(name, context, start_ns, end_ns, {**own, **attributes})
-        if log.isEnabledFor(logging.DEBUG):
+        if logger.isEnabledFor(logging.DEBUG):
             ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-            log.debug("%s of message %s at %d", name, record.message_id, record.offset, extra=ids)
+            logger.debug("%s of message %s at %d", name, record.message_id, record.offset, extra=ids)
 
     def close(self) -> None:
-        """Send what is queued, for `CLOSE_S` at most."""
+        """Export what is queued, for `CLOSE_S` at most."""
         shut_down(self.processor)
 
 
@@ -166,21 +166,21 @@ def span_context(context: TraceContext, *, remote: bool = False) -> trace.SpanCo
 
 
 def shut_down(processor: SpanProcessor) -> None:
-    """Have a processor send what it holds, and wait `CLOSE_S` at most."""
+    """Have a processor export what it holds, and wait `CLOSE_S` at most."""
     closing = threading.Thread(target=processor.shutdown, name="traces-close", daemon=True)
     closing.start()
     closing.join(CLOSE_S)
     if closing.is_alive():
-        log.warning("the last spans could not be sent within %g s", CLOSE_S)
+        logger.warning("the last spans could not be sent within %g s", CLOSE_S)
 
 
 def identity(name: str, broker_id: int) -> dict[str, str | int]:
-    """Return the attributes that say which broker a span is of."""
+    """Return the attributes of a broker's identity."""
     return {Attribute.BROKER: name, Attribute.BROKER_ID: broker_id}
 
 
 def open_processor(target: str) -> BatchSpanProcessor:
-    """Return what takes spans to `target`, see `telemetry.check_trace_target`."""
+    """Return the processor that exports spans to `target`, see `telemetry.check_trace_target`."""
     calm_exporters()
     return BatchSpanProcessor(
         open_exporter(target),
@@ -191,7 +191,7 @@ def open_processor(target: str) -> BatchSpanProcessor:
 
 
 def resource_of(service: str, attributes: Mapping[str, str | int]) -> Resource:
-    """Return what all spans of this process have in common."""
+    """Return the attributes that all spans of this process share."""
     common: dict[str, str | int] = {
         "service.name": service,
         "service.version": whimbrel.__version__,
@@ -204,17 +204,17 @@ def open_tracer(target: str, service: str, attributes: Mapping[str, str | int]) 
     """Return a tracer for one of our processes.
 
     Args:
-        target: where spans go, see `telemetry.check_trace_target`.
+        target: of the spans, see `telemetry.check_trace_target`.
         service: its `service.name`.
         attributes: further attributes of the process.
     """
     tracer = Tracer(open_processor(target), resource_of(service, attributes))
-    log.info("spans go to %s", target)
+    logger.info("spans go to %s", target)
     return tracer
 
 
 def open_exporter(target: str) -> SpanExporter:
-    """Return what takes spans to a file or a collector."""
+    """Return the exporter to a file or a collector."""
     scheme, _, rest = target.partition(":")
     if scheme == "file":
         return FileExporter(Path(rest))
@@ -228,10 +228,10 @@ class FileExporter(SpanExporter):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.told = False
+        self.reported = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write one line; a file that can't be written is told once, and loses the spans."""
+        """Write one line; a file that can't be written is logged once, and loses the spans."""
         line = json.dumps(otlp_object(spans), ensure_ascii=False, separators=(",", ":")) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,11 +241,11 @@ class FileExporter(SpanExporter):
             with self.path.open("ab", buffering=0) as file:
                 file.write(line.encode())
         except OSError as error:
-            if not self.told:
-                log.warning("spans are lost: %s: %s", self.path, error.strerror)
-                self.told = True
+            if not self.reported:
+                logger.warning("spans are lost: %s: %s", self.path, error.strerror)
+                self.reported = True
             return SpanExportResult.FAILURE
-        self.told = False
+        self.reported = False
         return SpanExportResult.SUCCESS
 
 
@@ -294,7 +294,7 @@ def otlp_span(span: ReadableSpan) -> dict[str, Any]:
 
 
 def key_values(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return attributes as OTLP's JSON has them."""
+    """Return attributes in OTLP's JSON form."""
     return [{"key": key, "value": any_value(value)} for key, value in attributes.items()]
 
 
@@ -319,7 +319,7 @@ class Calm(logging.Filter):
         self.seen: dict[str, float] = {}  # by format text, of which the exporters have a dozen
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line is news."""
+        """Return whether the line may pass."""
         now = time.monotonic()
         if now - self.seen.get(str(record.msg), -REPEAT_S) < REPEAT_S:
             return False

@@ -165,7 +165,7 @@ def produce(endpoint: str, topic: str, stop: threading.Event) -> None:
             batch = [Message(topic=topic, body=b"%d" % number * 20) for _ in range(STREAM_RATE // 50)]
             producer.send_batch(batch)
             due += 1 / 50
-            time.sleep(max(due - time.monotonic(), 0))
+            stop.wait(max(due - time.monotonic(), 0))
 
 
 def micro_batches(spark: Any, root: Path) -> None:

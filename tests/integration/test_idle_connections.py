@@ -10,9 +10,9 @@ import pytest
 
 from processes import Process
 from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Headers
-from whimbrel.rpc.http2.wire import prefixed
 
 pytestmark = pytest.mark.process
 

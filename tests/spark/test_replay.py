@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, Cluster, environment
+from processes import COMMAND, Cluster, environment, until
 from spark.topics import fill
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
@@ -293,11 +293,15 @@ def test_a_driver_killed_in_the_middle_leaves_a_job_that_can_be_run_again(
                 start_new_session=True,
             )  # fmt: skip
         goal = before + chance.randrange(50, 400)
-        deadline = time.monotonic() + 120
         try:
-            while ends(target, "halfway-again") < goal and driver.poll() is None:
-                assert time.monotonic() < deadline, log.read_text()[-2000:]
-                time.sleep(0.1)
+            until(
+                lambda goal=goal, driver=driver: (  # type: ignore[misc]
+                    driver.poll() is not None or ends(target, "halfway-again") >= goal
+                ),
+                timeout=120,
+                every_s=0.1,
+                what=lambda: log.read_text()[-2000:],
+            )
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()

@@ -1,9 +1,9 @@
-"""One message's story out of a heap of spans: pure, from OTLP's JSON form to lines of text.
+"""One message's trace, selected from many spans: pure, from OTLP's JSON form to lines of text.
 
-A story is the span in which the message was created, the stages of replication below it (`telemetry.STAGES`)
-and the spans elsewhere that link to it. The creation span may be missing: only the client could have
-reported it. What a span is about is read from its attributes, the rest from parents and links, so a trace
-that holds a whole program's work gives the part of one message.
+A message's trace has the span in which the message was created, the stages of replication below it
+(`telemetry.STAGES`), and spans elsewhere that link to it. The creation span may be missing: only the client
+could have reported it. Spans are selected by their attributes, parents and links. So of an OpenTelemetry
+trace that covers the work of a whole program, only the spans of one message are shown.
 """
 
 import base64
@@ -18,7 +18,7 @@ __all__ = ["MessageTrace", "Span", "lines", "spans_of", "structure", "trace_of"]
 KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")
 SERVICES = {BROKER_SERVICE: "broker", REPLICATOR_SERVICE: "replicator"}
 TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
-CREATING = ("producer", "client")  # kinds of the span in which a message can have been created
+CREATING = ("producer", "client")  # kinds of spans that can create a message
 SHOWN = (  # of each span, behind its times
     (Attribute.SLAVE, "slave"),
     (Attribute.ATTEMPT, "attempt"),
@@ -28,7 +28,7 @@ SHOWN = (  # of each span, behind its times
     (Attribute.BATCH_COUNT, "messages"),
     (Attribute.ERROR, "error"),
 )
-PLACE = (  # of the record, once
+RECORD = (  # of the record, once
     (Attribute.TOPIC, "topic"),
     (Attribute.BROKER, "broker"),
     (Attribute.QUEUE, "queue"),
@@ -57,14 +57,14 @@ class Span:
 
     @property
     def process(self) -> str:
-        """What made it, in words: `master broker`; of others the name of the service."""
+        """The process for people: `master broker`; the service's name for processes of others."""
         own = SERVICES.get(self.service)
         return f"{self.role} {own}" if own else self.service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTrace:
-    """What is known of one message."""
+    """The spans of one message."""
 
     message_id: str
     trace_id: str
@@ -74,23 +74,23 @@ class MessageTrace:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The stages of which there is no span."""
+        """The stages without a span."""
         seen = {span.name for span in self.stages}
         return tuple(name for name in STAGES if name not in seen)
 
     @property
     def begin_ns(self) -> int:
-        """When it began."""
+        """The start of the first span."""
         return min(span.start_ns for span in self.spans)
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """All of them, in the order in which they are shown."""
+        """All spans, in the order in which they are shown."""
         return (*((self.root,) if self.root else ()), *self.stages, *self.linked)
 
 
 def spans_of(request: Mapping[str, Any]) -> Iterator[Span]:
-    """Give the spans of an `ExportTraceServiceRequest` in OTLP's JSON form.
+    """Yield the spans of an `ExportTraceServiceRequest` in OTLP's JSON form.
 
     Raises:
         KeyError, ValueError, TypeError, AttributeError: it is something else.
@@ -119,12 +119,12 @@ def spans_of(request: Mapping[str, Any]) -> Iterator[Span]:
 
 
 def id_of(text: str, size: int) -> str:
-    """Return an id in hexadecimal digits; some programs write base 64, as plain protobuf JSON has it."""
+    """Return an id in hexadecimal digits; some programs write base 64, as protobuf's JSON form does."""
     return text.lower() if len(text) in (0, 2 * size) else base64.b64decode(text).hex()
 
 
 def kind_of(value: int | str) -> str:
-    """Return a kind's name; JSON may have the number or the name."""
+    """Return the name of a kind; JSON may have its number or its name."""
     if isinstance(value, str) and not value.isdigit():
         return value.removeprefix("SPAN_KIND_").lower()
     return KINDS[int(value)] if int(value) < len(KINDS) else KINDS[0]
@@ -140,7 +140,7 @@ def values_of(attributes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def trace_of(message_id: str, spans: Iterable[Span]) -> MessageTrace | None:
-    """Return the story of a message, None when no span is about it."""
+    """Return the trace of a message, None if no span is about it."""
     unique = {(span.trace_id, span.span_id): span for span in spans}
     about = [span for span in unique.values() if span.attributes.get(Attribute.MESSAGE_ID) == message_id]
     creation = next((key for span in about if (key := creation_of(span)) is not None), None)
@@ -158,7 +158,7 @@ def trace_of(message_id: str, spans: Iterable[Span]) -> MessageTrace | None:
 
 
 def creation_of(span: Span) -> tuple[str, str] | None:
-    """Return the trace and span id of the creation that a span of a message tells of."""
+    """Return the trace and span id of the creation span, as known from a span of the message."""
     if span.name in STAGES:
         return span.trace_id, span.parent_id
     if len(span.links) == 1:
@@ -167,13 +167,13 @@ def creation_of(span: Span) -> tuple[str, str] | None:
 
 
 def structure(trace: MessageTrace, *, client: str = "client") -> str:
-    """Return the story as `telemetry.TREE` draws it: names, kinds and processes alone."""
+    """Return the trace as `telemetry.TREE` draws it: names, kinds and processes only."""
     rows = [(label, span.kind, process(span, client)) for label, span in labelled(trace)]
     return table(rows)
 
 
 def lines(trace: MessageTrace) -> str:
-    """Return the story for people: when each span began after the first, how long it took, and facts."""
+    """Return the trace for people: each span's start after the first one's, its duration, and attributes."""
     rows = [
         (
             label,
@@ -185,13 +185,13 @@ def lines(trace: MessageTrace) -> str:
         for label, span in labelled(trace)
     ]
     heading = ("", "process", "       begins", "        takes", "")
-    place = facts(trace.stages[0], PLACE) if trace.stages else "not known to be stored"
-    title = f"message {trace.message_id}, trace {trace.trace_id}\n{place}\n"
+    record = facts(trace.stages[0], RECORD) if trace.stages else "not known to be stored"
+    title = f"message {trace.message_id}, trace {trace.trace_id}\n{record}\n"
     return title + table([heading, *rows])
 
 
 def labelled(trace: MessageTrace) -> Iterator[tuple[str, Span]]:
-    """Give each span with the branch that leads to it."""
+    """Yield each span with its branch of the tree."""
     if trace.root is not None:
         yield trace.root.name, trace.root
     for span in trace.stages:
@@ -201,12 +201,12 @@ def labelled(trace: MessageTrace) -> Iterator[tuple[str, Span]]:
 
 
 def process(span: Span, client: str) -> str:
-    """Return the process of a span; programs of users all count as `client`."""
+    """Return the process of a span; `client` for all programs of users."""
     return span.process if span.service in SERVICES else client
 
 
 def facts(span: Span, names: Sequence[tuple[str, str]] = SHOWN) -> str:
-    """Return what else is worth reading."""
+    """Return some attributes of a span as text, and whether it failed."""
     known = [f"{word} {span.attributes[name]}" for name, word in names if name in span.attributes]
     return ", ".join([*known, *(["FAILED"] if span.failed else [])])
 

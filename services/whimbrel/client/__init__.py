@@ -2,6 +2,8 @@
 
 `whimbrel.client.sync` has the same for programs without an event loop. Errors are those of `whimbrel.errors`.
 May be used beside RocketMQ's official SDK in one process.
+
+Public are the names of `__all__`, and of each class the methods and attributes that its docstring lists.
 """
 
 from whimbrel.client.admin import Admin

@@ -1,9 +1,8 @@
-"""Topics, groups, offsets, and the state of the cluster: asks a nameserver who lives, then each broker
-itself.
+"""Topics, groups, offsets, and the state of the cluster: asks a nameserver for the brokers, then each one.
 
-What changes something goes to every master, in the order of their names. When one of them fails, the error
-says which, and which had already done it. Repeating is safe: updates set what they say, and `create` and
-`delete` pass over brokers where it is done already, as long as there is one where it was not.
+Changes go to every master, in the order of their names. When one of them fails, the error names it and the
+masters before it, which have made the change. Repeating is safe: updates set absolute values, and `create`
+and `delete` skip masters where it is done already, unless it was done on all of them.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from typing import TypeVar
 
 from whimbrel.client.options import ClientOptions
 from whimbrel.client.retry import decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.model.cluster import (
     BrokerStatus,
@@ -37,18 +36,24 @@ __all__ = ["Admin"]
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 READ, WRITE = 4, 2  # permission bits
-ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s at the latest
-ADMIN_TIMEOUT_S = 10.0  # a topic with thousands of queues takes its time
+ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s
+ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
 
 
-class Admin(Client):
+class Admin(BaseClient):
     """An asyncio administration client.
 
     async with Admin("127.0.0.1:8081") as admin:
         await admin.create_topic("orders", queues=8)
+
+    Public methods: start, close, cluster, create_topic, update_topic, delete_topic, topics, describe_topic,
+    create_group, update_group, delete_group, groups, describe_group, reset_offsets, replication.
+
+    Attributes:
+        session: connections and routes, for calls that have no method here.
     """
 
     def __init__(self, endpoint: str, *, options: ClientOptions | None = None) -> None:
@@ -63,7 +68,7 @@ class Admin(Client):
         return self.common_settings("producer")
 
     async def cluster(self) -> Cluster:
-        """Return the brokers that live."""
+        """Return the live brokers."""
         return await self.session.cluster()
 
     async def create_topic(
@@ -94,7 +99,7 @@ class Admin(Client):
         permission: int | None = None,
         message_type: MessageType | None = None,
     ) -> TopicConfig:
-        """Change what is given, on every master; `queues` sets both counts."""
+        """Change the arguments that are given, on every master; `queues` sets both counts."""
         call = admin_calls.update_topic(
             name,
             read_queues=queues if read_queues is None else read_queues,
@@ -150,7 +155,7 @@ class Admin(Client):
         max_attempts: int | None = None,
         consume_enabled: bool | None = None,
     ) -> GroupConfig:
-        """Change what is given, on every master."""
+        """Change the arguments that are given, on every master."""
         call = admin_calls.update_group(
             name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
         )
@@ -211,7 +216,7 @@ class Admin(Client):
         return views
 
     async def masters(self) -> list[BrokerStatus]:
-        """Return the masters by name; a nameserver that has just started gets the time to hear of them."""
+        """Return the masters by name; waits for a nameserver that has just started to know them all."""
         attempt = 0
         while True:
             attempt += 1
@@ -244,7 +249,7 @@ class Admin(Client):
         make: Callable[[BrokerStatus], Outbound[T]],
         missing: type[WhimbrelError] | None = None,
     ) -> list[tuple[BrokerStatus, T]]:
-        """Ask each master in turn; those that answer `missing` are passed over, unless all do."""
+        """Ask each master in turn; skip those that fail with `missing`, unless all do."""
         answers: list[tuple[BrokerStatus, T]] = []
         absent: WhimbrelError | None = None
         for broker in masters:
@@ -259,10 +264,10 @@ class Admin(Client):
         return answers
 
     async def change_topic(self, call: Outbound[TopicConfig], missing: type[WhimbrelError]) -> TopicConfig:
-        """Make or change a topic on every master, and wait until the nameserver tells of it.
+        """Make or change a topic on every master, and wait until the nameserver has the new route.
 
-        Brokers tell their nameservers of a change without waiting for them. Who sends right after the change
-        would otherwise get the old route, or none, and keep that for a while.
+        Brokers report changes to their nameservers in the background. A send right after the change would
+        otherwise get the old route, or none, and keep that for a while.
         """
         made = await self.gather(await self.masters(), lambda _: call, missing)
         name = made[0][1].name
@@ -279,9 +284,9 @@ class Admin(Client):
                 if all(found[broker_name] == count for broker_name, count in wanted.items()):
                     break
             except WhimbrelError as error:
-                log.debug("the route of %s is not there yet: %s", name, error)
+                logger.debug("the route of %s is not there yet: %s", name, error)
             if time.monotonic() > end:
-                log.warning("topic %s is changed, but its route does not show it yet", name)
+                logger.warning("topic %s is changed, but its route does not show it yet", name)
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.2)
@@ -289,7 +294,7 @@ class Admin(Client):
 
 
 def at(broker: BrokerStatus, error: WhimbrelError, done: list[BrokerStatus]) -> WhimbrelError:
-    """Return the error with the broker's name, when other brokers had done their part."""
+    """Return the error with the broker's name, when other brokers have made the change."""
     if not done:
         return error
     names = ", ".join(item.broker_name for item in done)

@@ -1,8 +1,8 @@
-"""Consumes as a member of a group: receive, acknowledge, hide longer; and a loop that does all of it.
+"""Consumes as a member of a group: receive, acknowledge, extend the invisible time; and a loop for all.
 
-Which queues to ask comes from QueryAssignment: for most groups one entry a broker, standing for all of its
-queues. `receive` with a single entry waits there for as long as it may; with several it asks them in turn,
-first without waiting, then with short waits, because a poll that is called off may have taken messages
+QueryAssignment tells which queues to poll: for most groups one entry a broker, which stands for all of its
+queues. `receive` with a single entry waits there for the whole time; with several it polls them in turn,
+first without waiting, then with short waits, because a poll that is cancelled may have received messages
 already.
 
 `run` is the subscription loop. Each assigned queue has one poll under way; leases are renewed by the broker
@@ -11,7 +11,7 @@ while the client lives. A message is
     received ──handler returns──► acknowledged
         └──────handler raises───► hidden for the next step of the backoff list, then delivered again
 
-and an acknowledgement is repeated until the broker takes it or says that the receipt is void.
+and an acknowledgement is repeated until the broker takes it or refuses the receipt.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import RetryPolicy, backoff_s, decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import BadRequest, InvalidReceiptHandle, TopicNotFound, Unavailable, WhimbrelError
 from whimbrel.model.message import ReceivedMessage
@@ -40,19 +40,28 @@ Handler = Callable[[ReceivedMessage], Awaitable[None] | None]
 
 SLICE_S = 1.0  # how long `receive` waits at one of several brokers before it asks the next
 POLL_MARGIN_S = 3.0  # a poll's deadline lies this far behind its waiting time, as the official SDKs have it
-ACK_ATTEMPTS_MAX = 100  # with pauses of up to a second: over a minute, longer than a broker's restart takes
-ACK_BATCH_MAX = 128  # messages acknowledged with one call; SDKs send one, and some servers may expect few
+ACK_ATTEMPTS_MAX = 100  # with pauses of up to a second: more than a minute, longer than a broker's restart
+ACK_BATCH_MAX = 128  # messages in one acknowledgement; SDKs send one, and some servers may expect few
 POLL_PAUSE = RetryPolicy(initial_s=0.1, max_s=2.0)  # between failed polls; a restart is noticed soon
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Consumer(Client):
+class Consumer(BaseClient):
     """An asyncio consumer of one group.
 
     async with Consumer("127.0.0.1:8081", "billing", {"orders": "*"}) as consumer:
         for message in await consumer.receive():
             await consumer.ack(message)
+
+    Public methods: start, close, assignments, receive, ack, ack_all, change_invisible, run.
+
+    Attributes:
+        group: the consumer group.
+        subscriptions: tag expressions by topic.
+        options: as given.
+        session: connections and routes, for calls that have no method here.
+        spans: what the consumer traces.
     """
 
     def __init__(
@@ -69,9 +78,8 @@ class Consumer(Client):
             endpoint: HOST:PORT of a nameserver, or a list of them separated by `;`.
             group: the consumer group.
             subscriptions: topics, with a tag expression each (`*`, or tags separated by `||`); all members of
-            a
-                group must have the same.
-            options: what else can be set.
+                a group must have the same.
+            options: other settings.
 
         Raises:
             IllegalAccessPoint: `endpoint` is malformed.
@@ -101,7 +109,7 @@ class Consumer(Client):
         """Return the queues to poll, of all topics.
 
         Raises:
-            WhimbrelError: no nameserver answers for some topic, and none ever did.
+            WhimbrelError: no nameserver responds for some topic, and none ever did.
         """
         queues: list[Queue] = []
         for topic in self.subscriptions:
@@ -111,7 +119,7 @@ class Consumer(Client):
     async def receive(
         self, count: int = 32, *, wait_s: float | None = None, invisible_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Take up to `count` messages; return as soon as there are some, or none after the waiting time.
+        """Receive up to `count` messages; return as soon as there are some, or none after the waiting time.
 
         Each must be acknowledged within the invisible time, or is delivered again.
 
@@ -128,7 +136,7 @@ class Consumer(Client):
             if len(queues) == 1:
                 slice_s = wait
             failure: WhimbrelError | None = None
-            answered = False
+            responded = False
             for _ in queues:
                 self.turn += 1
                 queue = queues[self.turn % len(queues)]
@@ -139,12 +147,12 @@ class Consumer(Client):
                     )
                 except WhimbrelError as error:
                     failure = error
-                    self.stale(queue)
+                    self.report_failure(queue)
                     continue
                 if messages:
                     return messages
-                answered = True
-            if failure is not None and not answered:  # one broker of several may be down for long
+                responded = True
+            if failure is not None and not responded:  # one broker of several may be down for long
                 attempt += 1
                 decision = decide(failure, attempt, self.options.retry, repeatable=True)
                 if not decision.again:
@@ -155,7 +163,7 @@ class Consumer(Client):
             slice_s = SLICE_S
 
     async def ack(self, message: ReceivedMessage) -> None:
-        """Tell that a message is done; the group does not get it again.
+        """Acknowledge a message; the group does not get it again.
 
         Raises:
             InvalidReceiptHandle: the lease has ended, and the message was or will be delivered again.
@@ -163,7 +171,7 @@ class Consumer(Client):
         """
         with self.spans.settling([message]):
             call = calls.ack_messages([message], self.group, self.namespace)
-            results = await self.at_broker(message, call)
+            results = await self.ask_broker(message, call)
             if results[0] is not None:
                 raise results[0]
 
@@ -177,7 +185,7 @@ class Consumer(Client):
             batch = [messages[index] for index in indexes]
             try:
                 with self.spans.settling(batch):
-                    results = await self.at_broker(
+                    results = await self.ask_broker(
                         batch[0], calls.ack_messages(batch, self.group, self.namespace)
                     )
             except WhimbrelError as error:
@@ -187,7 +195,7 @@ class Consumer(Client):
         return outcome
 
     async def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
-        """Let a message be delivered again after `invisible_s`, 0 for at once.
+        """Have a message delivered again after `invisible_s`, 0 for at once.
 
         The returned message carries the new receipt handle; the old one is void.
 
@@ -197,19 +205,17 @@ class Consumer(Client):
         """
         call = calls.change_invisible(message, self.group, invisible_s, self.namespace)
         with self.spans.settling([message], acknowledge=False):
-            handle = await self.at_broker(message, call)
+            handle = await self.ask_broker(message, call)
         return dataclasses.replace(message, receipt_handle=handle)
 
     async def run(self, handler: Handler) -> None:
-        """Consume until cancelled: call the handler for each message, acknowledge on return, hide on an
-        exception.
+        """Call the handler for each message until cancelled: acknowledge on return, hide on an exception.
 
-        At most `options.concurrency` handlers run at a time. When cancelled, no more messages are taken,
-        running handlers get `options.close_grace_s` to finish, and what they did not finish is delivered
-        again.
+        At most `options.concurrency` handlers run at a time. When cancelled, no more messages are received,
+        running handlers get `options.close_grace_s` to finish, and unfinished messages are delivered again.
         """
         self.type = "push"
-        loop = Subscription(self, handler)
+        loop = SubscriptionLoop(self, handler)
         await loop.run()
 
     @property
@@ -225,13 +231,13 @@ class Consumer(Client):
         while True:
             attempt += 1
             try:
-                await self.session.route(topic)  # fills the cache that says which brokers to keep streams to
+                await self.session.route(topic)  # fills the cache: streams are kept to brokers in it
                 queues = await self.session.ask(
                     calls.query_assignment(topic, self.group, self.session.access, self.namespace)
                 )
             except WhimbrelError as error:
                 if known is not None and not isinstance(error, TopicNotFound):
-                    log.debug("kept the old assignment of %s: %s", topic, error)
+                    logger.debug("kept the old assignment of %s: %s", topic, error)
                     self.assigned[topic] = (now + SLICE_S, known[1])
                     return known[1]
                 decision = decide(error, attempt, self.options.retry, repeatable=True)
@@ -242,8 +248,8 @@ class Consumer(Client):
                 self.assigned[topic] = (time.monotonic() + self.options.assignment_s, queues)
                 return queues
 
-    def stale(self, queue: Queue) -> None:
-        """Take note that a poll of the queue failed: its broker may be gone, and another in its place."""
+    def report_failure(self, queue: Queue) -> None:
+        """Note that a poll of the queue failed: its broker may be gone, and another in its place."""
         self.session.routes.report_error(queue.topic)
         known = self.assigned.get(queue.topic)
         if known is not None:
@@ -269,12 +275,12 @@ class Consumer(Client):
         self.spans.received(queue.topic, messages, began_ns)
         return messages
 
-    async def at_broker(self, message: ReceivedMessage, call: Outbound[calls.T]) -> calls.T:
-        """Ask the broker that the message came from, or who stands in for it when it is gone."""
+    async def ask_broker(self, message: ReceivedMessage, call: Outbound[calls.T]) -> calls.T:
+        """Ask the broker that delivered the message, or the one that took its place."""
         attempt = 0
         while True:
             attempt += 1
-            endpoint = await self.home(message)
+            endpoint = await self.endpoint_of(message)
             try:
                 return await self.session.call(endpoint, call)
             except WhimbrelError as error:
@@ -282,25 +288,24 @@ class Consumer(Client):
                 if not decision.again:
                     raise
                 if isinstance(error, Unavailable):
-                    self.stale(message.queue)
+                    self.report_failure(message.queue)
                 await asyncio.sleep(decision.pause_s)
 
-    async def home(self, message: ReceivedMessage) -> Endpoint:
-        """Return where the broker that delivered the message, or its stand-in, is now."""
+    async def endpoint_of(self, message: ReceivedMessage) -> Endpoint:
+        """Return where the broker that delivered the message is now, or the one that took its place."""
         try:
             for queue in await self.assignment(message.queue.topic):
                 if queue.broker_name == message.queue.broker_name:
                     return queue.endpoints[0]
         except WhimbrelError as error:
-            log.debug("asking the broker that delivered %s: %s", message.message_id, error)
+            logger.debug("asking the broker that delivered %s: %s", message.message_id, error)
         return message.queue.endpoints[0]
 
 
 class Acknowledger:
-    """Acknowledges one by one what is sent by the batch: whatever comes while a call is under way goes with
-    the next.
+    """Batches single acknowledgements: those that come while a call is under way go with the next one.
 
-    A lone message leaves at once. What waits is bounded by the handlers that wait for it.
+    A lone one leaves at once. What waits is bounded by the handlers that wait for it.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -336,18 +341,18 @@ class Acknowledger:
             del self.calls[key]
 
     async def close(self) -> None:
-        """Call off what is under way."""
+        """Cancel the calls under way."""
         calls_now = list(self.calls.values())
         for call in calls_now:
             call.cancel()
         await asyncio.gather(*calls_now, return_exceptions=True)
 
 
-class Subscription:
-    """One `Consumer.run`: a poll a queue, and a bounded number of handlers."""
+class SubscriptionLoop:
+    """One `Consumer.run`: a poll for each queue, and a bounded number of handlers."""
 
     def __init__(self, consumer: Consumer, handler: Handler) -> None:
-        """Prepare; `run` does everything."""
+        """Prepare; `run` does the work."""
         self.consumer = consumer
         self.options = consumer.options
         self.handler = handler
@@ -357,8 +362,8 @@ class Subscription:
         )
         self.acks = Acknowledger(consumer)
         self.slots = asyncio.Semaphore(self.options.concurrency)
-        self.room = asyncio.Event()  # set while fewer messages are in hand than handlers may run
-        self.room.set()
+        self.has_room = asyncio.Event()  # set while fewer handlers run than may
+        self.has_room.set()
         self.polls: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self.running: set[asyncio.Task[None]] = set()
 
@@ -367,9 +372,9 @@ class Subscription:
         try:
             while True:
                 try:
-                    self.follow(await self.consumer.assignments())
+                    self.update_polls(await self.consumer.assignments())
                 except WhimbrelError as error:
-                    log.warning("can't learn which queues to poll: %s", error)
+                    logger.warning("can't learn which queues to poll: %s", error)
                 await asyncio.sleep(self.options.assignment_s)
         finally:
             polls = list(self.polls.values())
@@ -383,7 +388,7 @@ class Subscription:
             await asyncio.gather(*self.running, return_exceptions=True)
             await self.acks.close()
 
-    def follow(self, queues: Sequence[Queue]) -> None:
+    def update_polls(self, queues: Sequence[Queue]) -> None:
         wanted = {(queue.topic, queue.broker_name, queue.queue_id): queue for queue in queues}
         for key in [key for key, poll in self.polls.items() if key not in wanted or poll.done()]:
             self.polls.pop(key).cancel()
@@ -407,7 +412,7 @@ class Subscription:
         failures = 0
         attempt_id = str(uuid.uuid4())
         while True:
-            await self.room.wait()
+            await self.has_room.wait()
             queue: Queue | None = None
             try:
                 queue = await self.current(key)
@@ -420,9 +425,9 @@ class Subscription:
             except WhimbrelError as error:
                 failures += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                log.log(level, "polling %s of %s failed: %s", key[0], key[1], error)
+                logger.log(level, "polling %s of %s failed: %s", key[0], key[1], error)
                 if queue is not None:
-                    self.consumer.stale(queue)
+                    self.consumer.report_failure(queue)
                 await asyncio.sleep(backoff_s(failures, POLL_PAUSE))
                 continue
             attempt_id, failures = str(uuid.uuid4()), 0
@@ -431,12 +436,12 @@ class Subscription:
                 self.running.add(task)
                 task.add_done_callback(self.finished)
             if len(self.running) >= self.options.concurrency:
-                self.room.clear()
+                self.has_room.clear()
 
     def finished(self, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
         if len(self.running) < self.options.concurrency:
-            self.room.set()
+            self.has_room.set()
 
     async def handle(self, message: ReceivedMessage) -> None:
         async with self.slots:
@@ -448,19 +453,19 @@ class Subscription:
                         outcome = self.handler(message)
                     if inspect.isawaitable(outcome):
                         await outcome
-            except Exception as error:  # noqa: BLE001  whatever the handler raises means: deliver again
-                log.warning("the handler failed on message %s: %r", message.message_id, error)
+            except Exception as error:  # noqa: BLE001 - on any exception the message is delivered again
+                logger.warning("the handler failed on message %s: %r", message.message_id, error)
                 hide_s: float | None = self.nack(message)
             else:
                 hide_s = None
-        await self.insist(message, hide_s)
+        await self.settle(message, hide_s)
 
     def nack(self, message: ReceivedMessage) -> float:
         steps = self.consumer.session.server.backoff_s or self.options.nack_s
         return steps[min(max(message.delivery_attempt, 1), len(steps)) - 1]
 
-    async def insist(self, message: ReceivedMessage, hide_s: float | None) -> None:
-        """Acknowledge or hide the message; try again until the broker has taken it or can't any more."""
+    async def settle(self, message: ReceivedMessage, hide_s: float | None) -> None:
+        """Acknowledge or hide the message; retry until the broker has done it or refuses."""
         for attempt in range(1, ACK_ATTEMPTS_MAX + 1):
             try:
                 if hide_s is None:
@@ -468,11 +473,11 @@ class Subscription:
                 else:
                     await self.consumer.change_invisible(message, hide_s)
             except InvalidReceiptHandle as error:
-                log.warning("message %s will be delivered again: %s", message.message_id, error)
+                logger.warning("message %s will be delivered again: %s", message.message_id, error)
                 return
             except WhimbrelError as error:
-                log.debug("could not settle message %s: %s", message.message_id, error)
+                logger.debug("could not settle message %s: %s", message.message_id, error)
                 await asyncio.sleep(backoff_s(attempt, self.options.retry))
             else:
                 return
-        log.warning("gave up settling message %s: it will be delivered again", message.message_id)
+        logger.warning("gave up settling message %s: it will be delivered again", message.message_id)

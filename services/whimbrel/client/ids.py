@@ -1,9 +1,9 @@
-"""Message ids and client ids. Pure but for the process's own facts, which are read once, on the first use.
+"""Message ids and client ids. Pure but for facts on the process, which are read once, on the first use.
 
 A message id is 17 bytes as 34 upper-case hex digits, as the official SDKs make them:
 
-    01 | 6 bytes hardware address | 2 bytes low process id | 4 bytes seconds since 2021-01-01 UTC | 4 bytes
-    sequence
+    01 | 6 bytes hardware address | 2 bytes low process id | 4 bytes seconds since 2021-01-01 UTC
+       | 4 bytes sequence
 
 all big endian.
 """
@@ -31,7 +31,7 @@ class MessageIds:
     """Makes ids that differ within this process, and from those of other processes and machines."""
 
     def __init__(self) -> None:
-        """Take the machine's and the process's numbers; a forked child must make its own."""
+        """Read the machine's and the process's numbers; a forked child must make its own."""
         self.hardware = uuid.getnode()
         self.process = os.getpid()
         self.started = int(time.time()) - EPOCH_S

@@ -1,4 +1,4 @@
-"""What can be set on clients, next to the reason for each default. Durations are seconds."""
+"""Options of clients, with the reason for each default. Durations are seconds."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,20 +12,20 @@ __all__ = ["ClientOptions", "ConsumerOptions", "ProducerOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What all clients share.
+    """Options of all clients.
 
     Attributes:
         request_timeout_s: how long one call may take; the official SDKs' value.
-        route_ttl_s: age at which a route is asked for again without an error; RocketMQ's poll interval.
-        heartbeat_s: how often brokers hear of the client; they forget it after about ten times that.
+        route_ttl_s: age at which a route is fetched again without an error; RocketMQ's poll interval.
+        heartbeat_s: interval of heartbeats to brokers; they forget a client after about ten times that.
         namespace: sent with every name; brokers without namespaces ignore it.
         client_id: how brokers tell clients apart; left empty, one is made from host, process and a random
-        part.
+            part.
         retry: when and how often failed calls are repeated.
         tracer_provider: OpenTelemetry's, for the spans of this client; None takes the program's, if it has
-        set one.
+            set one.
         transport: "native" is our own HTTP/2, "grpcio" grpc.aio; None takes what WHIMBREL_CLIENT_TRANSPORT
-        names, else the usual one.
+            names, else the default.
     """
 
     request_timeout_s: float = 3.0
@@ -40,14 +40,14 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions(ClientOptions):
-    """What a producer adds.
+    """Options of producers.
 
     Attributes:
         send_timeout_s: how long one attempt of a send may take. Above the 5 s that a broker waits for its
-        disk and its
-            slaves, so that its own answer (stored, but not confirmed) arrives instead of a mere timeout.
+            disk and its slaves, so that its own response (stored, but not confirmed) arrives instead of a
+            mere timeout.
         oneway_max: one-way sends that may be under way; the next one is refused, so that memory stays
-        bounded.
+            bounded.
     """
 
     send_timeout_s: float = 10.0
@@ -56,17 +56,16 @@ class ProducerOptions(ClientOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """What consumers add.
+    """Options of consumers.
 
     Attributes:
         invisible_s: how long received messages stay hidden from the rest of the group.
         long_polling_s: how long a receive waits for the first message, unless the call says otherwise.
-        batch_max: messages taken with one call; brokers give no more than 32.
+        batch_max: messages received with one call; brokers give no more than 32.
         concurrency: handlers that `Consumer.run` lets run at a time.
-        assignment_s: how often the queues to poll are asked for; the official SDKs' value.
+        assignment_s: how often the assignments are fetched; the official SDKs' value.
         nack_s: delays before the next delivery after the first, second... failure of a handler, the last one
-        repeated;
-            used only when the broker tells none.
+            repeated; used only when the broker's settings have none.
         close_grace_s: how long `Consumer.run` lets running handlers finish when it is cancelled.
     """
 

@@ -1,7 +1,7 @@
 """Sends messages: one, many, without waiting; each to a queue of the broker's choice or of the caller's.
 
 A send takes these steps: the topic's route (from the cache), a broker, one SendMessage call, and after a
-failure what `client.retry` decides. All tries of a message carry one message id.
+failure what `client.retry` decides. All attempts of a message carry one message id.
 
 Which broker: messages of one message group always the same (by a hash of the group over the brokers' names),
 others in turn. Which queue of the broker: the broker's choice, unless the caller gives a queue or a selector.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from whimbrel.client.ids import MessageIds
 from whimbrel.client.options import ProducerOptions
 from whimbrel.client.retry import decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import MessageCorrupted, MessageEmpty, NotWritable, Throttled, WhimbrelError
 from whimbrel.model.message import Message, SendReceipt
@@ -27,30 +27,37 @@ from whimbrel.rpc.api.convert import ClientSettings
 
 __all__ = ["Producer", "QueueSelector"]
 
-# Gets the message (of a batch the first) and the queues that may be written, and returns one of them.
+# Chooses one of the writable queues for a message, or for a batch by its first message.
 QueueSelector = Callable[[Message, Sequence[Queue]], Queue]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Producer(Client):
+class Producer(BaseClient):
     """An asyncio producer.
 
     async with Producer("127.0.0.1:8081") as producer:
         receipt = await producer.send(Message(topic="orders", body=b"hello"))
+
+    Public methods: start, close, queues, send, send_batch, send_oneway, flush.
+
+    Attributes:
+        options: as given.
+        oneway_failed: one-way sends that have failed for good.
+        session: connections and routes, for calls that have no method here.
     """
 
     def __init__(
         self, endpoint: str, *, topics: Sequence[str] = (), options: ProducerOptions | None = None
     ) -> None:
-        """Prepare a producer; `topics` only tells the brokers early what will be sent to.
+        """Prepare a producer; brokers are told of `topics` before the first send.
 
         Raises:
             IllegalAccessPoint: `endpoint` is not HOST:PORT, or a list of them separated by `;`.
         """
         self.options = options or ProducerOptions()
         super().__init__(endpoint, self.options)
-        self.oneway_failed = 0  # one-way sends that were given up
+        self.oneway_failed = 0
         self.topics = dict.fromkeys(topics)
         self.ids = MessageIds()
         self.spans = ClientSpans(self.options)
@@ -71,7 +78,7 @@ class Producer(Client):
     async def send(
         self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
     ) -> SendReceipt:
-        """Send one message and wait until it is as safe as the broker is set to make it.
+        """Send one message and wait until it is as safe as the broker's settings make it.
 
         Raises:
             FlushTimeout, ReplicaTimeout: it is stored, but not confirmed; sending it again makes a duplicate.
@@ -113,7 +120,7 @@ class Producer(Client):
         queue: Queue | None,
         selector: QueueSelector | None,
     ) -> list[SendReceipt]:
-        """Try until it is sent, or the policy says to give up."""
+        """Try until it is sent, or the policy gives up."""
         failed: set[str] = set()
         attempt = 0
         while True:
@@ -126,7 +133,7 @@ class Producer(Client):
                 decision = decide(error, attempt, self.options.retry, repeatable=target is None)
                 if not decision.again:
                     raise
-                log.debug("send to %s failed (try %d): %s", topic, attempt, error)
+                logger.debug("send to %s failed (try %d): %s", topic, attempt, error)
                 if decision.fresh_route:
                     self.session.routes.report_error(topic)
                 if decision.elsewhere and target is not None:
@@ -164,12 +171,12 @@ class Producer(Client):
             await self.send(message, queue=queue, selector=selector)
         except WhimbrelError as error:
             self.oneway_failed += 1
-            log.warning("a one-way send to %s failed: %s", message.topic, error)
+            logger.warning("a one-way send to %s failed: %s", message.topic, error)
 
     async def target(
         self, message: Message, queue: Queue | None, selector: QueueSelector | None, failed: set[str]
     ) -> tuple[Queue, int | None]:
-        """Return a queue of the broker to ask, and the queue id when it is not the broker's to choose."""
+        """Return a queue of the broker to ask, and the queue id unless the broker chooses it."""
         route = await self.session.route(message.topic)
         queues = route.writable()
         if queue is not None:

@@ -1,8 +1,8 @@
 """Reads queues by offset, without leases: for tools, replays, and engines that keep their own positions.
 
-A broker that would rather not serve a reader (the data has left its memory) names another broker of its group
-in the trailing metadata of a pull. The consumer then asks that one for this queue, until it is told otherwise
-or the other can't be asked; then it goes back to the master.
+A broker that should not serve a reader (the data has left its memory) suggests another broker of its group in
+the trailing metadata of a pull. The consumer then asks that one for this queue, until another is suggested or
+it can't be asked; then it goes back to the master.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from whimbrel.client.consumer import POLL_MARGIN_S
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import decide
-from whimbrel.client.session import Client, Session
+from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import Unavailable, WhimbrelError
 from whimbrel.model.message import PullResult, ReceivedMessage
@@ -24,19 +24,26 @@ from whimbrel.rpc.api.convert import ClientSettings
 
 __all__ = ["PullConsumer"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class PullConsumer(Client):
+class PullConsumer(BaseClient):
     """An asyncio reader.
 
     async with PullConsumer("127.0.0.1:8081", "audit") as reader:
         queue = (await reader.queues("orders"))[0]
         result = await reader.pull(queue, await reader.offset(queue, "earliest"))
+
+    Public methods: start, close, queues, pull, stream, offset, committed, commit.
+
+    Attributes:
+        group: the group of `commit` and `committed`.
+        options: as given.
+        session: connections and routes, for calls that have no method here.
     """
 
     def __init__(self, endpoint: str, group: str, *, options: ConsumerOptions | None = None) -> None:
-        """Prepare a reader; the group is whose offsets `commit` and `committed` mean.
+        """Prepare a reader; `commit` and `committed` are about offsets of the group.
 
         Raises:
             IllegalAccessPoint: `endpoint` is malformed.
@@ -96,7 +103,7 @@ class PullConsumer(Client):
         except WhimbrelError as error:
             if not suggested or not (error.retry or isinstance(error, Unavailable)):
                 raise
-            log.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
+            logger.info("%s was suggested for %s and can't be asked: %s", endpoint, queue.topic, error)
             self.suggested.pop(key(queue), None)
             result = await self.session.call(queue.endpoints[0], call, wait_s + POLL_MARGIN_S)
         self.spans.received(queue.topic, result.messages, began_ns)
@@ -118,10 +125,10 @@ class PullConsumer(Client):
     ) -> AsyncIterator[ReceivedMessage]:
         """Yield the messages of a queue from an offset on, for ever or up to the offset `until`.
 
-        Failures that may pass are waited out; the route is followed when the queue's broker changes.
+        Transient failures are retried; the route is followed when the queue's broker changes.
 
         Raises:
-            WhimbrelError: a failure that will not pass by itself.
+            WhimbrelError: a permanent failure.
         """
         attempt = 0
         while until is None or offset < until:
@@ -172,20 +179,20 @@ class PullConsumer(Client):
                 queue = await self.current(queue)
 
     async def current(self, queue: Queue) -> Queue:
-        """Return the queue as the route has it now; as given when it is not in there."""
+        """Return the queue as the route has it now; unchanged when the route does not have it."""
         for other in (await self.session.route(queue.topic)).readable():
             if (other.broker_name, other.queue_id) == (queue.broker_name, queue.queue_id):
                 return other
         return queue
 
     async def endpoint(self, queue: Queue) -> tuple[Endpoint, bool]:
-        """Return who to ask, and whether that is somebody else than the queue's own broker."""
+        """Return the endpoint to ask, and whether it is a suggested one."""
         broker_id = self.suggested.get(key(queue))
         if broker_id is not None:
             try:
                 endpoint = await self.session.broker_endpoint(queue, broker_id)
             except WhimbrelError as error:
-                log.debug("can't look for broker %d of %s: %s", broker_id, queue.broker_name, error)
+                logger.debug("can't look for broker %d of %s: %s", broker_id, queue.broker_name, error)
                 endpoint = None
             if endpoint is not None:
                 return endpoint, True

@@ -4,11 +4,11 @@
     none                  when its class says so: nothing was stored, so a repeat does no harm
     unknown               when the call may be repeated without harm, or the policy accepts duplicates
     stored                never, unless the policy accepts duplicates: the message is there, only less safe
-    than asked
+                          than asked
 
-An error that tells of a wrong or old route (unknown topic, no server, a broker that takes no writes) asks for
-a fresh one first. An unknown topic is worth one repeat: it may have been created since the nameserver was
-asked.
+After an error that points to a wrong or old route (unknown topic, no server, a broker that takes no writes) a
+fresh one is fetched first. An unknown topic is retried once: it may have been created since the nameserver
+was asked.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ __all__ = ["GIVE_UP", "Decision", "RetryPolicy", "backoff_s", "decide"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Bounds of repetition.
+    """Bounds of retries.
 
     Attributes:
-        attempts_max: tries in all. Five with these pauses span 1.5 s, in which a broker restarts.
-        initial_s: pause before the second try.
+        attempts_max: attempts in all. Five with these pauses span 1.5 s, in which a broker restarts.
+        initial_s: pause before the second attempt.
         max_s: longest pause.
         multiplier: growth of the pause.
         duplicates: whether a message may be sent again that may have been, or has been, stored: at least once
-            instead of at most once when the answer is lost. The official SDKs resend, under the same message
-            id.
-        stored_again: the same for messages that the broker says it has stored, but not confirmed.
+            instead of at most once when the response is lost. The official SDKs resend, under the same
+            message id.
+        stored_again: the same for messages that the broker has stored, but not confirmed.
     """
 
     attempts_max: int = 5
@@ -62,7 +62,7 @@ GIVE_UP = Decision(again=False)
 
 
 def backoff_s(attempt: int, policy: RetryPolicy) -> float:
-    """Return the pause after the failed try number `attempt`, which counts from 1."""
+    """Return the pause after the failed attempt number `attempt`, which counts from 1."""
     pause = policy.initial_s
     for _ in range(attempt - 1):
         if pause >= policy.max_s:
@@ -72,15 +72,14 @@ def backoff_s(attempt: int, policy: RetryPolicy) -> float:
 
 
 def decide(error: WhimbrelError, attempt: int, policy: RetryPolicy, *, repeatable: bool) -> Decision:
-    """Decide after the failed try number `attempt`, which counts from 1.
+    """Decide after the failed attempt number `attempt`, which counts from 1.
 
     Args:
-        error: what the try ended with.
-        attempt: number of the failed try.
+        error: the attempt's.
+        attempt: number of the failed attempt.
         policy: the bounds.
         repeatable: whether the call may be repeated without harm (reads, acknowledgements), so that an
-        unknown effect
-            and a fault inside the server are no reason to stop.
+            unknown effect and a fault inside the server are no reason to stop.
     """
     if attempt >= policy.attempts_max:
         return GIVE_UP

@@ -1,12 +1,11 @@
-"""Keeps the routes of the topics in use. Pure: the session fetches, this decides when and what may be used
-meanwhile.
+"""Keeps the routes of the topics in use. Pure: the session fetches, this decides when.
 
     missing ──put──► fresh ──ttl, or an error reported──► stale ──put──► fresh
-                                                            └── used on when the nameserver can't be asked
+                                                            └── still used when the nameserver can't be asked
 
-A route is fetched again when it is as old as the time to live, or earlier after an error; errors can't make
-it younger than `REFETCH_S`, so that a burst of failures becomes one question. Topics that were not asked for
-the longest leave first when there are too many.
+A route is fetched again when it is as old as the time to live, or earlier after an error; errors have no
+effect on a route younger than `REFETCH_S`, so that a burst of failures makes one query. When there are too
+many topics, those that were used least recently are dropped.
 """
 
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from whimbrel.model.route import Endpoint, Route
 
 __all__ = ["REFETCH_S", "TOPICS_MAX", "RouteCache"]
 
-TOPICS_MAX = 4096  # a client that touches more topics than that pays with a route query now and then
-REFETCH_S = 0.2  # a failed send asks for the route again; a thousand of them in a moment ask once
+TOPICS_MAX = 4096  # with more topics than that, routes are queried more often
+REFETCH_S = 0.2  # so that a thousand failed sends at a time make one query
 
 
 @dataclass(slots=True)
@@ -35,7 +34,7 @@ class RouteCache:
         """Start empty."""
         self.ttl_s = ttl_s
         self.topics_max = topics_max
-        self.entries: dict[str, CachedRoute] = {}  # the topic asked for last is last
+        self.entries: dict[str, CachedRoute] = {}  # the least recently used topic first
 
     def get(self, topic: str, now: float) -> Route | None:
         """Return the route, or None when it has to be fetched."""
@@ -46,7 +45,7 @@ class RouteCache:
         return entry.route
 
     def stale(self, topic: str) -> Route | None:
-        """Return whatever is known, however old: for when the nameserver can't be asked."""
+        """Return the last known route, of any age: for when the nameserver can't be asked."""
         entry = self.entries.get(topic)
         return None if entry is None else entry.route
 
@@ -58,13 +57,13 @@ class RouteCache:
         self.entries[route.topic] = CachedRoute(route, now, now + self.ttl_s)
 
     def report_error(self, topic: str) -> None:
-        """Take note that the route may be wrong: it is fetched again soon."""
+        """Note that the route may be wrong: it is fetched again soon."""
         entry = self.entries.get(topic)
         if entry is not None:
             entry.expires_at = min(entry.expires_at, entry.fetched_at + REFETCH_S)
 
     def forget(self, topic: str) -> None:
-        """Drop a topic: the nameserver says that there is none."""
+        """Drop a topic that the nameserver does not know."""
         self.entries.pop(topic, None)
 
     def endpoints(self) -> set[Endpoint]:

@@ -1,11 +1,10 @@
-"""What every client has: channels, headers, routes, and the streams and heartbeats that tell brokers of it.
+"""The base of every client: channels, headers, routes, Telemetry streams and heartbeats.
 
-    access point (nameservers)   QueryRoute, QueryAssignment, DescribeCluster; the next one is tried when one
-    fails each broker in a route       everything else; one Telemetry stream and a heartbeat, from its first
-    use on
+    access point (nameservers)   QueryRoute, QueryAssignment, DescribeCluster; after a failure the next one
+    each broker in a route       everything else; one Telemetry stream and heartbeats, from its first use on
 
 A broker's Telemetry stream is opened again for as long as the broker stands in a route. The settings are
-written first on each new stream, so that a broker that was restarted learns them without being asked.
+written first on each new stream, so that a restarted broker learns them without asking.
 """
 
 import asyncio
@@ -56,17 +55,17 @@ from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings, ServerSettings
 from whimbrel.rpc.client.channel import open_aio_channel
 
-__all__ = ["Client", "Session", "parse_access_point"]
+__all__ = ["BaseClient", "Session", "parse_access_point"]
 
 T = TypeVar("T")
 
 REOPEN_S = 1.0  # pause before a broken Telemetry stream is opened again; the official SDKs take 1 to 5 s
-TERMINATION_S = 1.0  # how long closing waits for a broker to hear that the client goes
-CLUSTER_TTL_S = 5.0  # how long an answer about the cluster serves to find a slave's address
+TERMINATION_S = 1.0  # how long closing waits for a broker to take the notice
+CLUSTER_TTL_S = 5.0  # how long a description of the cluster is used to find a slave's address
 
-UNKNOWN_METHOD = "Method not found!"  # grpcio's text for a path that a server does not know
+UNKNOWN_METHOD = "Method not found!"  # grpcio's text for an unknown path
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def parse_access_point(text: str) -> tuple[Endpoint, ...]:
@@ -82,7 +81,18 @@ def parse_access_point(text: str) -> tuple[Endpoint, ...]:
 
 
 class Session:
-    """One client's connections. Belongs to the event loop in which `start` was called."""
+    """One client's connections. Belongs to the event loop in which `start` was called.
+
+    Public methods: start, close, call, ask, route, cluster, broker_endpoint.
+
+    Attributes:
+        access: endpoints of the nameservers.
+        options: as given.
+        client_id: how brokers tell clients apart.
+        host_name: of this machine.
+        server: the last settings that a server sent.
+        routes: the cached routes.
+    """
 
     def __init__(
         self, endpoint: str, options: ClientOptions, describe: Callable[["Session"], ClientSettings]
@@ -91,8 +101,8 @@ class Session:
 
         Args:
             endpoint: the access point.
-            options: what was set.
-            describe: makes the settings to be written on a stream that opens.
+            options: of the client.
+            describe: makes the settings that are written on a new stream.
         """
         self.access = parse_access_point(endpoint)
         self.options = options
@@ -104,8 +114,8 @@ class Session:
         self.channels: dict[Endpoint, grpc.aio.Channel] = {}
         self.streams: dict[Endpoint, asyncio.Task[None]] = {}
         self.fetches: dict[str, asyncio.Task[Route]] = {}
-        self.heart: asyncio.Task[None] | None = None
-        self.preferred = 0  # index of the nameserver that answered last
+        self.heartbeat_task: asyncio.Task[None] | None = None
+        self.preferred = 0  # index of the last nameserver that responded
         self.known_cluster: tuple[float, Cluster] | None = None
         self.headers = (
             (CLIENT_ID_HEADER, self.client_id),
@@ -118,22 +128,24 @@ class Session:
     @property
     def started(self) -> bool:
         """Whether `start` was called and `close` was not."""
-        return self.heart is not None
+        return self.heartbeat_task is not None
 
     def start(self) -> None:
-        """Begin to tell brokers of the client, once it knows any."""
-        if self.heart is None:
-            self.heart = asyncio.create_task(self.beat())
+        """Start to send heartbeats; brokers are added as they are used."""
+        if self.heartbeat_task is None:
+            self.heartbeat_task = asyncio.create_task(self.send_heartbeats())
 
     async def close(self) -> None:
-        """Tell the brokers that the client goes, and close everything; calls under way fail."""
-        if self.heart is None:
+        """Report the end to the brokers, and close everything; calls under way fail."""
+        if self.heartbeat_task is None:
             return
-        tasks = [self.heart, *self.streams.values(), *self.fetches.values()]
-        self.heart = None
+        tasks = [self.heartbeat_task, *self.streams.values(), *self.fetches.values()]
+        self.heartbeat_task = None
         settings = self.describe(self)
-        farewell = calls.notify_termination(settings.group, self.options.namespace)
-        await asyncio.gather(*(self.quietly(endpoint, farewell, TERMINATION_S) for endpoint in self.streams))
+        termination = calls.notify_termination(settings.group, self.options.namespace)
+        await asyncio.gather(
+            *(self.try_call(endpoint, termination, TERMINATION_S) for endpoint in self.streams)
+        )
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -146,7 +158,7 @@ class Session:
         """Make one call, once.
 
         Raises:
-            WhimbrelError: whatever it ended with; `Unavailable` and `RequestTimeout` name the endpoint.
+            WhimbrelError: the call's error; `Unavailable` and `RequestTimeout` name the endpoint.
         """
         timeout = self.options.request_timeout_s if timeout_s is None else timeout_s
         headers = (
@@ -172,16 +184,16 @@ class Session:
             raise NotSupported(f"{endpoint} does not serve {call.path.split('/')[1]}") from error
 
     async def ask(self, call: Outbound[T]) -> T:
-        """Ask the nameservers, the one that answered last first, until one of them answers.
+        """Ask the nameservers in turn, starting with the last one that responded.
 
         Raises:
-            WhimbrelError: the last one's, when none can; an answer that says no is final.
+            WhimbrelError: the first one's, when none responds; an error of the request itself is final.
         """
         failure: WhimbrelError | None = None
         for step in range(len(self.access)):
             index = (self.preferred + step) % len(self.access)
             try:
-                answer = await self.call(self.access[index], call)
+                response = await self.call(self.access[index], call)
             except WhimbrelError as error:
                 if isinstance(error, RequestError):
                     self.preferred = index
@@ -189,7 +201,7 @@ class Session:
                 failure = failure or error
             else:
                 self.preferred = index
-                return answer
+                return response
         assert failure is not None, "an access point has at least one endpoint"
         raise failure
 
@@ -198,7 +210,7 @@ class Session:
 
         Raises:
             TopicNotFound: there is no such topic.
-            WhimbrelError: no nameserver answers, and none ever told of the topic.
+            WhimbrelError: no nameserver responds, and no route is known.
         """
         known = self.routes.get(topic, time.monotonic())
         if known is not None:
@@ -213,7 +225,7 @@ class Session:
     def fetched(self, topic: str, fetch: asyncio.Task[Route]) -> None:
         self.fetches.pop(topic, None)
         if not fetch.cancelled():
-            fetch.exception()  # who waited has it; when nobody does any more, it is no news
+            fetch.exception()  # retrieved, so that asyncio does not log it when nobody waits
 
     async def fetch(self, topic: str) -> Route:
         policy = self.options.retry
@@ -229,7 +241,7 @@ class Session:
             except WhimbrelError as error:
                 stale = self.routes.stale(topic)
                 if stale is not None:
-                    log.warning("kept the old route of %s: %s", topic, error)
+                    logger.warning("kept the old route of %s: %s", topic, error)
                     self.routes.put(stale, time.monotonic() - self.options.route_ttl_s + REOPEN_S)
                     return stale
                 decision = decide(error, attempt, policy, repeatable=True)
@@ -241,7 +253,7 @@ class Session:
                 return route
 
     async def cluster(self, *, fresh: bool = True) -> Cluster:
-        """Return the live brokers; with `fresh` False an answer a few seconds old will do."""
+        """Return the live brokers; with `fresh` False those of a few seconds ago will do."""
         now = time.monotonic()
         if not fresh and self.known_cluster is not None and now - self.known_cluster[0] < CLUSTER_TTL_S:
             return self.known_cluster[1]
@@ -263,21 +275,21 @@ class Session:
         return None
 
     def use(self, endpoint: Endpoint) -> None:
-        """Take note that a broker is in use: open its Telemetry stream if it has none."""
-        if self.heart is not None and endpoint not in self.streams:
+        """Note that a broker is in use: open its Telemetry stream if it has none."""
+        if self.heartbeat_task is not None and endpoint not in self.streams:
             self.streams[endpoint] = asyncio.create_task(self.keep_stream(endpoint))
 
     def channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
         channel = self.channels.get(endpoint)
         if channel is None:
-            if self.heart is None:
+            if self.heartbeat_task is None:
                 raise ClientError("the client is not started, or closed already")
             channel = self.channels[endpoint] = open_aio_channel(
                 str(endpoint), transport=self.options.transport
             )
         return channel
 
-    async def quietly(self, endpoint: Endpoint, call: Outbound[None], timeout_s: float) -> None:
+    async def try_call(self, endpoint: Endpoint, call: Outbound[None], timeout_s: float) -> None:
         try:
             await calls.perform(
                 self.channels[endpoint],
@@ -286,21 +298,24 @@ class Session:
                 timeout_s,
             )
         except (WhimbrelError, KeyError) as error:
-            log.debug("%s %s: %s", call.path, endpoint, error)
+            logger.debug("%s %s: %s", call.path, endpoint, error)
 
-    async def beat(self) -> None:
+    async def send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self.options.heartbeat_s)
             live = self.routes.endpoints()
             for endpoint in [endpoint for endpoint in self.streams if endpoint not in live]:
-                await self.leave(endpoint)
+                await self.disconnect(endpoint)
             settings = self.describe(self)
-            beat = calls.heartbeat(settings.client_type, settings.group, self.options.namespace)
+            heartbeat = calls.heartbeat(settings.client_type, settings.group, self.options.namespace)
             await asyncio.gather(
-                *(self.quietly(endpoint, beat, self.options.request_timeout_s) for endpoint in self.streams)
+                *(
+                    self.try_call(endpoint, heartbeat, self.options.request_timeout_s)
+                    for endpoint in self.streams
+                )
             )
 
-    async def leave(self, endpoint: Endpoint) -> None:
+    async def disconnect(self, endpoint: Endpoint) -> None:
         self.streams.pop(endpoint).cancel()
         channel = self.channels.get(endpoint)
         if channel is not None and endpoint not in self.access:
@@ -312,29 +327,29 @@ class Session:
             stream = telemetry_stream.TelemetryStream(self.channel(endpoint), self.headers)
             try:
                 await stream.write_settings(self.describe(self))
-                await self.listen(stream)
+                await self.read_commands(stream)
             except WhimbrelError as error:
-                log.debug("telemetry stream to %s: %s", endpoint, error)
+                logger.debug("telemetry stream to %s: %s", endpoint, error)
             finally:
                 stream.cancel()
             await asyncio.sleep(REOPEN_S)
 
-    async def listen(self, stream: telemetry_stream.TelemetryStream) -> None:
+    async def read_commands(self, stream: telemetry_stream.TelemetryStream) -> None:
         while (command := await stream.read()) is not None:
             match command:
                 case telemetry_stream.Settings(settings):
                     self.server = settings
                 case telemetry_stream.SettingsRefused(error):
-                    log.warning("the server refuses this client's settings: %s", error)
+                    logger.warning("the server refuses this client's settings: %s", error)
                 case telemetry_stream.Reconnect():
                     return
-                case telemetry_stream.StackTraceWanted(nonce):
-                    await stream.answer_stack_trace(nonce, stacks())
-                case telemetry_stream.VerificationWanted(nonce):
+                case telemetry_stream.StackTraceRequested(nonce):
+                    await stream.send_stack_trace(nonce, stacks())
+                case telemetry_stream.VerificationRequested(nonce):
                     await stream.refuse_verification(nonce)
 
 
-class Client:
+class BaseClient:
     """Base of producers and consumers: a session, started and closed with `async with` or by hand."""
 
     def __init__(self, endpoint: str, options: ClientOptions) -> None:
@@ -349,7 +364,7 @@ class Client:
         self.session.start()
 
     async def close(self) -> None:
-        """Tell the brokers and close the connections."""
+        """Report the end to the brokers, and close the connections."""
         await self.session.close()
 
     async def __aenter__(self) -> Self:
@@ -385,7 +400,7 @@ class Client:
 
 
 def plain(details: str) -> str:
-    """Return the telling part of grpcio's text, `failed to connect to all addresses; last error: ...`."""
+    """Return the essential part of grpcio's text, `failed to connect to all addresses; last error: ...`."""
     lowered = details.lower()
     if "connection refused" in lowered:
         return "connection refused"

@@ -4,13 +4,13 @@
     create {topic}    PRODUCER  of a batch, one for each message; then `send` is CLIENT and links to them
     receive {topic}   CLIENT    a trace of its own, links to the creation of each message
     process {topic}   CONSUMER  the same, for one message; current while the handler runs
-    ack {topic}       CLIENT    the same, for what one call settles (or `change_invisible {topic}`)
+    ack {topic}       CLIENT    the same, for the messages of one call (or `change_invisible {topic}`)
 
 A message that has a context already keeps it, and its `send` is a CLIENT span that links to that. Receives
-that bring nothing have no span.
+without messages have no span.
 
-Programs trace when they have set up a tracer provider of OpenTelemetry, or give one in the options. Who has
-never imported OpenTelemetry can't have: nothing is imported here, and a send costs one look into a dict.
+Programs trace when they have set up a tracer provider of OpenTelemetry, or give one in the options. A program
+that has not imported OpenTelemetry has none: nothing is imported here, and a send costs one look-up.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ from whimbrel.telemetry import ACK, CREATE, PROCESS, RECEIVE, SEND, Attribute
 __all__ = ["ClientSpans"]
 
 CHANGE_INVISIBLE = "change_invisible"
-SETTLE = "settle"  # the conventions' operation type of both ways to be done with a message
+SETTLE = "settle"  # the conventions' operation type for acknowledging and hiding
 
 
 class ClientSpans:
-    """What one client traces."""
+    """The spans of one client."""
 
     def __init__(self, options: ClientOptions, *, group: str = "") -> None:
         """Prepare; `group` is a consumer's."""
@@ -43,8 +43,8 @@ class ClientSpans:
         self.api: Any = None  # the module opentelemetry.trace
         self.tracer: Any = None
 
-    def on(self) -> bool:
-        """Tell whether the program may trace."""
+    def enabled(self) -> bool:
+        """Return whether the program may trace."""
         if self.tracer is None:
             self.api = sys.modules.get("opentelemetry.trace")
             if self.api is None:
@@ -54,8 +54,8 @@ class ClientSpans:
 
     @contextlib.contextmanager
     def sending(self, batch: Sequence[Message]) -> Iterator[Sequence[Message]]:
-        """Give the messages with their contexts, inside the span of their sending."""
-        if not self.on():
+        """Yield the messages with their contexts, inside the span of their sending."""
+        if not self.enabled():
             yield batch
             return
         alone = batch[0] if len(batch) == 1 else None
@@ -79,7 +79,7 @@ class ClientSpans:
 
     def received(self, topic: str, messages: Sequence[ReceivedMessage], began_ns: int) -> None:
         """Record a receive that brought messages; `began_ns` is its begin, ns since the epoch."""
-        if not messages or not self.on():
+        if not messages or not self.enabled():
             return
         links = self.links(received_context(message) for message in messages)
         attributes = self.consumed(messages)
@@ -88,7 +88,7 @@ class ClientSpans:
     @contextlib.contextmanager
     def processing(self, message: ReceivedMessage) -> Iterator[None]:
         """Run a handler inside a span that is the current one."""
-        if not self.on():
+        if not self.enabled():
             yield
             return
         links = self.links([received_context(message)])
@@ -100,7 +100,7 @@ class ClientSpans:
     @contextlib.contextmanager
     def settling(self, messages: Sequence[ReceivedMessage], *, acknowledge: bool = True) -> Iterator[None]:
         """Run the call that settles messages of one topic inside a span."""
-        if not self.on():
+        if not self.enabled():
             yield
             return
         links = self.links(received_context(message) for message in messages)
@@ -182,7 +182,7 @@ def received_context(message: ReceivedMessage) -> str:
 
 
 def carrying(message: Message, span: Any) -> Message:
-    """Return the message with the context of a span; without a provider there is none to carry."""
+    """Return the message with the context of a span; unchanged without a provider."""
     found = span.get_span_context()
     if not found.is_valid:
         return message
@@ -191,7 +191,7 @@ def carrying(message: Message, span: Any) -> Message:
 
 
 def message_attributes(message: Message) -> dict[str, Any]:
-    """Return what a span tells of a message that is sent; bodies and properties stay out."""
+    """Return the attributes of a message that is sent; body and properties are left out."""
     attributes: dict[str, Any] = {
         Attribute.MESSAGE_ID: message.message_id,
         Attribute.BODY_SIZE: len(message.body),

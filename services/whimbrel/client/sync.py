@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 from whimbrel.client import admin, consumer, producer, pull
 from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from whimbrel.client.producer import QueueSelector
-from whimbrel.client.session import Client
+from whimbrel.client.session import BaseClient
 from whimbrel.errors import ClientError, WhimbrelError
 from whimbrel.model.cluster import (
     BrokerStatus,
@@ -50,7 +50,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 class Blocking:
     """Base of the blocking clients: runs the asyncio client's coroutines on the shared loop and waits."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: BaseClient) -> None:
         """Wrap a client that was not started."""
         self.client = client
         self.process = os.getpid()
@@ -60,7 +60,7 @@ class Blocking:
         self.wait(self.client.start())
 
     def close(self) -> None:
-        """Tell the brokers and close the connections."""
+        """Report the end to the brokers, and close the connections."""
         self.wait(self.client.close())
 
     def __enter__(self) -> Self:
@@ -85,7 +85,11 @@ class Blocking:
 
 
 class Producer(Blocking):
-    """`whimbrel.client.Producer`, blocking."""
+    """`whimbrel.client.Producer`, blocking.
+
+    Attributes:
+        oneway_failed: one-way sends that have failed for good.
+    """
 
     def __init__(
         self, endpoint: str, *, topics: Sequence[str] = (), options: ProducerOptions | None = None
@@ -96,7 +100,7 @@ class Producer(Blocking):
 
     @property
     def oneway_failed(self) -> int:
-        """One-way sends that were given up."""
+        """One-way sends that have failed for good."""
         return self.producer.oneway_failed
 
     def queues(self, topic: str) -> tuple[Queue, ...]:
@@ -106,7 +110,7 @@ class Producer(Blocking):
     def send(
         self, message: Message, *, queue: Queue | None = None, selector: QueueSelector | None = None
     ) -> SendReceipt:
-        """Send one message and wait for the broker's answer."""
+        """Send one message and wait for the broker's response."""
         return self.wait(self.producer.send(message, queue=queue, selector=selector))
 
     def send_batch(
@@ -152,19 +156,19 @@ class Consumer(Blocking):
     def receive(
         self, count: int = 32, *, wait_s: float | None = None, invisible_s: float | None = None
     ) -> list[ReceivedMessage]:
-        """Take up to `count` messages; none after the waiting time."""
+        """Receive up to `count` messages; none after the waiting time."""
         return self.wait(self.consumer.receive(count, wait_s=wait_s, invisible_s=invisible_s))
 
     def ack(self, message: ReceivedMessage) -> None:
-        """Tell that a message is done."""
+        """Acknowledge a message."""
         self.wait(self.consumer.ack(message))
 
     def ack_all(self, messages: Sequence[ReceivedMessage]) -> list[WhimbrelError | None]:
-        """Acknowledge many; None or the error for each."""
+        """Acknowledge many; return None or the error for each."""
         return self.wait(self.consumer.ack_all(messages))
 
     def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
-        """Let a message be delivered again after `invisible_s`."""
+        """Have a message delivered again after `invisible_s`."""
         return self.wait(self.consumer.change_invisible(message, invisible_s))
 
     def run(self, handler: Callable[[ReceivedMessage], None]) -> None:
@@ -233,7 +237,7 @@ class Admin(Blocking):
         super().__init__(self.admin)
 
     def cluster(self) -> Cluster:
-        """Return the brokers that live."""
+        """Return the live brokers."""
         return self.wait(self.admin.cluster())
 
     def create_topic(
@@ -252,7 +256,7 @@ class Admin(Blocking):
         permission: int | None = None,
         message_type: MessageType | None = None,
     ) -> TopicConfig:
-        """Change what is given, on every master."""
+        """Change the arguments that are given, on every master."""
         return self.wait(
             self.admin.update_topic(
                 name,
@@ -288,7 +292,7 @@ class Admin(Blocking):
         max_attempts: int | None = None,
         consume_enabled: bool | None = None,
     ) -> GroupConfig:
-        """Change what is given, on every master."""
+        """Change the arguments that are given, on every master."""
         return self.wait(
             self.admin.update_group(
                 name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled

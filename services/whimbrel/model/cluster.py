@@ -1,4 +1,4 @@
-"""What the administration calls show: brokers, topics, groups, replication.
+"""What the administration calls return: brokers, topics, groups, replication.
 
 Times are seconds since the epoch as floats, None when unknown.
 """
@@ -108,7 +108,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatus:
-    """A client of a group that was heard lately."""
+    """A client of a group, with the time of its last call."""
 
     client_id: str
     language: str
@@ -140,7 +140,7 @@ class SlaveStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationStatus:
-    """A broker's own view of its log and of who follows it."""
+    """A broker's own view of its log and of its slaves."""
 
     broker_name: str
     broker_id: int

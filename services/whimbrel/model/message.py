@@ -1,4 +1,4 @@
-"""What is sent and what comes back, as the client library shows it.
+"""Messages to send, receipts, and received messages, as the client library shows them.
 
 Times are seconds since the epoch as floats; a time that was not set is None. Bodies are bytes.
 """
@@ -13,7 +13,7 @@ __all__ = ["Message", "MessageType", "PullResult", "ReceivedMessage", "SendRecei
 
 
 class MessageType(StrEnum):
-    """What a message is, and what a topic takes. MIXED is a type of topics only."""
+    """The kind of a message, and of the messages that a topic takes. MIXED is a type of topics only."""
 
     NORMAL = "normal"
     FIFO = "fifo"
@@ -29,10 +29,10 @@ class Message:
     """A message to be sent.
 
     Attributes:
-        topic: where to.
+        topic: its topic.
         body: 1 byte to 4 MiB.
-        tag: what consumers filter by; None for none.
-        keys: what it can be found by; no spaces in a key, since the store joins them with spaces.
+        tag: for filters of consumers; None for none.
+        keys: for look-ups; no spaces in a key, since the store joins them with spaces.
         properties: free text pairs; up to 128 pairs and 16 KiB together with tag and keys.
         message_group: messages of one group keep their order, on a FIFO topic.
         deliver_at: not to be delivered before this time, on a DELAY topic.
@@ -52,7 +52,7 @@ class Message:
 
     @property
     def type(self) -> MessageType:
-        """The type that its fields make it."""
+        """The type that follows from its fields."""
         if self.deliver_at is not None:
             return MessageType.DELAY
         return MessageType.NORMAL if self.message_group is None else MessageType.FIFO
@@ -60,9 +60,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendReceipt:
-    """What a broker said of one stored message.
+    """The broker's confirmation of one stored message.
 
-    `queue_id` is None when the choice was left to the broker, which does not say.
+    `queue_id` is None when the choice was left to the broker, which does not report it.
     """
 
     topic: str
@@ -104,7 +104,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullResult:
-    """What one pull gave.
+    """The result of one pull.
 
     Attributes:
         messages: in queue order; may be fewer than asked for, or none.

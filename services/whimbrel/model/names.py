@@ -1,7 +1,6 @@
 """Names of topics, groups, tags, keys and properties: what is legal, and why something is not.
 
-Pure rules; every `check_*` function returns nothing, or raises the `RequestError` that the client API answers
-with.
+Pure rules; every `check_*` function returns nothing, or raises the `RequestError` that becomes the response.
 
     topic       1..127 characters of  % | a-z A-Z 0-9 _ -   and not a system topic
     group       1..255 characters of the same alphabet, without the prefix CID_RMQ_SYS_
@@ -17,6 +16,7 @@ import re
 
 from whimbrel.errors import (
     IllegalGroup,
+    IllegalInvisibleTime,
     IllegalKey,
     IllegalMessageGroup,
     IllegalMessageId,
@@ -24,7 +24,13 @@ from whimbrel.errors import (
     IllegalTag,
     IllegalTopic,
 )
-from whimbrel.model.limits import GROUP_CHARS_MAX, MESSAGE_GROUP_BYTES_MAX, TOPIC_CHARS_MAX
+from whimbrel.model.limits import (
+    GROUP_CHARS_MAX,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    MESSAGE_GROUP_BYTES_MAX,
+    TOPIC_CHARS_MAX,
+)
 
 __all__ = [
     "CONTROL",
@@ -38,6 +44,7 @@ __all__ = [
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
     "check_group",
+    "check_invisible_ms",
     "check_key",
     "check_message_group",
     "check_message_id",
@@ -48,7 +55,7 @@ __all__ = [
 ]
 
 
-TEMPLATE_TOPIC = "TBW102"  # its configuration is what automatically created topics inherit
+TEMPLATE_TOPIC = "TBW102"  # automatically created topics inherit its configuration
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages, until they are due
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of transactions, until they are committed
 HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of those are committed or rolled back
@@ -90,7 +97,7 @@ NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_system_topic(name: str) -> bool:
-    """Tell whether RocketMQ keeps the name for itself; cluster and broker names are not known here."""
+    """Return whether RocketMQ reserves the name; cluster and broker names are not known here."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
@@ -120,6 +127,16 @@ def check_group(name: str) -> None:
         raise IllegalGroup(f"group name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise IllegalGroup(f"{name} is a system group")
+
+
+def check_invisible_ms(invisible_ms: int, *, changed: bool = False) -> None:
+    """Raise IllegalInvisibleTime unless messages may be received for this time, or theirs changed to it."""
+    lowest = 0 if changed else INVISIBLE_MS_MIN
+    if not lowest <= invisible_ms <= INVISIBLE_MS_MAX:
+        allowed = "0" if changed else "10 s"
+        raise IllegalInvisibleTime(
+            f"the invisible duration must be from {allowed} to 12 h, not {invisible_ms / 1000:g} s"
+        )
 
 
 def check_tag(tag: str) -> None:

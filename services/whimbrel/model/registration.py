@@ -1,4 +1,4 @@
-"""What a broker tells nameservers of itself, and what they tell it of its group."""
+"""A broker's registration at nameservers, and the members of its group that they report."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ BrokerRole = Literal["master", "slave"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerFacts:
-    """A broker as it is at this moment.
+    """The state of a broker at one moment.
 
     Attributes:
-        advertised_host: host that clients are told; empty leaves the choice to the nameserver.
+        advertised_host: host for clients; empty leaves the choice to the nameserver.
         advertised_explicitly: an operator set the host by hand: it wins over every rule.
         port: where clients reach its gRPC listener.
         ha_address: `host:port` of the master's replicator; empty on slaves and while unknown. A wildcard host
             (`0.0.0.0`, `::`) means: the host under which the asking member reaches this broker.
         host_name: of the machine or container, for clients in the same network.
-        topics: the whole table; sent when `version` differs from what the nameserver was told last.
+        topics: the whole table; sent when `version` differs from the one that the nameserver has.
         writable: whether it takes writes now.
     """
 
@@ -59,16 +59,16 @@ class Member:
     log_end: int
 
 
-def replicator_host(said: str, *, own_name: str, ours: str) -> str:
+def replicator_host(announced: str, *, own_name: str, ours: str) -> str:
     """Return the host under which slaves reach a master's replicator.
 
-    It may run in another container, and says itself how it is called. One that has our machine's name is our
-    neighbour and is reached where we are: that name may mean nothing to other machines, and nameservers fill
-    a wildcard in.
+    The replicator may run in another container, and announces its own name. One with our machine's name is
+    next to us and is reached where we are: other machines may not know that name, and nameservers replace a
+    wildcard.
 
     Args:
-        said: by the replicator; empty when it says nothing.
+        announced: the replicator's host name; empty when it announces none.
         own_name: the broker's host name.
         ours: the host at which the broker itself is reached, or a wildcard.
     """
-    return ours if said in ("", own_name) else said
+    return ours if announced in ("", own_name) else announced

@@ -57,10 +57,10 @@ class Queue:
 
     Attributes:
         broker_name: shared by a master and its slaves.
-        broker_id: 0 for the one that clients use: the master, or what stands in for a lost one.
+        broker_id: 0 for the one that clients use: the master, or the slave that acts for a lost one.
         queue_id: -1 means any queue of the broker.
         endpoints: where the broker is dialled; all of them lead to the same broker.
-        message_types: what may be sent to it, by name; empty when the answer left it out.
+        message_types: that it takes, by name; empty when the response left it out.
     """
 
     topic: str
@@ -75,7 +75,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """All queues of a topic, in the order of the answer."""
+    """All queues of a topic, in the order of the response."""
 
     topic: str
     queues: tuple[Queue, ...]

@@ -1,8 +1,7 @@
 """Topics, consumer groups and the version of their tables, as frozen values.
 
 Each knows its *bean*: the JSON object that RocketMQ keeps for it in `config/*.json`, with 5.3.3's fields.
-4.9.3 ignores the fields it does not know, and what a newer RocketMQ wrote there is kept in `rest` and written
-back.
+4.9.3 ignores the fields that are new to it; fields of a newer RocketMQ are kept in `rest` and written back.
 
 Permission bits: 8 priority, 4 read, 2 write, 1 inherit. A topic whose inherit bit is set lends its
 configuration to topics that are created by a send.
@@ -26,12 +25,12 @@ __all__ = [
     "TopicConfig",
 ]
 
-# The name that 5.3.3 keeps in topics.json; its tools write it with a plus sign when they set it.
+# The name in 5.3.3's topics.json; its tools write it with a plus sign when they set it.
 TYPE_ATTRIBUTE = "message.type"
 
 
 class Permission(IntFlag):
-    """What may be done with a topic's queues on one broker."""
+    """The permission bits of a topic's queues on one broker."""
 
     NONE = 0
     INHERIT = 1
@@ -41,7 +40,7 @@ class Permission(IntFlag):
 
 
 class MessageType(StrEnum):
-    """What a topic takes; a topic that says nothing takes plain messages."""
+    """The kind of messages that a topic takes; NORMAL where a topic names none."""
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -74,12 +73,12 @@ class DataVersion:
         return replace(self, timestamp=now_ms, counter=self.counter + 1)
 
     def bean(self) -> dict[str, Any]:
-        """Return it as RocketMQ writes it."""
+        """Return it in RocketMQ's form."""
         return {"counter": self.counter, "stateVersion": self.state, "timestamp": self.timestamp}
 
     @classmethod
     def from_bean(cls, bean: Mapping[str, Any]) -> "DataVersion":
-        """Read what either version of RocketMQ wrote."""
+        """Read the form of either version of RocketMQ."""
         return cls(
             timestamp=int(bean.get("timestamp", 0)),
             counter=int(bean.get("counter", 0)),
@@ -108,7 +107,7 @@ class TopicConfig:
 
     @property
     def message_type(self) -> MessageType:
-        """What the topic takes; an unknown or missing type counts as NORMAL, as in RocketMQ."""
+        """The kind of messages it takes; an unknown or missing type counts as NORMAL, as in RocketMQ."""
         attributes = self.attributes
         if not attributes:
             return MessageType.NORMAL
@@ -131,7 +130,7 @@ class TopicConfig:
         return replace(self, attributes={**kept, TYPE_ATTRIBUTE: message_type.value})
 
     def bean(self) -> dict[str, Any]:
-        """Return it as 5.3.3 writes it."""
+        """Return it in 5.3.3's form."""
         fields = {
             **self.rest,
             "attributes": dict(self.attributes),
@@ -147,7 +146,7 @@ class TopicConfig:
 
     @classmethod
     def from_bean(cls, name: str, bean: Mapping[str, Any]) -> "TopicConfig":
-        """Read what either version of RocketMQ wrote; `name` is the key under which it stands."""
+        """Read the form of either version of RocketMQ; `name` is the key under which it stands."""
         known = {
             "attributes",
             "order",
@@ -208,7 +207,7 @@ class GroupConfig:
         return self.retry_max + 1
 
     def bean(self) -> dict[str, Any]:
-        """Return it as 5.3.3 writes it."""
+        """Return it in 5.3.3's form."""
         fields = {
             **self.rest,
             "brokerId": self.broker_id,
@@ -223,7 +222,7 @@ class GroupConfig:
 
     @classmethod
     def from_bean(cls, name: str, bean: Mapping[str, Any]) -> "GroupConfig":
-        """Read what either version of RocketMQ wrote; `name` is the key under which it stands."""
+        """Read the form of either version of RocketMQ; `name` is the key under which it stands."""
         known = {
             "brokerId",
             "consumeEnable",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 __all__ = ["CONTEXT_PROPERTY", "FALLBACK_PROPERTY", "TraceContext", "TracedRecord", "parse_context"]
 
-# The stored property, as RocketMQ 5.3.3 writes what a client sent in `SystemProperties.trace_context`.
+# The stored property: RocketMQ 5.3.3 writes `SystemProperties.trace_context` there.
 CONTEXT_PROPERTY = "TRACE_CONTEXT"
-# A user property that counts where the other is missing: what instrumented programs put there themselves.
+# A user property that counts where the other is missing: instrumented programs set it themselves.
 FALLBACK_PROPERTY = "traceparent"
 
 TEXT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -23,20 +23,20 @@ SAMPLED = 0x01
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Which span a message was created in."""
+    """The span in which a message was created."""
 
     trace_id: int
     span_id: int
     sampled: bool
 
     def __str__(self) -> str:
-        """Return the text as messages carry it."""
+        """Return the text form of messages."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRecord:
-    """What spans tell of a record."""
+    """The facts on a record that spans carry."""
 
     context: TraceContext
     offset: int

@@ -22,15 +22,14 @@ from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.rpc.server.serving import serve
 from whimbrel.telemetry import setup_logging, write_ready_file
 
-# Interfaces come and go (a container that is connected to its network again, a VPN); reading the kernel's
-# tables takes 50 µs.
+# Interfaces come and go: a container that is connected to its network again, a VPN.
 INTERFACES_S = 1.0
 
-log = logging.getLogger("whimbrel.nameserver")
+logger = logging.getLogger("whimbrel.nameserver")
 
 
 class Interfaces:
-    """This machine's addresses, read anew when they may have changed."""
+    """This machine's addresses, read again when they may have changed."""
 
     def __init__(self) -> None:
         self.addresses = own_addresses()
@@ -45,12 +44,12 @@ class Interfaces:
 
 
 async def run(options: NameserverOptions) -> int:
-    """Serve until told to stop; return the exit code."""
+    """Serve until a signal comes; return the exit code."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    log.info("settings: %s", settings_line(options))
+    logger.info("settings: %s", settings_line(options))
     own = Interfaces()
     registry = Registry(lease_s=options.lease_s, renew_s=options.renew_s, started=time.monotonic())
     resolver = Resolver()
@@ -68,18 +67,18 @@ async def run(options: NameserverOptions) -> int:
             transport=options.transport,
         )
     except (WhimbrelError, OSError) as error:
-        log.error("%s", error)
+        logger.error("%s", error)
         return 1
-    log.info("serves on %s", server.address)
+    logger.info("serves on %s", server.address)
     metrics = None
     if times is not None:
         try:
             metrics = expose(options, registry, brokers, server, times)
         except OSError as error:
-            log.error("%s", error)
+            logger.error("%s", error)
             await server.stop()
             return 1
-    loop.call_later(options.renew_s, brokers.settle)
+    loop.call_later(options.renew_s, brokers.notify_settled)
     write_ready_file(
         options.ready_file,
         {
@@ -98,7 +97,7 @@ async def run(options: NameserverOptions) -> int:
                 await stopping.wait()
         except TimeoutError:
             continue
-    log.info("stops")
+    logger.info("stops")
     if metrics is not None:
         metrics.close()
     await server.stop()

@@ -1,9 +1,9 @@
-"""Which address of a broker a client is told: a pure function of how the client came.
+"""Which address of a broker a client is given: a pure function of how the client reached the nameserver.
 
 A broker does not know under which name it is reached from outside, and hand-set addresses are RocketMQ's most
-common trouble. But the client has reached the nameserver, and brokers stand where the nameserver stands: on
-the same machine, in the same network of containers, or on a machine that the nameserver sees. So it depends
-on whether the client stands there too:
+common trouble. But the client has reached the nameserver, and brokers are where the nameserver is: on the
+same machine, in the same network of containers, or on a machine that the nameserver reaches. So it depends on
+whether the client is there, too:
 
     access point                           came from                  the client
     loopback (localhost, 127.*, ::1)       the nameserver's machine   is direct
@@ -13,8 +13,8 @@ on whether the client stands there too:
     none                                   anywhere                   is direct
     anything else                          anywhere                   came through a published port
 
-A direct client is answered in kind, the other one with the only host that it is known to reach. First line
-that fits:
+A direct client gets an address of the kind that it used, the other one the only host that it is known to
+reach. The first line that fits:
 
     the operator set the broker's host     that host
     published port                         the client's own text: ports are published as they are
@@ -23,7 +23,7 @@ that fits:
     direct, a name, or nothing             the broker's own host name: the service's, inside compose
 
 The port is always the broker's, never the nameserver's. What a name means is looked up by the caller
-(`resolver.py`) and handed in; a name without a meaning is none of ours.
+(`resolver.py`) and passed in; a name without a meaning is not ours.
 """
 
 import ipaddress
@@ -55,7 +55,7 @@ class BrokerAddress:
     """What is known of where a broker is.
 
     Attributes:
-        advertised_host: what it wants to be called; empty means its host name.
+        advertised_host: the host that it registers; empty means its host name.
         advertised_explicitly: an operator set it.
         port: of its gRPC listener.
         host_name: of its machine or container.
@@ -82,7 +82,7 @@ def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def scheme_of(host: str) -> Scheme:
-    """Return the kind of a host, as the client API names it."""
+    """Return the kind of a host in the client API's words."""
     address = address_of(host)
     if address is None:
         return "DOMAIN_NAME"
@@ -90,7 +90,7 @@ def scheme_of(host: str) -> Scheme:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine as only itself sees it."""
+    """Return whether a host is a loopback name or address."""
     address = address_of(host)
     return host.lower().rstrip(".") == "localhost" if address is None else address.is_loopback
 
@@ -109,11 +109,11 @@ def joined(host: str, port: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a client came.
+    """How a client reached the nameserver.
 
     Attributes:
-        host: of its access point, as text; empty when it did not say.
-        direct: it stands where the nameserver and the brokers see each other.
+        host: of its access point, as text; empty when the request has none.
+        direct: it is in the same network as the nameserver and the brokers.
     """
 
     host: str
@@ -121,7 +121,7 @@ class Access:
 
 
 def unclear_names(hosts: Iterable[str]) -> list[str]:
-    """Return the hosts of access points whose meaning `access_of` must be told."""
+    """Return the hosts of access points whose meaning `access_of` needs."""
     return [host for host in hosts if host and address_of(host) is None and not is_loopback(host)]
 
 
@@ -133,17 +133,17 @@ def access_of(
     meanings: Meanings,
     brokers: Collection[str] = (),
 ) -> Access:
-    """Return how a client came.
+    """Return how a client reached the nameserver.
 
-    An access point may list several nameservers: a host that is ours stands for us, then loopback, else the
-    first.
+    An access point may list several nameservers: a host that is ours comes first, then loopback, else the
+    first one of the list.
 
     Args:
         hosts: of the client's access point.
         peer: address from which the client came.
         own: addresses of the nameserver's interfaces, as `str(ip_address)` writes them.
         meanings: of `unclear_names(hosts)`, as far as they are known here.
-        brokers: addresses from which brokers' sessions come. Some SDKs ask brokers what they mean to ask the
+        brokers: addresses from which brokers' sessions come. Some SDKs send to brokers what is meant for the
             nameserver, and name that broker as their access point.
     """
     listed = [host.strip("[]") for host in hosts if host]
@@ -160,10 +160,10 @@ def access_of(
 
 
 def means(host: str, addresses: Collection[str], meanings: Meanings) -> bool:
-    """Tell whether a host is one of these addresses.
+    """Return whether a host is one of these addresses.
 
-    A name that means loopback is this machine's own, as Debian's /etc/hosts has it, unless it is asked for
-    brokers, which are elsewhere.
+    A name that means loopback is this machine's own, as Debian's /etc/hosts has it, unless brokers are asked
+    for, which are elsewhere.
     """
     address = address_of(host)
     if address is not None:
@@ -175,7 +175,7 @@ def means(host: str, addresses: Collection[str], meanings: Meanings) -> bool:
 
 
 def dial_address(broker: BrokerAddress, access: Access, own: Collection[str]) -> tuple[str, int]:
-    """Return host and port under which a client that came so dials the broker."""
+    """Return host and port under which such a client dials the broker."""
     if broker.advertised_explicitly and broker.advertised_host:
         return broker.advertised_host, broker.port
     if not access.direct:

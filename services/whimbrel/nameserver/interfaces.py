@@ -23,12 +23,12 @@ def parse_fib_trie(text: str) -> set[str]:
 
 
 def parse_if_inet6(text: str) -> set[str]:
-    """Return the IPv6 addresses, of which each line's first word is one in 32 hexadecimal digits."""
+    """Return the IPv6 addresses: the first word of each line, in 32 hexadecimal digits."""
     return {str(ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))) for line in text.splitlines() if line}
 
 
 def own_addresses() -> frozenset[str]:
-    """Return all addresses; without Linux's tables none, and clients get what they came with."""
+    """Return all addresses; none without Linux's tables, and clients then get the host that they used."""
     found: set[str] = set()
     for path, parse in ((FIB_TRIE, parse_fib_trie), (IF_INET6, parse_if_inet6)):
         try:

@@ -1,4 +1,4 @@
-"""What a nameserver shows of itself: who is registered, what it knows, and how it answers."""
+"""The metrics of a nameserver: registrations, tables, and its calls."""
 
 import time
 from collections import Counter
@@ -25,7 +25,11 @@ def expose(
     server: RunningServer,
     times: CallTimes,
 ) -> "Exposition":
-    """Serve the metrics; raises OSError when the port can't be had."""
+    """Serve the metrics.
+
+    Raises:
+        OSError: the port can't be had.
+    """
     from whimbrel.exposition import serve_metrics
 
     return serve_metrics(
@@ -38,7 +42,7 @@ def expose(
 
 
 def families(registry: Registry, brokers: RegistryService) -> list[Family]:
-    """Return what the tables hold."""
+    """Return the metrics of the tables."""
 
     def live() -> Iterator[tuple[Labels, Number]]:
         found: Counter[Labels] = Counter()

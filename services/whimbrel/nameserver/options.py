@@ -42,7 +42,7 @@ class NameserverOptions:
     log_format: Literal["text", "json"] = option("text", help="how log lines look")
 
     def __post_init__(self) -> None:
-        """Refuse what can't work."""
+        """Refuse combinations that can't work."""
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
         if self.tls_certificate and self.transport != "native":

@@ -1,32 +1,28 @@
-"""The route tables and the rules of registration. Pure: times (monotonic seconds) are handed in, nothing is
-sent.
+"""The route tables and the rules of registration. Pure: times (monotonic seconds) are passed in.
 
-RocketMQ's five tables, and what became of them:
+RocketMQ's five tables, and their counterparts:
 
     clusterAddrTable     `clusters`: cluster -> broker names
-    brokerAddrTable      `groups`: broker name -> cluster, and who holds each broker id
-    brokerLiveTable      `live`: session -> what the broker said last, and when
+    brokerAddrTable      `groups`: broker name -> cluster, and the holder of each broker id
+    brokerLiveTable      `live`: session -> the last state that the broker has sent, and when
     topicQueueTable      `topics`: topic -> broker name -> queues
     filterServerTable    gone: filters run in the broker
 
-A session is one stream of one broker. It stands where RocketMQ has the registered address and its connection:
+A session is one stream of one broker. It has the part of RocketMQ's registered address and its connection:
 
     register ──► live, holds (name, id) ──renew──► live ──leave, expire──► gone
                     │ another session registers the same (name, id)
                     ▼
                  live, holds nothing; takes the id again by a renewal once it is free
 
-- Whoever registered last with a (name, id) holds it. The late end of an older stream removes nothing.
-- One address is held under one id: a slave that comes back as master loses its old place.
-- A master's table counts when its version changed, or when it is new in its place; it then replaces what the
-nameserver
-  knew of that broker name. (RocketMQ only ever adds; there, topics are deleted at each nameserver by hand.
-  Here the broker is the one place that knows, as with 5.x's `deleteTopicWithBrokerRegistration`.)
-- A slave's table counts only while its group has no master, and adds only: it may lag behind the lost
-master's. A group
-  without a master is routed to its lowest slave id, under id 0 and without the write bit (5.x's acting
-  master).
-- The last of a group to go takes the group's topics with it.
+- The last session that registered with a (name, id) holds it. The late end of an older stream removes
+nothing. - One address is held under one id: a slave that comes back as master loses its old place. - A
+master's table counts when its version changed, or when it is new in its place; it then replaces what the
+nameserver knew of that broker name. (RocketMQ only ever adds; there, topics are deleted at each nameserver by
+hand. Here the broker decides, as with 5.x's `deleteTopicWithBrokerRegistration`.) - A slave's table counts
+only while its group has no master, and adds only: it may lag behind the lost master's. A group without a
+master is routed to its lowest slave id, under id 0 and without the write bit (5.x's acting master). - With
+the last member of a group the group's topics go, too.
 
 For one renewal period after its start a nameserver is not *settled*: living brokers may still be missing, so
 that "no such topic" would be a guess.
@@ -41,7 +37,7 @@ from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.model.topic import INHERIT, WRITE
 from whimbrel.nameserver.addresses import BrokerAddress
 
-__all__ = ["Broker", "Registry", "Route", "RouteEntry", "TopicQueues", "Update"]
+__all__ = ["BrokerIdentity", "QueueCounts", "Registry", "Route", "RouteEntry", "Update"]
 
 MASTER_ID = 0
 
@@ -49,7 +45,7 @@ Session = Hashable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicQueues:
+class QueueCounts:
     """A topic's queues on one broker."""
 
     read_queues: int
@@ -60,8 +56,8 @@ class TopicQueues:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """Who a broker says it is."""
+class BrokerIdentity:
+    """A broker's registration."""
 
     cluster: str
     name: str
@@ -77,12 +73,12 @@ class Update:
 
     Attributes:
         broker: set on the first request, and when something in it changed.
-        topics: the whole table; None when it is not told.
+        topics: the whole table; None when it is not included.
         version: of the table: time and counter.
     """
 
-    broker: Broker | None = None
-    topics: dict[str, TopicQueues] | None = None
+    broker: BrokerIdentity | None = None
+    topics: dict[str, QueueCounts] | None = None
     version: tuple[int, int] = (0, 0)
     log_begin: int = 0
     log_end: int = 0
@@ -90,21 +86,21 @@ class Update:
 
 
 @dataclass(slots=True)
-class Live:
+class LiveSession:
     """A live session.
 
     Attributes:
-        version: of the table that counts; None while none was told.
+        version: of the table that counts; None before the first one.
     """
 
     session: Session
-    broker: Broker
+    broker: BrokerIdentity
     renewed_at: float
     log_begin: int = 0
     log_end: int = 0
     writable: bool = False
     version: tuple[int, int] | None = None
-    topics: dict[str, TopicQueues] = field(default_factory=dict)
+    topics: dict[str, QueueCounts] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -119,15 +115,15 @@ class Group:
 class RouteEntry:
     """The queues of a topic on one broker, with the write bit as it counts now."""
 
-    broker: Broker
-    queues: TopicQueues
+    broker: BrokerIdentity
+    queues: QueueCounts
 
 
 Route = tuple[RouteEntry, ...]
 
 
 class Registry:
-    """The tables. Session keys are the caller's; the caller also closes streams and sends news.
+    """The tables. Session keys are the caller's, who also closes streams and sends updates.
 
     Args:
         lease_s: how long a registration lives without a renewal.
@@ -141,24 +137,24 @@ class Registry:
         self.started = started
         self.clusters: dict[str, set[str]] = {}
         self.groups: dict[str, Group] = {}
-        self.live: dict[Session, Live] = {}
-        self.topics: dict[str, dict[str, TopicQueues]] = {}
+        self.live: dict[Session, LiveSession] = {}
+        self.topics: dict[str, dict[str, QueueCounts]] = {}
 
     def settled(self, now: float) -> bool:
-        """Tell whether every living broker had the time to register."""
+        """Return whether every living broker had the time to register."""
         return now - self.started >= self.renew_s
 
     def update(self, session: Session, update: Update, now: float) -> bool:
-        """Take a registration or a renewal; return whether the group's membership changed.
+        """Apply a registration or a renewal; return whether the group's membership changed.
 
         Raises:
-            BadRequest: the first request of a session does not say who it is, or that makes no sense.
+            BadRequest: the first request of a session has no registration, or an invalid one.
         """
         live = self.live.get(session)
         if live is None:
             if update.broker is None:
                 raise BadRequest("the first request of a session carries no registration")
-            live = self.live[session] = Live(session, update.broker, now)
+            live = self.live[session] = LiveSession(session, update.broker, now)
         changed = False
         if update.broker is not None and update.broker != live.broker:
             self.release(live)
@@ -166,15 +162,15 @@ class Registry:
             changed = True
         live.renewed_at = now
         live.log_begin, live.log_end, live.writable = update.log_begin, update.log_end, update.writable
-        first = self.take_place(live, registering=update.broker is not None)
+        first = self.claim_place(live, registering=update.broker is not None)
         if update.topics is not None and (first or update.version != live.version):
             live.topics, live.version = update.topics, update.version
-            self.take_topics(live)
+            self.apply_topics(live)
         elif first:
-            self.take_topics(live)
+            self.apply_topics(live)
         return changed or first
 
-    def take_place(self, live: Live, *, registering: bool) -> bool:
+    def claim_place(self, live: LiveSession, *, registering: bool) -> bool:
         """Put the session into its group; return whether it was not there before.
 
         A renewal takes a free place only, a registration any.
@@ -193,8 +189,8 @@ class Registry:
         group.holders[broker.id] = live.session
         return True
 
-    def take_topics(self, live: Live) -> None:
-        """Let a session's table count, as far as its role allows."""
+    def apply_topics(self, live: LiveSession) -> None:
+        """Apply a session's table, as far as its role allows."""
         name = live.broker.name
         group = self.groups[name]
         if group.holders.get(live.broker.id) != live.session:
@@ -215,7 +211,7 @@ class Registry:
             if not self.topics[topic]:
                 del self.topics[topic]
 
-    def release(self, live: Live) -> bool:
+    def release(self, live: LiveSession) -> bool:
         """Take a session out of its place; return whether it held one."""
         name = live.broker.name
         group = self.groups.get(name)
@@ -244,23 +240,23 @@ class Registry:
         """Return the sessions whose lease is over; the caller ends and removes them."""
         return [session for session, live in self.live.items() if live.renewed_at + self.lease_s < now]
 
-    def forgive(self, seconds: float) -> None:
-        """Prolong all leases: the nameserver itself did not run for so long, and could hear nobody."""
+    def prolong_leases(self, seconds: float) -> None:
+        """Prolong all leases: the nameserver itself did not run for so long, and could receive no renewal."""
         for live in self.live.values():
             live.renewed_at += seconds
 
-    def holders(self, name: str) -> list[Live]:
+    def holders(self, name: str) -> list[LiveSession]:
         """Return the members of a group by broker id."""
         group = self.groups.get(name)
         return [] if group is None else [self.live[group.holders[id_]] for id_ in sorted(group.holders)]
 
-    def holder(self, broker: Broker) -> Live | None:
-        """Return who holds a broker's name and id now."""
+    def holder(self, broker: BrokerIdentity) -> LiveSession | None:
+        """Return the session that holds a broker's name and id now."""
         group = self.groups.get(broker.name)
         session = None if group is None else group.holders.get(broker.id)
         return None if session is None else self.live[session]
 
-    def members(self, session: Session) -> list[Live]:
+    def members(self, session: Session) -> list[LiveSession]:
         """Return the other members of a session's group, by broker id."""
         live = self.live[session]
         own = live.broker.id
@@ -271,10 +267,10 @@ class Registry:
         ]
 
     def sessions_of(self, name: str) -> list[Session]:
-        """Return every session that says it belongs to a group, also one that holds nothing."""
+        """Return all sessions of a group, also those that hold nothing."""
         return [session for session, live in self.live.items() if live.broker.name == name]
 
-    def brokers(self) -> Iterator[Live]:
+    def brokers(self) -> Iterator[LiveSession]:
         """Yield the brokers that hold a place, by cluster, name and id."""
         for cluster in sorted(self.clusters):
             for name in sorted(self.clusters[cluster]):
@@ -288,7 +284,7 @@ class Registry:
         """Return where a topic's queues are; for an unknown topic, where a send may create it.
 
         Raises:
-            NotReady: the topic is unknown, and so may be a broker that has it.
+            NotReady: the topic is unknown, but so may be a broker that has it.
             TopicNotFound: the topic is unknown.
         """
         entries = tuple(self.entries(self.topics.get(topic, {}).items()))
@@ -301,7 +297,7 @@ class Registry:
             raise TopicNotFound(f"no topic {topic}")
         return entries
 
-    def entries(self, queues_by_name: Iterable[tuple[str, TopicQueues]]) -> Iterator[RouteEntry]:
+    def entries(self, queues_by_name: Iterable[tuple[str, QueueCounts]]) -> Iterator[RouteEntry]:
         """Yield route entries by broker name."""
         for name, queues in sorted(queues_by_name, key=lambda item: item[0]):
             first, *_ = self.holders(name)
@@ -311,21 +307,21 @@ class Registry:
                 read_only = replace(queues, permission=queues.permission & ~WRITE)
                 yield RouteEntry(broker=first.broker, queues=read_only)
 
-    def inherited(self) -> Iterator[tuple[str, TopicQueues]]:
-        """Yield what brokers would make of a new topic: those with a master and a template to inherit."""
+    def inherited(self) -> Iterator[tuple[str, QueueCounts]]:
+        """Yield the queues that masters would give a new topic, if they have a template to inherit."""
         for name, template in self.topics.get(TEMPLATE_TOPIC, {}).items():
             if template.permission & INHERIT and MASTER_ID in self.groups[name].holders:
                 count = min(AUTO_QUEUES, template.write_queues)
                 yield (
                     name,
-                    TopicQueues(
+                    QueueCounts(
                         read_queues=count, write_queues=count, permission=template.permission & ~INHERIT
                     ),
                 )
 
 
-def same_address(one: Broker, other: Broker) -> bool:
-    """Tell whether two registrations come from one place."""
+def same_address(one: BrokerIdentity, other: BrokerIdentity) -> bool:
+    """Return whether two registrations come from one place."""
     return (one.address.peer_host, one.address.host_name, one.address.port) == (
         other.address.peer_host,
         other.address.host_name,

@@ -1,8 +1,8 @@
-"""`whimbrel.registry.v1.RegistryService`: the brokers' sessions, and who is alive.
+"""`whimbrel.registry.v1.RegistryService`: the brokers' sessions, and the live brokers.
 
 A session's end removes its broker at once. `tick`, called every second, ends the sessions whose lease is
-over: a hung broker's stream stays open, its renewals do not come. Whenever a group's membership changes, its
-other members are told.
+over: a hung broker's stream stays open, but its renewals do not come. Changes of a group's membership are
+sent to its other members.
 """
 
 import logging
@@ -22,7 +22,7 @@ from whimbrel.nameserver.addresses import (
     is_loopback,
     joined,
 )
-from whimbrel.nameserver.registry import Broker, Registry, Session, TopicQueues, Update
+from whimbrel.nameserver.registry import BrokerIdentity, QueueCounts, Registry, Session, Update
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
@@ -30,12 +30,12 @@ from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, Unar
 __all__ = ["RegistryService"]
 
 TICK_S = 1.0
-# The nameserver itself hung if a tick comes so much too late: then it could hear no renewal, and expires
-# nobody yet.
+# A tick that is so late means that the nameserver itself hung: it could receive no renewal, and expires no
+# lease yet.
 TICK_LATE_S = 1.0
 HA_WILDCARDS = WILDCARD_HOSTS | {"*"}  # of an HA address
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class RegistryService:
@@ -65,7 +65,7 @@ class RegistryService:
         self.wall = wall
         self.streams: dict[Session, BrokerStream] = {}
         self.ticked_at: float | None = None
-        self.expired = 0  # leases, since the start
+        self.expired = 0  # expired leases since the start
         self.service = Service(
             REGISTRY_SERVICE,
             (
@@ -79,15 +79,15 @@ class RegistryService:
         )
 
     def tick(self, now: float) -> None:
-        """End what has expired."""
+        """End the sessions whose lease is over."""
         late = 0.0 if self.ticked_at is None else now - self.ticked_at - TICK_S
         self.ticked_at = now
         if late > TICK_LATE_S:
-            log.warning("this nameserver did not run for %.1f s: all leases are prolonged by that", late)
-            self.registry.forgive(late)
+            logger.warning("this nameserver did not run for %.1f s: all leases are prolonged by that", late)
+            self.registry.prolong_leases(late)
         for session in self.registry.expired(now):
             live = self.registry.live[session]
-            log.warning(
+            logger.warning(
                 "%s did not renew for %.1f s and is removed", label(live.broker), now - live.renewed_at
             )
             self.expired += 1
@@ -96,38 +96,38 @@ class RegistryService:
             self.remove(stream)
             stream.outbox.close(Refused(f"no renewal came for {self.registry.lease_s:g} s; register again"))
 
-    def settle(self) -> None:
-        """Tell all sessions that this nameserver is settled now: masters wait for that before they write."""
+    def notify_settled(self) -> None:
+        """Report to all sessions that this nameserver is settled: masters wait for that before they write."""
         for session, stream in self.streams.items():
             if session in self.registry.live:
-                self.answer(stream)
+                self.send_update(stream)
 
     def remove(self, stream: "BrokerStream") -> None:
-        """Forget a session and tell its group."""
+        """Forget a session and notify its group."""
         self.streams.pop(stream, None)
         live = self.registry.live.get(stream)
         if live is not None and self.registry.leave(stream):
-            self.tell(live.broker.name)
+            self.notify_group(live.broker.name)
 
-    def tell(self, name: str, *, leave_out: Session = None) -> None:
+    def notify_group(self, name: str, *, leave_out: Session = None) -> None:
         """Send a group's membership to its sessions."""
         for session in self.registry.sessions_of(name):
             if session != leave_out:
-                self.answer(self.streams[session])
+                self.send_update(self.streams[session])
 
-    def answer(self, stream: "BrokerStream") -> None:
-        """Send a session how things stand, once it is known what the name means under which it dials us."""
+    def send_update(self, stream: "BrokerStream") -> None:
+        """Send a session its state, once the name under which it dials us is resolved."""
         host = self.registry.live[stream].broker.address.nameserver_host
 
         def then(meanings: Meanings) -> None:
             if stream in self.registry.live:
                 access = access_of([host], peer=stream.peer_host, own=self.own(), meanings=meanings)
-                stream.outbox.send(self.response(stream, access))
+                stream.outbox.send(self.update_for(stream, access))
 
         self.resolver.when_known([host], then)
 
-    def response(self, session: Session, access: Access) -> registry_pb.SessionResponse:
-        """Return what a session that came so is answered."""
+    def update_for(self, session: Session, access: Access) -> registry_pb.SessionResponse:
+        """Return a session's state, with addresses that it can dial."""
         own, live = self.own(), self.registry.live[session]
         response = registry_pb.SessionResponse(settled=self.registry.settled(self.now()))
         response.lease.seconds, response.lease.nanos = split(self.registry.lease_s)
@@ -163,7 +163,7 @@ class RegistryService:
         return deferred
 
     def cluster(self, access: Access) -> registry_pb.DescribeClusterResponse:
-        """Return the live brokers for a tool that came so."""
+        """Return the live brokers, with addresses that the tool can dial."""
         own, now, wall = self.own(), self.now(), self.wall()
         response = registry_pb.DescribeClusterResponse(settled=self.registry.settled(now))
         for live in self.registry.brokers():
@@ -197,48 +197,48 @@ class BrokerStream:
         service.streams[self] = self
 
     def received(self, message: registry_pb.SessionRequest) -> None:
-        """Take a registration or a renewal, and answer it."""
+        """Apply a registration or a renewal, and send the session's state."""
         if self.removed:
-            return  # on its way while the lease ended; the broker registers anew
+            return  # sent while the lease expired; the broker registers again
         service = self.service
         registry = service.registry
         update = update_of(message, self.peer_host)
         if update.broker is not None:
-            self.warn_of_twin(update.broker)
+            self.warn_of_duplicate(update.broker)
         changed = registry.update(self, update, service.now())
         live = registry.live[self]
         if changed:
-            log.info(
+            logger.info(
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
                 live.broker.address.port, len(live.topics), live.log_begin, live.log_end,
             )  # fmt: skip
-        service.answer(self)
+        service.send_update(self)
         if changed:
-            service.tell(live.broker.name, leave_out=self)
+            service.notify_group(live.broker.name, leave_out=self)
 
-    def warn_of_twin(self, broker: Broker) -> None:
-        """Say so when another session that still lives has this name and id."""
+    def warn_of_duplicate(self, broker: BrokerIdentity) -> None:
+        """Log that another live session has this name and id."""
         for live in self.service.registry.holders(broker.name):
             if live.broker.id == broker.id and live.session is not self:
-                log.warning(
+                logger.warning(
                     "%s registers from %s while another one from %s is alive: it takes the place;"
                     " two brokers must not share name and id",
                     label(broker), self.peer_host, live.broker.address.peer_host,
                 )  # fmt: skip
 
     def half_closed(self) -> None:
-        """The broker leaves."""
+        """End the session: the broker leaves."""
         self.outbox.close()
 
     def closed(self) -> None:
         """Remove the broker at once."""
         live = self.service.registry.live.get(self)
         if live is not None:
-            log.info("%s is gone: its session ended", label(live.broker))
+            logger.info("%s is gone: its session ended", label(live.broker))
         self.service.remove(self)
 
 
-def label(broker: Broker) -> str:
+def label(broker: BrokerIdentity) -> str:
     """Return a broker's name for the log."""
     return f"{'master' if broker.master else 'slave'} {broker.name}/{broker.id}"
 
@@ -249,8 +249,8 @@ def split(seconds: float) -> tuple[int, int]:
     return nanos // 1_000_000_000, nanos % 1_000_000_000
 
 
-def ha_address(broker: Broker, host: str) -> str:
-    """Return where a replicator is dialled; one that listens everywhere stands where its broker does."""
+def ha_address(broker: BrokerIdentity, host: str) -> str:
+    """Return where a replicator is dialled; one on a wildcard address is where its broker is."""
     if not broker.ha_address:
         return ""
     ha_host, _, port = broker.ha_address.rpartition(":")
@@ -261,7 +261,7 @@ def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:
     """Return a request as a value.
 
     Raises:
-        BadRequest: something in it makes no sense.
+        BadRequest: its registration is invalid.
     """
     return Update(
         broker=broker_of(message.registration, peer_host) if message.HasField("registration") else None,
@@ -273,10 +273,10 @@ def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:
     )
 
 
-def topics_of(topics: Iterable[registry_pb.TopicQueues]) -> dict[str, TopicQueues]:
+def topics_of(topics: Iterable[registry_pb.TopicQueues]) -> dict[str, QueueCounts]:
     """Return a topic table."""
     return {
-        topic.topic: TopicQueues(
+        topic.topic: QueueCounts(
             read_queues=topic.read_queues,
             write_queues=topic.write_queues,
             permission=topic.permission,
@@ -287,8 +287,12 @@ def topics_of(topics: Iterable[registry_pb.TopicQueues]) -> dict[str, TopicQueue
     }
 
 
-def broker_of(registration: registry_pb.Registration, peer_host: str) -> Broker:
-    """Return who a broker says it is."""
+def broker_of(registration: registry_pb.Registration, peer_host: str) -> BrokerIdentity:
+    """Return a registration as a value.
+
+    Raises:
+        BadRequest: it is invalid.
+    """
     master = registration.role == registry_pb.BROKER_ROLE_MASTER
     if not registration.broker_name or not registration.cluster:
         raise BadRequest("a broker registers with a name and a cluster")
@@ -300,7 +304,7 @@ def broker_of(registration: registry_pb.Registration, peer_host: str) -> Broker:
         )
     if registration.ha_address and not registration.ha_address.rpartition(":")[2].isdigit():
         raise BadRequest(f"{registration.ha_address!r} is not HOST:PORT")
-    return Broker(
+    return BrokerIdentity(
         cluster=registration.cluster,
         name=registration.broker_name,
         id=registration.broker_id,

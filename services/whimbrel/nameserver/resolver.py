@@ -1,9 +1,9 @@
-"""What the names in clients' access points mean here, looked up without ever holding up the event loop.
+"""What the names in clients' access points mean here, looked up without blocking the event loop.
 
-    unknown ──ask──► being looked up ──answer, error, or LOOKUP_S──► known for KNOWN_S ──► unknown
+    unknown ──ask──► being looked up ──address, error, or LOOKUP_S──► known for KNOWN_S ──► unknown
 
 Clients choose the names, so everything is bounded: a name that is too long, or one too many at a time, means
-nothing, as one that nobody knows. Such a client is answered as one that came through a published port.
+nothing, like an unknown one. Such a client counts as one that came through a published port.
 """
 
 import asyncio
@@ -18,24 +18,23 @@ from whimbrel.nameserver.addresses import Meanings, unclear_names
 
 __all__ = ["Lookup", "Resolver", "system_lookup"]
 
-# Our own name's address changes when a container is connected to another network; looking it up costs about
-# a millisecond.
+# Our own name's address changes when a container is connected to another network.
 KNOWN_S = 3.0
 LOOKUP_S = 1.0  # clients wait 3 s for a route
-LOOKUPS_MAX = 4  # at once: libuv has so many threads for it
+LOOKUPS_MAX = 4  # at a time; libuv has so many threads for it
 NAMES_MAX = 256  # remembered; a nameserver has a handful of names
 NAME_CHARS_MAX = 253  # of DNS
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 async def system_lookup(name: str) -> list[str]:
     """Return the addresses of a name, from /etc/hosts or DNS.
 
     Raises:
-        OSError: nobody knows it.
+        OSError: the name is unknown.
     """
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return [str(address[0]).partition("%")[0] for *_, address in found]
@@ -54,8 +53,8 @@ class Resolver:
     ) -> None:
         self.lookup = lookup
         self.clock = clock
-        self.known: dict[str, tuple[float, frozenset[str]]] = {}  # name: until when, addresses
-        self.waiting: dict[str, list[Callable[[], None]]] = {}  # name that is being looked up: who waits
+        self.known: dict[str, tuple[float, frozenset[str]]] = {}  # by name, until when, and addresses
+        self.waiting: dict[str, list[Callable[[], None]]] = {}  # by name, callbacks of a look-up under way
         self.tasks: set[asyncio.Task[None]] = set()
 
     def when_known(self, hosts: Iterable[str], then: Callable[[Meanings], None]) -> None:
@@ -78,7 +77,7 @@ class Resolver:
             self.find(name, found)
 
     def find(self, name: str, found: Callable[[], None]) -> None:
-        """Look a name up, unless that is being done, and call `found`."""
+        """Look a name up, unless that is under way, and call `found`."""
         if name in self.waiting:
             self.waiting[name].append(found)
         elif len(self.waiting) >= LOOKUPS_MAX:
@@ -90,7 +89,7 @@ class Resolver:
             task.add_done_callback(self.tasks.discard)
 
     async def look_up(self, name: str) -> None:
-        """Look one name up, and tell those who wait."""
+        """Look one name up, and call all that wait for it."""
         meaning: frozenset[str] = frozenset()
         try:
             with contextlib.suppress(OSError, UnicodeError, TimeoutError):
@@ -104,8 +103,8 @@ class Resolver:
             for found in self.waiting.pop(name):
                 try:
                     found()
-                except Exception:  # whoever waits besides must hear of it too
-                    log.exception("an answer about %r failed", name)
+                except Exception:  # the other callbacks must run, too
+                    logger.exception("an answer about %r failed", name)
 
 
 def plain(address: str) -> str:

@@ -1,9 +1,7 @@
-"""The nameserver's part of the client API: routes, and what SDKs open at their access point before they have
-one.
+"""The nameserver's part of the client API: routes, and the calls that SDKs make before they have one.
 
-QueryRoute and QueryAssignment answer from the registry, with addresses that the asking client can dial.
-Telemetry, Heartbeat and NotifyClientTermination are answered without a memory: nothing here depends on who
-has been heard before.
+QueryRoute and QueryAssignment are served from the registry, with addresses that the asking client can dial.
+Telemetry, Heartbeat and NotifyClientTermination keep no state: nothing here depends on which clients exist.
 """
 
 from collections.abc import Callable, Collection
@@ -34,9 +32,9 @@ from whimbrel.rpc.server.settings import settings_for, settings_response
 __all__ = ["RoutesService"]
 
 SCHEMES = {"IPv4": v2.IPv4, "IPv6": v2.IPv6, "DOMAIN_NAME": v2.DOMAIN_NAME}
-# Ids below zero stand for all queues of a broker; the master has the one that RocketMQ gives, each slave its
-# own: Node's push consumer tells queues apart by topic, broker name and this id, and would go on polling the
-# address of a dead master.
+# Ids below zero stand for all queues of a broker. The master has RocketMQ's, each slave its own: Node's push
+# consumer identifies queues by topic, broker name and this id, and would go on polling a dead master's
+# address.
 ANY_QUEUE = -1
 
 R = TypeVar("R")
@@ -71,13 +69,15 @@ class RoutesService:
                 self.method("QueryAssignment", self.query_assignment),
                 self.method("Heartbeat", self.heartbeat),
                 self.method("NotifyClientTermination", self.notify_client_termination),
-                BidiMethod("Telemetry", messaging.TelemetryCommand, lambda _, outbox: Telemetry(outbox)),
+                BidiMethod(
+                    "Telemetry", messaging.TelemetryCommand, lambda _, outbox: TelemetryHandler(outbox)
+                ),
             ),
         )
 
     @staticmethod
     def method(name: str, handle: Callable[[Call, Any], Any]) -> UnaryMethod:
-        """Describe a method whose errors are bodies."""
+        """Return a method whose errors are bodies."""
         request, response = getattr(messaging, f"{name}Request"), getattr(messaging, f"{name}Response")
         return UnaryMethod(name, request, handle, failing_with(response))
 
@@ -88,12 +88,12 @@ class RoutesService:
         check_client_id(call)
         check_topic(request.topic.name)
         check_endpoints(request.endpoints)
-        return self.answered(call, request.endpoints, lambda access: self.routes(call, request, access))
+        return self.respond(call, request.endpoints, lambda access: self.routes(call, request, access))
 
     def routes(
         self, call: Call, request: messaging.QueryRouteRequest, access: Access
     ) -> messaging.QueryRouteResponse:
-        """Return a topic's queues on all brokers, for a client that came so."""
+        """Return a topic's queues on all brokers, with addresses that the client can dial."""
         response = messaging.QueryRouteResponse(status=OK)
         resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
         for entry in self.registry.route(request.topic.name, self.now()):
@@ -111,17 +111,17 @@ class RoutesService:
     def query_assignment(
         self, call: Call, request: messaging.QueryAssignmentRequest
     ) -> Deferred[messaging.QueryAssignmentResponse]:
-        """Assign every readable broker as a whole: which group is ordered, only the brokers know."""
+        """Assign every readable broker as a whole: only the brokers know which groups are ordered."""
         check_client_id(call)
         check_topic(request.topic.name)
         check_group(request.group.name)
         check_endpoints(request.endpoints)
-        return self.answered(call, request.endpoints, lambda access: self.assignments(call, request, access))
+        return self.respond(call, request.endpoints, lambda access: self.assignments(call, request, access))
 
     def assignments(
         self, call: Call, request: messaging.QueryAssignmentRequest, access: Access
     ) -> messaging.QueryAssignmentResponse:
-        """Return the assignments for a client that came so."""
+        """Return the assignments, with addresses that the client can dial."""
         response = messaging.QueryAssignmentResponse(status=OK)
         resource = v2.Resource(name=request.topic.name, resource_namespace=namespace_of(call, request.topic))
         for entry in self.registry.route(request.topic.name, self.now()):
@@ -142,8 +142,10 @@ class RoutesService:
             raise Forbidden(f"topic {request.topic.name} has no readable queue")
         return response
 
-    def answered(self, call: Call, endpoints: v2.Endpoints, answer: Callable[[Access], R]) -> Deferred[R]:
-        """Answer once it is known how the client came; that is at once, unless a name must be looked up."""
+    def respond(
+        self, call: Call, endpoints: v2.Endpoints, make_response: Callable[[Access], R]
+    ) -> Deferred[R]:
+        """Respond once it is known how the client came: at once, unless a name must be looked up."""
         hosts = [address.host for address in endpoints.addresses]
         peer = host_of(call.metadata.get(CLIENT_PEER_HEADER) or call.peer)
         deferred: Deferred[R] = Deferred()
@@ -152,7 +154,7 @@ class RoutesService:
             brokers = self.registry.peers()
             access = access_of(hosts, peer=peer, own=self.own(), meanings=meanings, brokers=brokers)
             try:
-                deferred.complete(answer(access))
+                deferred.complete(make_response(access))
             except WhimbrelError as error:
                 deferred.fail(error)
 
@@ -160,26 +162,26 @@ class RoutesService:
         return deferred
 
     def broker(self, entry: RouteEntry, access: Access) -> v2.Broker:
-        """Return the broker for a client that came so; SDKs look at id 0 only."""
+        """Return the broker with an address that the client can dial; SDKs use id 0 only."""
         host, port = dial_address(entry.broker.address, access, self.own())
         dialled = v2.Endpoints(scheme=SCHEMES[scheme_of(host)], addresses=[v2.Address(host=host, port=port)])
         return v2.Broker(name=entry.broker.name, id=0, endpoints=dialled)
 
     def heartbeat(self, call: Call, request: messaging.HeartbeatRequest) -> messaging.HeartbeatResponse:
-        """Answer; brokers keep track of clients, the nameserver does not."""
+        """Return OK; brokers keep track of clients, the nameserver does not."""
         check_client_id(call)
         return messaging.HeartbeatResponse(status=OK)
 
     def notify_client_termination(
         self, call: Call, request: messaging.NotifyClientTerminationRequest
     ) -> messaging.NotifyClientTerminationResponse:
-        """Answer; there is nothing to forget."""
+        """Return OK; there is nothing to forget."""
         check_client_id(call)
         return messaging.NotifyClientTerminationResponse(status=OK)
 
 
 def queue_permissions(entry: RouteEntry) -> list[Any]:
-    """Return one permission a queue: first what may be read and written, then the surplus of either kind."""
+    """Return a permission for each queue: first those of both kinds, then the surplus of either kind."""
     queues = entry.queues
     readable = queues.read_queues if queues.permission & READ else 0
     writable = queues.write_queues if queues.permission & WRITE else 0
@@ -189,14 +191,14 @@ def queue_permissions(entry: RouteEntry) -> list[Any]:
     ]
 
 
-class Telemetry:
-    """A client's stream: every `settings` is answered, all else is for brokers."""
+class TelemetryHandler:
+    """A client's Telemetry stream: settings get a response, all other commands are for brokers."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
 
     def received(self, message: messaging.TelemetryCommand) -> None:
-        """Answer settings; when the outbox is full the client does not read, and would not use it."""
+        """Respond to settings; a full outbox drops that, since its client does not read."""
         if message.HasField("settings"):
             self.outbox.send(settings_response(settings_for(message.settings)))
 
@@ -205,4 +207,4 @@ class Telemetry:
         self.outbox.close()
 
     def closed(self) -> None:
-        """Nothing is kept of it."""
+        """Nothing to release."""

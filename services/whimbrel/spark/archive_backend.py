@@ -229,7 +229,7 @@ class ArchiveTask:
 
 
 class FileSplitReader:
-    """Reads a part of one file."""
+    """Reads the rows of a split of one file."""
 
     def __init__(self, task: ArchiveTask, split: FileSplit) -> None:
         self.split, self.columns, self.options = split, task.columns, task.options
@@ -276,7 +276,7 @@ class FileSplitReader:
                     yield from self.decode(self.select(batch))
 
     def may_hold(self, group: Any) -> bool:
-        """Tell whether a row group may have rows of a wanted queue."""
+        """Return whether a row group may have rows of a wanted queue."""
         if self.split.wanted is None:
             return True
         for number in range(group.num_columns):
@@ -287,7 +287,7 @@ class FileSplitReader:
         return True
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that are wanted."""
+        """Return the rows that the split and the filters select."""
         mask = np.ones(batch.num_rows, np.bool_)
         if self.split.wanted is not None:
             queue_ids, offsets = (np.asarray(batch.column(name)) for name in ("queueId", "queueOffset"))
@@ -302,7 +302,7 @@ class FileSplitReader:
         return batch if mask.all() else batch.filter(pa.array(mask))
 
     def decode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield rows as they were asked for, cut where inflated bodies make a batch large."""
+        """Yield rows with the columns of the query; batches that decompressed bodies make large are cut."""
         while batch.num_rows:
             taken, bodies, good, opaque = self.decompress(batch)
             rows, batch = batch.slice(0, taken), batch.slice(taken)
@@ -322,10 +322,10 @@ class FileSplitReader:
                 yield result
 
     def decompress(self, batch: pa.RecordBatch) -> tuple[int, pa.Array | None, Any, set[int]]:
-        """Decompress bodies, until there are bytes enough for a batch.
+        """Decompress bodies, until there are enough bytes for a batch.
 
         Returns:
-            How many rows that were, their bodies, which rows are kept, and which bodies do not decompress.
+            The number of rows, their bodies, which rows are kept, and which bodies can't be decompressed.
         """
         good, opaque = np.ones(batch.num_rows, np.bool_), set[int]()
         if not self.decompresses:
@@ -359,14 +359,14 @@ class FileSplitReader:
         return taken, whole, good[:taken], opaque
 
     def report_corrupt(self, batch: pa.RecordBatch, row: int, what: str) -> None:
-        """Raise CorruptRecord, if that is what is to be done with a corrupt body."""
+        """Raise CorruptRecord or log a warning about a corrupt body, as the options say."""
         place = batch.column("physicalOffset")[row].as_py()
         if self.options.on_corrupt == "fail":
             raise CorruptRecord(f"the record at {place}: {what}")
         logger.warning("%s: the record at %d: %s", self.path, place, what)
 
     def column(self, name: str, rows: pa.RecordBatch, bodies: pa.Array | None, matches: Any) -> pa.Array:
-        """Make a column."""
+        """Return a column of the query."""
         count = rows.num_rows
         kind = self.schema.field(name).type
         if name in ("body", "value"):
@@ -385,7 +385,7 @@ class FileSplitReader:
 
 
 def is_within(column: pa.Array, limits: Range) -> Any:
-    """Tell of each row whether its number, or its time in milliseconds, lies within a range."""
+    """Return for each row whether its number, or its time in milliseconds, lies within a range."""
     in_ms = pa.types.is_timestamp(column.type)
     numbers = np.asarray(
         column.cast(pa.timestamp("ms", "UTC"), safe=False).view(pa.int64()) if in_ms else column
@@ -394,14 +394,14 @@ def is_within(column: pa.Array, limits: Range) -> Any:
 
 
 def crc_matches(rows: pa.RecordBatch) -> Any:
-    """Tell of each row whether its stored body matches its CRC."""
+    """Return for each row whether its stored body matches its CRC."""
     found = [zlib.crc32(body.as_buffer()) for body in rows.column("body")]
     stored = np.asarray(rows.column("bodyCrc")).astype(np.int64) & CRC_MASK
     return np.array(found, np.int64) & CRC_MASK == stored
 
 
 def headers(properties: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Make the column of headers; null where there are none."""
+    """Return the column of headers; null in rows without any."""
     entries = pa.StructArray.from_arrays(
         [properties.keys, properties.items.cast(pa.binary())], fields=list(HEADER)
     )

@@ -110,7 +110,7 @@ class Backend(ABC):
 
     @abstractmethod
     def confirmed_end(self, key: Key) -> int | None:
-        """Return where a queue ends beyond doubt; None when nobody can tell now.
+        """Return where a queue ends for certain; None when that is not known now.
 
         `extents` may show less for a while: a slave that lags, or a master that waits for its slaves.
         """

@@ -1,6 +1,6 @@
 """Asks brokers where their queues stand, with retries.
 
-A nameserver tells the brokers; then each broker group is asked once, its members in the order that `readFrom`
+A nameserver knows the brokers; each broker group is asked once, its members in the order that `readFrom`
 gives. A group of which no member answers is left out: its queues stay where they are, and are asked for again
 the next time. If no group answers, that is an error, after as many tries as the options say.
 
@@ -236,7 +236,6 @@ def queue_of(key: Key, address: str) -> Queue:
 
 def ordered(members: Sequence[BrokerStatus], read_from: ReadFrom) -> tuple[str, ...]:
     """Return the addresses in the order in which they are asked: slaves first, unless only masters are."""
-
     masters = [member.address for member in members if member.broker_id == 0]
     slaves = [member.address for member in members if member.broker_id]
     if read_from == "master":

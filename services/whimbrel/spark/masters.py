@@ -85,7 +85,6 @@ class Masters:
 
     def queues(self, broker: str, topic: str) -> int:
         """Return how many writable queues a topic has on a broker; 0 without the topic."""
-
         with open_channel(self.address(broker)) as channel:
             try:
                 question = admin_calls.describe_topic(topic, broker)

@@ -81,7 +81,6 @@ class OffsetRange:
     @property
     def size(self) -> float:
         """Estimated bytes."""
-
         return (self.end - self.start) * self.record_bytes
 
 

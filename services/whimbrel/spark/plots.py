@@ -1,9 +1,9 @@
-"""Charts on one page: a single HTML file with all that it needs inside, to be opened offline or mailed.
+"""Charts on one page: a single HTML file without external resources, to be opened offline or mailed.
 
     page("orders.html", "Rates", [Lines(...), HeatMap(...)])
 
-Charts are drawn by plotly, whose script (4.8 MB) stands in the file. Only aggregates come here, never rows:
-a chart has `SERIES_MAX` lines and `ROWS_MAX` by `COLUMNS_MAX` cells at most, the caller's first ones, and its
+Charts are drawn by plotly, whose script (4.8 MB) is part of the file. Charts show aggregates, never rows: at
+most the first `SERIES_MAX` lines, or the first `ROWS_MAX` by `COLUMNS_MAX` cells that the caller gives; the
 title says how many were left out. Times are seconds since the epoch and are shown in UTC.
 """
 
@@ -26,7 +26,7 @@ __all__ = [
     "page",
 ]
 
-SERIES_MAX = 24  # lines: more have no colours that can be told apart
+SERIES_MAX = 24  # lines: colours of more could not be distinguished
 ROWS_MAX = 256  # of a heat map: queues
 COLUMNS_MAX = 31 * 24  # of a heat map: the hours of a month
 LINES_HEIGHT_PX, CELL_PX, FRAME_PX = 420, 18, 180
@@ -41,7 +41,7 @@ class NoPlotly(ImportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChart:
-    """Values over time, a line for each name; those to be kept first come first."""
+    """Values over time, a line for each name; the most important ones first."""
 
     title: str
     unit: str
@@ -50,7 +50,7 @@ class LineChart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """A value for each row and time; `cells` holds those that there are, by (row, seconds)."""
+    """A value for each row and time; `cells` has the known ones by (row, seconds)."""
 
     title: str
     unit: str
@@ -60,11 +60,7 @@ class HeatMap:
 
 
 def check_plotly() -> None:
-    """Refuse early what `page` could not do.
-
-    Raises:
-        NoPlotly: plotly is missing.
-    """
+    """Raise NoPlotly if plotly is missing, so that this is known before the work."""
     try:
         import plotly  # noqa: F401
     except ImportError:
@@ -72,7 +68,7 @@ def check_plotly() -> None:
 
 
 def page(path: Path, title: str, charts: Sequence[LineChart | HeatMap]) -> None:
-    """Write a page; who sees the file sees all of it.
+    """Write a page; it appears when it is complete.
 
     Raises:
         NoPlotly: plotly is missing.
@@ -99,7 +95,7 @@ def page(path: Path, title: str, charts: Sequence[LineChart | HeatMap]) -> None:
 
 
 def lines_figure(chart: LineChart) -> Any:
-    """Return the figure of lines."""
+    """Return the figure of a line chart."""
     from plotly.graph_objects import Figure, Scatter
 
     shown = list(chart.series.items())[:SERIES_MAX]
@@ -144,7 +140,7 @@ def heat_figure(chart: HeatMap) -> Any:
 
 
 def laid_out(figure: Any, title: str, unit: str, height_px: int) -> Any:
-    """Return a figure with what all have in common."""
+    """Return a figure with the layout that all figures have."""
     figure.update_layout(
         title=html.escape(title),
         height=height_px,
@@ -158,10 +154,10 @@ def laid_out(figure: Any, title: str, unit: str, height_px: int) -> Any:
 
 
 def left_out(title: str, count: int, count_max: int) -> str:
-    """Return the title, with how much of the chart is shown where that is not all."""
+    """Return the title, with how many are shown if that is not all."""
     return title if count <= count_max else f"{title} (the first {count_max} of {count})"
 
 
 def clock(at_s: float) -> str:
-    """Return a time as plotly takes it, in UTC."""
+    """Return a time as text for plotly, in UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

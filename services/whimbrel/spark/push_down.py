@@ -1,4 +1,4 @@
-"""Filters that are pushed down: ranges and sets of what is read, told by a query's filters and options. Pure.
+"""Filters that are pushed down: which ranges and sets of records are read. Pure.
 
     filters of the query ──► `PushDown` + the filters that Spark has still to apply
 

@@ -2,12 +2,13 @@
 
     row ─► checked ─► batch of one (topic, queue) ─► lane ─► broker's answer ─► ... ─► all answered: task ends
 
-A lane has one send under way; rows that name a queue always take the same one, so their order is kept, and
-those without a queue go to the lanes in turn. `write` returns when everything is acknowledged; `commit` and
-`abort` run in other processes, have nothing to do, and undo nothing: what a failed try has sent stays sent.
+A lane has one send in flight. Rows that name a queue always take the same lane, so their order is kept; the
+others take the lanes in turn. `write` returns when everything is acknowledged. `commit` and `abort` run in
+other processes and undo nothing: messages of a failed try stay sent.
 
-What an ordinary send can't carry is refused with the row's number, never left out: reserved property names, a
-flag, an empty body. What brokers refuse (FIFO and delay, at present) fails the task with their sentence.
+Rows that an ordinary send can't carry are refused with the row's number, never left out: reserved property
+names, a flag, an empty body. Messages that brokers refuse (FIFO and delay, at present) fail the task with the
+broker's text.
 """
 
 import logging
@@ -39,9 +40,9 @@ __all__ = ["BatchWriter", "RowError", "StreamWriter", "batch_writer", "messages_
 
 logger = logging.getLogger(__name__)
 
-BATCH_MESSAGES_MAX = 512  # of a send: an answer has an entry for each
-SLICE_ROWS = 512  # of a batch of Spark's that become Python objects at a time
-# A broker that is started again, or a failover, takes some seconds; a task that fails sends all rows again.
+BATCH_MESSAGES_MAX = 512  # of a send: its answer has an entry for each message
+SLICE_ROWS = 512  # of a batch of Spark's, made Python objects at a time
+# A restart of a broker, or a failover, takes some seconds; a task that fails would send all rows again.
 RETRY = RetryPolicy(attempts_max=20, max_s=2.0, stored_again=True)
 
 
@@ -51,7 +52,7 @@ class RowError(ValueError):
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What a task has had acknowledged."""
+    """How many messages of a task were acknowledged."""
 
     messages: int = 0
 
@@ -82,7 +83,7 @@ def checked(options: Mapping[str, str], schema: "StructType", *, streaming: bool
 
 
 class RowWriter:
-    """What both kinds share; pickled, so it holds options only."""
+    """What writers of batches and of streams share; pickled, so it holds options only."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -106,21 +107,21 @@ class RowWriter:
                         " out what can't be put back, or use `whimbrel spark replay`"
                     )
             return TaskCommit(sum(report.stored + report.skipped for report in reports))
-        with BatchSender(options) as sending:
+        with BatchSender(options) as sender:
             for number, message, queue_id in messages_of(iterator, options, prefix_of(options)):
-                sending.put(number, message, queue_id)
-            return TaskCommit(sending.finish())
+                sender.put(number, message, queue_id)
+            return TaskCommit(sender.finish())
 
 
 class BatchWriter(RowWriter, DataSourceArrowWriter):
     """Writes a batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Note what was written: it is acknowledged already."""
+        """Log how many messages were written; they are acknowledged already."""
         logger.info("%d messages written", total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Note what stays written: it can't be taken back."""
+        """Log how many messages stay written: they can't be removed."""
         logger.warning("the write failed; %d messages or more are sent", total(messages))
 
 
@@ -128,11 +129,11 @@ class StreamWriter(RowWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Note what was written: it is acknowledged already."""
+        """Log how many messages were written; they are acknowledged already."""
         logger.info("micro-batch %d: %d messages written", batchId, total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Note what stays written: it can't be taken back."""
+        """Log how many messages stay written: they can't be removed."""
         logger.warning("micro-batch %d failed; %d messages or more are sent", batchId, total(messages))
 
 
@@ -142,7 +143,7 @@ def total(messages: Sequence[WriterCommitMessage | None]) -> int:
 
 
 def prefix_of(options: SinkOptions) -> str:
-    """Return how the ids of this task's rows begin; "" where rows have none, or one of their own."""
+    """Return the prefix of the ids of this task's rows; "" where rows have none, or one of their own."""
     if options.delivery != "idempotent" or options.id_column:
         return ""
     from pyspark import TaskContext
@@ -186,7 +187,7 @@ def messages_of(
 
 
 def hint_of(error: RequestError) -> str:
-    """Return what to do about an error, where a sentence more helps."""
+    """Return what to do about an error, where that needs an explanation; else ""."""
     if error.reason == "ILLEGAL_MESSAGE_PROPERTY_KEY" and "reserved" in str(error):
         return "; leave it out of the map, or put whole messages back with preserve=true"
     return ""
@@ -240,29 +241,29 @@ def seconds_of(at: datetime | int | None) -> float | None:
 
 @dataclass(slots=True)
 class Lane:
-    """Sends one after the other."""
+    """Sends batches one after the other."""
 
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "whimbrel-sink"))
-    under_way: Future[int] | None = None
+    in_flight: Future[int] | None = None
 
     def wait(self) -> int:
-        """Wait for the send under way; return how many messages it had."""
-        if self.under_way is None:
+        """Wait for the send in flight; return how many messages it had."""
+        if self.in_flight is None:
             return 0
-        done, self.under_way = self.under_way, None
+        done, self.in_flight = self.in_flight, None
         return done.result()
 
 
 @dataclass(slots=True)
 class PendingBatch:
-    """Rows on their way into one send."""
+    """Rows that will go into one send."""
 
     first_row: int
     messages: list[Message] = field(default_factory=list)
     size: int = 0
 
 
-SendKey = tuple[str, int | None, str]  # topic, queue, message type: what a send has one of
+SendKey = tuple[str, int | None, str]  # topic, queue, message type: the same for all messages of a send
 
 
 class BatchSender:
@@ -295,7 +296,7 @@ class BatchSender:
             self.send(key)
             found = None
         if found is None:
-            # All batches that are not full together take no more than one that is, for each lane.
+            # Together, pending batches take no more than one full batch for each lane.
             while self.pending and self.held + size > self.options.batch_bytes * len(self.lanes):
                 self.send(next(iter(self.pending)))
             found = self.pending[key] = PendingBatch(number)
@@ -303,7 +304,7 @@ class BatchSender:
         found.size, self.held = found.size + size, self.held + size
 
     def send(self, key: SendKey) -> None:
-        """Hand a batch to a lane, once that has nothing under way."""
+        """Hand a batch to a lane, once that has no send in flight."""
         batch = self.pending.pop(key)
         self.held -= batch.size
         topic, queue_id, _ = key
@@ -311,12 +312,12 @@ class BatchSender:
             self.turn += 1
         lane = self.lanes[(self.turn if queue_id is None else hash((topic, queue_id))) % len(self.lanes)]
         self.acknowledged += lane.wait()
-        lane.under_way = lane.pool.submit(self.sent, batch, queue_id)
+        lane.in_flight = lane.pool.submit(self.send_batch, batch, queue_id)
 
-    def sent(self, batch: PendingBatch, queue_id: int | None) -> int:
+    def send_batch(self, batch: PendingBatch, queue_id: int | None) -> int:
         """Send a batch; runs in a lane's thread."""
         messages = batch.messages
-        selector = None if queue_id is None else chosen(queue_id)
+        selector = None if queue_id is None else queue_selector(queue_id)
         try:
             return len(self.producer.send_batch(messages, selector=selector))
         except RequestError as error:
@@ -326,7 +327,7 @@ class BatchSender:
             ) from error
 
     def finish(self) -> int:
-        """Send what is left, wait for all, and return how many are acknowledged."""
+        """Send the pending batches, wait for all sends, and return how many messages are acknowledged."""
         while self.pending:
             self.send(next(iter(self.pending)))
         for lane in self.lanes:
@@ -334,10 +335,11 @@ class BatchSender:
         return self.acknowledged
 
 
-def chosen(queue_id: int) -> Any:
-    """Return what selects a queue by its id; with several brokers the same one for the same id.
+def queue_selector(queue_id: int) -> Any:
+    """Return what selects a queue by its id; with several brokers, always the same queue for an id.
 
-    Queues are counted over the brokers by name: with two of four queues each, ids 0 to 3 are the first one's.
+    Ids count the queues of all brokers, in the order of their names: with two brokers of four queues each, 0
+    to 3 are those of the first.
     """
 
     def select(message: Message, queues: Sequence[Queue]) -> Queue:

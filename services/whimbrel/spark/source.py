@@ -114,7 +114,7 @@ class WhimbrelSource(DataSource):
 
 
 def default_columns(options: SourceOptions) -> tuple[str, ...]:
-    """Return the columns of a table whose columns nobody names."""
+    """Return the columns of a table without a schema of the user's."""
     if options.kafka_columns:
         return KAFKA_COLUMNS
     names = COLUMNS if options.properties != "none" else tuple(n for n in COLUMNS if n != "properties")

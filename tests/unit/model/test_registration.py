@@ -6,7 +6,7 @@ from whimbrel.model.registration import replicator_host
 
 
 @pytest.mark.parametrize(
-    ("said", "ours", "host"),
+    ("announced", "ours", "host"),
     [
         pytest.param("127.0.0.1", "127.0.0.1", "127.0.0.1", id="laptop"),
         pytest.param("replicator-master", "0.0.0.0", "replicator-master", id="another-container"),
@@ -18,6 +18,6 @@ from whimbrel.model.registration import replicator_host
     ],
 )
 def test_replicator_is_dialled_where_it_says_unless_it_is_our_neighbour(
-    said: str, ours: str, host: str
+    announced: str, ours: str, host: str
 ) -> None:
-    assert replicator_host(said, own_name="host-a", ours=ours) == host
+    assert replicator_host(announced, own_name="host-a", ours=ours) == host

@@ -6,15 +6,15 @@ import pytest
 
 from whimbrel.errors import BadRequest, NotReady, TopicNotFound
 from whimbrel.nameserver.addresses import BrokerAddress
-from whimbrel.nameserver.registry import Broker, Registry, Route, TopicQueues, Update
+from whimbrel.nameserver.registry import BrokerIdentity, QueueCounts, Registry, Route, Update
 
 OLD = 1000.0  # long after the start at 0
 
 
 def broker(
     name: str = "a", id_: int = 0, *, peer: str = "10.0.0.1", port: int = 8091, cluster: str = "C"
-) -> Broker:
-    return Broker(
+) -> BrokerIdentity:
+    return BrokerIdentity(
         cluster=cluster,
         name=name,
         id=id_,
@@ -35,11 +35,11 @@ SLAVE = broker(id_=1, peer="10.0.0.2")
 OTHER = broker("b", peer="10.0.0.3")
 
 
-def queues(count: int = 4, permission: int = 6, kind: str = "NORMAL") -> TopicQueues:
-    return TopicQueues(read_queues=count, write_queues=count, permission=permission, message_type=kind)
+def queues(count: int = 4, permission: int = 6, kind: str = "NORMAL") -> QueueCounts:
+    return QueueCounts(read_queues=count, write_queues=count, permission=permission, message_type=kind)
 
 
-def first(who: Broker, version: int = 1, **topics: TopicQueues) -> Update:
+def first(who: BrokerIdentity, version: int = 1, **topics: QueueCounts) -> Update:
     return Update(broker=who, topics=topics, version=(version, 0))
 
 
@@ -229,7 +229,7 @@ def test_lease_ends_after_its_time_without_a_renewal() -> None:
 def test_nameserver_that_hung_prolongs_all_leases() -> None:
     table = registry()
     table.update("m", first(MASTER, T=queues()), 100.0)
-    table.forgive(60.0)
+    table.prolong_leases(60.0)
     assert table.expired(160.0) == []
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from whimbrel.nameserver.addresses import BrokerAddress
-from whimbrel.nameserver.registry import Broker, Registry, TopicQueues, Update
+from whimbrel.nameserver.registry import BrokerIdentity, QueueCounts, Registry, Update
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -12,7 +12,7 @@ from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
 
 NOW = 1000.0  # long after the start
-QUEUES = TopicQueues(read_queues=4, write_queues=4, permission=6)
+QUEUES = QueueCounts(read_queues=4, write_queues=4, permission=6)
 
 
 def update(id_: int, port: int) -> Update:
@@ -24,7 +24,7 @@ def update(id_: int, port: int) -> Update:
         nameserver_host="127.0.0.1",
         peer_host="127.0.0.1",
     )
-    broker = Broker(cluster="C", name="a", id=id_, master=id_ == 0, address=address)
+    broker = BrokerIdentity(cluster="C", name="a", id=id_, master=id_ == 0, address=address)
     return Update(broker=broker, topics={"T": QUEUES}, version=(1, 0))
 
 

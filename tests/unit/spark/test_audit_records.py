@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 from storekit import FILE, make_draft, open_master
 from whimbrel.spark.auditing.checksums import Checksums, sum_up
 from whimbrel.spark.auditing.differences import Difference, Side, differences, extra
-from whimbrel.spark.auditing.findings import Counts, record_lines, segment_lines
+from whimbrel.spark.auditing.findings import Counts, record_rows, segment_rows
 from whimbrel.spark.auditing.known_checksums import KnownChecksums, KnownFile
 from whimbrel.spark.auditing.members import (
     FileState,
@@ -112,8 +112,8 @@ def test_a_record_over_the_border_of_two_chunks_is_found_from_both(
     segment = at - at % FILE
     found = compared(root, copied, segment, at + border) + compared(root, copied, at + border, segment + FILE)
     assert [(each.at, each.count) for each in found] == [(at, 1), (at, 1)]
-    line = record_lines("s", segment, found)
-    assert [(each[7], each[11], each[12]) for each in line] == [(at, 1, 2)]
+    row = record_rows("s", segment, found)
+    assert [(each[7], each[11], each[12]) for each in row] == [(at, 1, 2)]
 
 
 def test_a_head_that_is_damaged_does_not_hide_whose_record_it_was(
@@ -284,8 +284,8 @@ def states(
     slave: MemberState, counts: dict[int, Counts], master: MemberState | None = None
 ) -> list[tuple[object, object]]:
     master = master or made_look(0, 1000)
-    lines = segment_lines(master, slave, common_range(master, slave), counts)
-    return [(line[6], line[15]) for line in lines]
+    rows = segment_rows(master, slave, common_range(master, slave), counts)
+    return [(row[6], row[15]) for row in rows]
 
 
 def test_behind_and_removed_are_no_findings_missing_is() -> None:

@@ -17,7 +17,7 @@ from storekit import make_draft, open_master
 from whimbrel.spark.auditing.bucket_sums import mix_bits, sum_by_bucket
 from whimbrel.spark.auditing.derived_files import describe_derived_files, index_part, queue_units
 from whimbrel.spark.auditing.entries import key_hashes, keys_of, units_of
-from whimbrel.spark.auditing.rebuilt_files import Gap, WrittenQueueFile, draw_up, gaps_of
+from whimbrel.spark.auditing.rebuilt_files import Gap, WrittenQueueFile, gaps_of, queue_file_bytes
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.queue_files import UNIT
 from whimbrel.store.codec import decode_record, index_key_hash
@@ -104,7 +104,7 @@ def test_a_queue_file_is_drawn_up_as_a_queue_writes_it(tmp_path: Path, numbers: 
     physical_offsets = np.array([100 * (order + 1) for order in range(len(numbers))])
     units = np.zeros(len(numbers), UNIT)
     units["physical_offset"], units["size"], units["tags"] = physical_offsets, 10, -3
-    data = draw_up(0, 10, np.array(numbers), units)
+    data = queue_file_bytes(0, 10, np.array(numbers), units)
     queue = ConsumeQueue(tmp_path / "t" / "0", "t", 0, 200, tmp_path)
     for number, physical_offset in sorted(zip(numbers, physical_offsets.tolist(), strict=True)):
         queue.put_at(number, physical_offset, 10, -3)

@@ -26,7 +26,7 @@ class Metadata:
     groups: str | None = None
     offsets: str | None = None
     delay_offsets: str | None = None
-    queue_floors: str | None = None  # not RocketMQ's: where deleted queues ended
+    deleted_offsets: str | None = None  # not RocketMQ's: where deleted queues ended
     confirmed: int | None = None  # up to where the master's log is confirmed
 
     def since(self, sent: "Metadata") -> "Metadata":
@@ -36,7 +36,7 @@ class Metadata:
             groups=self.groups if self.groups != sent.groups else None,
             offsets=self.offsets if self.offsets != sent.offsets else None,
             delay_offsets=self.delay_offsets if self.delay_offsets != sent.delay_offsets else None,
-            queue_floors=self.queue_floors if self.queue_floors != sent.queue_floors else None,
+            deleted_offsets=self.deleted_offsets if self.deleted_offsets != sent.deleted_offsets else None,
             confirmed=self.confirmed if self.confirmed != sent.confirmed else None,
         )
 
@@ -47,7 +47,7 @@ class Metadata:
             groups=older.groups if self.groups is None else self.groups,
             offsets=older.offsets if self.offsets is None else self.offsets,
             delay_offsets=older.delay_offsets if self.delay_offsets is None else self.delay_offsets,
-            queue_floors=older.queue_floors if self.queue_floors is None else self.queue_floors,
+            deleted_offsets=older.deleted_offsets if self.deleted_offsets is None else self.deleted_offsets,
             confirmed=older.confirmed if self.confirmed is None else self.confirmed,
         )
 
@@ -62,13 +62,13 @@ class MetadataSource:
         delays: DelayOffsets,
         file: OffsetFile,
         offsets: Callable[[], Offsets],
-        floors: DeletedQueueOffsets | None = None,
+        deleted_queues: DeletedQueueOffsets | None = None,
         confirmed: Callable[[], int] | None = None,
     ) -> None:
         """Take the tables; `offsets` returns the groups' committed offsets, `confirmed` that of the log."""
         self.read_confirmed = confirmed
         self.callbacks: list[Callable[[], None]] = []
-        self.floors = floors
+        self.deleted_queues = deleted_queues
         self.topics, self.groups, self.delays = topics, groups, delays
         self.file, self.offsets = file, offsets
 
@@ -89,15 +89,15 @@ class MetadataSource:
         """Yield whom the tables call when they change."""
         yield self.topics.on_change
         yield self.groups.on_change
-        if self.floors is not None:
-            yield self.floors.on_change
+        if self.deleted_queues is not None:
+            yield self.deleted_queues.on_change
 
     def tables(self) -> Metadata:
         """Return topics and groups, and where deleted queues ended."""
         return Metadata(
             topics=self.topics.encode(pretty=False),
             groups=self.groups.encode(pretty=False),
-            queue_floors=self.floors.text if self.floors is not None else None,
+            deleted_offsets=self.deleted_queues.text if self.deleted_queues is not None else None,
         )
 
     def confirmed(self) -> Metadata:

@@ -96,8 +96,8 @@ class MetadataSync:
             self.confirmed(metadata.confirmed)
         if metadata.topics is not None:
             self.topics.replace_all(metadata.topics)
-        if metadata.queue_floors is not None:
-            self.merge_deleted_offsets(metadata.queue_floors)
+        if metadata.deleted_offsets is not None:
+            self.merge_deleted_offsets(metadata.deleted_offsets)
         if metadata.groups is not None:
             self.groups.replace_all(metadata.groups)
         if metadata.offsets is not None:

@@ -169,7 +169,7 @@ class Watch:
             groups_json=news.groups,
             offsets_json=news.offsets,
             delay_offsets_json=news.delay_offsets,
-            queue_floors_json=news.queue_floors,
+            queue_floors_json=news.deleted_offsets,
             confirmed_offset=news.confirmed,
         )
         self.sent = news.over(self.sent)
@@ -422,7 +422,7 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     delay_offsets=response.delay_offsets_json
                     if response.HasField("delay_offsets_json")
                     else None,
-                    queue_floors=response.queue_floors_json
+                    deleted_offsets=response.queue_floors_json
                     if response.HasField("queue_floors_json")
                     else None,
                     confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,

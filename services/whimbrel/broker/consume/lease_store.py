@@ -1,10 +1,10 @@
-"""Lease state with its journal and its listeners: how a change becomes one that counts.
+"""Lease state with its journal and its listeners: the steps of every change.
 
-    plan  ->  journal  ->  table  ->  listeners           the answer leaves after that
-              StoreFull: nothing has changed
+    changes  ->  journal  ->  table  ->  listeners        the answer leaves after that
+                 StoreFull: nothing has changed
 
 Listeners are the streams to the other brokers of the group (`lease_sync.py`). Entries that come from there
-take the same way, except that what they change is in the table first: joining tells what is new.
+take the same steps, except that they are joined into the table first, which shows what is new in them.
 """
 
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseListener(Protocol):
-    """What hears of changes, as entries."""
+    """Receives changes, as entries."""
 
     def offer(self, entries: bytes) -> None: ...
 
@@ -35,7 +35,11 @@ class Journal(Protocol):
 
 
 class LeaseStore:
-    """The lease table of one broker, written down and shared."""
+    """The lease table of one broker, with its journal and its listeners.
+
+    Attributes:
+        on_merged: called when entries of another broker have changed something.
+    """
 
     def __init__(self, journal: Journal, *, broker_id: int) -> None:
         """Prepare; `open` reads the journal. `broker_id` keeps delivery serials apart from other brokers'."""
@@ -68,8 +72,11 @@ class LeaseStore:
         for listener in self.listeners.copy():
             listener.offer(entries)
 
-    def commit_anyway(self, changes: list[Change]) -> None:
-        """Make changes whose loss in a crash costs a delay or a second delivery at most."""
+    def commit_best_effort(self, changes: list[Change]) -> None:
+        """Make changes, on a full disk in memory only.
+
+        For changes whose loss in a crash costs a delay or a second delivery at most.
+        """
         if not changes:
             return
         try:
@@ -90,7 +97,7 @@ class LeaseStore:
         self.listeners.append(listener)
 
     def remove_listener(self, listener: LeaseListener) -> None:
-        """Stop that."""
+        """Offer it no more changes."""
         if listener in self.listeners:
             self.listeners.remove(listener)
 
@@ -100,10 +107,10 @@ class LeaseStore:
         return self.table.snapshot()
 
     def merge(self, entries: bytes, source: LeaseListener | None = None) -> bool:
-        """Join another broker's entries; tell whether they changed anything.
+        """Join another broker's entries; return whether they changed anything.
 
         What changed is written down and offered to the listeners other than the one it came from. The state
-        in memory may run ahead of the journal when the disk is full: the other side still has it, and sends
+        in memory may run ahead of the journal when the disk is full: the other broker still has it, and sends
         it again.
 
         Raises:

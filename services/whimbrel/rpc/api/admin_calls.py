@@ -1,4 +1,4 @@
-"""Outbound calls of our own services: who lives, and what operators ask of a broker.
+"""Outbound calls of our own services: the cluster's brokers, and the administration of one broker.
 
 Made by `calls.perform`, as those of the client API are; errors arrive as a gRPC status with `ErrorInfo`.
 """
@@ -47,10 +47,10 @@ REGISTRY = f"/{REGISTRY_SERVICE}/"
 def describe_cluster(access_host: str) -> Outbound[Cluster]:
     """Ask a nameserver which brokers live."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> Cluster:
-        answer = registry.DescribeClusterResponse.FromString(answers[0])
-        brokers: list[BrokerStatus] = [convert.broker_status(broker) for broker in answer.brokers]
-        return Cluster(tuple(brokers), answer.settled)
+    def decode(responses: Sequence[bytes], _: Trailers) -> Cluster:
+        response = registry.DescribeClusterResponse.FromString(responses[0])
+        brokers: list[BrokerStatus] = [convert.broker_status(broker) for broker in response.brokers]
+        return Cluster(tuple(brokers), response.settled)
 
     request = registry.DescribeClusterRequest(access_host=access_host)
     return Outbound(REGISTRY + "DescribeCluster", request.SerializeToString(), decode)
@@ -59,8 +59,8 @@ def describe_cluster(access_host: str) -> Outbound[Cluster]:
 def create_topic(topic: TopicConfig) -> Outbound[TopicConfig]:
     """Create a topic on one broker; queue counts of 0 mean its default."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> TopicConfig:
-        return convert.topic_config(admin.CreateTopicResponse.FromString(answers[0]).topic)
+    def decode(responses: Sequence[bytes], _: Trailers) -> TopicConfig:
+        return convert.topic_config(admin.CreateTopicResponse.FromString(responses[0]).topic)
 
     request = admin.CreateTopicRequest(topic=convert.topic_message(topic))
     return Outbound(ADMIN + "CreateTopic", request.SerializeToString(), decode)
@@ -74,10 +74,10 @@ def update_topic(
     permission: int | None = None,
     message_type: MessageType | None = None,
 ) -> Outbound[TopicConfig]:
-    """Change what is not None."""
+    """Change a topic on one broker; None keeps a value."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> TopicConfig:
-        return convert.topic_config(admin.UpdateTopicResponse.FromString(answers[0]).topic)
+    def decode(responses: Sequence[bytes], _: Trailers) -> TopicConfig:
+        return convert.topic_config(admin.UpdateTopicResponse.FromString(responses[0]).topic)
 
     request = admin.UpdateTopicRequest(
         name=name, read_queues=read_queues, write_queues=write_queues, permission=permission
@@ -96,9 +96,9 @@ def delete_topic(name: str) -> Outbound[None]:
 def list_topics(*, include_system: bool = False) -> Outbound[tuple[TopicConfig, ...]]:
     """List the topics of one broker."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[TopicConfig, ...]:
-        answer = admin.ListTopicsResponse.FromString(answers[0])
-        return tuple(convert.topic_config(topic) for topic in answer.topics)
+    def decode(responses: Sequence[bytes], _: Trailers) -> tuple[TopicConfig, ...]:
+        response = admin.ListTopicsResponse.FromString(responses[0])
+        return tuple(convert.topic_config(topic) for topic in response.topics)
 
     request = admin.ListTopicsRequest(include_system=include_system)
     return Outbound(ADMIN + "ListTopics", request.SerializeToString(), decode)
@@ -107,13 +107,13 @@ def list_topics(*, include_system: bool = False) -> Outbound[tuple[TopicConfig, 
 def describe_topic(name: str, broker_name: str) -> Outbound[TopicDescription]:
     """Ask one broker for a topic and the state of its queues."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> TopicDescription:
-        answer = admin.DescribeTopicResponse.FromString(answers[0])
+    def decode(responses: Sequence[bytes], _: Trailers) -> TopicDescription:
+        response = admin.DescribeTopicResponse.FromString(responses[0])
         return TopicDescription(
             broker_name=broker_name,
-            topic=convert.topic_config(answer.topic),
-            queues=tuple(convert.queue_state(queue) for queue in answer.queues),
-            groups=tuple(answer.groups),
+            topic=convert.topic_config(response.topic),
+            queues=tuple(convert.queue_state(queue) for queue in response.queues),
+            groups=tuple(response.groups),
         )
 
     request = admin.DescribeTopicRequest(name=name)
@@ -123,8 +123,8 @@ def describe_topic(name: str, broker_name: str) -> Outbound[TopicDescription]:
 def create_group(group: GroupConfig) -> Outbound[GroupConfig]:
     """Create a consumer group on one broker; max_attempts of 0 means its default."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> GroupConfig:
-        return convert.group_config(admin.CreateGroupResponse.FromString(answers[0]).group)
+    def decode(responses: Sequence[bytes], _: Trailers) -> GroupConfig:
+        return convert.group_config(admin.CreateGroupResponse.FromString(responses[0]).group)
 
     request = admin.CreateGroupRequest(group=convert.group_message(group))
     return Outbound(ADMIN + "CreateGroup", request.SerializeToString(), decode)
@@ -137,10 +137,10 @@ def update_group(
     max_attempts: int | None = None,
     consume_enabled: bool | None = None,
 ) -> Outbound[GroupConfig]:
-    """Change what is not None."""
+    """Change a consumer group on one broker; None keeps a value."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> GroupConfig:
-        return convert.group_config(admin.UpdateGroupResponse.FromString(answers[0]).group)
+    def decode(responses: Sequence[bytes], _: Trailers) -> GroupConfig:
+        return convert.group_config(admin.UpdateGroupResponse.FromString(responses[0]).group)
 
     request = admin.UpdateGroupRequest(
         name=name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
@@ -157,9 +157,9 @@ def delete_group(name: str) -> Outbound[None]:
 def list_groups() -> Outbound[tuple[GroupConfig, ...]]:
     """List the consumer groups of one broker."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[GroupConfig, ...]:
-        answer = admin.ListGroupsResponse.FromString(answers[0])
-        return tuple(convert.group_config(group) for group in answer.groups)
+    def decode(responses: Sequence[bytes], _: Trailers) -> tuple[GroupConfig, ...]:
+        response = admin.ListGroupsResponse.FromString(responses[0])
+        return tuple(convert.group_config(group) for group in response.groups)
 
     return Outbound(ADMIN + "ListGroups", admin.ListGroupsRequest().SerializeToString(), decode)
 
@@ -167,13 +167,13 @@ def list_groups() -> Outbound[tuple[GroupConfig, ...]]:
 def describe_group(name: str, broker_name: str) -> Outbound[GroupDescription]:
     """Ask one broker for a group's configuration, progress and clients."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> GroupDescription:
-        answer = admin.DescribeGroupResponse.FromString(answers[0])
+    def decode(responses: Sequence[bytes], _: Trailers) -> GroupDescription:
+        response = admin.DescribeGroupResponse.FromString(responses[0])
         return GroupDescription(
             broker_name=broker_name,
-            group=convert.group_config(answer.group),
-            progress=tuple(convert.group_progress(item) for item in answer.progress),
-            clients=tuple(convert.client_status(client) for client in answer.clients),
+            group=convert.group_config(response.group),
+            progress=tuple(convert.group_progress(item) for item in response.progress),
+            clients=tuple(convert.client_status(client) for client in response.clients),
         )
 
     request = admin.DescribeGroupRequest(name=name)
@@ -185,9 +185,9 @@ def reset_offsets(
 ) -> Outbound[tuple[GroupProgress, ...]]:
     """Move a group on one broker: `earliest`, `latest`, an offset (int), or a time (float, epoch seconds)."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[GroupProgress, ...]:
-        answer = admin.ResetOffsetsResponse.FromString(answers[0])
-        return tuple(convert.group_progress(item) for item in answer.progress)
+    def decode(responses: Sequence[bytes], _: Trailers) -> tuple[GroupProgress, ...]:
+        response = admin.ResetOffsetsResponse.FromString(responses[0])
+        return tuple(convert.group_progress(item) for item in response.progress)
 
     request = admin.ResetOffsetsRequest(group=group, topic=topic, queue_id=queue_id)
     if to == "earliest":
@@ -204,8 +204,8 @@ def reset_offsets(
 def describe_replication() -> Outbound[ReplicationStatus]:
     """Ask one broker for its log's marks and, of a master, for its slaves."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> ReplicationStatus:
-        return convert.replication_status(admin.DescribeReplicationResponse.FromString(answers[0]))
+    def decode(responses: Sequence[bytes], _: Trailers) -> ReplicationStatus:
+        return convert.replication_status(admin.DescribeReplicationResponse.FromString(responses[0]))
 
     request = admin.DescribeReplicationRequest()
     return Outbound(ADMIN + "DescribeReplication", request.SerializeToString(), decode)

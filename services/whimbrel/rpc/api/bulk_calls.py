@@ -7,9 +7,9 @@
 
     async for frame in stream(channel, read_records(...), timeout_s=30.0)   the same on a loop
 
-A frame is fetched when it is asked for: who stops asking holds some 4 MiB, and the broker 3 MiB.
-Errors are typed: RangeGone, BeyondConfirmed, IllegalOffset, TopicNotFound, QueueNotFound, CorruptRecord, and
-what a broker that can't be reached gives. They may come after frames.
+A frame is fetched when it is asked for: a reader that stops holds some 4 MiB, and the broker 3 MiB. Errors
+are typed: RangeGone, BeyondConfirmed, IllegalOffset, TopicNotFound, QueueNotFound, CorruptRecord, and those
+of a broker that can't be reached. They may come after frames.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -52,7 +52,7 @@ Isolation = Literal["confirmed", "latest"]
 BULK = f"/{BULK_SERVICE}/"
 OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", BULK_RESPONSE_BYTES_MAX),
-    # What may be on its way for each stream. Left to itself, gRPC lets it grow to 16 MiB as soon as it can.
+    # Bytes that may be under way for each stream. By default gRPC lets it grow to 16 MiB.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2 << 20),
 )
@@ -98,7 +98,7 @@ class TopicQueues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerQueues:
-    """All that one broker has, or what was asked for."""
+    """All queues of one broker, or those that were asked for."""
 
     broker_name: str
     broker_id: int
@@ -107,7 +107,7 @@ class BrokerQueues:
     log_confirmed: int
     log_written: int
     topics: tuple[TopicQueues, ...]
-    log_file_size: int = 0  # 0 from a broker that does not tell it
+    log_file_size: int = 0  # 0 from an older broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class OutboundStream(Generic[T]):
-    """One call whose answers come one after the other; `decode` takes one of them."""
+    """One call whose responses come one after the other; `decode` takes one of them."""
 
     path: str
     payload: bytes
@@ -158,13 +158,13 @@ def read_records(
         queue_id: of the queue.
         start: first queue offset.
         end: one past the last; 0 reads what may be read at the moment of the call.
-        byte_budget: end before the record with which it would be more; 0 for no bound.
-        tags: joined by `||`. Compared by hash: compare the text of what comes.
-        isolation: how far one may read.
+        byte_budget: end before the record that would exceed it; 0 for no bound.
+        tags: joined by `||`. The broker compares hashes: compare the text of received messages.
+        isolation: up to the confirmed offset, or to the last one.
     """
 
-    def decode(answer: bytes) -> RecordFrame:
-        frame = bulk.ReadRecordsResponse.FromString(answer)
+    def decode(response: bytes) -> RecordFrame:
+        frame = bulk.ReadRecordsResponse.FromString(response)
         return RecordFrame(
             records=frame.records,
             next_offset=frame.next_offset,
@@ -188,16 +188,16 @@ def read_records(
 def describe_queues(topics: Sequence[str] = (), *, include_system: bool = False) -> Outbound[BrokerQueues]:
     """Ask for the offsets of all queues of all topics, or of those named; for `calls.perform`."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> BrokerQueues:
-        answer = bulk.DescribeQueuesResponse.FromString(answers[0])
+    def decode(responses: Sequence[bytes], _: Trailers) -> BrokerQueues:
+        response = bulk.DescribeQueuesResponse.FromString(responses[0])
         return BrokerQueues(
-            broker_name=answer.broker_name,
-            broker_id=answer.broker_id,
-            role="master" if answer.role == bulk.ROLE_MASTER else "slave",
-            log_begin=answer.log_begin,
-            log_confirmed=answer.log_confirmed,
-            log_written=answer.log_written,
-            log_file_size=answer.log_file_size,
+            broker_name=response.broker_name,
+            broker_id=response.broker_id,
+            role="master" if response.role == bulk.ROLE_MASTER else "slave",
+            log_begin=response.log_begin,
+            log_confirmed=response.log_confirmed,
+            log_written=response.log_written,
+            log_file_size=response.log_file_size,
             topics=tuple(
                 TopicQueues(
                     name=topic.name,
@@ -214,7 +214,7 @@ def describe_queues(topics: Sequence[str] = (), *, include_system: bool = False)
                         for queue in topic.queues
                     ),
                 )
-                for topic in answer.topics
+                for topic in response.topics
             ),
         )
 
@@ -225,10 +225,10 @@ def describe_queues(topics: Sequence[str] = (), *, include_system: bool = False)
 def checksum_log(
     begin: int | None = None, end: int | None = None, *, chunk_bytes: int = 0
 ) -> OutboundStream[Chunk]:
-    """Have the log's checksums computed; without a range, of all that is confirmed."""
+    """Ask for checksums of the log; without a range, of all that is confirmed."""
 
-    def decode(answer: bytes) -> Chunk:
-        chunk = bulk.ChecksumLogResponse.FromString(answer)
+    def decode(response: bytes) -> Chunk:
+        chunk = bulk.ChecksumLogResponse.FromString(response)
         return Chunk(
             offset=chunk.offset,
             size=chunk.size,
@@ -245,8 +245,8 @@ def checksum_log(
 def log_bytes(begin: int, end: int) -> OutboundStream[tuple[int, bytes]]:
     """Read a range of the log as it stands, in pieces of up to 1 MiB: (offset, bytes)."""
 
-    def decode(answer: bytes) -> tuple[int, bytes]:
-        piece = bulk.ReadLogResponse.FromString(answer)
+    def decode(response: bytes) -> tuple[int, bytes]:
+        piece = bulk.ReadLogResponse.FromString(response)
         return piece.offset, piece.data
 
     request = bulk.ReadLogRequest(begin_offset=begin, end_offset=end)
@@ -256,32 +256,32 @@ def log_bytes(begin: int, end: int) -> OutboundStream[tuple[int, bytes]]:
 def stream_blocking(
     channel: grpc.Channel, call: OutboundStream[T], *, timeout_s: float | None = None
 ) -> Generator[T, None, None]:
-    """Make the call and yield its answers as they are asked for; closing the iterator ends the call.
+    """Make the call and yield its responses on demand; closing the iterator ends the call.
 
     Raises:
-        WhimbrelError: what the broker or the transport says, as a typed error.
+        WhimbrelError: the broker's or the transport's error, typed.
     """
     open_stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
-    answers = open_stream(call.payload, timeout=timeout_s)
+    responses = open_stream(call.payload, timeout=timeout_s)
     try:
-        for answer in answers:
-            yield call.decode(answer)
+        for response in responses:
+            yield call.decode(response)
     except grpc.RpcError as error:
         raise error_of(error) from error
     finally:
-        answers.cancel()
+        responses.cancel()
 
 
 async def stream(
     channel: grpc.aio.Channel, call: OutboundStream[T], *, timeout_s: float | None = None
 ) -> AsyncGenerator[T, None]:
-    """Make the call on a loop and yield its answers as they are asked for; errors as in `stream_blocking`."""
+    """Make the call on a loop and yield its responses on demand; errors as in `stream_blocking`."""
     open_stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
-    answers = open_stream(call.payload, timeout=timeout_s)
+    responses = open_stream(call.payload, timeout=timeout_s)
     try:
-        async for answer in answers:
-            yield call.decode(answer)
+        async for response in responses:
+            yield call.decode(response)
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from error
     finally:
-        answers.cancel()
+        responses.cancel()

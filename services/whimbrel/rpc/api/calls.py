@@ -1,8 +1,8 @@
 """Outbound calls in model terms: the client API, and how any call is made.
 
-A call is a value, `Outbound`: the path, the request's bytes, and a function that turns the answer into model
-values or raises the error it carries. The functions of this module only make such values, so they serve both
-kinds of channel:
+A call is a value, `Outbound`: the path, the request's bytes, and a function that turns the response into
+model values or raises the error it carries. The functions of this module only make such values, so they serve
+both kinds of channel:
 
     await perform(channel, send_messages(...), metadata, timeout_s)        grpc.aio
     perform_blocking(channel, send_messages(...), metadata, timeout_s)     grpc
@@ -62,10 +62,9 @@ class Outbound(Generic[T]):
     Attributes:
         path: `/package.Service/Method`.
         payload: the encoded request.
-        decode: turns the encoded answers (one, unless `stream`) and the trailing metadata into the result;
-        raises
-            the error that the answer carries.
-        stream: whether the answer is a stream.
+        decode: turns the encoded responses (one, unless `stream`) and the trailing metadata into the result;
+            raises the error that the response carries.
+        stream: whether the response is a stream.
         metadata: headers of this call alone.
     """
 
@@ -80,10 +79,10 @@ def texts(trailing: Any) -> Trailers:
     return {key: value for key, value in trailing or () if isinstance(value, str)}
 
 
-def decoded(call: Outbound[T], answers: Sequence[bytes], trailers: Trailers) -> T:
-    """Return the result; an error in the body becomes the class that the server names, if it names one."""
+def decoded(call: Outbound[T], responses: Sequence[bytes], trailers: Trailers) -> T:
+    """Return the result; an error in the body gets the class that the trailing metadata name, if any."""
     try:
-        return call.decode(answers, trailers)
+        return call.decode(responses, trailers)
     except WhimbrelError as error:
         named = WhimbrelError.known.get(trailers.get(REASON_TRAILER, ""))
         if named is None or isinstance(error, named):
@@ -97,23 +96,23 @@ async def perform(
     """Make the call and return its result.
 
     Raises:
-        WhimbrelError: what the answer or the transport says, as a typed error.
+        WhimbrelError: the server's or the transport's error, typed.
     """
     headers = (*metadata, *call.metadata)
     try:
         if call.stream:
             open_stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
             streaming = open_stream(call.payload, timeout=timeout_s, metadata=headers)
-            answers = [answer async for answer in streaming]
+            responses = [response async for response in streaming]
             trailing = await streaming.trailing_metadata()
         else:
             ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(call.path)
             single = ask(call.payload, timeout=timeout_s, metadata=headers)
-            answers = [await single]
+            responses = [await single]
             trailing = await single.trailing_metadata()
     except grpc.aio.AioRpcError as error:
         raise error_of(error) from error
-    return decoded(call, answers, texts(trailing))
+    return decoded(call, responses, texts(trailing))
 
 
 def perform_blocking(
@@ -125,15 +124,15 @@ def perform_blocking(
         if call.stream:
             open_stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
             streaming = open_stream(call.payload, timeout=timeout_s, metadata=headers)
-            answers = list(streaming)
+            responses = list(streaming)
             trailing = streaming.trailing_metadata()
         else:
             ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(call.path)
-            answer, single = ask.with_call(call.payload, timeout=timeout_s, metadata=headers)
-            answers, trailing = [answer], single.trailing_metadata()
+            response, single = ask.with_call(call.payload, timeout=timeout_s, metadata=headers)
+            responses, trailing = [response], single.trailing_metadata()
     except grpc.RpcError as error:
         raise error_of(error) from error
-    return decoded(call, answers, texts(trailing))
+    return decoded(call, responses, texts(trailing))
 
 
 def check(status: v2.Status) -> None:
@@ -152,10 +151,10 @@ def resource(name: str, namespace: str) -> v2.Resource:
 def query_route(topic: str, access: Sequence[Endpoint], namespace: str = "") -> Outbound[Route]:
     """Ask where a topic's queues are."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> Route:
-        answer = service.QueryRouteResponse.FromString(answers[0])
-        check(answer.status)
-        queues = (convert.queue_from(queue, topic) for queue in answer.message_queues)
+    def decode(responses: Sequence[bytes], _: Trailers) -> Route:
+        response = service.QueryRouteResponse.FromString(responses[0])
+        check(response.status)
+        queues = (convert.queue_from(queue, topic) for queue in response.message_queues)
         return Route(topic, tuple(queue for queue in queues if queue is not None))
 
     request = service.QueryRouteRequest(
@@ -169,10 +168,10 @@ def query_assignment(
 ) -> Outbound[tuple[Queue, ...]]:
     """Ask which queues a consumer of the group should poll; id -1 stands for all queues of a broker."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> tuple[Queue, ...]:
-        answer = service.QueryAssignmentResponse.FromString(answers[0])
-        check(answer.status)
-        queues = (convert.queue_from(item.message_queue, topic) for item in answer.assignments)
+    def decode(responses: Sequence[bytes], _: Trailers) -> tuple[Queue, ...]:
+        response = service.QueryAssignmentResponse.FromString(responses[0])
+        check(response.status)
+        queues = (convert.queue_from(item.message_queue, topic) for item in response.assignments)
         return tuple(queue for queue in queues if queue is not None)
 
     request = service.QueryAssignmentRequest(
@@ -184,10 +183,10 @@ def query_assignment(
 
 
 def heartbeat(client_type: str, group: str, namespace: str = "") -> Outbound[None]:
-    """Tell a server that the client lives."""
+    """Report to a server that the client is alive."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> None:
-        check(service.HeartbeatResponse.FromString(answers[0]).status)
+    def decode(responses: Sequence[bytes], _: Trailers) -> None:
+        check(service.HeartbeatResponse.FromString(responses[0]).status)
 
     request = service.HeartbeatRequest(client_type=convert.CLIENT_TYPES[client_type])
     if group:
@@ -196,10 +195,10 @@ def heartbeat(client_type: str, group: str, namespace: str = "") -> Outbound[Non
 
 
 def notify_termination(group: str, namespace: str = "") -> Outbound[None]:
-    """Tell a server that the client goes."""
+    """Report to a server that the client closes."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> None:
-        check(service.NotifyClientTerminationResponse.FromString(answers[0]).status)
+    def decode(responses: Sequence[bytes], _: Trailers) -> None:
+        check(service.NotifyClientTerminationResponse.FromString(responses[0]).status)
 
     request = service.NotifyClientTerminationRequest()
     if group:
@@ -225,13 +224,13 @@ def send_messages(
     raised: brokers append a request as a whole, so that entries differ only in how safely they are stored.
     """
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> list[SendReceipt]:
-        answer = service.SendMessageResponse.FromString(answers[0])
-        check(answer.status)
-        for entry in answer.entries:
+    def decode(responses: Sequence[bytes], _: Trailers) -> list[SendReceipt]:
+        response = service.SendMessageResponse.FromString(responses[0])
+        check(response.status)
+        for entry in response.entries:
             check(entry.status)
-        if len(answer.entries) != len(messages):
-            raise WhimbrelError(f"sent {len(messages)} messages and got {len(answer.entries)} results")
+        if len(response.entries) != len(messages):
+            raise WhimbrelError(f"sent {len(messages)} messages and got {len(response.entries)} results")
         return [
             SendReceipt(
                 topic=message.topic,
@@ -241,7 +240,7 @@ def send_messages(
                 queue_offset=entry.offset,
                 transaction_id=entry.transaction_id,
             )
-            for message, entry in zip(messages, answer.entries, strict=True)
+            for message, entry in zip(messages, response.entries, strict=True)
         ]
 
     request = service.SendMessageRequest(
@@ -267,11 +266,11 @@ def receive_messages(
     attempt_id: str = "",
     namespace: str = "",
 ) -> Outbound[list[ReceivedMessage]]:
-    """Take up to `count` messages; `invisible_s` None asks the server to keep renewing the leases."""
+    """Receive up to `count` messages; `invisible_s` None asks the server to keep renewing the leases."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> list[ReceivedMessage]:
+    def decode(responses: Sequence[bytes], _: Trailers) -> list[ReceivedMessage]:
         messages = []
-        for item in map(service.ReceiveMessageResponse.FromString, answers):
+        for item in map(service.ReceiveMessageResponse.FromString, responses):
             match item.WhichOneof("content"):
                 case "status" if item.status.code != v2.MESSAGE_NOT_FOUND:
                     check(item.status)
@@ -299,12 +298,12 @@ def ack_messages(
 ) -> Outbound[list[WhimbrelError | None]]:
     """Acknowledge messages of one topic; the result holds None or the error for each, in order."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> list[WhimbrelError | None]:
-        answer = service.AckMessageResponse.FromString(answers[0])
-        if len(answer.entries) != len(messages):
-            check(answer.status)
+    def decode(responses: Sequence[bytes], _: Trailers) -> list[WhimbrelError | None]:
+        response = service.AckMessageResponse.FromString(responses[0])
+        if len(response.entries) != len(messages):
+            check(response.status)
             return [None] * len(messages)
-        return [convert.error_of_status(entry.status) for entry in answer.entries]
+        return [convert.error_of_status(entry.status) for entry in response.entries]
 
     request = service.AckMessageRequest(
         group=resource(group, namespace),
@@ -322,10 +321,10 @@ def change_invisible(
 ) -> Outbound[str]:
     """Set when a message is delivered again; the result is its new receipt handle."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> str:
-        answer = service.ChangeInvisibleDurationResponse.FromString(answers[0])
-        check(answer.status)
-        return answer.receipt_handle
+    def decode(responses: Sequence[bytes], _: Trailers) -> str:
+        response = service.ChangeInvisibleDurationResponse.FromString(responses[0])
+        check(response.status)
+        return response.receipt_handle
 
     request = service.ChangeInvisibleDurationRequest(
         group=resource(group, namespace),
@@ -349,10 +348,10 @@ def pull_messages(
 ) -> Outbound[PullResult]:
     """Read a queue from an offset on, without leases."""
 
-    def decode(answers: Sequence[bytes], trailers: Trailers) -> PullResult:
+    def decode(responses: Sequence[bytes], trailers: Trailers) -> PullResult:
         messages: list[ReceivedMessage] = []
         next_offset = offset
-        for item in map(service.PullMessageResponse.FromString, answers):
+        for item in map(service.PullMessageResponse.FromString, responses):
             match item.WhichOneof("content"):
                 case "status" if item.status.code != v2.MESSAGE_NOT_FOUND:
                     check(item.status)
@@ -360,8 +359,8 @@ def pull_messages(
                     messages.append(convert.received_message(item.message, queue))
                 case "next_offset":
                     next_offset = item.next_offset
-        told = trailers.get(SUGGESTION_TRAILER, "")
-        suggested = int(told) if told.isascii() and told.isdigit() else queue.broker_id
+        suggestion = trailers.get(SUGGESTION_TRAILER, "")
+        suggested = int(suggestion) if suggestion.isascii() and suggestion.isdigit() else queue.broker_id
         return PullResult(messages=tuple(messages), next_offset=next_offset, suggested_broker_id=suggested)
 
     request = service.PullMessageRequest(
@@ -378,8 +377,8 @@ def pull_messages(
 def update_offset(queue: Queue, group: str, offset: int, namespace: str = "") -> Outbound[None]:
     """Commit a group's offset on a queue."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> None:
-        check(service.UpdateOffsetResponse.FromString(answers[0]).status)
+    def decode(responses: Sequence[bytes], _: Trailers) -> None:
+        check(service.UpdateOffsetResponse.FromString(responses[0]).status)
 
     request = service.UpdateOffsetRequest(
         group=resource(group, namespace),
@@ -392,14 +391,14 @@ def update_offset(queue: Queue, group: str, offset: int, namespace: str = "") ->
 def get_offset(queue: Queue, group: str, namespace: str = "") -> Outbound[int | None]:
     """Ask for a group's committed offset on a queue; None when it has none."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> int | None:
-        answer = service.GetOffsetResponse.FromString(answers[0])
-        error = convert.error_of_status(answer.status)
+    def decode(responses: Sequence[bytes], _: Trailers) -> int | None:
+        response = service.GetOffsetResponse.FromString(responses[0])
+        error = convert.error_of_status(response.status)
         if isinstance(error, OffsetNotFound):
             return None
         if error is not None:
             raise error
-        return answer.offset
+        return response.offset
 
     request = service.GetOffsetRequest(
         group=resource(group, namespace), message_queue=convert.queue_message(queue, namespace)
@@ -410,10 +409,10 @@ def get_offset(queue: Queue, group: str, namespace: str = "") -> Outbound[int | 
 def query_offset(queue: Queue, at: str | float, namespace: str = "") -> Outbound[int]:
     """Ask for a queue's offset: `earliest`, `latest` (one past the last), or the first at or after a time."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> int:
-        answer = service.QueryOffsetResponse.FromString(answers[0])
-        check(answer.status)
-        return answer.offset
+    def decode(responses: Sequence[bytes], _: Trailers) -> int:
+        response = service.QueryOffsetResponse.FromString(responses[0])
+        check(response.status)
+        return response.offset
 
     request = service.QueryOffsetRequest(message_queue=convert.queue_message(queue, namespace))
     if at == "earliest":

@@ -1,6 +1,6 @@
 """Model values to protobuf messages and back, for the calling side.
 
-Decoding is lenient: unknown enum numbers and missing fields of an answer become the plainest value, because
+Decoding is lenient: unknown enum numbers and missing fields of a response become the plainest value, because
 servers may be newer than we are. Endpoints are the exception: a queue without an address can't be used, so it
 is left out of a route.
 """
@@ -29,7 +29,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 
-if TYPE_CHECKING:  # the pool's own classes have the shape of these, and checkers can't see into the pool
+if TYPE_CHECKING:  # the pool's own classes are like these, but checkers can't see them
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 else:
@@ -92,12 +92,13 @@ GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised; the C++ SDK labe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What a client says of itself on its Telemetry streams.
+    """The settings that a client writes on its Telemetry streams.
 
     Attributes:
         client_type: `producer`, `push`, `simple` or `pull`.
+        access: the client's access point.
         group: the consumer group; empty for producers.
-        topics: what a producer will send to; may be empty.
+        topics: of a producer's messages; may be empty.
         subscriptions: topic and tag expression of a consumer.
     """
 
@@ -115,7 +116,7 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What the server answers to them, as far as our client uses it; 0 and () mean not said."""
+    """The settings that the server decides, as far as our client uses them; 0 and () mean not set."""
 
     body_bytes_max: int = 0
     receive_batch_max: int = 0
@@ -187,7 +188,7 @@ def queue_from(message: v2.MessageQueue, topic: str) -> Queue | None:
 
 
 def queue_message(queue: Queue, namespace: str = "") -> v2.MessageQueue:
-    """Return the queue as a request names it."""
+    """Return the queue in the form of a request."""
     permission = {
         (True, True): v2.READ_WRITE,
         (True, False): v2.READ,
@@ -207,7 +208,7 @@ def queue_message(queue: Queue, namespace: str = "") -> v2.MessageQueue:
 def message_to_send(
     message: Message, *, now: float, host_name: str, queue_id: int | None = None, namespace: str = ""
 ) -> v2.Message:
-    """Return the message as SendMessage carries it; its id must be set."""
+    """Return the message in the form of SendMessage; its id must be set."""
     system = v2.SystemProperties(
         message_id=message.message_id,
         keys=message.keys,
@@ -306,7 +307,7 @@ def settings_message(settings: ClientSettings) -> v2.Settings:
 
 
 def server_settings(message: v2.Settings) -> ServerSettings:
-    """Return what the server said, as far as our client uses it."""
+    """Return the server's settings, as far as our client uses them."""
     policy = message.backoff_policy
     backoff = tuple(seconds_of(step) for step in policy.customized_backoff.next)
     if policy.WhichOneof("strategy") == "exponential_backoff":
@@ -329,7 +330,7 @@ def exponential(policy: v2.ExponentialBackoff, count: int) -> Iterable[float]:
 
 
 def topic_type(number: int) -> MessageType:
-    """Return what a topic takes; a type that this version does not know counts as NORMAL."""
+    """Return a topic's message type; one that this version does not know counts as NORMAL."""
     return TOPIC_TYPES.get(number, MessageType.NORMAL)  # type: ignore[call-overload,no-any-return]
 
 
@@ -346,7 +347,7 @@ def topic_config(message: admin.Topic) -> TopicConfig:
 
 
 def topic_message(topic: TopicConfig) -> admin.Topic:
-    """Return a topic's configuration as a request carries it."""
+    """Return a topic's configuration in the form of a request."""
     return admin.Topic(
         name=topic.name,
         read_queues=topic.read_queues,
@@ -378,7 +379,7 @@ def group_config(message: admin.Group) -> GroupConfig:
 
 
 def group_message(group: GroupConfig) -> admin.Group:
-    """Return a group's configuration as a request carries it."""
+    """Return a group's configuration in the form of a request."""
     return admin.Group(
         name=group.name,
         fifo=group.fifo,
@@ -401,7 +402,7 @@ def group_progress(message: admin.GroupProgress) -> GroupProgress:
 
 
 def client_status(message: admin.ClientDescription) -> ClientStatus:
-    """Return what a broker knows of a client."""
+    """Return a client as a broker knows it."""
     return ClientStatus(
         client_id=message.client_id,
         language=message.language,

@@ -1,4 +1,4 @@
-"""The Session stream between a broker and a nameserver, in model terms, from the broker's end."""
+"""The broker's side of the Session stream between a broker and a nameserver, in model terms."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -19,9 +19,13 @@ ROLES = {"master": registry.BROKER_ROLE_MASTER, "slave": registry.BROKER_ROLE_SL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionUpdate:
-    """A nameserver's answer to a registration or renewal, or its news of the group.
+    """A nameserver's response to a registration or renewal, or a change of the group that it reports.
 
     Attributes:
+        lease_s: how long the registration lasts without a renewal.
+        renew_s: when the next renewal should be sent.
+        members: the other brokers of the group.
+        settled: the nameserver has been up for long enough to know all of them.
         displaced_by: address of another live broker that took this one's name and id; else empty.
     """
 
@@ -33,7 +37,7 @@ class SessionUpdate:
 
 
 def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Registration:
-    """Return who the broker says it is."""
+    """Return the broker's registration."""
     return registry.Registration(
         cluster=facts.cluster,
         broker_name=facts.broker_name,
@@ -49,9 +53,9 @@ def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Regist
 
 
 def session_request(
-    facts: BrokerFacts, nameserver_host: str, told: BrokerFacts | None
+    facts: BrokerFacts, nameserver_host: str, reported: BrokerFacts | None
 ) -> registry.SessionRequest:
-    """Return what changed since `told`; all of it, for the first request of a session, when that is None."""
+    """Return what changed since the facts that were `reported`; None for those means all."""
     request = registry.SessionRequest(
         version=registry.DataVersion(timestamp_ms=facts.version.timestamp, counter=facts.version.counter),
         log_begin=facts.log_begin,
@@ -59,9 +63,9 @@ def session_request(
         writable=facts.writable,
     )
     registration = registration_of(facts, nameserver_host)
-    if told is None or registration != registration_of(told, nameserver_host):
+    if reported is None or registration != registration_of(reported, nameserver_host):
         request.registration.CopyFrom(registration)
-    if told is None or facts.version != told.version:
+    if reported is None or facts.version != reported.version:
         request.topics_included = True
         for topic in facts.topics:
             request.topics.add(
@@ -76,7 +80,7 @@ def session_request(
 
 
 def read_update(response: registry.SessionResponse) -> SessionUpdate:
-    """Return the answer as a value."""
+    """Return a response as a value."""
     return SessionUpdate(
         lease_s=response.lease.seconds + response.lease.nanos / 1e9,
         renew_s=response.renew_interval.seconds + response.renew_interval.nanos / 1e9,

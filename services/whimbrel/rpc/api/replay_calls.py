@@ -1,4 +1,4 @@
-"""Outbound calls that put messages of another queue back; made by `calls.perform` or `perform_blocking`."""
+"""Outbound calls that replay messages of another queue; made by `calls.perform` or `perform_blocking`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SourceQueue:
-    """The queue from which messages came in the first place."""
+    """The queue in which replayed messages were stored first."""
 
     broker: str
     topic: str
@@ -31,13 +31,14 @@ class SourceQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceMessage:
-    """A message as it was.
+    """A message as it was stored in its source queue.
 
     Attributes:
         source_offset: in its source queue.
         born_ms: epoch milliseconds.
         born_host: IP:PORT, empty for unknown.
-        sys_flag: of its bits those of the body's compression are kept.
+        flag: of the record.
+        sys_flag: of the record; only the bits of the body's compression are kept.
         properties: the property text as stored.
         body: as stored.
         message_id: becomes UNIQ_KEY where the text has none.
@@ -54,18 +55,18 @@ class SourceMessage:
 
     @property
     def size(self) -> int:
-        """What counts towards the bytes of a call."""
+        """The bytes that count for the bound of a call."""
         return len(self.body) + len(self.properties)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayState:
-    """How far a source was put back; -1 stands for no message.
+    """How far a source was replayed; -1 stands for no message.
 
     Attributes:
-        complete: False while the broker is looking; ask again then.
-        left: messages that it has to look through.
-        last, first: source offsets.
+        complete: False while the broker is still searching; ask again then.
+        left: messages that it has to search.
+        last, first: source offsets of replayed messages.
     """
 
     complete: bool
@@ -76,13 +77,14 @@ class ReplayState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What became of a call's messages.
+    """The outcome for the messages of a call.
 
     Attributes:
         last: source offset of the last one in the queue, -1 for none.
-        stored, skipped: by this call; there already.
+        stored: messages that this call has stored.
+        skipped: messages that were there already.
         refused: source offsets of messages that can't be stored, and why.
-        first_offset, last_offset: where the stored ones went, -1 for none.
+        first_offset, last_offset: queue offsets of the stored ones, -1 for none.
     """
 
     last: int
@@ -96,15 +98,15 @@ class ReplayResult:
 def describe_replay(
     topic: str, queue_id: int, source: SourceQueue, *, with_first: bool = False
 ) -> Outbound[ReplayState]:
-    """Ask how far a source was put back into a queue."""
+    """Ask how far a source was replayed into a queue."""
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> ReplayState:
-        answer = admin.DescribePreservedResponse.FromString(answers[0])
+    def decode(responses: Sequence[bytes], _: Trailers) -> ReplayState:
+        response = admin.DescribePreservedResponse.FromString(responses[0])
         return ReplayState(
-            complete=answer.complete,
-            left=answer.left,
-            last=answer.last_source_offset,
-            first=answer.first_source_offset,
+            complete=response.complete,
+            left=response.left,
+            last=response.last_source_offset,
+            first=response.first_source_offset,
         )
 
     request = admin.DescribePreservedRequest(
@@ -122,25 +124,25 @@ def append_replay(
     after: int = -1,
     selection: bool = False,
 ) -> Outbound[ReplayResult]:
-    """Put messages back, by rising source offset; a repeated call stores nothing twice.
+    """Append messages of a source, by rising source offset; a repeated call stores nothing twice.
 
     Args:
-        topic, queue_id: where to.
-        source: where from.
+        topic, queue_id: the target.
+        source: where the messages were stored first.
         messages: at most REPLAY_BATCH_MAX, REPLAY_SELECTION_MAX of a selection.
-        after: source offset of the last one in the queue, as far as the caller knows.
+        after: source offset of the last one in the target, as far as the caller knows.
         selection: single messages of a dead-letter topic.
     """
 
-    def decode(answers: Sequence[bytes], _: Trailers) -> ReplayResult:
-        answer = admin.AppendPreservedResponse.FromString(answers[0])
+    def decode(responses: Sequence[bytes], _: Trailers) -> ReplayResult:
+        response = admin.AppendPreservedResponse.FromString(responses[0])
         return ReplayResult(
-            last=answer.last_source_offset,
-            stored=answer.stored,
-            skipped=answer.skipped,
-            refused=tuple((refusal.source_offset, refusal.why) for refusal in answer.refusals),
-            first_offset=answer.first_offset,
-            last_offset=answer.last_offset,
+            last=response.last_source_offset,
+            stored=response.stored,
+            skipped=response.skipped,
+            refused=tuple((refusal.source_offset, refusal.why) for refusal in response.refusals),
+            first_offset=response.first_offset,
+            last_offset=response.last_offset,
         )
 
     request = admin.AppendPreservedRequest(
@@ -155,12 +157,12 @@ def append_replay(
 
 
 def source_message(source: SourceQueue) -> admin.PreservedSource:
-    """Return a source for the wire."""
+    """Return a source in its form on the wire."""
     return admin.PreservedSource(broker_name=source.broker, topic=source.topic, queue_id=source.queue_id)
 
 
 def record_message(message: SourceMessage) -> admin.PreservedRecord:
-    """Return a message for the wire."""
+    """Return a message in its form on the wire."""
     record = admin.PreservedRecord(
         source_offset=message.source_offset,
         born_host=message.born_host,

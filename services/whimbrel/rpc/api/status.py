@@ -1,9 +1,9 @@
-"""Turns our errors into gRPC statuses, and statuses that arrive into our errors.
+"""Turns our errors into gRPC statuses, and received statuses into our errors.
 
 A status carries `google.rpc.Status` in the trailing metadata (`grpc-status-details-bin`), with one
 `google.rpc.ErrorInfo`: `reason` is the error's, `domain` is ours, `metadata` says whether to retry and what
-has happened on the server. Who gets it back raises the same class. Works for the synchronous client and for
-grpc.aio alike: both give an error with `code()`, `details()` and `trailing_metadata()`.
+the server has done. The caller raises the same class. Works for the synchronous client and for grpc.aio
+alike: both give an error with `code()`, `details()` and `trailing_metadata()`.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ __all__ = ["DETAILS_KEY", "DOMAIN", "error_of", "grpc_status"]
 DETAILS_KEY = "grpc-status-details-bin"
 DOMAIN = "whimbrel"
 
-# For statuses that did not come from our code: grpcio's own, a proxy's.
+# For statuses of others: grpcio's own, a proxy's.
 BY_CODE: dict[grpc.StatusCode, type[WhimbrelError]] = {
     grpc.StatusCode.UNAVAILABLE: Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: RequestTimeout,
@@ -53,7 +53,7 @@ def grpc_status(error: WhimbrelError) -> tuple[grpc.StatusCode, str, tuple[tuple
 
 
 def error_of(failure: Any) -> WhimbrelError:
-    """Return our error for what grpcio raised: a `grpc.RpcError` that is a call, or an `AioRpcError`."""
+    """Return our error for one of grpcio: a `grpc.RpcError` that is a call, or an `AioRpcError`."""
     text = failure.details() or ""
     for key, value in failure.trailing_metadata() or ():
         if key == DETAILS_KEY and (named := named_error(value, text)) is not None:

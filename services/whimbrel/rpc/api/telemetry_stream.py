@@ -1,8 +1,8 @@
-"""The calling side of the Telemetry stream: what a client writes there, and what it reads, as values.
+"""The client's side of the Telemetry stream: what it writes, and the commands that it reads, as values.
 
 The stream stays open for as long as the client uses the server. The client writes its settings first, and
-again whenever the server may have lost them; the server answers each with its own, and may send commands in
-between.
+again whenever the server may have lost them. The server responds to each with its own, and may send commands
+in between.
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ __all__ = [
     "Reconnect",
     "Settings",
     "SettingsRefused",
-    "StackTraceWanted",
+    "StackTraceRequested",
     "TelemetryStream",
-    "Unknown",
-    "VerificationWanted",
+    "UnknownCommand",
+    "VerificationRequested",
 ]
 
 
@@ -37,7 +37,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SettingsRefused:
-    """The server does not take the client's settings."""
+    """The server refuses the client's settings."""
 
     error: WhimbrelError
 
@@ -48,29 +48,31 @@ class Reconnect:
 
 
 @dataclass(frozen=True, slots=True)
-class StackTraceWanted:
-    """An operator asks what the client is doing; to be answered with `TelemetryStream.answer_stack_trace`."""
+class StackTraceRequested:
+    """An operator asks what the client is doing; the response is `TelemetryStream.send_stack_trace`."""
 
     nonce: str
 
 
 @dataclass(frozen=True, slots=True)
-class VerificationWanted:
-    """An operator asks to consume a message by hand; to be answered with `refuse_verification`."""
+class VerificationRequested:
+    """An operator asks to consume a message by hand; the response is `refuse_verification`."""
 
     nonce: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """A command that this client has no use for."""
+class UnknownCommand:
+    """A command that this client ignores."""
 
 
-Command = Settings | SettingsRefused | Reconnect | StackTraceWanted | VerificationWanted | Unknown
+Command = (
+    Settings | SettingsRefused | Reconnect | StackTraceRequested | VerificationRequested | UnknownCommand
+)
 
 
 def decode(raw: bytes) -> Command:
-    """Return what the server wrote."""
+    """Return a received command."""
     message = service.TelemetryCommand.FromString(raw)
     match message.WhichOneof("command"):
         case "settings":
@@ -78,35 +80,35 @@ def decode(raw: bytes) -> Command:
         case "reconnect_endpoints_command":
             return Reconnect()
         case "print_thread_stack_trace_command":
-            return StackTraceWanted(message.print_thread_stack_trace_command.nonce)
+            return StackTraceRequested(message.print_thread_stack_trace_command.nonce)
         case "verify_message_command":
-            return VerificationWanted(message.verify_message_command.nonce)
+            return VerificationRequested(message.verify_message_command.nonce)
         case None if message.HasField("status"):
             error = convert.error_of_status(message.status)
-            return Unknown() if error is None else SettingsRefused(error)
-    return Unknown()
+            return UnknownCommand() if error is None else SettingsRefused(error)
+    return UnknownCommand()
 
 
 class TelemetryStream:
-    """One open stream; use `read` until it returns None. Not for concurrent writers."""
+    """One open stream; call `read` until it returns None. Not for concurrent writers."""
 
     def __init__(self, channel: grpc.aio.Channel, metadata: Metadata) -> None:
-        """Open the stream; no failure shows before the first write or read."""
+        """Open the stream; a failure shows at the first write or read."""
         opened: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
             MESSAGING + "Telemetry"
         )
         self.call = opened(metadata=grpc.aio.Metadata(*metadata))
 
     async def write_settings(self, settings: convert.ClientSettings) -> None:
-        """Tell the server who the client is.
+        """Send the client's settings.
 
         Raises:
             WhimbrelError: the stream is over.
         """
         await self.write(service.TelemetryCommand(settings=convert.settings_message(settings)))
 
-    async def answer_stack_trace(self, nonce: str, text: str) -> None:
-        """Answer `StackTraceWanted`."""
+    async def send_stack_trace(self, nonce: str, text: str) -> None:
+        """Respond to `StackTraceRequested`."""
         await self.write(
             service.TelemetryCommand(
                 status=v2.Status(code=v2.OK),
@@ -115,7 +117,7 @@ class TelemetryStream:
         )
 
     async def refuse_verification(self, nonce: str) -> None:
-        """Answer `VerificationWanted`: this client does not consume on demand."""
+        """Respond to `VerificationRequested`: this client does not consume on demand."""
         await self.write(
             service.TelemetryCommand(
                 status=v2.Status(code=v2.NOT_IMPLEMENTED, message="this client does not consume on demand"),

@@ -1,7 +1,7 @@
 """Opens channels to our servers, for asyncio and for plain threads, with the options both ends agree on.
 
-    asyncio    grpcio (`grpc.aio`), or native: our own HTTP/2, as `native_channel.py` has it
-    threads    grpcio; those of the client library run on a loop of their own, and so by either
+    asyncio    grpcio (`grpc.aio`), or native: our own HTTP/2 (`native_channel.py`)
+    threads    grpcio; the threaded client library runs a loop of its own, and so uses either
 
 Which one is used: `transport`, else WHIMBREL_CLIENT_TRANSPORT in the environment, else TRANSPORT_DEFAULT.
 """
@@ -28,12 +28,12 @@ Options = tuple[tuple[str, Any], ...]
 OPTIONS: Options = (
     ("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", RPC_MESSAGE_BYTES_MAX),
-    # A server that comes back is found within a second: our retries need no help from long pauses.
+    # A restarted server is found within a second: our own retries have pauses already.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # In truth the time that a connection attempt gets: a server that is up but busy must be waited for.
+    # In effect the time that a connection attempt gets: a busy server must be waited for.
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),  # http_proxy in the environment is not meant for us
+    ("grpc.enable_http_proxy", 0),  # http_proxy in the environment is not for our servers
     ("grpc.enable_retries", 0),  # retries are decided by error class, in one place
     ("grpc.use_local_subchannel_pool", 1),  # two channels are two connections
     # Servers refuse pings more often than every 10 s (rpc/server/grpcio.py).
@@ -47,10 +47,10 @@ def open_aio_channel(
 ) -> grpc.aio.Channel:
     """Return a channel for the running loop; it connects by itself at the first call.
 
-    `options` win over the usual ones.
+    `options` override the default ones.
 
     Raises:
-        ClientError: the environment names a transport that there is not.
+        ClientError: the environment names an unknown transport.
         ValueError: the target is no address (native).
     """
     if (transport or chosen(os.environ)) == "native":
@@ -61,7 +61,7 @@ def open_aio_channel(
 
 
 def chosen(environment: Mapping[str, str]) -> ClientTransport:
-    """Return the transport that the environment names, or the usual one.
+    """Return the transport that the environment names, or the default.
 
     Raises:
         ClientError: there is no such transport.
@@ -78,11 +78,11 @@ def chosen(environment: Mapping[str, str]) -> ClientTransport:
 def open_channel(target: str, options: Options = ()) -> grpc.Channel:
     """Return a channel for use from threads; it connects by itself at the first call.
 
-    `options` win over the usual ones.
+    `options` override the default ones.
     """
     return grpc.insecure_channel(target, options=merged(options))
 
 
 def merged(options: Options) -> Options:
-    """Return the usual options with others in their place."""
+    """Return the default options, overridden by others."""
     return tuple((dict(OPTIONS) | dict(options)).items()) if options else OPTIONS

@@ -1,8 +1,8 @@
 """Deadlines of many calls, at the cost of two dict operations a call instead of a timer of the loop's.
 
 Calls with the same timeout expire in the order in which they began. So each timeout has a bucket, a dict in
-that order, whose one timer waits for its first call; a call that ends takes itself out (`bucket.calls`).
-Buckets that are empty go when their timer fires, or when there are many (`BUCKETS_MAX`) of them.
+that order, whose one timer waits for its first call. A call that ends removes itself (`bucket.calls`). Empty
+buckets go when their timer fires, or when there are many (`BUCKETS_MAX`) of them.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Protocol
 
 __all__ = ["Bucket", "Deadlines"]
 
-BUCKETS_MAX = 64  # before empty ones are looked for; a program has few timeouts
+BUCKETS_MAX = 64  # from here on empty ones are dropped; a program has few timeouts
 
 
 class Expiring(Protocol):
@@ -18,14 +18,14 @@ class Expiring(Protocol):
 
     Attributes:
         deadline: of the loop's clock, in seconds.
-        bucket: where it waits; set to None by who takes it out.
+        bucket: where it waits; set to None by whoever removes it there.
     """
 
     deadline: float | None
     bucket: "Bucket | None"
 
     def expire(self) -> None:
-        """End; its bucket does not hold it any more."""
+        """End; the bucket does not hold it any more."""
 
 
 class Bucket:
@@ -39,7 +39,7 @@ class Bucket:
 
 
 class Deadlines:
-    """Ends calls whose time is up."""
+    """Ends calls whose deadline has passed."""
 
     __slots__ = ("buckets", "loop", "many")
 
@@ -49,7 +49,7 @@ class Deadlines:
         self.many = BUCKETS_MAX
 
     def add(self, call: Expiring, timeout_s: float) -> None:
-        """End a call after so many seconds, unless it takes itself out before."""
+        """End a call after so many seconds, unless it removes itself before."""
         bucket = self.buckets.get(timeout_s)
         if bucket is None:
             bucket = self.opened(timeout_s)
@@ -58,7 +58,7 @@ class Deadlines:
         bucket.calls[call] = None
 
     def opened(self, timeout_s: float) -> Bucket:
-        """Return a bucket for a timeout that has none."""
+        """Make the bucket of a new timeout."""
         if len(self.buckets) >= self.many:
             for other in [other for other, bucket in self.buckets.items() if not bucket.calls]:
                 self.drop(other)
@@ -68,7 +68,7 @@ class Deadlines:
         return bucket
 
     def fire(self, timeout_s: float) -> None:
-        """End the calls of one timeout whose time is up."""
+        """End the calls of one timeout whose deadline has passed."""
         bucket = self.buckets[timeout_s]
         now = self.loop.time()
         while bucket.calls:
@@ -83,12 +83,12 @@ class Deadlines:
         self.drop(timeout_s)
 
     def drop(self, timeout_s: float) -> None:
-        """Forget a bucket that is empty."""
+        """Forget an empty bucket."""
         bucket = self.buckets.pop(timeout_s, None)
         if bucket is not None and bucket.timer is not None:
             bucket.timer.cancel()
 
     def close(self) -> None:
-        """Forget all buckets; nobody waits in them any more."""
+        """Forget all buckets; no call waits in them any more."""
         for timeout_s in list(self.buckets):
             self.drop(timeout_s)

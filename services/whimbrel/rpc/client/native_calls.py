@@ -1,21 +1,21 @@
-"""Calls over our own HTTP/2 from the caller's side: what all of them have, and those with a single answer.
+"""Client calls over our own HTTP/2: their common base, and those with one request and one response.
 
-    UnaryCall      one request, one answer: `await` it. A future, and no task
-    StreamCall     one request, many answers: `read`, `async for`                       native_streams.py
-    BothCall       many requests besides: `write`, `done_writing`
-    GatheredCall   many requests, one answer: `await` it
+    UnaryCall          one request, one response: `await` it. A future, and no task
+    StreamCall         one request, many responses: `read`, `async for`                 native_streams.py
+    BidiCall           many requests besides: `write`, `done_writing`
+    StreamUnaryCall    many requests, one response: `await` it
 
     parked (no connection, or no room in it) ──► open: a stream ──► over
       any of them ──(deadline, cancel, an error of the stream or the connection)──► over
 
-They have the face of grpc.aio's calls, as far as our code uses it, and raise the same `AioRpcError`, so that
-callers need not know which transport they have. A call is over once (`end`); then it holds no stream and no
-timer. Differences from grpcio's, all of them meant:
+They have the interface of grpc.aio's calls, as far as our code uses it, and raise the same `AioRpcError`, so
+that callers need not know their transport. A call is over once (`end`); then it holds no stream and no timer.
+Intended differences from grpcio's:
 
 - calls that `close` of a channel ends raise AioRpcError (CANCELLED), not CancelledError: nobody has cancelled
   the task that waits.
-- `write` after a stream has failed raises what it failed with, not InvalidStateError.
-- who leaves a stream half read must `cancel` it; nothing is cancelled when an object goes.
+- `write` after a stream has failed raises its failure, not InvalidStateError.
+- callers that leave a stream half read must `cancel` it; nothing is cancelled when an object is collected.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ import grpc
 import grpc.aio
 
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.grpc_format import PREFIX, Assembler, CompressedMessage, MessageTooLong
 from whimbrel.rpc.http2.hpack import Field, value_of
 from whimbrel.rpc.http2.stream import Stream
-from whimbrel.rpc.http2.wire import PREFIX, Assembler, CompressedMessage, MessageTooLong
 
 if TYPE_CHECKING:
     from whimbrel.rpc.client.deadlines import Bucket
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIRST_FIELDS",
-    "NO_ANSWER",
+    "NO_RESPONSE",
     "NO_STATUS",
     "PREFIX_BYTES",
-    "SECOND_ANSWER",
+    "SECOND_RESPONSE",
     "ClientCall",
     "Method",
     "UnaryCall",
@@ -69,14 +69,14 @@ NOT_METADATA = frozenset(
     (b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding", b"grpc-accept-encoding")
 )
 PREFIX_BYTES = PREFIX.size
-CANCELLED_HERE = "Locally cancelled by application!"  # as grpcio says it
+CANCELLED_HERE = "Locally cancelled by application!"  # grpcio's words
 NO_STATUS = "the answer ends without a status"
-SECOND_ANSWER = "a second answer came where one was asked for"
-NO_ANSWER = "the call ended with OK, and without an answer"
+SECOND_RESPONSE = "a second answer came where one was asked for"
+NO_RESPONSE = "the call ended with OK, and without an answer"
 
 
 class Method:
-    """What a channel's `unary_unary` and its kin return: call it to make a call."""
+    """What a channel's `unary_unary` and the like return: call it to make a call."""
 
     __slots__ = ("channel", "deserializer", "kind", "path", "serializer")
 
@@ -95,40 +95,41 @@ class Method:
         """Begin a call.
 
         Args:
-            request: the request; of a method that takes a stream, an async iterable of them, or None where
-                they come by `write`.
-            timeout: seconds, None for as long as it takes.
+            request: the request; of a method that takes a stream, an async iterable of them, or None to send
+                them with `write`.
+            timeout: seconds; None for no deadline.
             metadata: pairs of name and value; values of names in -bin are bytes.
         """
         return self.kind(self, request, timeout, metadata)
 
 
 class ClientCall:
-    """What all calls have.
+    """The base of all calls.
 
     Attributes:
         request: the encoded request of a call that has one; None of a stream of them.
         deadline: of the loop's clock, in seconds.
-        link, stream: while it is open.
-        over: it has ended, with `status` and `text`; `dropped`: by who made it.
-        again: it was sent once to a connection that has not seen it.
-        first, last: header fields before and behind the answer, with their values decoded.
+        connection, stream: while it is open.
+        over: it has ended, with `status` and `text`.
+        cancelled_locally: it was ended by `cancel`.
+        retried: it was sent once to a connection that has not seen it.
+        first, last: header fields before and behind the response, with their values decoded.
         waiters: for the end, or for the first headers.
 
-    What most calls never need stands in the class, and so costs them nothing.
+    Rarely used attributes have their defaults in the class, which saves setting them for each call.
     """
 
-    many: ClassVar[bool] = False  # whether it has a stream of requests
+    client_streaming: ClassVar[bool] = False  # whether it has a stream of requests
 
     request: bytes | None = None
     deadline: float | None = None
-    link: "ChannelConnection | None" = None
+    connection: "ChannelConnection | None" = None
     stream: Stream | None = None
     assembler: Assembler | None = None
     bucket: "Bucket | None" = None
     over: bool = False
-    dropped: bool = False
-    again: bool = False
+    cancelled_locally: bool = False
+    retried: bool = False
     first: list[Field] | None = None
     last: list[Field] | None = None
     status: Status = Status.OK
@@ -139,7 +140,7 @@ class ClientCall:
         self.method, self.timeout, self.metadata = method, timeout, metadata
         channel = self.channel = method.channel
         self.prepare()
-        if not self.many:
+        if not self.client_streaming:
             self.request = self.encoded(request)
         if timeout is not None:
             if timeout <= 0:
@@ -157,35 +158,35 @@ class ClientCall:
             self.end(Status.RESOURCE_EXHAUSTED, f"a request of {len(payload)} bytes, and {limit} are allowed")
         return payload
 
-    # What the connection tells
+    # Called by the connection
 
     def opened(self) -> None:
         """Note that the call has its stream."""
 
     def headers(self, fields: list[Field], *, ended: bool) -> None:
-        """Take header fields: the first ones, or those that end the call.
+        """Handle header fields: the first ones, or those that end the call.
 
         Raises:
             HpackError: a value is wrongly coded.
         """
         if ended:
             self.ended(decoded(fields))
-        elif not value_of(fields[0]).startswith(b"1"):  # those are only for information
+        elif not value_of(fields[0]).startswith(b"1"):  # informational headers
             fields = decoded(fields)
-            code, text = self.judged(fields)
+            code, text = self.judge_headers(fields)
             if code is Status.OK:
                 self.begun(fields)
             else:
                 self.end(code, text)
 
     def begun(self, fields: list[Field]) -> None:
-        """Take the first header fields of an answer, decoded."""
+        """Handle the first header fields of a response, decoded."""
         self.first = fields
         if self.waiters is not None:
-            self.tell()
+            self.wake_waiters()
 
-    def judged(self, fields: list[Field]) -> tuple[Status, str]:
-        """Return what first headers say of who answers: OK for somebody who speaks gRPC."""
+    def judge_headers(self, fields: list[Field]) -> tuple[Status, str]:
+        """Return the status that first headers amount to: OK when the peer speaks gRPC."""
         found = {field[0]: field[1] for field in fields}
         status, kind = found.get(b":status", b""), found.get(b"content-type", b"")
         if status == b"200" and kind.startswith(b"application/grpc"):
@@ -194,11 +195,11 @@ class ClientCall:
         return BY_HTTP.get(status, Status.UNKNOWN), text
 
     def data(self, data: bytes, size: int, *, ended: bool) -> None:
-        """Take data of the answer; `size` is what it counts for the windows."""
+        """Handle data of the response; `size` is what it counts for the windows."""
         raise NotImplementedError
 
     def messages_of(self, data: bytes) -> list[bytes]:
-        """Return the messages that are whole by now; none when they end the call."""
+        """Return the messages that are whole now; none when they end the call."""
         if self.first is None:
             self.end(Status.INTERNAL, "the answer begins without headers", reset=Code.PROTOCOL_ERROR)
             return []
@@ -213,7 +214,7 @@ class ClientCall:
         return []
 
     def ended(self, fields: list[Field]) -> None:
-        """Take the fields that end the call, decoded."""
+        """Handle the fields that end the call, decoded."""
         self.last = fields
         found = {field[0]: field[1] for field in fields}
         number = found.get(b"grpc-status")
@@ -221,48 +222,48 @@ class ClientCall:
             known = STATUSES.get(int(number)) if number.isdigit() and len(number) < 4 else None
             self.end(known or Status.UNKNOWN, unquote(found.get(b"grpc-message", b""), errors="replace"))
             return
-        code, text = (Status.OK, "") if self.first is not None else self.judged(fields)
+        code, text = (Status.OK, "") if self.first is not None else self.judge_headers(fields)
         if code is Status.OK:
             code, text = Status.UNKNOWN, NO_STATUS
         self.end(code, text)
 
     def reset(self, code: int) -> None:
-        """Take the end of the stream by its peer, or by what that did wrong."""
+        """Handle a stream that has ended early, by the peer or by its fault."""
         if code == Code.REFUSED_STREAM and self.retry():
             return
         name = Code(code).name if code in CODES else str(code)
         self.end(BY_RESET.get(code, Status.INTERNAL), f"the server has reset the stream: {name}")
 
     def retry(self) -> bool:
-        """Begin once more, on another connection, what the peer has never seen; return whether it does."""
-        if self.over or self.again or self.request is None or self.first is not None:
+        """Begin again on another connection, unless the peer has seen the call; return whether it does."""
+        if self.over or self.retried or self.request is None or self.first is not None:
             return False
-        self.again = True
-        self.leave(Code.CANCEL)
+        self.retried = True
+        self.release_stream(Code.CANCEL)
         self.channel.begin(self)
         return True
 
     def drained(self) -> None:
-        """Note that what had to wait was sent."""
+        """Note that all data that had to wait was sent."""
 
     # The end
 
-    def leave(self, code: Code) -> None:
-        """Let go of the stream; its peer is told, unless it knows."""
-        link, stream = self.link, self.stream
-        if link is None or stream is None:
+    def release_stream(self, code: Code) -> None:
+        """Release the stream; unless both sides have ended, it is reset with `code`."""
+        connection, stream = self.connection, self.stream
+        if connection is None or stream is None:
             self.channel.parked.pop(self, None)
             return
-        self.link = self.stream = None
+        self.connection = self.stream = None
         stream.app = None
         if not (stream.local_closed and stream.remote_closed):
-            link.conn.reset(stream, code)
-            link.touched()
-        if link.watched:
-            link.left()
+            connection.conn.reset(stream, code)
+            connection.schedule_flush()
+        if connection.stream_end_awaited:
+            connection.on_stream_end()
 
     def end(self, code: Status, text: str, *, reset: Code = Code.CANCEL) -> None:
-        """End the call, for everybody who waits; `reset` is what its peer is told, unless it knows."""
+        """End the call and wake all waiters; a stream that is still open is reset with `reset`."""
         if self.over:
             return
         self.over, self.status, self.text = True, code, text
@@ -270,18 +271,18 @@ class ClientCall:
         if bucket is not None:
             self.bucket = None
             bucket.calls.pop(self, None)
-        self.leave(reset)
+        self.release_stream(reset)
         self.request = self.assembler = None
         self.finished()
         if self.waiters is not None:
-            self.tell()
+            self.wake_waiters()
 
     def finished(self) -> None:
-        """Wake who waits for the answer."""
+        """Wake what waits for the response."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Make what the kind of call needs besides."""
+        """Make what this kind of call needs besides."""
         raise NotImplementedError
 
     def expire(self) -> None:
@@ -289,38 +290,38 @@ class ClientCall:
         self.end(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def cancel(self) -> bool:
-        """End the call at once; who waits for it gets CancelledError. Return whether it was under way."""
+        """End the call; its waiters get CancelledError. Return whether it was under way."""
         if self.over:
             return False
-        self.dropped = True
+        self.cancelled_locally = True
         self.end(Status.CANCELLED, CANCELLED_HERE)
         return True
 
     def failure(self) -> BaseException | None:
-        """Return what the call ended with; None for OK."""
+        """Return the exception of a call that has failed; None for OK."""
         if self.status is Status.OK:
             return None
-        if self.dropped:
+        if self.cancelled_locally:
             return asyncio.CancelledError()
         return grpc.aio.AioRpcError(
             self.status, metadata_of(self.first), metadata_of(self.last), details=self.text
         )
 
-    def tell(self) -> None:
-        """Wake who waits for the end, or for the first headers."""
+    def wake_waiters(self) -> None:
+        """Wake all that wait for the end, or for the first headers."""
         waiters, self.waiters = self.waiters or (), None
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def changed(self) -> None:
+    async def wait_for_headers(self) -> None:
         """Wait for the first headers, or for the end."""
         waiter = self.channel.loop.create_future()
         self.waiters = self.waiters or []
         self.waiters.append(waiter)
         await waiter
 
-    # What callers ask
+    # For callers
 
     def done(self) -> bool:
         """Return whether the call is over."""
@@ -337,7 +338,7 @@ class ClientCall:
     async def code(self) -> Status:
         """Return the status, once the call is over."""
         while not self.over:
-            await self.changed()
+            await self.wait_for_headers()
         return self.status
 
     async def details(self) -> str:
@@ -346,15 +347,15 @@ class ClientCall:
         return self.text
 
     async def initial_metadata(self) -> grpc.aio.Metadata:
-        """Return the metadata before the answer."""
+        """Return the metadata before the response."""
         while not self.over and self.first is None:
-            await self.changed()
+            await self.wait_for_headers()
         return metadata_of(self.first)
 
     async def trailing_metadata(self) -> grpc.aio.Metadata:
-        """Return the metadata behind the answer, once the call is over."""
+        """Return the metadata behind the response, once the call is over."""
         while not self.over:
-            await self.changed()
+            await self.wait_for_headers()
         return metadata_of(self.last)
 
     async def wait_for_connection(self) -> None:
@@ -369,7 +370,7 @@ class ClientCall:
 
 
 class UnaryCall(ClientCall):
-    """One request, one answer."""
+    """One request, one response."""
 
     message: bytes | None = None
 
@@ -378,11 +379,11 @@ class UnaryCall(ClientCall):
         self.future: asyncio.Future[Any] = self.channel.loop.create_future()
 
     def data(self, data: bytes, size: int, *, ended: bool) -> None:
-        """Take the answer."""
-        if self.stream is not None and self.link is not None:
-            self.link.conn.consumed(self.stream, size)
+        """Handle the response's data."""
+        if self.stream is not None and self.connection is not None:
+            self.connection.conn.consumed(self.stream, size)
         if data:
-            # Nearly every answer comes in one frame.
+            # Nearly every response comes in one frame.
             if (
                 self.assembler is None
                 and self.message is None
@@ -396,36 +397,36 @@ class UnaryCall(ClientCall):
             else:
                 for message in self.messages_of(data):
                     if self.message is not None:
-                        self.end(Status.INTERNAL, SECOND_ANSWER)
+                        self.end(Status.INTERNAL, SECOND_RESPONSE)
                         return
                     self.message = message
         if ended:
             self.end(Status.UNKNOWN, NO_STATUS)
 
     def finished(self) -> None:
-        """Give the answer to who waits."""
+        """Complete the future."""
         future = self.future
         if future.done():
             return
         if self.status is Status.OK:
             if self.message is None:
-                self.status, self.text = Status.INTERNAL, NO_ANSWER
+                self.status, self.text = Status.INTERNAL, NO_RESPONSE
             else:
                 deserializer = self.method.deserializer
                 try:
                     future.set_result(self.message if deserializer is None else deserializer(self.message))
                     return
-                except Exception as error:  # noqa: BLE001  whatever a deserializer raises
+                except Exception as error:  # noqa: BLE001 - whatever a deserializer raises
                     self.status, self.text = Status.INTERNAL, f"the answer can't be read: {error!r}"
         failure = self.failure()
         if failure is None or isinstance(failure, asyncio.CancelledError):
             future.cancel()
             return
         future.set_exception(failure)
-        future.exception()  # nobody has to wait for a call
+        future.exception()  # a call need not be awaited
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for the answer; a task that is cancelled meanwhile cancels the call."""
+        """Wait for the response; a task that is cancelled meanwhile cancels the call."""
         try:
             return (yield from self.future)
         except asyncio.CancelledError:
@@ -443,7 +444,7 @@ def decoded(fields: list[Field]) -> list[Field]:
 
 
 def metadata_of(fields: list[Field] | None) -> grpc.aio.Metadata:
-    """Return decoded fields as metadata; of names in -bin as bytes, without what is no base64."""
+    """Return decoded fields as metadata; of names in -bin as bytes, without malformed base64."""
     found = grpc.aio.Metadata()
     for name, value, _ in fields or ():
         if name[:1] == b":" or name in NOT_METADATA:

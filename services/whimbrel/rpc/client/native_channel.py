@@ -1,33 +1,29 @@
-"""Calls over HTTP/2 of our own: what a channel of grpc.aio does, without its threads, tasks and hand-overs.
+"""A channel over our own HTTP/2: what a channel of grpc.aio does, without its threads and tasks.
 
     call ──► a connection with room ──► headers and message ──┐
-     │                                                        ├──► few writes a loop tick
+     │                                                        ├──► few writes an iteration of the loop
      └─► parked: none yet, or all of its streams are taken    │
                                                               │
     bytes of a read ──► Connection ──► events ──► calls ──► futures
 
     idle ──(a call)──► connecting ──► ready ──(lost, GOAWAY)──► idle
                          │    ▲
-                         ▼    │ 100 ms to 1 s, as the options say
-                        failing ──(nobody has called for WANTED_S)──► idle
+                         ▼    │ backoff, as the options say
+                        failing ──(no call for WANTED_S)──► idle
 
 A channel has one connection, made at the first call and again after it was lost. While it is connecting,
-calls wait; while it fails they fail at once (UNAVAILABLE), and attempts go on behind them, as grpcio does. A
-peer is connected when its settings have come: no call exceeds its streams, nor what its table may hold.
+calls wait; while it fails they fail at once (UNAVAILABLE), and attempts go on in the background, as with
+grpcio. A connection is ready when the peer's settings have come, so that no call exceeds its streams or its
+header table.
 
-**GOAWAY**: what the peer has seen goes on, the rest and new calls go to a new connection. A call that a peer
-has not seen (beyond the last stream that GOAWAY names, or REFUSED_STREAM) is begun once more, if it has a
-single request; otherwise, and the second time, it is UNAVAILABLE. All other repetitions are the caller's.
+**GOAWAY**: calls that the peer has seen go on; the others and new ones use a new connection. A call that the
+peer has not seen (beyond the last stream that GOAWAY names, or REFUSED_STREAM) is begun again, if it has a
+single request; otherwise, and the second time, it is UNAVAILABLE. All other retries are the caller's.
 
-**Dead peers** are found by pings, sent only while calls are open: other servers than ours punish more.
+**Dead peers** are found by pings, sent only while calls are open: other servers punish more.
 
-**Options** are grpc.aio's, as far as `OPTIONS` in `channel.py` has them; others mean nothing here. No TLS:
-our servers are dialled in plaintext, and a channel with credentials is grpcio's. So are channels for threads.
-
-**Cost** of a unary call of 100 bytes with the headers of our client, 32 at a time (`bench/calls.py`): 12 us
-of Python, half of it to begin (the header block and the frames are 4), half for the answer; with loop and
-kernel 15 to 20, a quarter of what grpc.aio takes in the same run. One after the other it is 65 to 85 us, most
-of it waiting and waking, to 220 to 330.
+**Options** are grpc.aio's, as far as `OPTIONS` in `channel.py` has them; others are ignored. No TLS: our
+servers are dialled in plaintext, and a channel with credentials is grpcio's. So are channels for threads.
 """
 
 import asyncio
@@ -47,7 +43,7 @@ from whimbrel.model.route import Endpoint
 from whimbrel.rpc.client.deadlines import Deadlines
 from whimbrel.rpc.client.native_calls import ClientCall, Method, UnaryCall
 from whimbrel.rpc.client.native_connection import ChannelConnection, reason_of
-from whimbrel.rpc.client.native_streams import BothCall, GatheredCall, StreamCall
+from whimbrel.rpc.client.native_streams import BidiCall, StreamCall, StreamUnaryCall
 from whimbrel.rpc.http2.encoder import Pair
 from whimbrel.rpc.http2.frames import STREAM_ID_MAX, WINDOW_MAX
 from whimbrel.rpc.http2.stream import Limits
@@ -58,10 +54,10 @@ State = grpc.ChannelConnectivity
 Status = grpc.StatusCode
 
 PARKED_MAX = 65_536  # calls that wait for a connection, or for a stream of it
-FIELDS_BYTES_MAX = 64 << 10  # of an answer; more ends the connection, and an error's details may be long
-ADDRESSES_MAX = 8  # of one name, that an attempt tries, each for as long as an attempt may take
+FIELDS_BYTES_MAX = 64 << 10  # of a response; more ends the connection. Details of an error may be long
+ADDRESSES_MAX = 8  # of one name, that one attempt tries in turn
 WANTED_S = 30.0  # attempts go on for so long after the last call
-BACKOFF_GROWTH, BACKOFF_JITTER = 1.6, 0.2  # grpcio's
+BACKOFF_GROWTH, BACKOFF_JITTER = 1.6, 0.2  # as grpcio's
 CLOSE_S = 1.0  # how long closing waits for a socket that takes nothing
 TIMEOUT_MAX = 99_999_999  # eight digits
 TIMEOUTS_KEPT = 256
@@ -71,10 +67,10 @@ class NativeChannel(grpc.aio.Channel):
     """Calls to one target; see the module. Belongs to the loop that runs when it is made.
 
     Attributes:
-        link: the connection that takes calls.
+        connection: takes new calls; None while there is none.
         retiring: connections whose last calls are under way.
-        parked: calls that wait for one, in their order.
-        failure: why there is none, while attempts fail.
+        parked: calls that wait for a connection, in their order.
+        failure: why attempts fail, while they do.
     """
 
     def __init__(self, target: str, options: Sequence[tuple[str, Any]]) -> None:
@@ -85,7 +81,7 @@ class NativeChannel(grpc.aio.Channel):
             options: as grpc.aio takes them.
 
         Raises:
-            ValueError: the target is none; the text says why.
+            ValueError: the target is malformed; the text says why.
         """
         endpoint = Endpoint.parse(target)
         self.host, self.port, self.target = endpoint.host, endpoint.port, target
@@ -116,14 +112,14 @@ class NativeChannel(grpc.aio.Channel):
         self.deadlines = Deadlines(self.loop)
         self.timeouts: dict[float, Pair] = {}
         self.methods: dict[tuple[type[ClientCall], str], Method] = {}
-        self.link: ChannelConnection | None = None
+        self.connection: ChannelConnection | None = None
         self.retiring: set[ChannelConnection] = set()
         self.parked: dict[ClientCall, None] = {}
         self.connecting: asyncio.Task[None] | None = None
         self.failure = ""
         self.asked_at = 0.0
         self.closed = False
-        self.good_address = ""  # that took a connection last
+        self.good_address = ""  # the one that took the last connection
         self.watchers: list[asyncio.Future[None]] = []
 
     # Methods
@@ -135,7 +131,7 @@ class NativeChannel(grpc.aio.Channel):
         serializer: Callable[[Any], bytes] | None,
         deserializer: Callable[[bytes], Any] | None,
     ) -> Any:
-        """Return what makes calls of one method."""
+        """Return a callable that makes calls of one method."""
         if serializer is not None or deserializer is not None:
             return Method(self, kind, path, serializer, deserializer)
         found = self.methods.get((kind, path))
@@ -146,34 +142,34 @@ class NativeChannel(grpc.aio.Channel):
     def unary_unary(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None
     ) -> Any:
-        """Return a method with one request and one answer."""
+        """Return a method with one request and one response."""
         return self.method(UnaryCall, method, request_serializer, response_deserializer)
 
     def unary_stream(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None
     ) -> Any:
-        """Return a method with one request and many answers."""
+        """Return a method with one request and many responses."""
         return self.method(StreamCall, method, request_serializer, response_deserializer)
 
     def stream_unary(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None
     ) -> Any:
-        """Return a method with many requests and one answer."""
-        return self.method(GatheredCall, method, request_serializer, response_deserializer)
+        """Return a method with many requests and one response."""
+        return self.method(StreamUnaryCall, method, request_serializer, response_deserializer)
 
     def stream_stream(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None
     ) -> Any:
-        """Return a method with many requests and many answers."""
-        return self.method(BothCall, method, request_serializer, response_deserializer)
+        """Return a method with many requests and many responses."""
+        return self.method(BidiCall, method, request_serializer, response_deserializer)
 
     # Calls
 
     def begin(self, call: ClientCall) -> None:
-        """Begin a call, as soon as it can be."""
-        link = self.link
-        if link is not None and not self.parked and link.has_room():
-            link.open(call)
+        """Begin a call, or park it."""
+        connection = self.connection
+        if connection is not None and not self.parked and connection.has_room():
+            connection.open(call)
         else:
             self.park(call)
 
@@ -191,25 +187,25 @@ class NativeChannel(grpc.aio.Channel):
             )
         else:
             self.parked[call] = None
-            if self.link is None:
+            if self.connection is None:
                 self.connect()
             else:
-                self.link.watched = True
+                self.connection.stream_end_awaited = True
 
     def unpark(self) -> None:
-        """Begin calls that wait, as far as there is room."""
+        """Begin parked calls, as far as there is room."""
         parked = self.parked
         while parked:
-            link = self.link
-            if link is None:
+            connection = self.connection
+            if connection is None:
                 self.connect()
                 return
-            if not link.has_room():
-                link.watched = True
+            if not connection.has_room():
+                connection.stream_end_awaited = True
                 return
             call = next(iter(parked))
             del parked[call]
-            link.open(call)
+            connection.open(call)
 
     def fields_of(self, call: ClientCall) -> list[Pair]:
         """Return the fields that a call adds to a request."""
@@ -228,20 +224,20 @@ class NativeChannel(grpc.aio.Channel):
     # Connections
 
     def connect(self) -> None:
-        """See to it that there will be a connection."""
+        """Start to connect, unless that is under way."""
         if self.connecting is None and not self.closed:
             self.connecting = self.loop.create_task(self.attempts())
-            self.changed()
+            self.notify_state()
 
     async def attempts(self) -> None:
-        """Connect, again and again as long as somebody wants it."""
+        """Connect, again and again while there are calls."""
         pause = self.backoff_s
         try:
             while True:
                 try:
-                    self.link = await self.attempt()
+                    self.connection = await self.attempt()
                 except OSError as error:
-                    self.failing(f"can't connect to {self.target}: {reason_of(error)}")
+                    self.fail_parked(f"can't connect to {self.target}: {reason_of(error)}")
                 else:
                     self.failure = ""
                     break
@@ -253,16 +249,16 @@ class NativeChannel(grpc.aio.Channel):
                 pause = min(pause * BACKOFF_GROWTH, self.backoff_max_s)
         finally:
             self.connecting = None
-        self.changed()
+        self.notify_state()
         self.unpark()
 
-    def failing(self, why: str) -> None:
+    def fail_parked(self, why: str) -> None:
         """Let all calls fail, until an attempt succeeds."""
         self.failure = why
         parked, self.parked = self.parked, {}
         for call in parked:
             call.end(Status.UNAVAILABLE, why)
-        self.changed()
+        self.notify_state()
 
     async def attempt(self) -> ChannelConnection:
         """Return a connection whose peer has sent its settings.
@@ -273,40 +269,40 @@ class NativeChannel(grpc.aio.Channel):
         failure: OSError = ConnectionError("the name has no address")
         for address in await self.addresses():
             try:
-                link = await self.dial(address)
+                connection = await self.dial(address)
             except OSError as error:
                 failure = error
             else:
                 self.good_address = address
-                return link
+                return connection
         raise failure
 
     async def dial(self, address: str) -> ChannelConnection:
         """Connect to one address.
 
         Raises:
-            OSError: nobody is there, or nobody who speaks HTTP/2.
+            OSError: nothing listens there, or something that is not HTTP/2.
         """
-        link: ChannelConnection | None = None
+        connection: ChannelConnection | None = None
         try:
             async with asyncio.timeout(self.attempt_s):
-                _, link = await self.loop.create_connection(
+                _, connection = await self.loop.create_connection(
                     lambda: ChannelConnection(self), address, self.port
                 )
-                await link.ready
-            if link.transport.is_closing() or link.retiring:
-                raise ConnectionError(link.why or "the server closed it")
+                await connection.ready
+            if connection.transport.is_closing() or connection.retiring:
+                raise ConnectionError(connection.why or "the server closed it")
         except BaseException as error:
-            if link is not None:
-                link.transport.abort()
+            if connection is not None:
+                connection.transport.abort()
             if isinstance(error, TimeoutError) and not error.errno:
-                what = "connection" if link is None else "HTTP/2 settings: is it a gRPC server?"
+                what = "connection" if connection is None else "HTTP/2 settings: is it a gRPC server?"
                 raise TimeoutError(f"within {self.attempt_s:g} s came no {what}") from None
             raise
-        return link
+        return connection
 
     async def addresses(self) -> list[str]:
-        """Return where the target may be reached, the address that did last time first.
+        """Return the target's addresses, the one that took the last connection first.
 
         Raises:
             OSError: the name can't be resolved.
@@ -327,25 +323,25 @@ class NativeChannel(grpc.aio.Channel):
         hosts = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
         return sorted(hosts, key=lambda host: host != self.good_address)[:ADDRESSES_MAX]
 
-    def retired(self, link: ChannelConnection) -> None:
-        """Make room for another connection."""
-        self.retiring.add(link)
-        if self.link is link:
-            self.link = None
-            self.changed()
+    def retired(self, connection: ChannelConnection) -> None:
+        """Use another connection for new calls."""
+        self.retiring.add(connection)
+        if self.connection is connection:
+            self.connection = None
+            self.notify_state()
         if self.parked:
             self.connect()
 
-    def lost(self, link: ChannelConnection) -> None:
-        """Forget a connection; calls that wait get another one."""
-        self.retiring.discard(link)
-        if self.link is link:
-            self.link = None
-            self.changed()
-        if self.parked and self.link is None:
+    def lost(self, connection: ChannelConnection) -> None:
+        """Forget a connection; parked calls get another one."""
+        self.retiring.discard(connection)
+        if self.connection is connection:
+            self.connection = None
+            self.notify_state()
+        if self.parked and self.connection is None:
             self.connect()
 
-    # What callers ask of the channel
+    # For callers
 
     async def close(self, grace: float | None = None) -> None:
         """End all calls, those under way after `grace` seconds, and close the connections."""
@@ -356,22 +352,22 @@ class NativeChannel(grpc.aio.Channel):
         if self.connecting is not None:
             self.connecting.cancel()
             await asyncio.wait({self.connecting})
-        if self.link is not None:
-            self.link.retire()
-        gone = {link.gone for link in self.retiring}
+        if self.connection is not None:
+            self.connection.retire()
+        gone = {connection.gone for connection in self.retiring}
         if gone and grace:
             await asyncio.wait(gone, timeout=grace)
-        for link in tuple(self.retiring):
-            for stream in list(link.conn.streams.values()):
+        for connection in tuple(self.retiring):
+            for stream in list(connection.conn.streams.values()):
                 if isinstance(stream.app, ClientCall):
                     stream.app.end(Status.CANCELLED, text)
-            link.left()
+            connection.on_stream_end()
         if gone:
             await asyncio.wait(gone, timeout=CLOSE_S)
-        for link in tuple(self.retiring):
-            link.transport.abort()
+        for connection in tuple(self.retiring):
+            connection.transport.abort()
         self.deadlines.close()
-        self.changed()
+        self.notify_state()
 
     async def __aenter__(self) -> Self:
         return self
@@ -382,10 +378,10 @@ class NativeChannel(grpc.aio.Channel):
         await self.close()
 
     def get_state(self, try_to_connect: bool = False) -> State:
-        """Return how the connection is."""
+        """Return the state of the connection."""
         if self.closed:
             return State.SHUTDOWN
-        if self.link is not None:
+        if self.connection is not None:
             return State.READY
         if self.failure:
             return State.TRANSIENT_FAILURE
@@ -406,15 +402,15 @@ class NativeChannel(grpc.aio.Channel):
         """Return when there is a connection.
 
         Raises:
-            grpc.aio.UsageError: there will be none: the channel is closed.
+            grpc.aio.UsageError: the channel is closed.
         """
         while (state := self.get_state(try_to_connect=True)) is not State.READY:
             if state is State.SHUTDOWN:
                 raise grpc.aio.UsageError("the channel is closed")
             await self.wait_for_state_change(state)
 
-    def changed(self) -> None:
-        """Tell who waits for another state."""
+    def notify_state(self) -> None:
+        """Wake what waits for another state."""
         watchers, self.watchers = self.watchers, []
         for watcher in watchers:
             if not watcher.done():
@@ -422,7 +418,7 @@ class NativeChannel(grpc.aio.Channel):
 
 
 def timeout_text(timeout_s: float) -> str:
-    """Return a timeout as its field holds it, rounded up."""
+    """Return a timeout in its form on the wire, rounded up."""
     for unit, per_s in (("u", 1_000_000), ("m", 1000), ("S", 1)):
         number = math.ceil(timeout_s * per_s)
         if number <= TIMEOUT_MAX:

@@ -1,6 +1,6 @@
-"""One connection of a `NativeChannel`: between the transport's calls, the core's events, and calls.
+"""One connection of a `NativeChannel`: connects the transport, the HTTP/2 state machine, and the calls.
 
-It decides nothing about other connections: it tells its channel when it takes no more calls (`retired`), and
+It decides nothing about other connections: its channel is told when it takes no more calls (`retired`), and
 when it is gone (`lost`).
 """
 
@@ -14,11 +14,21 @@ import grpc
 
 from whimbrel.rpc.client.native_calls import FIRST_FIELDS, ClientCall
 from whimbrel.rpc.http2.client import ClientConnection
-from whimbrel.rpc.http2.encoder import Encoder
+from whimbrel.rpc.http2.encoder import HeaderEncoder
 from whimbrel.rpc.http2.errors import Code, ProtocolError
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import HpackError
-from whimbrel.rpc.http2.stream import Answered, Begun, Data, Drained, Event, GoAway, Headers, Pong, Reset
-from whimbrel.rpc.http2.wire import prefixed
+from whimbrel.rpc.http2.stream import (
+    Data,
+    Drained,
+    Event,
+    GoAway,
+    Headers,
+    Pong,
+    Reset,
+    ResponseBegun,
+    ResponseEnded,
+)
 
 if TYPE_CHECKING:
     from whimbrel.rpc.client.native_channel import NativeChannel
@@ -27,73 +37,76 @@ __all__ = ["ChannelConnection", "reason_of"]
 
 Status = grpc.StatusCode
 
-WRITE_BYTES_HIGH = 256 << 10  # in a transport, from which on nothing new is begun
-# What is written at once, three parts a call. The writes of a loop tick could all be one; but then a server
-# has nothing to do while 256 calls are made. 16 at a time are answered up to 1.7 times as fast, for the same
-# CPU.
+WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on no call is begun
+# Parts that are written at once, three a call. All calls of an iteration could share one write, but then the
+# server is idle while they are made: writes of 16 calls are up to 1.7 times as fast, for the same CPU time.
 WRITE_PARTS = 48
-FEW_PINGS = 2  # how much rarer pings become when a peer says that they are too many
+FEW_PINGS = 2  # factor of the interval when a peer finds pings too frequent
 PING = b"whimbrel"
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ChannelConnection(asyncio.Protocol):
     """One connection of a channel.
 
     Attributes:
-        ready: set when the peer's settings have come; an error when they never will.
-        gone: set when the transport has closed.
+        ready: completed when the peer's settings have come; an error when they never will.
+        gone: completed when the transport has closed.
         paused: the transport holds as much as it should.
         retiring: takes no new calls, and closes with its last one.
-        watched: somebody waits for a stream that ends: parked calls, or a link that is retiring.
+        stream_end_awaited: `on_stream_end` is to be called: for parked calls, or while it is retiring.
+        received_at: when data came last, by the loop's clock.
+        why: the reason of its end, in words.
     """
 
     def __init__(self, channel: "NativeChannel") -> None:
         self.channel = channel
         self.conn = ClientConnection(server=False, limits=channel.limits)
-        self.encoder = Encoder()
+        self.encoder = HeaderEncoder()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.ready: asyncio.Future[None] = channel.loop.create_future()
         self.gone: asyncio.Future[None] = channel.loop.create_future()
-        self.paused = self.receiving = self.marked = self.retiring = self.watched = self.pinged = False
-        self.heard_at = 0.0
-        self.keeper: asyncio.TimerHandle | None = None
+        self.paused = self.receiving = self.flush_scheduled = self.retiring = self.stream_end_awaited = (
+            self.pinged
+        ) = False
+        self.received_at = 0.0
+        self.keepalive_timer: asyncio.TimerHandle | None = None
         self.table = self.conn.peer_table
         self.why = ""
 
-    # The transport's calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        """Send the preface and the settings."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         self.transport.write(self.conn.take())
 
     def data_received(self, data: bytes) -> None:
-        """Take what a read gave, and write what comes of it at once."""
-        self.heard_at = now = self.channel.loop.time()
+        """Handle the events of a read, and write what follows from them at once."""
+        self.received_at = now = self.channel.loop.time()
         self.pinged = False
         self.receiving = True
         events = self.conn.receive(data, now)
         try:
             for event in events:
-                self.take(event)
+                self.handle(event)
         except HpackError as error:
-            self.give_up(events, ProtocolError(Code.COMPRESSION_ERROR, str(error)))
+            self.fail_calls(events, ProtocolError(Code.COMPRESSION_ERROR, str(error)))
         except Exception:
-            log.exception("%s: an answer can't be taken", self.channel.target)
-            self.give_up(events, ProtocolError(Code.INTERNAL_ERROR, "internal error"))
+            logger.exception("%s: an answer can't be taken", self.channel.target)
+            self.fail_calls(events, ProtocolError(Code.INTERNAL_ERROR, "internal error"))
         finally:
             self.receiving = False
         if self.conn.settled and not self.ready.done():
             self.ready.set_result(None)
-        if self.watched:
-            self.left()
+        if self.stream_end_awaited:
+            self.on_stream_end()
         self.flush()
 
-    def give_up(self, events: list[Event], error: ProtocolError) -> None:
-        """End the connection for an event; the calls of the others may have left it already."""
+    def fail_calls(self, events: list[Event], error: ProtocolError) -> None:
+        """End the connection and the calls of these events, some of which it does not hold any more."""
         self.conn.fail(error)
         for event in events:
             call = None if isinstance(event, GoAway | Pong) else event.stream.app
@@ -102,12 +115,12 @@ class ChannelConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """End all calls."""
-        if self.keeper is not None:
-            self.keeper.cancel()
+        if self.keepalive_timer is not None:
+            self.keepalive_timer.cancel()
         why = self.why or (reason_of(error) if error is not None else "the server closed it")
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(why))
-            self.ready.exception()  # an attempt that was given up does not look
+            self.ready.exception()  # an attempt that was given up does not retrieve it
         if not self.gone.done():
             self.gone.set_result(None)
         text = f"the connection to {self.channel.target} is lost: {why}"
@@ -117,21 +130,21 @@ class ChannelConnection(asyncio.Protocol):
         self.channel.lost(self)
 
     def pause_writing(self) -> None:
-        """Begin nothing new."""
+        """Begin no new calls."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Let streams write again, and begin parked calls."""
         self.paused = False
         for stream in list(self.conn.streams.values()):
             if isinstance(stream.app, ClientCall) and not stream.waiting:
                 stream.app.drained()
-        self.left()
+        self.on_stream_end()
 
     # Events
 
-    def take(self, event: Any) -> None:
-        """Do what an event asks for."""
+    def handle(self, event: Any) -> None:
+        """Handle an event of the HTTP/2 connection."""
         kind = type(event)
         if kind is Data:
             call = event.stream.app
@@ -139,11 +152,11 @@ class ChannelConnection(asyncio.Protocol):
                 call.data(event.data, event.size, ended=event.ended)
             else:
                 self.conn.consumed(event.stream, event.size)
-        elif kind is Begun:
+        elif kind is ResponseBegun:
             call = event.stream.app
             if call is not None:
                 call.begun(FIRST_FIELDS)
-        elif kind is Answered:
+        elif kind is ResponseEnded:
             call = event.stream.app
             if call is not None:
                 call.end(Status.OK, "")
@@ -159,10 +172,10 @@ class ChannelConnection(asyncio.Protocol):
             if event.stream.app is not None:
                 event.stream.app.drained()
         elif kind is GoAway:
-            self.went_away(event)
+            self.on_goaway(event)
 
-    def went_away(self, event: GoAway) -> None:
-        """Let the peer go: what it has not seen is begun elsewhere."""
+    def on_goaway(self, event: GoAway) -> None:
+        """Take no new calls; calls that the peer has not seen are begun elsewhere."""
         debug = event.debug.decode("utf-8", "replace")
         if event.code == Code.ENHANCE_YOUR_CALM and "ping" in debug:
             self.channel.keepalive_s *= FEW_PINGS
@@ -204,26 +217,26 @@ class ChannelConnection(asyncio.Protocol):
         else:
             stream = conn.send_request(block, prefixed(request))
         stream.app = call
-        call.link, call.stream = self, stream
-        if not self.marked and not self.receiving:
-            self.marked = True
+        call.connection, call.stream = self, stream
+        if not self.flush_scheduled and not self.receiving:
+            self.flush_scheduled = True
             channel.loop.call_soon(self.flush)
         if len(conn.out) >= WRITE_PARTS:
             self.transport.write(conn.take())
         if request is None:
             call.opened()
-        if self.keeper is None:
-            self.heard_at = channel.loop.time()
-            self.keeper = channel.loop.call_later(channel.keepalive_s, self.look)
+        if self.keepalive_timer is None:
+            self.received_at = channel.loop.time()
+            self.keepalive_timer = channel.loop.call_later(channel.keepalive_s, self.check_alive)
         if conn.next_id > channel.stream_id_max:
             self.retire()
 
-    def left(self) -> None:
-        """Note that streams have ended, for who waits for that."""
+    def on_stream_end(self) -> None:
+        """Begin parked calls; close a retiring connection after its last call."""
         if self.receiving:
-            return  # more of them may end with this read
+            return  # called again at the end of this read
         if not self.retiring:
-            self.watched = False
+            self.stream_end_awaited = False
             self.channel.unpark()
         elif not self.conn.streams and not self.transport.is_closing():
             self.flush()
@@ -231,36 +244,36 @@ class ChannelConnection(asyncio.Protocol):
 
     def retire(self) -> None:
         """Take no new calls, and close with the last one."""
-        self.retiring = self.watched = True
+        self.retiring = self.stream_end_awaited = True
         self.channel.retired(self)
-        self.left()
+        self.on_stream_end()
 
     # Writing
 
-    def touched(self) -> None:
-        """Write what there is: at the end of this read, or once the loop comes round."""
-        if not self.receiving and not self.marked:
-            self.marked = True
+    def schedule_flush(self) -> None:
+        """Write soon: at the end of this read, or on the loop's next iteration."""
+        if not self.receiving and not self.flush_scheduled:
+            self.flush_scheduled = True
             self.channel.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what there is."""
-        self.marked = False
+        """Write all frames that are ready; close the connection after an error."""
+        self.flush_scheduled = False
         conn = self.conn
         if conn.out:
             self.transport.write(conn.take())
         if conn.error is not None and not self.transport.is_closing():
             self.why = f"the server breaks the protocol: {conn.error}"
-            log.info("%s: %s (%s)", self.channel.target, conn.error, conn.error.code.name)
+            logger.info("%s: %s (%s)", self.channel.target, conn.error, conn.error.code.name)
             self.transport.close()
 
-    def look(self) -> None:
-        """Find out whether anybody is there, as long as calls are open."""
+    def check_alive(self) -> None:
+        """Ping a silent peer while calls are open; drop one that does not react."""
         channel = self.channel
-        self.keeper = None
+        self.keepalive_timer = None
         if not self.conn.streams:
             return
-        quiet = channel.loop.time() - self.heard_at
+        quiet = channel.loop.time() - self.received_at
         wait = channel.keepalive_s - quiet
         if self.pinged:
             self.why = f"it does not answer pings, and was silent for {quiet:.3g} s"
@@ -271,7 +284,7 @@ class ChannelConnection(asyncio.Protocol):
             self.conn.ping(PING)
             self.flush()
             wait = channel.keepalive_timeout_s
-        self.keeper = channel.loop.call_later(wait, self.look)
+        self.keepalive_timer = channel.loop.call_later(wait, self.check_alive)
 
 
 def reason_of(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""Calls over our own HTTP/2 with a stream of messages, one way or both; see `native_calls.py`.
+"""Client calls with a stream of messages, one way or both; see `native_calls.py`.
 
-**Bounds.** A stream that nobody reads holds one window and one message: what was received is given back to
-the peer when it is read. `write` waits while what it wrote waits for a window or for the socket.
+**Bounds.** A stream that nobody reads holds one window and one message: received data is given back to the
+peer when it is read. `write` waits while earlier data waits for a window or for the socket.
 """
 
 import asyncio
@@ -14,33 +14,33 @@ import grpc
 import grpc.aio
 
 from whimbrel.rpc.client.native_calls import (
-    NO_ANSWER,
+    NO_RESPONSE,
     NO_STATUS,
     PREFIX_BYTES,
-    SECOND_ANSWER,
+    SECOND_RESPONSE,
     ClientCall,
     Method,
 )
-from whimbrel.rpc.http2.wire import prefixed
+from whimbrel.rpc.http2.grpc_format import prefixed
 
-__all__ = ["BothCall", "GatheredCall", "StreamCall"]
+__all__ = ["BidiCall", "StreamCall", "StreamUnaryCall"]
 
 Status = grpc.StatusCode
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class StreamCall(ClientCall):
-    """One request, many answers."""
+    """One request, many responses."""
 
     def prepare(self) -> None:
-        """Make the queue of answers."""
+        """Make the queue of responses."""
         self.messages: deque[bytes] = deque()
         self.reader: asyncio.Future[None] | None = None
-        self.held = 0  # bytes for the peer's window that nobody has read
+        self.held = 0  # bytes of the peer's window that were not read
 
     def data(self, data: bytes, size: int, *, ended: bool) -> None:
-        """Take answers."""
+        """Handle data of responses."""
         self.held += size
         self.messages.extend(self.messages_of(data) if data else ())
         if self.messages:
@@ -54,10 +54,10 @@ class StreamCall(ClientCall):
         """Let the peer send as much again."""
         size = min(size, self.held)
         self.held -= size
-        if self.link is not None and self.stream is not None:
-            self.link.conn.consumed(self.stream, size)
-            if self.link.conn.out:
-                self.link.touched()
+        if self.connection is not None and self.stream is not None:
+            self.connection.conn.consumed(self.stream, size)
+            if self.connection.conn.out:
+                self.connection.schedule_flush()
 
     def wake(self) -> None:
         """Wake the reader."""
@@ -65,16 +65,16 @@ class StreamCall(ClientCall):
             self.reader.set_result(None)
 
     def finished(self) -> None:
-        """Wake the reader; who cancels does not want what has come already."""
-        if self.dropped:
+        """Wake the reader; `cancel` drops what has come already."""
+        if self.cancelled_locally:
             self.messages.clear()
         self.wake()
 
     async def read(self) -> Any:
-        """Return the next answer; `grpc.aio.EOF` when there are no more.
+        """Return the next response; `grpc.aio.EOF` when there are no more.
 
         Raises:
-            grpc.aio.AioRpcError: the call has failed; answers that came before are returned first.
+            grpc.aio.AioRpcError: the call has failed; responses that came before are returned first.
         """
         while not self.messages:
             if self.over:
@@ -96,15 +96,15 @@ class StreamCall(ClientCall):
         return message if deserializer is None else deserializer(message)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield the answers."""
+        """Yield the responses."""
         while (message := await self.read()) is not grpc.aio.EOF:
             yield message
 
 
-class BothCall(StreamCall):
-    """Many requests, many answers."""
+class BidiCall(StreamCall):
+    """Many requests, many responses."""
 
-    many = True
+    client_streaming = True
 
     def __init__(self, method: Method, request: Any, timeout: float | None, metadata: Any) -> None:
         self.writer: asyncio.Future[None] | None = None
@@ -115,19 +115,19 @@ class BothCall(StreamCall):
             self.pump = method.channel.loop.create_task(self.write_all(request))
 
     async def write_all(self, requests: AsyncIterable[Any] | Iterable[Any]) -> None:
-        """Write what an iterator gives."""
+        """Write all requests of an iterable."""
         try:
-            async for request in one_by_one(requests):
+            async for request in iterate(requests):
                 await self.write(request)
             await self.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # the call is over, and whoever reads it hears why
+            pass  # the call is over; its reader gets the error
         except Exception:
-            log.exception("%s: the requests can't be made", self.method.path)
+            logger.exception("%s: the requests can't be made", self.method.path)
             self.cancel()
 
     async def write(self, request: Any) -> None:
-        """Send a request; wait until it is on its way. Not for two tasks at a time.
+        """Send a request; wait until nothing of it waits. Not for two tasks at a time.
 
         Raises:
             grpc.aio.AioRpcError: the call has failed.
@@ -137,32 +137,32 @@ class BothCall(StreamCall):
         payload = self.encoded(request)
         while self.stream is None:
             self.check_open()
-            await self.turn()
-        if self.link is not None:
-            self.link.conn.send_data(self.stream, prefixed(payload))
-            self.link.touched()
-        while self.link is not None and (self.stream.waiting or self.link.paused):
-            await self.turn()
+            await self.wait_writable()
+        if self.connection is not None:
+            self.connection.conn.send_data(self.stream, prefixed(payload))
+            self.connection.schedule_flush()
+        while self.connection is not None and (self.stream.waiting or self.connection.paused):
+            await self.wait_writable()
         if self.over and (failure := self.failure()) is not None:
             raise failure
 
     async def done_writing(self) -> None:
-        """Tell the peer that there are no more requests."""
+        """End the requests."""
         while self.stream is None and not self.over:
-            await self.turn()
+            await self.wait_writable()
         self.written = True
-        if self.link is not None and self.stream is not None:
-            self.link.conn.send_data(self.stream, b"", end=True)
-            self.link.touched()
+        if self.connection is not None and self.stream is not None:
+            self.connection.conn.send_data(self.stream, b"", end=True)
+            self.connection.schedule_flush()
 
     def check_open(self) -> None:
-        """Refuse to write what nobody will read."""
+        """Refuse to write to a call that takes no more requests."""
         if self.over and (failure := self.failure()) is not None:
             raise failure
         if self.over or self.written:
             raise asyncio.InvalidStateError("the call takes no more requests: it is over, or done writing")
 
-    async def turn(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait for a stream, for room, or for the end."""
         assert self.writer is None, "two tasks write one stream"
         self.writer = self.channel.loop.create_future()
@@ -187,12 +187,12 @@ class BothCall(StreamCall):
         """Wake reader and writer."""
         super().finished()
         self.drained()
-        if self.pump is not None and self.dropped:
+        if self.pump is not None and self.cancelled_locally:
             self.pump.cancel()
 
 
-async def one_by_one(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
-    """Yield requests, whichever way they come: grpc.aio takes both."""
+async def iterate(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncIterator[Any]:
+    """Yield requests of either kind of iterable, as grpc.aio takes both."""
     if isinstance(requests, AsyncIterable):
         async for request in requests:
             yield request
@@ -201,23 +201,23 @@ async def one_by_one(requests: AsyncIterable[Any] | Iterable[Any]) -> AsyncItera
             yield request
 
 
-class GatheredCall(BothCall):
-    """Many requests, one answer."""
+class StreamUnaryCall(BidiCall):
+    """Many requests, one response."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for the answer."""
-        return self.answer().__await__()
+        """Wait for the response."""
+        return self.response().__await__()
 
-    async def answer(self) -> Any:
-        """Return the answer.
+    async def response(self) -> Any:
+        """Return the response.
 
         Raises:
             grpc.aio.AioRpcError: the call has failed.
         """
-        answer = await self.read()
-        if answer is grpc.aio.EOF:
-            raise grpc.aio.AioRpcError(Status.INTERNAL, details=NO_ANSWER)
+        response = await self.read()
+        if response is grpc.aio.EOF:
+            raise grpc.aio.AioRpcError(Status.INTERNAL, details=NO_RESPONSE)
         if await self.read() is not grpc.aio.EOF:
             self.cancel()
-            raise grpc.aio.AioRpcError(Status.INTERNAL, details=SECOND_ANSWER)
-        return answer
+            raise grpc.aio.AioRpcError(Status.INTERNAL, details=SECOND_RESPONSE)
+        return response

@@ -6,22 +6,22 @@
     a stream          HEADERS ──► open ──(END_STREAM)──► half closed ──(END_STREAM)──► gone
                         any of them ──(RST_STREAM, an error of the stream)──► gone
 
-What a peer does wrong ends one stream (RST_STREAM, and a `Reset` for who held it) or the connection (GOAWAY;
-`error` says why, and nothing is taken any more). Nothing else comes of it: no exception leaves `receive`.
+A fault of the peer ends one stream (RST_STREAM, and a `Reset` event) or the connection (GOAWAY; `error` says
+why, and nothing is taken any more). No exception leaves `receive`.
 
-**Flow control.** Data that may not be sent yet waits in its stream, in order, trailers behind it; windows
-that grow let it go, and `Drained` tells when a stream that had to wait has nothing left. What was received is
-given back by `consumed`, when half of a window is used up. So who does not consume stops its peer.
+**Flow control.** Data that may not be sent yet waits in its stream, in order, trailers behind it. It is sent
+when windows grow, and `Drained` tells when a stream that had to wait has nothing left. Received data is given
+back by `consumed`, in steps of half a window. A user who does not consume stops the peer.
 
 **Bounds** (`Limits`): streams at a time, a header block's and list's bytes, a frame's bytes, resets, pings,
-settings and empty frames in `WINDOW_S` seconds of the clock that the caller reads. Of streams that are gone,
-`GONE_KEPT` are remembered, so that late frames to those that were reset here are let pass in silence.
+settings and empty frames in `WINDOW_S` seconds of the caller's clock. Of ended streams `GONE_KEPT` are
+remembered, so that late frames to those that were reset here are ignored in silence.
 """
 
 from collections.abc import Callable
 
 from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
-from whimbrel.rpc.http2.fields import check_fields, check_length, without_rules
+from whimbrel.rpc.http2.fields import check_fields, check_length, stays_valid
 from whimbrel.rpc.http2.frames import (
     ACK,
     CONTINUATION,
@@ -52,7 +52,7 @@ from whimbrel.rpc.http2.frames import (
     WINDOW_MAX,
     WINDOW_UPDATE,
 )
-from whimbrel.rpc.http2.hpack import Decoder, HpackError, ListTooLarge
+from whimbrel.rpc.http2.hpack import HeaderDecoder, HpackError, ListTooLarge
 from whimbrel.rpc.http2.sending import SendingHalf
 from whimbrel.rpc.http2.stream import (
     Data,
@@ -72,7 +72,13 @@ DEBUG_BYTES_MAX = 256
 
 
 class Connection(SendingHalf):
-    """See the module."""
+    """One connection; see the module.
+
+    Attributes:
+        settled: the peer's first SETTINGS came.
+        restricted: not every frame may come now: before SETTINGS, or within a header block.
+        block: pieces of an incomplete header block.
+    """
 
     def __init__(self, *, server: bool, limits: Limits | None = None) -> None:
         limits = limits or Limits()
@@ -81,8 +87,8 @@ class Connection(SendingHalf):
         self.needed = 0
         self.preface = PREFACE if server else b""
         self.settled = False  # the peer's first SETTINGS came
-        self.special = True  # not any frame may come: not settled, or within a header block
-        self.decoder = Decoder(list_bytes_max=limits.header_list)
+        self.restricted = True  # see `check_expected`
+        self.decoder = HeaderDecoder(list_bytes_max=limits.header_list)
         self.block: list[bytes] | None = None
         self.block_bytes = self.block_flags = self.block_stream = 0
         self.counted_since = 0.0
@@ -114,11 +120,11 @@ class Connection(SendingHalf):
     # Receiving
 
     def receive(self, data: bytes, now: float = 0.0) -> list[Event]:
-        """Take bytes of the peer; return what they mean.
+        """Take bytes of the peer; return the events in them.
 
         Args:
-            data: as it came.
-            now: of any clock that does not go back, in seconds; floods are counted by it.
+            data: any piece of what the peer sent.
+            now: seconds of a clock that does not go back; floods are counted by it.
         """
         events: list[Event] = []
         if self.error is not None:
@@ -143,7 +149,7 @@ class Connection(SendingHalf):
         return events
 
     def parse(self, data: bytes, events: list[Event]) -> int:
-        """Take the frames that are whole; return where they end."""
+        """Handle the frames that are whole; return where they end."""
         at, size = 0, len(data)
         if self.preface:
             begin = data[: len(self.preface)]
@@ -170,8 +176,8 @@ class Connection(SendingHalf):
                 self.needed = end - at
                 return at
             at = end
-            if self.special:
-                self.check_special(kind, stream_id & STREAM_ID_MAX)
+            if self.restricted:
+                self.check_expected(kind, stream_id & STREAM_ID_MAX)
             if kind >= known:
                 self.count_empty()
                 continue
@@ -182,15 +188,15 @@ class Connection(SendingHalf):
         self.needed = HEAD_BYTES
         return at
 
-    def check_special(self, kind: int, stream_id: int) -> None:
-        """Refuse a frame other than the one that must come: SETTINGS first, the rest of a header block."""
+    def check_expected(self, kind: int, stream_id: int) -> None:
+        """Refuse a frame where only another kind may come: SETTINGS first, CONTINUATION within a block."""
         if not self.settled and kind != SETTINGS:
             raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if self.block is not None and (kind != CONTINUATION or stream_id != self.block_stream):
             raise ProtocolError(Code.PROTOCOL_ERROR, "another frame comes within a header block")
 
     def fail(self, error: ProtocolError) -> None:
-        """End the connection."""
+        """End the connection with GOAWAY."""
         self.error = error
         debug = str(error).encode()[:DEBUG_BYTES_MAX]
         self.frame(GOAWAY, 0, 0, TWO_U32.pack(self.last_id if self.server else 0, error.code) + debug)
@@ -198,7 +204,7 @@ class Connection(SendingHalf):
         self.block = None
 
     def fail_stream(self, stream_id: int, error: StreamError, events: list[Event]) -> None:
-        """End a stream; one that never was is answered all the same."""
+        """End a stream with RST_STREAM, also one that is unknown."""
         stream = self.streams.get(stream_id)
         self.count_reset()
         self.frame(RST_STREAM, 0, stream_id, U32.pack(error.code))
@@ -209,7 +215,7 @@ class Connection(SendingHalf):
         events.append(Reset(stream, error.code, by_peer=False))
 
     def count_reset(self) -> None:
-        """Count a stream that ends before its time, by either side: both are a rapid reset's."""
+        """Count a stream that ends early, by either side: a rapid reset uses both."""
         self.resets += 1
         if self.resets > self.limits.resets:
             raise ProtocolError(
@@ -217,7 +223,7 @@ class Connection(SendingHalf):
             )
 
     def count_empty(self) -> None:
-        """Count a frame that carries nothing forward."""
+        """Count a frame without effect."""
         self.empty += 1
         if self.empty > self.limits.empty:
             raise ProtocolError(
@@ -227,7 +233,7 @@ class Connection(SendingHalf):
     # Frames of streams
 
     def on_data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Take data."""
+        """Handle DATA."""
         size = len(payload)
         if not stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "DATA of no stream")
@@ -265,13 +271,13 @@ class Connection(SendingHalf):
             self.forget_read(stream)
 
     def check_gone(self, stream_id: int, what: str) -> None:
-        """Refuse a frame of a stream that never was."""
+        """Refuse a frame of a stream that was never opened."""
         mine = stream_id % 2 == (0 if self.server else 1)
         if stream_id >= self.next_id if mine else stream_id > self.last_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"{what} of a stream that nobody has opened")
 
     def on_headers(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Take the begin of a header block."""
+        """Handle HEADERS: the first piece of a header block, or all of it."""
         if not stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "HEADERS of no stream")
         if flags & PADDED:
@@ -288,11 +294,11 @@ class Connection(SendingHalf):
         if len(payload) > self.limits.block:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
         self.block, self.block_bytes = [payload], len(payload)
-        self.special = True
+        self.restricted = True
         self.block_flags, self.block_stream = flags, stream_id
 
     def on_continuation(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Take more of a header block."""
+        """Handle CONTINUATION: a further piece of a header block."""
         if self.block is None:
             raise ProtocolError(Code.PROTOCOL_ERROR, "CONTINUATION of no header block")
         if not payload and not flags & END_HEADERS:
@@ -303,11 +309,11 @@ class Connection(SendingHalf):
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
         if flags & END_HEADERS:
             block, self.block = b"".join(self.block), None
-            self.special = False
+            self.restricted = False
             self.whole_block(self.block_flags, stream_id, block, events)
 
     def whole_block(self, flags: int, stream_id: int, block: bytes, events: list[Event]) -> None:
-        """Take a header block. It is decoded in any case: the next ones build on its table."""
+        """Handle a whole header block. It is always decoded: later blocks build on its table."""
         if len(block) > self.limits.block:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"a header block over {self.limits.block} bytes")
         try:
@@ -324,14 +330,14 @@ class Connection(SendingHalf):
                 return
         elif stream.remote_closed:
             raise StreamError(Code.STREAM_CLOSED, "HEADERS of a stream that has ended")
-        # Before its last word a server may send a status that is only for information.
+        # A server may send informational headers (1xx) before the final ones.
         trailers = stream.headers_received and (self.server or fields[:1] == [] or fields[0][0] != b":status")
         if trailers and not ended:
             raise StreamError(Code.PROTOCOL_ERROR, "HEADERS within a stream that do not end it")
         shape = self.decoder.shape
         if shape is None or shape.checked is not trailers:
             check_fields(fields, stream, request=self.server, trailers=trailers)
-            if shape is not None and without_rules(fields, shape.varying):
+            if shape is not None and stays_valid(fields, shape.varying):
                 shape.checked = trailers
         stream.headers_received = True
         if ended:
@@ -343,10 +349,10 @@ class Connection(SendingHalf):
             self.forget_read(stream)
 
     def opened_by_peer(self, stream_id: int) -> Stream | None:
-        """Open a stream of the peer's; None for one whose frames are let pass.
+        """Open a stream of the peer's; None when its frames are to be ignored.
 
         Raises:
-            ProtocolError, StreamError: it can't be.
+            ProtocolError, StreamError: the peer may not open it.
         """
         if not self.server or stream_id % 2 == 0:
             self.check_gone(stream_id, "HEADERS")
@@ -356,7 +362,7 @@ class Connection(SendingHalf):
         if stream_id <= self.last_id:
             if self.was_reset(stream_id):
                 return None  # it crossed our reset
-            code = Code.STREAM_CLOSED if self.was_there(stream_id) else Code.PROTOCOL_ERROR
+            code = Code.STREAM_CLOSED if self.ended_lately(stream_id) else Code.PROTOCOL_ERROR
             raise ProtocolError(code, "HEADERS of a stream that has ended, or whose number was passed over")
         self.last_id = stream_id
         if self.draining:
@@ -367,7 +373,7 @@ class Connection(SendingHalf):
         return stream
 
     def on_priority(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Pass over a priority, which means nothing here; check its form."""
+        """Check the form of PRIORITY, which has no meaning here."""
         if not stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "PRIORITY of no stream")
         if len(payload) != 5:
@@ -377,7 +383,7 @@ class Connection(SendingHalf):
         self.count_empty()
 
     def on_reset(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Take the end of a stream."""
+        """Handle RST_STREAM."""
         if not stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "RST_STREAM of no stream")
         if len(payload) != 4:
@@ -390,13 +396,13 @@ class Connection(SendingHalf):
             events.append(Reset(stream, U32.unpack(payload)[0], by_peer=True))
 
     def on_push(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Refuse a promise: clients make none, and we do not let servers."""
+        """Refuse PUSH_PROMISE: clients send none, and our settings forbid it to servers."""
         raise ProtocolError(Code.PROTOCOL_ERROR, "PUSH_PROMISE is not taken")
 
     # Frames of the connection
 
     def on_settings(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Take settings, and acknowledge them."""
+        """Apply and acknowledge SETTINGS."""
         if stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "SETTINGS of a stream")
         if flags & ACK:
@@ -412,17 +418,17 @@ class Connection(SendingHalf):
                 Code.ENHANCE_YOUR_CALM, f"more than {self.limits.settings} SETTINGS in {WINDOW_S} s"
             )
         self.settled = True
-        self.special = False
+        self.restricted = False
         window = self.peer_window
         for name, value in SETTING.iter_unpack(payload):
-            self.set(name, value)
-        # Before anything that a larger window lets go: the peer counts by the old one until it sees this.
+            self.apply_setting(name, value)
+        # Before data that a larger window allows: the peer counts by the old one until it sees this.
         self.frame(SETTINGS, ACK, 0)
         if self.peer_window > window:
             self.unblock(events)
 
-    def set(self, name: int, value: int) -> None:
-        """Take one setting of the peer's; those that nobody knows mean nothing."""
+    def apply_setting(self, name: int, value: int) -> None:
+        """Apply one setting of the peer; unknown ones have no meaning."""
         if name == ENABLE_PUSH:
             if value > 1 or (value and not self.server):
                 raise ProtocolError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
@@ -444,7 +450,7 @@ class Connection(SendingHalf):
                     raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
 
     def on_ping(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Answer a ping."""
+        """Handle PING."""
         if stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "PING of a stream")
         if len(payload) != 8:
@@ -461,7 +467,7 @@ class Connection(SendingHalf):
         self.frame(PING, ACK, 0, payload)
 
     def on_goaway(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Take the peer's farewell."""
+        """Handle GOAWAY."""
         if stream_id:
             raise ProtocolError(Code.PROTOCOL_ERROR, "GOAWAY of a stream")
         if len(payload) < TWO_U32.size:
@@ -472,7 +478,7 @@ class Connection(SendingHalf):
         events.append(GoAway(last & STREAM_ID_MAX, code, payload[TWO_U32.size :][:DEBUG_BYTES_MAX]))
 
     def on_window_update(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        """Take more room to send."""
+        """Handle WINDOW_UPDATE."""
         if len(payload) != 4:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
         size = int.from_bytes(payload, "big") & WINDOW_MAX

@@ -1,15 +1,15 @@
-"""Header blocks of a client's requests: what repeats is a number of the peer's table. Pure.
+"""Header blocks of a client's requests: repeated fields are numbers of the peer's table. Pure.
 
     :method POST, :scheme http                                numbers of the static table
-    path, authority, te, content-type, user-agent             into the table when they come first
+    path, authority, te, content-type, user-agent             into the table at their first use
     timeout, metadata                                         the first VALUES_KEPT values of a name as well
 
-Nothing is ever evicted: an entry goes in as long as there is room, so that its number is known from the count
-of those behind it. A name whose values all differ (an id of each call) takes VALUES_KEPT entries, and from
-then on is named by its number, with the value in full. So a block of a client of ours has some 90 bytes
-instead of 400, and the server decodes two fields of ten.
+Nothing is ever evicted: an entry goes in as long as there is room, so its number is known from the count of
+entries behind it. A name whose values all differ (an id of each call) takes VALUES_KEPT entries; from then on
+the name is sent as a number, and the value in full. So a block of our client has some 90 bytes instead of
+400, and the server decodes two fields of ten.
 
-A block that can't be encoded leaves entries here that the peer has not got; then, and when the peer takes a
+A block that can't be encoded leaves entries here that the peer does not have. Then, and when the peer takes a
 smaller table, the next block empties the table and fills it anew.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 from whimbrel.rpc.http2.hpack import ENTRY_BYTES, NUMBERS, TABLE_BYTES, prefixed
 
-__all__ = ["Encoder", "Pair"]
+__all__ = ["HeaderEncoder", "Pair"]
 
 Pair = tuple[str, str | bytes]
 
@@ -35,7 +35,7 @@ POST_HTTP = b"\x83\x86"
 
 
 def integer(value: int, mask: int, flags: int) -> bytes:
-    """Return an integer behind flags."""
+    """Return an integer with flags in its first byte."""
     coded = prefixed(value, mask)
     return bytes((coded[0] | flags,)) + coded[1:]
 
@@ -46,14 +46,17 @@ NAMED = tuple(integer(DYNAMIC + age, 0x0F, 0) for age in range(ENTRIES_MAX))
 LENGTHS = tuple(bytes((length,)) for length in range(SHORT_MAX + 1))
 
 
-class Encoder:
+class HeaderEncoder:
     """Encodes the requests of one connection, in their order.
 
     Attributes:
         table: the number of each entry, counted from the first one.
         names: the number of an entry with that name.
-        literal: the same, of names whose other values are text that is sent in full.
+        literal: the same, of names whose other values are sent in full.
         room: bytes that are left in the table.
+        due: begin of the next block, which changes the table's size.
+        kept: entries by name.
+        heads: by path, the begin of a block and the entries that it counts on.
     """
 
     __slots__ = ("capacity", "count", "due", "heads", "kept", "literal", "names", "room", "table")
@@ -73,7 +76,7 @@ class Encoder:
         self.count, self.room = 0, self.capacity
 
     def restart(self, capacity: int) -> None:
-        """Empty the peer's table with the next block, and use so many bytes of it from then on."""
+        """Empty the peer's table with the next block, and use at most `capacity` bytes of it from then on."""
         self.capacity = min(capacity, TABLE_BYTES)
         self.due = b"\x20" + integer(self.capacity, 0x1F, 0x20)
         self.clear()
@@ -87,7 +90,7 @@ class Encoder:
             more: its other fields.
 
         Raises:
-            ValueError: a field can't be sent as it is.
+            ValueError: a field can't be sent.
         """
         begin = self.due
         known = self.heads.get(path)
@@ -122,7 +125,7 @@ class Encoder:
         """Return one field.
 
         Raises:
-            ValueError: it can't be sent as it is.
+            ValueError: it can't be sent.
         """
         number = self.table.get(pair)
         if number is not None:
@@ -154,10 +157,10 @@ class Encoder:
 
 
 def raw_value(name: str, value: str | bytes) -> bytes:
-    """Return a field's value as it is sent.
+    """Return a field's value in its form on the wire.
 
     Raises:
-        ValueError: it is text of other characters than printable ASCII.
+        ValueError: it has other characters than printable ASCII.
     """
     if name.endswith("-bin"):
         return base64.b64encode(value if isinstance(value, bytes) else value.encode()).rstrip(b"=")
@@ -168,5 +171,5 @@ def raw_value(name: str, value: str | bytes) -> bytes:
 
 
 def printable(text: str) -> bool:
-    """Return whether a value can be sent as it is."""
+    """Return whether a value can be sent as text."""
     return text.isascii() and text.isprintable()

@@ -1,4 +1,4 @@
-"""What a peer can do wrong, and the codes that HTTP/2 has for it."""
+"""Faults of a peer, and HTTP/2's codes for them."""
 
 from enum import IntEnum
 
@@ -25,7 +25,7 @@ class Code(IntEnum):
 
 
 class ProtocolError(Exception):
-    """What a peer did wrong; it ends the connection."""
+    """A fault that ends the connection."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class ProtocolError(Exception):
 
 
 class StreamError(Exception):
-    """What a peer did wrong with one stream; it ends that."""
+    """A fault that ends one stream."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""The fields of a request or an answer: what makes them malformed (RFC 9113, section 8). Pure."""
+"""Header fields of requests and responses: what makes them malformed (RFC 9113, section 8). Pure."""
 
 import re
 
@@ -6,7 +6,7 @@ from whimbrel.rpc.http2.errors import Code, ProtocolError, StreamError
 from whimbrel.rpc.http2.hpack import Field, HpackError, value_of
 from whimbrel.rpc.http2.stream import Stream
 
-__all__ = ["check_fields", "check_length", "without_rules"]
+__all__ = ["check_fields", "check_length", "stays_valid"]
 
 NAMES_KEPT = 4096
 NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -27,7 +27,7 @@ def check_length(stream: Stream) -> None:
         )
 
 
-NAMES_OK: set[bytes] = set()  # that were looked at before
+NAMES_OK: set[bytes] = set()  # legal names that came before
 
 
 def check_fields(fields: list[Field], stream: Stream, *, request: bool, trailers: bool) -> None:
@@ -56,15 +56,15 @@ def check_fields(fields: list[Field], stream: Stream, *, request: bool, trailers
         raise StreamError(Code.PROTOCOL_ERROR, "a pseudo field is missing")
 
 
-def without_rules(fields: list[Field], varying: frozenset[bytes]) -> bool:
-    """Tell whether fields that were checked once need it no more when only the values of `varying` change."""
+def stays_valid(fields: list[Field], varying: frozenset[bytes]) -> bool:
+    """Return whether checked fields need no second check when only values of `varying` change."""
     if any(name[:1] == b":" or name in WITH_RULES for name in varying):
         return False
     return all(field[0] != b"content-length" for field in fields)
 
 
 def check_name(name: bytes) -> None:
-    """Refuse a name that no field has."""
+    """Refuse an illegal field name."""
     if not NAME.fullmatch(name) or name in OF_CONNECTIONS:
         raise StreamError(Code.PROTOCOL_ERROR, f"the field {name[:40]!r} may not be in a stream")
     if len(NAMES_OK) < NAMES_KEPT:
@@ -72,7 +72,7 @@ def check_name(name: bytes) -> None:
 
 
 def check_value(field: Field, stream: Stream) -> None:
-    """Refuse the value of a field that has rules; note the length that is declared."""
+    """Check the value of a field that has rules; note a declared length."""
     try:
         value = value_of(field)
     except HpackError as error:

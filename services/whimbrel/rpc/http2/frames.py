@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 (RFC 9113, section 4): numbers, layouts, and what counts where nothing else was said.
+"""Frames of HTTP/2 (RFC 9113, section 4): numbers, layouts, and defaults.
 
 length (3 bytes) | type | flags | 0 and the stream's number (31 bits) | payload
 """

@@ -1,8 +1,8 @@
 """Header blocks (RFC 7541): a decoder with a table that the peer fills, an encoder without one. Pure.
 
-A field is `(name, value, coded)`; a coded value is Huffman's still, and `value_of` decodes it when somebody
-asks: of the dozen fields of a call, a server looks at three. A field that the peer names by its number in a
-table costs a look-up, whatever it says.
+A field is `(name, value, coded)`. A coded value is still in Huffman's code, and `value_of` decodes it on
+demand: of the dozen fields of a call, a server reads three. A field that the peer names by its number in a
+table costs a look-up.
 
     1xxxxxxx  a field of the tables                    decoded already
     01xxxxxx  a field that goes into the table         its value is decoded, as the table counts its length
@@ -10,12 +10,13 @@ table costs a look-up, whatever it says.
     000nxxxx  a field that does not                    its value stays as it came
 
 Nearly every client sends an id of its own with each call, so no two blocks are equal; but those of one client
-and method differ in a field or two only. A `Shape` is what stays: the bytes between the values that vary. A
-block of a shape costs a comparison of these bytes and the cutting out of the values: 2 us, and 15 field by
-field. And what its fields mean has to be found out once a shape (`memo`). Clients that put each id into the
-table (Go's, Java's) change with each block what the bytes of the next one mean: theirs have no shape.
+and method differ in a field or two only. A `Shape` is the constant part: the bytes between the values that
+vary. A block of a known shape is compared with these bytes and the values are cut out, which is several times
+as fast as decoding field by field. What the constant fields mean is worked out once a shape (`memo`). Clients
+that put each id into the table (Go's, Java's) change with each block what the bytes of the next one mean:
+their blocks have no shape.
 
-What a peer can make this hold: the table, one block's list, and `SHAPES_MAX` shapes of `SHAPE_BYTES_MAX`.
+A peer can make this hold: the table, one block's list, and `SHAPES_MAX` shapes of `SHAPE_BYTES_MAX`.
 
 The encoder writes what a gRPC peer sends: fields of the static table by number, others in full, never into
 the peer's table. So it has no state, and its blocks can be made once for all connections.
@@ -31,8 +32,8 @@ __all__ = [
     "SHAPES_MAX",
     "STATIC",
     "TABLE_BYTES",
-    "Decoder",
     "Field",
+    "HeaderDecoder",
     "HpackError",
     "ListTooLarge",
     "Shape",
@@ -42,7 +43,7 @@ __all__ = [
 
 Field = tuple[bytes, bytes, bool]
 
-TABLE_BYTES = 4096  # what a peer may fill without having been told otherwise
+TABLE_BYTES = 4096  # HTTP/2's default, which our settings leave
 ENTRY_BYTES = 32  # what an entry counts beside its name and value
 INTEGER_BYTES_MAX = 5  # behind the prefix: 2^28 is beyond anything that is allowed
 SHORTEST_CODE_BITS = 5
@@ -74,18 +75,18 @@ STATIC_COUNT = len(STATIC)
 
 
 class HpackError(ValueError):
-    """A block that can't be decoded; the connection is of no use any more (COMPRESSION_ERROR)."""
+    """A block that can't be decoded; the connection can't be used any more (COMPRESSION_ERROR)."""
 
 
 class ListTooLarge(HpackError):
-    """A block whose fields have more bytes than are taken; it is decoded no further."""
+    """A block whose fields have too many bytes; it is decoded no further."""
 
 
 def value_of(field: Field) -> bytes:
     """Return a field's value.
 
     Raises:
-        HpackError: it is coded, and wrongly.
+        HpackError: it is wrongly coded.
     """
     if not field[2]:
         return field[1]
@@ -96,16 +97,17 @@ def value_of(field: Field) -> bytes:
 
 
 class Shape:
-    """What the blocks of one kind of call have in common; valid as long as the table stays as it is.
+    """What the blocks of one kind of call have in common; valid as long as the table does not change.
 
     Attributes:
-        pieces: bytes that stay, and the number of the field whose value comes behind them.
+        pieces: constant bytes, each with the number of the field whose value follows.
         tail: bytes behind the last such value.
-        fields: of one such block; places: where the values of those in full stand in it, None for others.
+        fields: of one such block.
+        places: where their values in full stand in it; None for others.
         varying: names of the fields whose values vary.
         room: bytes that those values may have together, decoded, within the limit of a list.
-        checked: what the connection found good, None before: the fields of a call (False) or trailers (True).
-        memo: for who uses the fields: what follows from those that stay.
+        checked: what they were checked as: fields of a call (False) or trailers (True); None before.
+        memo: for the user of the fields: what follows from the constant ones.
     """
 
     __slots__ = ("checked", "fields", "memo", "pieces", "places", "room", "tail", "varying")
@@ -167,13 +169,13 @@ class Shape:
         return vary
 
 
-class Decoder:
+class HeaderDecoder:
     """Decodes the blocks of one direction of a connection, in their order.
 
     Attributes:
         shape: the last block's; None when it has none.
-        shapes: that were seen, those that came last first.
-        table: fields that the peer has put there, the newest one last.
+        shapes: the known ones, the latest first.
+        table: fields that the peer has put there, the newest last.
         size: bytes that they count.
         capacity: bytes that the peer wants to use, at most `table_bytes_max`.
     """
@@ -207,7 +209,7 @@ class Decoder:
         return self.decode_fields(block)
 
     def decode_fields(self, block: bytes) -> list[Field]:
-        """Return the fields of a block of no shape that is known; learn its shape."""
+        """Return the fields of a block of no known shape; learn its shape."""
         fields: list[Field] = []
         places: list[tuple[int, int] | None] = []
         changed = len(block) > SHAPE_BYTES_MAX
@@ -268,7 +270,7 @@ class Decoder:
         """Return what is left of the room for a list, its values decoded.
 
         Raises:
-            ListTooLarge: nothing is.
+            ListTooLarge: nothing is left.
         """
         size = sum(len(field[0]) + len(value_of(field)) + ENTRY_BYTES for field in fields)
         if size > self.list_bytes_max:
@@ -295,7 +297,7 @@ class Decoder:
         return (name, raw, coded), begin, at
 
     def resize(self, block: bytes, at: int) -> int:
-        """Take a new size of the table; return where it ends."""
+        """Apply a new size of the table; return where it ends in the block."""
         size = block[at] & 0x1F
         at += 1
         if size == 0x1F:
@@ -317,7 +319,7 @@ class Decoder:
             self.size += size
 
     def evict(self, needed: int) -> None:
-        """Drop the oldest fields until so many bytes more fit."""
+        """Drop the oldest fields until `needed` bytes more fit."""
         dropped = 0
         while self.size + needed > self.capacity and dropped < len(self.table):
             name, value, _ = self.table[dropped]
@@ -328,7 +330,7 @@ class Decoder:
 
 
 def integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
-    """Return an integer whose prefix is full, and where it ends."""
+    """Return an integer that continues behind a full prefix, and where it ends."""
     value, shift = prefix, 0
     for byte in block[at : at + INTEGER_BYTES_MAX]:
         at += 1
@@ -379,7 +381,7 @@ def encode(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def prefixed(value: int, prefix: int) -> bytes:
-    """Return an integer whose first byte has the bits of `prefix` for it."""
+    """Return an integer that begins in the bits of `prefix`."""
     if value < prefix:
         return bytes((value,))
     rest = value - prefix

@@ -1,11 +1,11 @@
 """HPACK's Huffman code (RFC 7541, section 5.2 and appendix B). Pure.
 
-The code is canonical: the lengths of the symbols' codes say everything. Symbols of equal length count up in
-the order of their values, and the next length goes on with the last code + 1, shifted.
+The code is canonical: the lengths of the symbols' codes define it. Codes of equal length count up in the
+order of their symbols; the next length goes on with the last code + 1, shifted.
 
-Decoding walks a machine byte by byte: (state, byte) gives the symbols that end within the byte, and the next
-state. A state is a place in the code's tree; there are 256, and what they do with a byte is worked out when
-it first comes, so that nobody pays for 65,536 entries at start.
+Decoding runs a state machine byte by byte: (state, byte) gives the symbols that end within the byte, and the
+next state. A state is an inner node of the code's tree; there are 256. A transition is worked out at its
+first use, so that a start does not pay for 65,536 of them.
 """
 
 __all__ = ["SYMBOLS", "HuffmanError", "decode"]
@@ -54,10 +54,10 @@ class HuffmanError(ValueError):
 
 
 def tree() -> tuple[list[list[int]], frozenset[int]]:
-    """Return the code's inner places, and those at which a string may end.
+    """Return the inner nodes of the code's tree, and those at which a string may end.
 
-    A place has what comes after a 0 and after a 1: another place, or -1 - symbol. A string ends with fewer
-    than 8 ones, the begin of the code of EOS.
+    A node has what follows a 0 and a 1: another node, or -1 - symbol. A string ends with fewer than 8 ones,
+    the begin of the code of EOS.
     """
     places = [[0, 0]]
     code = length = 0
@@ -86,8 +86,8 @@ Step = tuple[bytes, int]  # the symbols that end within a byte, and the next sta
 STEPS: list[list[Step | None]] = [[None] * 256 for _ in PLACES]
 
 
-def worked_out(state: int, byte: int) -> Step:
-    """Find out what a state does with a byte, and note it.
+def compute_step(state: int, byte: int) -> Step:
+    """Work out and note the transition of a state for a byte.
 
     Raises:
         HuffmanError: the byte ends the code of EOS, which no string holds.
@@ -114,7 +114,7 @@ def decode(data: bytes) -> bytes:
     state = 0
     found = []
     for byte in data:
-        step = STEPS[state][byte] or worked_out(state, byte)
+        step = STEPS[state][byte] or compute_step(state, byte)
         symbols, state = step
         found.append(symbols)
     if state not in ENDS:

@@ -1,9 +1,9 @@
-"""The sending half of a connection: frames out, windows of both sides, streams that come to their end. Pure.
+"""The sending half of a connection: frames out, windows of both sides, ends of streams. Pure.
 
-    send_headers, send_data, send_answer ... ──► windows ──► frames ──► take() ──► bytes
+    send_headers, send_data, send_response ... ──► windows ──► frames ──► take() ──► bytes
 
-Data that may not be sent yet waits in its stream, in order, trailers behind it; windows that grow let it go.
-What was received is given back by `consumed`, when half of a window is used up.
+Data that may not be sent yet waits in its stream, in order, trailers behind it, until windows grow. Received
+data is given back by `consumed`, in steps of half a window.
 """
 
 from collections import deque
@@ -36,18 +36,21 @@ GONE_KEPT = 256
 
 
 class SendingHalf:
-    """What `connection.Connection` sends by.
+    """The base of `connection.Connection` with all that it sends.
 
     Attributes:
-        streams: those that are not gone, by number.
+        streams: those that have not ended, by number.
         error: why nothing is taken any more; None while all is well.
-        draining: new streams are refused: GOAWAY was sent. gone_away: the peer's came.
+        draining: GOAWAY was sent: new streams are refused.
+        gone_away: the peer's GOAWAY came.
         out: what is to be written.
-        last_id: of the peer's streams. next_id: of this side's.
-        peer_streams_max: how many streams this side may open at a time; who opens them keeps to it.
-        peer_table: bytes of the peer's table for header fields; who encodes keeps to it.
+        last_id: of the peer's streams.
+        next_id: of this side's streams.
+        peer_streams_max: how many streams this side may open at a time; for the caller to observe.
+        peer_table: bytes of the peer's table for header fields; for the encoder to observe.
         blocked: streams with data that waits, in turn.
-        gone: numbers of streams that are, each in a place of its own; of those that were reset here negative.
+        gone: numbers of ended streams, in a ring; negative when reset by this side.
+        owed: consumed bytes that were not given back to the peer yet.
     """
 
     def __init__(self, *, server: bool, limits: Limits) -> None:
@@ -71,7 +74,7 @@ class SendingHalf:
         """Return what is to be written, and forget it."""
         if not self.out:
             return b""
-        data = b"".join(self.out)  # of one, that one
+        data = b"".join(self.out)  # a single piece is not copied
         self.out.clear()
         return data
 
@@ -83,15 +86,15 @@ class SendingHalf:
             self.out.append(payload)
 
     def remember(self, stream_id: int, *, reset: bool) -> None:
-        """Keep in mind how a stream ended."""
+        """Note how a stream ended."""
         self.gone[(stream_id >> 1) % GONE_KEPT] = -stream_id if reset else stream_id
 
-    def was_there(self, stream_id: int) -> bool:
-        """Tell whether a stream has ended lately, not by a reset of this side."""
+    def ended_lately(self, stream_id: int) -> bool:
+        """Return whether a stream has ended lately, other than by a reset of this side."""
         return self.gone[(stream_id >> 1) % GONE_KEPT] == stream_id
 
     def was_reset(self, stream_id: int) -> bool:
-        """Tell whether a stream was reset here lately, so that late frames of its are no mistake."""
+        """Return whether this side has reset a stream lately, so that late frames of it are legal."""
         return self.gone[(stream_id >> 1) % GONE_KEPT] == -stream_id
 
     def forget(self, stream: Stream, *, reset: bool) -> None:
@@ -106,7 +109,7 @@ class SendingHalf:
         self.remember(stream.id, reset=reset)
 
     def forget_read(self, stream: Stream) -> None:
-        """Drop a stream whose both sides have ended; what it has unread is consumed later."""
+        """Drop a stream whose sides have both ended; its unread data is consumed later."""
         self.streams.pop(stream.id, None)
         self.blocked.pop(stream.id, None)
         self.remember(stream.id, reset=False)
@@ -125,7 +128,7 @@ class SendingHalf:
         return stream
 
     def send_request(self, block: bytes, data: bytes) -> Stream:
-        """Open a stream of a client with all of its request; what does not fit into the windows waits.
+        """Open a stream of a client with all of its request; what exceeds the windows waits.
 
         Raises:
             ProtocolError: the connection takes no more streams.
@@ -172,9 +175,9 @@ class SendingHalf:
             self.frame(CONTINUATION, END_HEADERS if last else 0, stream.id, block[at : at + limit])
 
     def send_data(self, stream: Stream, data: bytes, *, end: bool = False) -> bool:
-        """Send data, as far as the windows allow; return whether all of it is gone.
+        """Send data, as far as the windows allow; return whether all of it was sent.
 
-        What is left goes by itself when windows grow.
+        The rest is sent when windows grow.
         """
         if stream.local_closed or self.error is not None:
             return True
@@ -188,7 +191,7 @@ class SendingHalf:
             return True
         if stream.waiting is None:
             stream.waiting = deque()
-        stream.waiting.append((memoryview(data), False))  # cut without copying what is left
+        stream.waiting.append((memoryview(data), False))  # so that the rest is never copied
         stream.waiting_bytes += len(data)
         stream.ends = end
         self.blocked[stream.id] = stream
@@ -196,7 +199,7 @@ class SendingHalf:
         return not stream.waiting
 
     def fits(self, stream: Stream, size: int) -> bool:
-        """Tell whether an answer with so many bytes of data may leave at once, as one (`send_answer`)."""
+        """Return whether a response with so many bytes of data may be sent at once (`send_response`)."""
         return (
             size <= self.send_window
             and size <= stream.send_window
@@ -206,8 +209,8 @@ class SendingHalf:
             and self.error is None
         )
 
-    def send_answer(self, stream: Stream, frames: bytes, size: int) -> None:
-        """Send all frames of an answer that `fits`, ready-made: headers, data of so many bytes, trailers."""
+    def send_response(self, stream: Stream, frames: bytes, size: int) -> None:
+        """Send the ready-made frames of a response that `fits`; `size` is that of its data."""
         self.send_window -= size
         self.out.append(frames)
         self.ended(stream)
@@ -242,7 +245,7 @@ class SendingHalf:
             events.append(Drained(stream))
 
     def unblock(self, events: list[Event]) -> None:
-        """Let all streams go on, the one that went first last time last."""
+        """Let all blocked streams go on; the first one of last time goes last."""
         for stream in list(self.blocked.values()):
             if self.send_window <= 0:
                 return
@@ -251,7 +254,7 @@ class SendingHalf:
             self.send_waiting(stream, events)
 
     def ended(self, stream: Stream) -> None:
-        """Note that this side has said everything; a server that has heard too little says so."""
+        """Note that this side has ended; a server resets a stream whose request it did not need."""
         stream.local_closed = True
         if stream.remote_closed:
             self.forget_read(stream)
@@ -260,13 +263,13 @@ class SendingHalf:
             self.forget(stream, reset=True)
 
     def reset(self, stream: Stream, code: Code) -> None:
-        """End a stream before its time."""
+        """End a stream early."""
         if self.error is None and stream.id in self.streams:
             self.frame(RST_STREAM, 0, stream.id, U32.pack(code))
             self.forget(stream, reset=True)
 
     def consumed(self, stream: Stream, size: int) -> None:
-        """Give back what was received of a stream (`Data.size`)."""
+        """Give back received data of a stream (`Data.size`)."""
         if not size or self.error is not None:
             return
         size = min(size, stream.unread)
@@ -291,7 +294,7 @@ class SendingHalf:
         self.frame(PING, 0, 0, data)
 
     def drain(self) -> None:
-        """Take no new streams; those that are open go on."""
+        """Take no new streams; open ones go on."""
         if not self.draining and self.error is None:
             self.draining = True
             self.frame(GOAWAY, 0, 0, TWO_U32.pack(self.last_id if self.server else 0, Code.NO_ERROR))

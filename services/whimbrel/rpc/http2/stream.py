@@ -1,4 +1,4 @@
-"""Streams, what is told of them, and what a peer may do with them."""
+"""Streams, the events of a connection, and the limits for a peer."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from whimbrel.rpc.http2.hpack import Field, Shape
 
 __all__ = [
-    "Answered", "Begun", "Data", "Drained", "Event", "GoAway", "Headers", "Limits", "Pong", "Reset", "Stream",
+    "Data",
+    "Drained",
+    "Event",
+    "GoAway",
+    "Headers",
+    "Limits",
+    "Pong",
+    "Reset",
+    "ResponseBegun",
+    "ResponseEnded",
+    "Stream",
 ]  # fmt: skip
 
 
@@ -16,12 +26,12 @@ class Limits:
 
     Attributes:
         streams: open at a time.
-        window: bytes of a stream that may be received and not be consumed.
-        connection_window: of all streams.
+        window: bytes of a stream that may be received and not consumed.
+        connection_window: the same, of all streams.
         frame: bytes of a frame.
         block: bytes of a header block, over all of its frames.
         header_list: bytes of its fields, decoded.
-        resets, pings, settings, empty: in WINDOW_S seconds; empty are frames that carry nothing forward.
+        resets, pings, settings, empty: in WINDOW_S seconds; empty are frames without effect.
     """
 
     streams: int = 1024
@@ -40,15 +50,17 @@ class Stream:
     """One stream.
 
     Attributes:
-        app: for who uses the connection.
-        waiting: what may not be sent yet: (bytes, None) of data, or (block, True) of trailers.
+        app: for the user of the connection.
+        waiting: what may not be sent yet: (bytes, False) of data, or (block, True) of trailers.
         waiting_bytes: of the data in it.
         ends: the last of it ends the stream.
-        received: bytes of data; `declared`: by content-length, -1 for none.
-        unread: bytes that were not consumed; `owed`: those that were, and were not given back yet.
+        received: bytes of data.
+        declared: by content-length, -1 for none.
+        unread: bytes that were not consumed.
+        owed: bytes that were consumed and not given back yet.
 
-    Most streams carry one small request and one answer: what they never need costs nothing, as it stands in
-    the class.
+    Most streams carry one small request and one response: rarely used attributes have their defaults in the
+    class, which saves setting them.
     """
 
     app: object = None
@@ -70,7 +82,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Headers:
-    """Header fields: the first of a stream, or with `trailers` the last; `shape`: see `hpack.Decoder`."""
+    """Header fields: the first of a stream, or with `trailers` the last; `shape`: of `HeaderDecoder`."""
 
     stream: Stream
     fields: list[Field]
@@ -81,7 +93,7 @@ class Headers:
 
 @dataclass(slots=True)
 class Data:
-    """Data of a stream; `size` is what counts for the windows, and what `consumed` is to be given."""
+    """Data of a stream; `size` is what counts for the windows, and goes to `consumed`."""
 
     stream: Stream
     data: bytes
@@ -91,7 +103,7 @@ class Data:
 
 @dataclass(slots=True)
 class Reset:
-    """A stream is gone before its end, by the peer or by what it did wrong."""
+    """A stream has ended early, by the peer or by its fault."""
 
     stream: Stream
     code: int
@@ -116,23 +128,23 @@ class Drained:
 
 @dataclass(slots=True)
 class Pong:
-    """The answer to a ping."""
+    """The reply to a ping."""
 
     data: bytes
 
 
 @dataclass(slots=True)
-class Begun:
-    """The first header fields of an answer are those that all of ours have."""
+class ResponseBegun:
+    """A response has begun with the header fields that all of ours have."""
 
     stream: Stream
 
 
 @dataclass(slots=True)
-class Answered:
-    """An answer has ended with OK, and says no more."""
+class ResponseEnded:
+    """A response has ended with OK and no other trailers."""
 
     stream: Stream
 
 
-Event = Headers | Data | Reset | GoAway | Drained | Pong | Begun | Answered
+Event = Headers | Data | Reset | GoAway | Drained | Pong | ResponseBegun | ResponseEnded

@@ -1,11 +1,10 @@
 """How long calls took and how they ended: `rocketmq_rpc_latency`, with RocketMQ 5.3.3's labels.
 
-`request_code` is the method's name, where RocketMQ has the name of a remoting code; `response_code` the
-name of the answer's `apache.rocketmq.v2` code, or of the gRPC status of calls that end with one. `result`
-is RocketMQ's word for what became of the call: `success` (it was answered, whatever the answer),
-`cancelled` (the caller left first), `process_request_failed` (it ended with a gRPC status).
-`is_long_polling` marks receives and pulls that waited for messages: how long those took says how long there
-were none.
+`request_code` is the method's name, where RocketMQ has the name of a remoting code. `response_code` is the
+name of the response's `apache.rocketmq.v2` code, or of the gRPC status of calls that end with one. `result`
+is RocketMQ's word: `success` (there was a response, whatever its code), `cancelled` (the caller left first),
+`process_request_failed` (it ended with a gRPC status). `is_long_polling` marks receives and pulls that waited
+for messages: their times tell how long there were none, not how long the broker took.
 """
 
 from bisect import bisect_left
@@ -25,34 +24,34 @@ LABELS = ("protocol_type", "request_code", "response_code", "is_long_polling", "
 
 
 class CallTimes:
-    """One histogram for each method and way to end; `observe` is what a server's `on_call_end` wants."""
+    """One histogram for each method and way to end; `observe` is made for a server's `on_call_end`."""
 
     def __init__(self) -> None:
         self.by_key: dict[tuple[str, int | str, bool], Histogram] = {}
 
-    def observe(self, method: str, ended: int | str, later: bool, seconds: float) -> None:
-        """Take one call."""
-        key = (method, ended, later)
+    def observe(self, method: str, ended: int | str, was_deferred: bool, seconds: float) -> None:
+        """Count one call."""
+        key = (method, ended, was_deferred)
         found = self.by_key.get(key)
         if found is None:
-            # Methods and codes are ours and far fewer; nothing else says so here.
+            # Methods and codes are our own and far fewer; this is the only place that bounds them.
             if len(self.by_key) >= SERIES_MAX:
                 key = (OTHER, OTHER, False)
             found = self.by_key.setdefault(key, Histogram(BOUNDS_MS))
-        # As `Histogram.observe`, which would be a call more in each call.
+        # `Histogram.observe`, inlined: this runs for each call.
         milliseconds = seconds * 1000
         found.counts[bisect_left(BOUNDS_MS, milliseconds)] += 1
         found.total += milliseconds
 
     def points(self) -> Iterator[Point]:
-        """Yield the histograms; calls that waited for anything but messages stand with those that did not."""
+        """Yield the histograms; deferred calls that are no polls are merged with immediate ones."""
         by_labels: dict[Labels, list[Histogram]] = {}
-        for (method, ended, later), histogram in list(self.by_key.items()):
-            polled = "true" if later and method in POLLS else "false"
+        for (method, ended, was_deferred), histogram in list(self.by_key.items()):
+            polled = "true" if was_deferred and method in POLLS else "false"
             labels: Labels = ("grpc", method, code_name(ended), polled, result_of(ended))
             by_labels.setdefault(labels, []).append(histogram)
         for labels, histograms in by_labels.items():
-            yield labels, added(histograms)
+            yield labels, merge(histograms)
 
     def family(self) -> Family:
         """Return the metric."""
@@ -77,7 +76,7 @@ def stream_family(server: RunningServer) -> Family:
     )
 
 
-def added(histograms: list[Histogram]) -> Histogram:
+def merge(histograms: list[Histogram]) -> Histogram:
     """Return the sum of histograms with the same bounds."""
     if len(histograms) == 1:
         return histograms[0]
@@ -99,7 +98,7 @@ def code_name(ended: int | str) -> str:
 
 
 def result_of(ended: int | str) -> str:
-    """Return RocketMQ's word for what became of a call that ended so."""
+    """Return RocketMQ's word for how a call ended."""
     if ended == "CANCELLED":
         return "cancelled"
     return "success" if ended == "OK" or isinstance(ended, int) else "process_request_failed"

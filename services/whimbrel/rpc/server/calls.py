@@ -1,12 +1,12 @@
-"""Calls that come over our own HTTP/2 (`native.py`), from their headers to their end.
+"""Calls of the native transport, from their headers to their end.
 
-    PlainCall           a request that is not gRPC
-    UnaryServerCall     a method that answers once: a message or a list of them, now or by a `Deferred`
-    PulledStreamCall    responses made one after the other, each when the one before is on its way
+    NonGrpcCall         a request that is not gRPC
+    UnaryServerCall     a method with one response (a message or a list of them), immediate or a `Deferred`
+    PulledStreamCall    responses made one after the other, each after the one before was sent
     BidiServerCall      messages both ways, or one in and any number out
 
-An exchange ends once: answered here (`end`), or by its peer, its stream or its connection (`gone`). The
-deadline of a call that is parked or lasts ends it here, too, and who holds it hears of that.
+A call ends once: here (`end`), or with its stream or connection (`abandon`). The deadline of a parked or long
+call ends it here, too (`expire`); the `Deferred` or the generator behind it is then cancelled.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.model.wire import REASON_TRAILER
 from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.http2.errors import Code, ProtocolError
-from whimbrel.rpc.http2.hpack import HpackError, encode
-from whimbrel.rpc.http2.stream import Stream
-from whimbrel.rpc.http2.wire import (
-    ANSWER,
-    OK,
+from whimbrel.rpc.http2.grpc_format import (
+    OK_TRAILERS,
     PREFIX,
+    RESPONSE_HEADERS,
     Assembler,
     CompressedMessage,
     MessageTooLong,
     prefixed,
     prefixed_all,
     status_block,
-    whole_answer,
+    whole_response,
 )
+from whimbrel.rpc.http2.hpack import HpackError, encode
+from whimbrel.rpc.http2.stream import Stream
 from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
@@ -50,7 +50,14 @@ from whimbrel.rpc.server.limits import Guard, body_code, known_error
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeConnection
 
-__all__ = ["BidiServerCall", "NativeOutbox", "PlainCall", "PulledStreamCall", "ServerCall", "UnaryServerCall"]
+__all__ = [
+    "BidiServerCall",
+    "NativeOutbox",
+    "NonGrpcCall",
+    "PulledStreamCall",
+    "ServerCall",
+    "UnaryServerCall",
+]
 
 ABOUT = b"This port speaks gRPC (HTTP/2): apache.rocketmq.v2 for clients. `whimbrel --help` tells more.\n"
 ABOUT_HEAD = encode(
@@ -64,13 +71,13 @@ class ServerCall:
     """One call, whatever its method's kind.
 
     Attributes:
-        answered: something was sent already, so that a status comes as trailers.
-        held: bytes that were received and no handler has, as they are counted in its connection.
+        headers_sent: the response has begun, so that a status comes as trailers.
+        held: bytes that were received and no handler has, as they count in the connection's budget.
         over: nothing may be sent any more.
         timer: of the deadline, where one runs.
     """
 
-    answered = over = False
+    headers_sent = over = False
     held = 0
     assembler: Assembler | None = None
     timer: asyncio.TimerHandle | None = None
@@ -83,7 +90,7 @@ class ServerCall:
         assembler = self.assembler
         if assembler is None:
             if data[0] == 0 and len(data) == PREFIX.size + int.from_bytes(data[1:5], "big"):
-                self.received(data[PREFIX.size :])  # one message in one frame: nothing to put together
+                self.received(data[PREFIX.size :])  # one whole message in one frame
                 return
             assembler = self.assembler = Assembler(RPC_MESSAGE_BYTES_MAX)
         try:
@@ -97,80 +104,80 @@ class ServerCall:
             self.end(Throttled(str(error)))
 
     def received(self, message: bytes) -> None:
-        """Take a message."""
+        """Take a whole message."""
         raise NotImplementedError
 
     def half_closed(self) -> None:
         """Note that the peer sends no more."""
         raise NotImplementedError
 
-    def may_begin(self, guard: Guard) -> bool:
-        """Ask whether the call may be made, before anything of it was taken; else it has ended."""
+    def authorize(self, guard: Guard) -> bool:
+        """Ask the guard before any message is taken; return False when it has ended the call."""
         try:
             guard(self.call)
         except HpackError as error:
-            self.broken(error)
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+            self.fail_connection(error)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             self.refuse(known_error(self.call, error))
         else:
             return True
         return False
 
-    def broken(self, error: HpackError) -> None:
-        """End the connection: a field that was looked at for the first time is wrongly coded."""
+    def fail_connection(self, error: HpackError) -> None:
+        """End the connection: a field that was decoded only now is wrongly coded."""
         self.connection.fail(ProtocolError(Code.COMPRESSION_ERROR, str(error)))
 
     def refuse(self, error: WhimbrelError) -> None:
-        """End a call that may not be made."""
-        ServerCall.end(self, error)  # a stream that was never opened has nobody to tell
+        """End a call that the guard refuses."""
+        ServerCall.end(self, error)  # a handler was never opened
 
-    def gone(self) -> None:
-        """Note that nobody waits any more; called once, unless the call was ended here."""
+    def abandon(self) -> None:
+        """End the call without a response: its stream is gone. Not called after `end`."""
         self.over = True
-        self.let_go()
+        self.release_held()
         self.stop_timer()
 
     def received_bytes(self) -> int:
-        """Return how much was received that no handler has."""
+        """Return how many bytes were received that no handler has."""
         return 0 if self.assembler is None else len(self.assembler.buffer)
 
-    def let_go(self) -> None:
-        """Count what was received no more: it goes to the handler, or nobody wants it."""
+    def release_held(self) -> None:
+        """Take what was received off the budget: it goes to the handler, or is dropped."""
         self.connection.budget.release(self.held)
         self.held = 0
 
     def watch_deadline(self) -> None:
-        """End the call when its caller stops to wait; what came too late is found out at once."""
+        """Start the timer of the deadline; one that has passed fires at once."""
         if self.call.deadline is not None:
             loop = self.connection.server.loop
             self.timer = loop.call_later(max(self.call.deadline - time.monotonic(), 0), self.expire)
 
     def expire(self) -> None:
-        """End a call whose deadline has come; what still waits for its caller's window is dropped."""
+        """End a call whose deadline has passed; what waits for the peer's window is dropped."""
         self.timer = None
         if self.stream.waiting:
             self.connection.conn.reset(self.stream, Code.CANCEL)
-            self.connection.touched()
+            self.connection.schedule_flush()
             self.stream.app = None
-            self.gone()
+            self.abandon()
         else:
             self.end(RequestTimeout("the call's deadline has come"))
 
     def stop_timer(self) -> None:
-        """Forget the deadline."""
+        """Stop the timer of the deadline."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def drained(self) -> None:
-        """Note that what had to wait was sent."""
+        """Note that all data that had to wait was sent."""
 
     def send(self, message: bytes) -> bool:
-        """Send a message; return whether it is on its way, and nothing waits."""
+        """Send a message; return False when data waits now, so that the caller should pause."""
         conn = self.connection.conn
-        if not self.answered:
-            self.answered = True
-            conn.send_headers(self.stream, ANSWER)
+        if not self.headers_sent:
+            self.headers_sent = True
+            conn.send_headers(self.stream, RESPONSE_HEADERS)
         waiting = self.stream.waiting_bytes
         sent = conn.send_data(self.stream, prefixed(message))
         self.connection.budget.responded(len(message) + waiting - self.stream.waiting_bytes)
@@ -182,52 +189,61 @@ class ServerCall:
             return
         self.over = True
         if self.held:
-            self.let_go()
+            self.release_held()
         if self.timer is not None:
             self.stop_timer()
         trailers = self.call.trailers
-        if error is None and not trailers and self.answered:
-            block = OK
+        if error is None and not trailers and self.headers_sent:
+            block = OK_TRAILERS
         elif error is None:
-            block = status_block(0, "", trailers, first=not self.answered)
+            block = status_block(0, "", trailers, first=not self.headers_sent)
         else:
             code, text, details = grpc_status(error)
-            block = status_block(code.value[0], text, (*trailers, *details), first=not self.answered)
+            block = status_block(code.value[0], text, (*trailers, *details), first=not self.headers_sent)
         self.connection.conn.send_headers(self.stream, block, end=True)
-        self.stream.app = None  # the two hold each other
-        self.connection.touched()
+        self.stream.app = None  # breaks the reference cycle
+        self.connection.schedule_flush()
 
 
-class PlainCall(ServerCall):
-    """A request of somebody who does not speak gRPC; it is answered with a word of what this is."""
+class NonGrpcCall(ServerCall):
+    """An HTTP/2 request that is not gRPC, such as a browser's; a short text says what this port is."""
 
-    def __init__(self, connection: "NativeConnection", stream: Stream, call: Call, verb: bytes) -> None:
+    def __init__(
+        self, connection: "NativeConnection", stream: Stream, call: Call, http_method: bytes
+    ) -> None:
         super().__init__(connection, stream, call)
-        self.verb = verb
+        self.http_method = http_method
 
     def data(self, data: bytes) -> None:
-        """Let what was sent along pass."""
+        """Ignore the request's body."""
 
     def half_closed(self) -> None:
-        """Answer: not before all of the request was there, so that what is wrong with it is told."""
+        """Respond once the whole request is there, so that protocol errors in it come first."""
         if self.over:
             return
         self.over = True
         conn, stream = self.connection.conn, self.stream
         stream.app = None
-        if self.call.method == "/" and self.verb in (b"GET", b"HEAD", b"POST"):
-            conn.send_headers(stream, ABOUT_HEAD, end=self.verb == b"HEAD")
+        if self.call.method == "/" and self.http_method in (b"GET", b"HEAD", b"POST"):
+            conn.send_headers(stream, ABOUT_HEAD, end=self.http_method == b"HEAD")
             conn.send_data(stream, ABOUT, end=True)
         else:
-            conn.send_headers(stream, NOT_GRPC if self.verb == b"POST" else NOT_FOUND, end=True)
+            conn.send_headers(stream, NOT_GRPC if self.http_method == b"POST" else NOT_FOUND, end=True)
 
 
 class UnaryServerCall(ServerCall):
-    """A method that answers once: with one message, or with a list of them."""
+    """A method that responds once: with one message, or with a list of them.
 
-    raw: bytes | None = None
+    Attributes:
+        payload: the request's bytes; empty once the handler has them.
+        deferred: the response of a parked call.
+        started: when the request was complete; 0.0 when nobody measures.
+        was_deferred: the handler returned a `Deferred`.
+    """
+
+    payload: bytes | None = None
     deferred: Deferred[Any] | None = None
-    started, later = 0.0, False
+    started, was_deferred = 0.0, False
 
     def __init__(
         self,
@@ -240,180 +256,185 @@ class UnaryServerCall(ServerCall):
 
     def received(self, message: bytes) -> None:
         """Keep the request."""
-        if self.raw is not None:
+        if self.payload is not None:
             self.end(BadRequest("the call takes one message, and more came"))
             return
-        self.raw = message
+        self.payload = message
 
     def received_bytes(self) -> int:
-        """Return how much was received that no handler has: the request, too."""
-        return super().received_bytes() + len(self.raw or b"")
+        """Return how many bytes were received that no handler has, the request among them."""
+        return super().received_bytes() + len(self.payload or b"")
 
     def refuse(self, error: WhimbrelError) -> None:
-        """End a call that may not be made: as the method tells of errors."""
+        """End a call that the guard refuses, in the method's own way of reporting errors."""
         self.started = time.perf_counter()
-        self.failed(error)
+        self.respond_error(error)
 
     def half_closed(self) -> None:
-        """Answer, or leave that to who holds the `Deferred`."""
+        """Call the handler, and respond or park the call."""
         if self.over:
             return
         if self.held:
-            self.let_go()
-        if self.raw is None:
+            self.release_held()
+        if self.payload is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
         on_call_end = self.connection.server.on_call_end
         self.started = 0.0 if on_call_end is None else time.perf_counter()
-        call, method, raw = self.call, self.method, self.raw
-        self.raw = b""
+        call, method, payload = self.call, self.method, self.payload
+        self.payload = b""
         try:
             connection = self.connection
-            # In this order: mostly the first two are false.
+            # Cheap checks first.
             if connection.budget.exceeded() or (
                 (connection.conn.blocked or type(method) is ServerStreamMethod)
                 and connection.budget.exceeded(connection.waiting_bytes())
             ):
                 raise unread_too_much()
-            response = method.handle(call, method.request.FromString(raw))
+            response = method.handle(call, method.request.FromString(payload))
         except DecodeError as error:
-            self.failed(BadRequest(f"the request does not decode: {error}"), in_body=False)
+            self.respond_error(BadRequest(f"the request does not decode: {error}"), in_body=False)
         except HpackError as error:
-            self.broken(error)
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
-            self.failed(error)
+            self.fail_connection(error)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
+            self.respond_error(error)
         else:
             if isinstance(response, Deferred):
-                self.wait_for(response)
+                self.park(response)
             else:
                 self.respond(response)
 
-    def wait_for(self, deferred: Deferred[Any]) -> None:
-        """Park the call until it is answered, or its deadline is there."""
-        self.later = True
+    def park(self, deferred: Deferred[Any]) -> None:
+        """Wait for a `Deferred`, or for the deadline."""
+        self.was_deferred = True
         self.deferred = deferred
         if deferred.done:
-            self.settle()
+            self.complete()
             return
-        deferred.waker = self.settle
+        deferred.waker = self.complete
         self.watch_deadline()
 
-    def settle(self) -> None:
-        """Answer with what a `Deferred` was completed with."""
+    def complete(self) -> None:
+        """Respond with the result of the `Deferred`."""
         deferred = self.deferred
         assert deferred is not None and deferred.done
         self.stop_timer()
         if self.over:
             return
         if deferred.error is not None:
-            self.failed(deferred.error)
+            self.respond_error(deferred.error)
             return
         try:
             self.respond(deferred.result)
-        except Exception as error:  # noqa: BLE001 - who completed the call has no part in this
+        except Exception as error:  # noqa: BLE001 - must not reach what completed the Deferred
             self.end(known_error(self.call, error))
 
     def expire(self) -> None:
-        """End a call whose deadline has come; who holds it hears of that."""
+        """End a call whose deadline has passed, and cancel its `Deferred`."""
         if self.deferred is not None:
             self.deferred.cancel()
-        self.tell("CANCELLED")
+        self.report_end("CANCELLED")
         super().expire()
 
     def respond(self, response: Any) -> None:
-        """Send the answer."""
+        """Send the response."""
         if self.over:
             return
         connection, stream = self.connection, self.stream
         conn = connection.conn
         if connection.server.on_call_end is not None:
-            self.tell(body_code(response) if response and self.method.fail is not None else "OK")
+            self.report_end(body_code(response) if response and self.method.fail is not None else "OK")
         if type(self.method) is UnaryMethod:
             message = response.SerializeToString()
             size = PREFIX.size + len(message)
             if not self.call.trailers and conn.fits(stream, size):
                 self.over = True
                 stream.app = None
-                conn.send_answer(stream, whole_answer(stream.id, message), size)
+                conn.send_response(stream, whole_response(stream.id, message), size)
                 connection.budget.responded(size)
-                connection.touched()
+                connection.schedule_flush()
                 return
             self.send(message)
         else:
-            # Together: a frame for each message would cost more than most messages.
-            self.answered = True
-            conn.send_headers(stream, ANSWER)
+            # In one frame: a frame for each message would cost more than most messages.
+            self.headers_sent = True
+            conn.send_headers(stream, RESPONSE_HEADERS)
             messages = prefixed_all([one.SerializeToString() for one in response])
             conn.send_data(stream, messages)
             connection.budget.responded(len(messages) - stream.waiting_bytes)
         self.end()
 
-    def failed(self, error: Exception, *, in_body: bool = True) -> None:
-        """Send the answer or the status that an error becomes."""
+    def respond_error(self, error: Exception, *, in_body: bool = True) -> None:
+        """Send the response or the status that an error becomes."""
         known = known_error(self.call, error)
         if self.method.fail is None or not in_body:
-            self.tell(known.grpc)
+            self.report_end(known.grpc)
             self.end(known)
         else:
             self.call.trailers.append((REASON_TRAILER, known.reason))
             self.respond(self.method.fail(self.call, known))
 
-    def tell(self, code: int | str) -> None:
-        """Tell who counts how the call ended."""
+    def report_end(self, code: int | str) -> None:
+        """Call the server's `on_call_end`."""
         on_call_end = self.connection.server.on_call_end
         if on_call_end is not None:
-            on_call_end(self.method.name, code, self.later, time.perf_counter() - self.started)
+            on_call_end(self.method.name, code, self.was_deferred, time.perf_counter() - self.started)
 
-    def gone(self) -> None:
-        """Tell who holds the call that nobody waits."""
-        super().gone()
+    def abandon(self) -> None:
+        """Cancel the `Deferred`."""
+        super().abandon()
         if self.deferred is not None and not self.deferred.done:
             self.deferred.cancel()
-            self.tell("CANCELLED")
+            self.report_end("CANCELLED")
 
 
 class PulledStreamCall(ServerCall):
-    """A method whose responses are made one after the other, each when the one before is on its way."""
+    """A method whose responses are made one after the other, each after the one before was sent.
+
+    Attributes:
+        task: runs the generator.
+        writable: completed when data that had to wait was sent.
+    """
 
     def __init__(
         self, connection: "NativeConnection", stream: Stream, call: Call, method: PulledStreamMethod
     ) -> None:
         super().__init__(connection, stream, call)
         self.method = method
-        self.raw: bytes | None = None
+        self.payload: bytes | None = None
         self.task: asyncio.Task[None] | None = None
-        self.room: asyncio.Future[None] | None = None
+        self.writable: asyncio.Future[None] | None = None
 
     def received(self, message: bytes) -> None:
         """Keep the request."""
-        if self.raw is None:
-            self.raw = message
+        if self.payload is None:
+            self.payload = message
 
     def received_bytes(self) -> int:
-        """Return how much was received that no handler has: the request, too."""
-        return super().received_bytes() + len(self.raw or b"")
+        """Return how many bytes were received that no handler has, the request among them."""
+        return super().received_bytes() + len(self.payload or b"")
 
     def half_closed(self) -> None:
-        """Begin to answer."""
+        """Start the generator."""
         if self.over:
             return
-        self.let_go()
-        if self.raw is None:
+        self.release_held()
+        if self.payload is None:
             self.end(BadRequest("the call takes one message, and none came"))
             return
         self.watch_deadline()
         server = self.connection.server
-        self.task = server.loop.create_task(self.run(self.raw))
+        self.task = server.loop.create_task(self.run(self.payload))
         server.tasks.add(self.task)
         self.task.add_done_callback(server.tasks.discard)
 
-    async def run(self, raw: bytes) -> None:
+    async def run(self, payload: bytes) -> None:
         """Send response after response."""
         streams = self.connection.server.streams
-        streams.opened(self.method.name)
+        streams.count_opened(self.method.name)
         responses = None
         try:
-            responses = self.method.open(self.call, self.method.request.FromString(raw))
+            responses = self.method.open(self.call, self.method.request.FromString(payload))
             async for response in responses:
                 if streams.ending is not None:
                     raise streams.ending
@@ -421,18 +442,18 @@ class PulledStreamCall(ServerCall):
                     return
                 sent = self.send(response.SerializeToString())
                 del response
-                self.connection.touched()
+                self.connection.schedule_flush()
                 if not sent:
-                    self.room = self.connection.server.loop.create_future()
-                    await self.room
+                    self.writable = self.connection.server.loop.create_future()
+                    await self.writable
             self.end()
         except asyncio.CancelledError:
-            return  # nobody waits any more
+            return  # the call is over
         except HpackError as error:
-            self.broken(error)
+            self.fail_connection(error)
         except DecodeError as error:
             self.end(BadRequest(f"the request does not decode: {error}"))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             self.end(known_error(self.call, error))
         finally:
             streams.open_by_method[self.method.name] -= 1
@@ -440,25 +461,31 @@ class PulledStreamCall(ServerCall):
                 await responses.aclose()
 
     def drained(self) -> None:
-        """Go on."""
-        if self.room is not None and not self.room.done():
-            self.room.set_result(None)
+        """Let the generator go on."""
+        if self.writable is not None and not self.writable.done():
+            self.writable.set_result(None)
 
-    def gone(self) -> None:
-        """Stop making responses."""
-        super().gone()
+    def abandon(self) -> None:
+        """Stop the generator."""
+        super().abandon()
         if self.task is not None:
             self.task.cancel()
 
     def expire(self) -> None:
-        """Stop making responses, since nobody waits for them any more."""
+        """Stop the generator when the deadline has passed."""
         super().expire()
         if self.task is not None:
             self.task.cancel()
 
 
 class BidiServerCall(ServerCall):
-    """A stream both ways, or of one request and as many responses as somebody has; it is its own outbox."""
+    """A stream both ways, or of one request and any number of responses; it is its own outbox.
+
+    Attributes:
+        queue: messages that wait for the peer.
+        closing: `close` was called; the stream ends after what is queued, with `error` as its status.
+        handler: None once the stream is over.
+    """
 
     def __init__(
         self, connection: "NativeConnection", stream: Stream, call: Call, method: BidiMethod
@@ -471,18 +498,18 @@ class BidiServerCall(ServerCall):
         self.handler: StreamHandler | None = None
 
     def open(self) -> None:
-        """Let the method open its handler; the initial metadata leave at once."""
-        self.answered = True
-        self.connection.conn.send_headers(self.stream, ANSWER)
+        """Let the method make the stream's handler; the initial metadata leave at once."""
+        self.headers_sent = True
+        self.connection.conn.send_headers(self.stream, RESPONSE_HEADERS)
         streams = self.connection.server.streams
         streams.outboxes.add(self.outbox)
-        streams.opened(self.method.name)
+        streams.count_opened(self.method.name)
         self.watch_deadline()
         try:
             self.handler = self.method.open(self.call, self.outbox)
         except HpackError as error:
-            self.broken(error)
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+            self.fail_connection(error)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             self.end(known_error(self.call, error))
 
     @property
@@ -491,23 +518,23 @@ class BidiServerCall(ServerCall):
         return NativeOutbox(self)
 
     def received(self, message: bytes) -> None:
-        """Hand a message to the handler."""
+        """Pass a message to the handler."""
         if self.handler is None or self.closing:
             return
         try:
             self.handler.received(self.method.request.FromString(message))
         except DecodeError as error:
             self.close(BadRequest(f"a message of the stream does not decode: {error}"))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             self.close(known_error(self.call, error))
 
     def half_closed(self) -> None:
-        """Tell the handler."""
+        """Pass the end of the requests to the handler."""
         if self.handler is not None and not self.closing and not self.over and not self.method.single_request:
             self.handler.half_closed()
 
-    def put(self, message: Any) -> bool:
-        """Queue a message; return False, and drop it, when the stream is closed or its queue full."""
+    def enqueue(self, message: Any) -> bool:
+        """Send or queue a message; return False, and drop it, when closed or at a bound."""
         if self.closing or self.over or self.queue.full():
             return False
         connection = self.connection
@@ -521,18 +548,18 @@ class BidiServerCall(ServerCall):
             budget.enqueued(len(data))
         else:
             return False
-        connection.touched()
+        connection.schedule_flush()
         return True
 
     def drained(self) -> None:
-        """Send what was queued meanwhile."""
+        """Send queued messages."""
         while self.queue and not self.stream.waiting and not self.connection.paused:
             data = self.queue.get()
             self.connection.budget.dequeued(len(data))
             self.send(data)
         if self.closing and not self.queue:
             self.finish()
-        self.connection.touched()
+        self.connection.schedule_flush()
 
     def close(self, error: Exception | None = None) -> None:
         """End the stream after what is queued."""
@@ -547,18 +574,18 @@ class BidiServerCall(ServerCall):
             self.end(None if self.error is None else known_error(self.call, self.error))
 
     def end(self, error: WhimbrelError | None = None) -> None:
-        """End the stream, and tell the handler that it is over."""
+        """End the stream, and close the handler."""
         if not self.over:
             super().end(error)
-            self.leave()
+            self.close_handler()
 
-    def gone(self) -> None:
-        """Tell the handler that it is over."""
-        super().gone()
-        self.leave()
+    def abandon(self) -> None:
+        """Close the handler."""
+        super().abandon()
+        self.close_handler()
 
-    def leave(self) -> None:
-        """Count the stream out, once."""
+    def close_handler(self) -> None:
+        """Count the stream out, drop its queue, and call `closed` of its handler, once."""
         streams = self.connection.server.streams
         streams.outboxes.discard(self.outbox)
         streams.open_by_method[self.method.name] -= 1
@@ -570,14 +597,14 @@ class BidiServerCall(ServerCall):
 
 @dataclass(frozen=True, slots=True, eq=True)
 class NativeOutbox:
-    """What handlers send by; equal to any other one of its stream."""
+    """What handlers send by; equal to every other outbox of the same stream."""
 
-    exchange: BidiServerCall = field(hash=True)
+    server_call: BidiServerCall = field(hash=True)
 
     def send(self, message: Any) -> bool:
-        """Queue a message; return False, and drop it, when the stream is closed or its queue full."""
-        return self.exchange.put(message)
+        """Queue a message; return False, and drop it, when the stream is closed or a bound is reached."""
+        return self.server_call.enqueue(message)
 
     def close(self, error: Exception | None = None) -> None:
         """End the stream after what is queued, with a status when `error` is given."""
-        self.exchange.close(error)
+        self.server_call.close(error)

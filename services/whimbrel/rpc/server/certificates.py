@@ -1,13 +1,14 @@
 """The certificate of a server: from files that the settings name, or a self-signed one that it makes.
 
-    configured     both files are loaded at the start; what is wrong with them ends it
-    self-signed    asked for by the first peer that comes with TLS, so that nobody else pays for it:
-                     DIRECTORY/self-signed.pem, when it is there, its own and not expired
-                     else a new one, by a process of its own (selfsigned.py): 0.2 s, once a store's life
+    configured     both files are loaded at the start; an error in them ends it
+    self-signed    made for the first TLS peer, so that servers without any pay nothing:
+                     DIRECTORY/self-signed.pem, when there is a valid one that has not expired
+                     else a new one, by a process of its own (selfsigned.py), once in a store's life
                    kept with mode 0600; without a directory it lasts as long as the server
 
-SDKs that use TLS by default accept any certificate; one that others are to verify must be configured. What is
-in memory reaches OpenSSL through pipes, since it takes nothing but paths: no file, no file system.
+SDKs that use TLS by default accept any certificate; one for clients that verify must be configured.
+Certificates in memory reach OpenSSL through pipes, since it takes nothing but paths: so no file is written
+for them.
 
 All of this blocks: the loop's thread calls `configured` alone, before it serves.
 """
@@ -32,16 +33,16 @@ from whimbrel.rpc.server.tls import new_context, reason
 __all__ = ["FILE_NAME", "CertificateError", "TlsSettings", "configured", "self_signed"]
 
 FILE_NAME = "self-signed.pem"
-FILE_BYTES_MAX = 64 << 10  # of a pipe's room, which all of it must fit into
-MAKE_S_MAX = 30.0  # 0.2 s on a machine that does nothing else
+FILE_BYTES_MAX = 64 << 10  # all of it must fit into a pipe's buffer
+MAKE_S_MAX = 30.0  # a fraction of a second on an idle machine
 EXPIRES = re.compile(rb"expires (\S+)\n")
 SELF = ("localhost", "127.0.0.1", "::1")
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class CertificateError(WhimbrelError):
-    """A server has no certificate to show."""
+    """A server's certificate can't be used or made."""
 
     reason = "CERTIFICATE"
     effect = "none"
@@ -62,7 +63,7 @@ class TlsSettings:
 
 
 def configured(settings: TlsSettings) -> ssl.SSLContext | None:
-    """Return what the configured files hold; None when none are.
+    """Return the context of the configured files; None when none are.
 
     Raises:
         CertificateError: they can't be used; the text says what to do.
@@ -86,7 +87,7 @@ def configured(settings: TlsSettings) -> ssl.SSLContext | None:
 
 
 def self_signed(settings: TlsSettings, host: str, now: Callable[[], datetime.datetime]) -> ssl.SSLContext:
-    """Return a self-signed certificate: the one that is kept, or a new one, which then is.
+    """Return the context of a self-signed certificate: the kept one, or a new one, which is kept then.
 
     Args:
         settings: where it is kept.
@@ -97,22 +98,22 @@ def self_signed(settings: TlsSettings, host: str, now: Callable[[], datetime.dat
         CertificateError: none can be made.
     """
     path = None if settings.directory is None else settings.directory / FILE_NAME
-    if path is not None and (kept := usable(path, now())) is not None:
+    if path is not None and (kept := load_kept(path, now())) is not None:
         return kept
-    data = made(host)
-    context = loaded(data)
+    data = make_certificate(host)
+    context = load(data)
     if path is not None:
         try:
             keep(path, data)
         except OSError as error:
-            log.warning("the new certificate is not kept, %s can't be written: %s", path, error.strerror)
+            logger.warning("the new certificate is not kept, %s can't be written: %s", path, error.strerror)
             return context
-        log.info("a self-signed certificate is kept in %s", path)
+        logger.info("a self-signed certificate is kept in %s", path)
     return context
 
 
-def usable(path: Path, now: datetime.datetime) -> ssl.SSLContext | None:
-    """Return the certificate of a file; None when there is none, or none that is of use."""
+def load_kept(path: Path, now: datetime.datetime) -> ssl.SSLContext | None:
+    """Return the context of a kept certificate; None when there is none that can be used."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
@@ -121,19 +122,19 @@ def usable(path: Path, now: datetime.datetime) -> ssl.SSLContext | None:
             raise ValueError("it does not say when it expires")
         if datetime.datetime.fromisoformat(found[1].decode()) <= now:
             raise ValueError("it has expired")
-        return loaded(data)
+        return load(data)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, CertificateError) as error:
-        log.warning("%s is of no use, another certificate takes its place: %s", path, error)
+        logger.warning("%s is of no use, another certificate takes its place: %s", path, error)
         return None
 
 
-def loaded(data: bytes) -> ssl.SSLContext:
-    """Return the certificate and key that `data` holds.
+def load(data: bytes) -> ssl.SSLContext:
+    """Return the context of the certificate and key in `data`.
 
     Raises:
-        CertificateError: it holds none.
+        CertificateError: there are none.
     """
     if len(data) > FILE_BYTES_MAX:
         raise CertificateError(f"a certificate of more than {FILE_BYTES_MAX} bytes")
@@ -151,8 +152,8 @@ def loaded(data: bytes) -> ssl.SSLContext:
             raise CertificateError(f"no certificate and key: {error}") from error
 
 
-def made(host: str) -> bytes:
-    """Make a new one in a process that ends with it.
+def make_certificate(host: str) -> bytes:
+    """Make a new certificate and key in a short-lived process.
 
     Raises:
         CertificateError: that failed.
@@ -172,7 +173,7 @@ def made(host: str) -> bytes:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write a file that nobody else can read, whole or not at all."""
+    """Write a file that no other user can read, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".tmp")
     with suppress(FileNotFoundError):

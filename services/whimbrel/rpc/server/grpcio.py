@@ -1,11 +1,10 @@
 """Serves handlers over grpc.aio: bytes in, bytes out, one adapter for each kind of method.
 
-    grpc.aio task ──► adapter ──► method.handle(call, request) ──► response       answered at once
+    grpc.aio task ──► adapter ──► method.handle(call, request) ──► response       immediate
                                                                 └─► Deferred ─► future  flush, replica, poll
 
-grpcio starts a task for each call; the adapter adds nothing to that unless the handler hands back a
-`Deferred`, and then one future. When the caller goes, grpcio cancels the task, and the adapter cancels the
-`Deferred`.
+grpcio starts a task for each call. The adapter adds nothing to that unless the handler returns a `Deferred`,
+and then one future. When the caller leaves, grpcio cancels the task, and the adapter cancels the `Deferred`.
 
 A pulled stream is advanced by its adapter, one response after each completed write: the transport's flow
 control reaches the generator that makes them.
@@ -79,7 +78,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.keepalive_timeout_ms", 20_000),
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def peer_address(text: str) -> str:
 
 
 def make_call(path: str, context: Context) -> Call:
-    """Gather what a handler may know of its caller."""
+    """Return the call as its handler sees it."""
     remaining = context.time_remaining()
     return Call(
         method=path,
@@ -106,12 +105,12 @@ def make_call(path: str, context: Context) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Who hears of calls, and who is asked before them."""
+    """A server's hooks around calls."""
 
     on_call_end: OnCallEnd | None
     guard: Guard | None
 
-    def ask(self, call: Call) -> None:
+    def check(self, call: Call) -> None:
         """Raise what the guard raises."""
         if self.guard is not None:
             self.guard(call)
@@ -123,18 +122,18 @@ async def abort(context: Context, call: Call, error: WhimbrelError) -> None:
     await context.abort(code, text, (*call.trailers, *trailers))
 
 
-async def settled(deferred: Deferred[Any]) -> Any:
-    """Wait for the answer; when the caller goes meanwhile, say so to whoever holds the call."""
+async def result_of(deferred: Deferred[Any]) -> Any:
+    """Wait for a `Deferred`; cancel it when the caller leaves meanwhile."""
     if not deferred.done:
-        answered = asyncio.get_running_loop().create_future()
+        handle_once = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
-            if not answered.done():
-                answered.set_result(None)
+            if not handle_once.done():
+                handle_once.set_result(None)
 
         deferred.waker = wake
         try:
-            await answered
+            await handle_once
         except asyncio.CancelledError:
             deferred.cancel()
             raise
@@ -143,7 +142,7 @@ async def settled(deferred: Deferred[Any]) -> Any:
     return deferred.result
 
 
-async def answered(
+async def handle_once(
     path: str,
     method: UnaryMethod | ServerStreamMethod,
     raw: bytes,
@@ -152,7 +151,7 @@ async def answered(
     *,
     full: bool = False,
 ) -> Any:
-    """Run a handler to its answer, or to the body or the status that its error becomes.
+    """Run a handler to its response, or to the body or the status that its error becomes.
 
     `full` refuses the call: its peer leaves too much unread.
     """
@@ -160,20 +159,20 @@ async def answered(
     on_call_end = hooks.on_call_end
     started = 0.0 if on_call_end is None else time.perf_counter()
     response: Any = None
-    ended, later = "CANCELLED", False
+    ended, was_deferred = "CANCELLED", False
     try:
-        hooks.ask(call)
+        hooks.check(call)
         if full:
             raise unread_too_much()
         response = method.handle(call, method.request.FromString(raw))
         if isinstance(response, Deferred):
-            deferred, response, later = response, None, True
-            response = await settled(deferred)
+            deferred, response, was_deferred = response, None, True
+            response = await result_of(deferred)
         ended = "OK"
     except DecodeError as error:
         ended = BadRequest.grpc
         await abort(context, call, BadRequest(f"the request does not decode: {error}"))
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+    except Exception as error:  # noqa: BLE001 - every error becomes a status
         known = known_error(call, error)
         ended = known.grpc
         if method.fail is None:
@@ -184,7 +183,7 @@ async def answered(
     finally:
         if on_call_end is not None:
             code = body_code(response) if response and method.fail is not None else ended
-            on_call_end(method.name, code, later, time.perf_counter() - started)
+            on_call_end(method.name, code, was_deferred, time.perf_counter() - started)
     if call.trailers:
         context.set_trailing_metadata(tuple(call.trailers))
     return response
@@ -193,23 +192,23 @@ async def answered(
 def unary(path: str, method: UnaryMethod, hooks: Hooks) -> "Adapter":
     """Adapt a method with one response."""
 
-    async def answer(raw: bytes, context: Context) -> bytes:
-        response = await answered(path, method, raw, context, hooks)
+    async def respond(raw: bytes, context: Context) -> bytes:
+        response = await handle_once(path, method, raw, context, hooks)
         return response.SerializeToString()  # type: ignore[no-any-return]
 
-    return grpc.unary_unary_rpc_method_handler(answer)
+    return grpc.unary_unary_rpc_method_handler(respond)
 
 
 def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int], hooks: Hooks) -> "Adapter":
-    """Adapt a method whose responses are all known when it answers.
+    """Adapt a method that returns all of its responses together.
 
     `unread` counts the bytes that wait for each peer.
     """
 
-    async def answer(raw: bytes, context: Context) -> None:
+    async def respond(raw: bytes, context: Context) -> None:
         peer = context.peer()
         full = unread.get(peer, 0) > UNREAD_BYTES_MAX
-        responses = await answered(path, method, raw, context, hooks, full=full)
+        responses = await handle_once(path, method, raw, context, hooks, full=full)
         frames = [response.SerializeToString() for response in responses]
         del responses
         size = sum(map(len, frames))
@@ -218,24 +217,24 @@ def server_stream(path: str, method: ServerStreamMethod, unread: dict[str, int],
             for frame in frames:
                 await context.write(frame)
         except grpc.aio.InternalError:
-            return  # the peer went while a message was being written
+            return  # the peer left while a message was being written
         finally:
             left = unread.pop(peer, 0) - size
             if left > 0:
                 unread[peer] = left
 
-    return grpc.unary_stream_rpc_method_handler(answer)
+    return grpc.unary_stream_rpc_method_handler(respond)
 
 
 def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hooks: Hooks) -> "Adapter":
     """Adapt a method whose responses are made one at a time, each after the one before was written."""
 
-    async def answer(raw: bytes, context: Context) -> None:
+    async def respond(raw: bytes, context: Context) -> None:
         call = make_call(path, context)
         responses: AsyncGenerator[Any, None] | None = None
-        streams.opened(method.name)
+        streams.count_opened(method.name)
         try:
-            hooks.ask(call)
+            hooks.check(call)
             responses = method.open(call, method.request.FromString(raw))
             async for response in responses:
                 if streams.ending is not None:
@@ -244,23 +243,24 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hoo
                 del response  # else it stays in memory while the next one is made
             context.set_trailing_metadata(tuple(call.trailers))
         except (grpc.aio.InternalError, grpc.aio.UsageError):
-            return  # the peer went while a message was being written
+            return  # the peer left while a message was being written
         except DecodeError as error:
             await abort(context, call, BadRequest(f"the request does not decode: {error}"))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             await abort(context, call, known_error(call, error))
         finally:
             streams.open_by_method[method.name] -= 1
             if responses is not None:
                 await responses.aclose()
 
-    return grpc.unary_stream_rpc_method_handler(answer)
+    return grpc.unary_stream_rpc_method_handler(respond)
 
 
 class StreamOutbox:
     """The sending half of a stream: messages are encoded when queued, and written by `drain`.
 
     Attributes:
+        closing: `close` was called; the stream ends after what is queued.
         over: the stream has ended; nothing may reach the handler any more.
         error: the status to end with; None for OK.
     """
@@ -296,7 +296,7 @@ class StreamOutbox:
             self.idle.set_result(None)
 
     async def drain(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write what is queued until the stream is to end."""
+        """Write what is queued until the outbox is closed."""
         loop = asyncio.get_running_loop()
         while True:
             while self.queue:
@@ -313,11 +313,11 @@ class Streams:
     def __init__(self) -> None:
         self.outboxes: set[StreamOutbox] = set()
         self.open_by_method: dict[str, int] = {}
-        self.unread: dict[str, int] = {}  # bytes of answers, by peer
+        self.unread: dict[str, int] = {}  # bytes of responses, by peer
         self.readers: set[asyncio.Task[None]] = set()
         self.ending: Exception | None = None  # what pulled streams end with instead of the next response
 
-    def opened(self, method: str) -> None:
+    def count_opened(self, method: str) -> None:
         """Count a stream in."""
         self.open_by_method[method] = self.open_by_method.get(method, 0) + 1
 
@@ -328,7 +328,7 @@ class Streams:
             outbox.close(error)
 
     def read(self, work: Awaitable[None]) -> None:
-        """Run a reading task, and keep it until it ends: a task that nobody holds may be collected."""
+        """Run a reading task, and keep a reference to it: asyncio itself keeps none."""
         task = asyncio.ensure_future(work)
         self.readers.add(task)
         task.add_done_callback(self.readers.discard)
@@ -337,7 +337,7 @@ class Streams:
 async def read_stream(
     call: Call, context: Context, parse: Callable[[bytes], Any], handler: StreamHandler, outbox: StreamOutbox
 ) -> None:
-    """Hand the peer's messages to the handler until the stream is over."""
+    """Pass the peer's messages to the handler until the stream is over."""
     try:
         while True:
             raw: Any = await context.read()
@@ -351,8 +351,8 @@ async def read_stream(
                 return
     except DecodeError as error:
         outbox.close(BadRequest(f"a message of the stream does not decode: {error}"))
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
-        # grpcio raises UsageError, and others, from a read that the end of the stream overtook.
+    except Exception as error:  # noqa: BLE001 - every error becomes a status
+        # grpcio raises UsageError, and others, from a read that is under way when the stream ends.
         if not outbox.over:
             outbox.close(known_error(call, error))
 
@@ -365,14 +365,14 @@ def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adap
         call = make_call(path, context)
         outbox = StreamOutbox()
         try:
-            hooks.ask(call)
+            hooks.check(call)
             await context.send_initial_metadata(())
             handler = method.open(call, outbox)
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
             await abort(context, call, known_error(call, error))
             return
         streams.outboxes.add(outbox)
-        streams.opened(method.name)
+        streams.count_opened(method.name)
         try:
             if method.single_request:
                 receive_only(call, parse, first, handler, outbox)
@@ -380,7 +380,7 @@ def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adap
                 streams.read(read_stream(call, context, parse, handler, outbox))
             await outbox.drain(context.write)
         except grpc.aio.UsageError:
-            return  # the peer went while a message was being written
+            return  # the peer left while a message was being written
         finally:
             outbox.over = True
             streams.open_by_method[method.name] -= 1
@@ -398,12 +398,12 @@ def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adap
 def receive_only(
     call: Call, parse: Callable[[bytes], Any], raw: bytes, handler: StreamHandler, outbox: StreamOutbox
 ) -> None:
-    """Hand over the one request of a stream."""
+    """Pass the single request of a stream to its handler."""
     try:
         handler.received(parse(raw))
     except DecodeError as error:
         outbox.close(BadRequest(f"the request does not decode: {error}"))
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is becomes a status
+    except Exception as error:  # noqa: BLE001 - every error becomes a status
         outbox.close(known_error(call, error))
 
 
@@ -444,7 +444,7 @@ def adapt(
 
 @dataclass(frozen=True, slots=True)
 class GrpcioServer:
-    """A server that takes calls. `port` is the real one, also when any free one was asked for."""
+    """A server that takes calls. `port` is the bound one, also when 0 was asked for."""
 
     host: str
     port: int
@@ -465,7 +465,7 @@ class GrpcioServer:
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds.
 
-        Whoever holds `Deferred` answers completes them first, else their callers wait for the grace to end.
+        Holders of a `Deferred` should complete it before, else its caller waits until the grace has passed.
         """
         self.health.stop()
         self.streams.close(Refused("this server is stopping"))

@@ -1,20 +1,20 @@
-"""The seam between transports and services: calls as plain values, answers now or later.
+"""The interface between transports and services: calls as plain values, responses now or later.
 
-A *handler* knows nothing of grpcio. It gets a `Call` (who asks, until when) and the decoded request, and
+A *handler* knows no transport. It gets a `Call` (peer, metadata, deadline) and the decoded request, and
 returns
 
 - the response message (or its bytes, `Encoded`), or
 - a `Deferred`, which it (or a later stage) completes later: flush, replica, long poll.
 
-No task and no future is made for a call that answers at once. A handler for a response stream returns the
-whole list of response messages (RocketMQ's streams are short), or a `Deferred` of such a list. Handlers run
-on the loop's thread and never block it. A handler that raises a `WhimbrelError` gets it turned into a status
-by the transport adapter's `fail` function, which each service supplies: the client API answers an OK gRPC
-call with a `Status` in the body, our own services a gRPC status.
+An immediate response needs no task and no future. A handler for a response stream returns the whole list of
+response messages (RocketMQ's streams are short), or a `Deferred` of such a list. Handlers run on the loop's
+thread and never block it. When a handler raises a `WhimbrelError`, its method's `fail` turns that into the
+response: the client API responds to an OK gRPC call with a `Status` in the body, our own services (no `fail`)
+with a gRPC status.
 
-A `PulledStreamMethod` is for streams that are long and large: its handler is an asynchronous generator, of
-which the transport takes one response when it has written the one before. So a peer that reads slowly slows
-the generator down, and nothing piles up. It is closed when the peer goes.
+A `PulledStreamMethod` is for streams that are long and large: its handler is an asynchronous generator, from
+which the transport takes one response after it has written the one before. So a peer that reads slowly slows
+the generator down, and nothing piles up. It is closed when the peer leaves.
 
 Bidirectional streams (Telemetry, Session) get a `StreamHandler`: callbacks in, a bounded outbox out.
 
@@ -46,10 +46,10 @@ class Call:
 
     Attributes:
         method: full gRPC path, `/package.Service/Method`.
-        peer: the other end, `host:port`; IPv6 hosts in brackets.
+        peer: address of the caller, `host:port`; IPv6 hosts in brackets.
         metadata: header names in lower case, to text values.
         deadline: when the caller stops waiting; None when it set none.
-        trailers: what the handler wants sent as trailing metadata; filled before it answers.
+        trailers: trailing metadata that the handler adds before it responds.
     """
 
     method: str
@@ -63,7 +63,8 @@ class Encoded:
     """A response that its handler has serialised already, where making a message first would cost more.
 
     Attributes:
-        data: the message's bytes. status: as the message's, for who counts.
+        data: the message's bytes.
+        status: the message's `Status`, for metrics.
     """
 
     __slots__ = ("data", "status")
@@ -87,13 +88,13 @@ class Outbox(Protocol):
 
 
 class StreamHandler(Protocol):
-    """The receiving half of a bidirectional stream; made by `BidiMethod.open` once a stream."""
+    """The receiving half of a bidirectional stream; `BidiMethod.open` makes one for each stream."""
 
     def received(self, message: Any) -> None:
         """Take one message from the peer. Raising ends the stream with the error's status."""
 
     def half_closed(self) -> None:
-        """The peer sends no more; usually answered by `Outbox.close`."""
+        """The peer sends no more; the usual reaction is `Outbox.close`."""
 
     def closed(self) -> None:
         """The stream is over, for whatever reason. Called exactly once, last."""
@@ -111,7 +112,7 @@ class UnaryMethod:
 
 @dataclass(frozen=True, slots=True)
 class ServerStreamMethod:
-    """One request, several responses, all known when it answers."""
+    """One request, and several responses that the handler returns together."""
 
     name: str
     request: type[Any]

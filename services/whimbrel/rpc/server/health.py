@@ -1,6 +1,6 @@
 """The standard health service, `grpc.health.v1.Health`: Check and Watch.
 
-A service that is there is SERVING until the server stops. The empty name stands for the server as a whole.
+A service of this server is SERVING until the server stops. The empty name stands for the whole server.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class ServiceUnknown(WhimbrelError):
-    """Asked for the health of a service that is not here."""
+    """The server has no service of that name."""
 
     reason = "SERVICE_UNKNOWN"
     grpc = "NOT_FOUND"
@@ -26,7 +26,7 @@ class ServiceUnknown(WhimbrelError):
 
 
 class Health:
-    """What the health service answers; `service` is what to serve."""
+    """The state behind the health service; `service` is what to serve."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = {"", *names}
@@ -48,13 +48,13 @@ class Health:
         return health_pb2.HealthCheckResponse(status=SERVING if self.serving else NOT_SERVING)
 
     def check(self, call: Call, request: health_pb2.HealthCheckRequest) -> health_pb2.HealthCheckResponse:
-        """Answer once."""
+        """Return a service's state."""
         if request.service not in self.names:
             raise ServiceUnknown(f"no service {request.service!r} here")
         return self.status(request.service)
 
     def stop(self) -> None:
-        """Tell those who watch that the server stops."""
+        """Report to all watchers that the server stops."""
         self.serving = False
         for outbox, name in self.watchers.items():
             outbox.send(self.status(name))

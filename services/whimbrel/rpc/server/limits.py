@@ -1,4 +1,4 @@
-"""What both ways of serving share (`server.py`, `native.py`): bounds, what errors become, what is counted."""
+"""What both transports share (`grpcio.py`, `native.py`): bounds, hooks, and what errors become."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -22,57 +22,55 @@ __all__ = [
     "known_error",
 ]
 
-# Messages that may wait for one stream's peer. Telemetry commands are few; a journal stream batches. A peer
-# so far behind is hung, or does not read at all (the Python SDK's push consumer), and what it misses it must
-# be able to ask for again.
+# Messages that may wait for the peer of one stream. Telemetry commands are few, and lease streams batch. A
+# peer so far behind hangs, or never reads (the Python SDK's push consumer); it must be able to ask again for
+# what it misses.
 OUTBOX_MESSAGES_MAX = 1024
-OUTBOX_BYTES_MAX = (
-    16 * 1024 * 1024
-)  # so that a thousand hung peers can't eat the machine; one message may be larger
+OUTBOX_BYTES_MAX = 16 * 1024 * 1024  # so that a thousand hung peers are survivable; one message may be larger
 
-# Answers that one connection may leave unread; each may have 4 MiB, and the transport holds them a second
-# time. Who does not read gets no more until it does; others are not concerned. Behind grpcio, which tells
-# nothing of what it holds, only answers of several messages count.
+# Bytes of responses that one connection may leave unread; each response may have 4 MiB, and the transport
+# holds them a second time. A peer that does not read gets no more until it does; others are not concerned.
+# grpcio does not report what it holds, so behind it only responses of several messages count.
 UNREAD_BYTES_MAX = 32 * 1024 * 1024
 
-# What one connection may have sent of requests that are not whole, over all of its streams: two of the
-# largest ones at the same time, or sixty of 4 MiB. grpcio has no such bound.
+# Bytes of incomplete requests that one connection may have sent, over all of its streams: two of the largest
+# ones at the same time, or sixty of 4 MiB. grpcio has no such bound.
 HELD_BYTES_MAX = 2 * RPC_MESSAGE_BYTES_MAX
 
 STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 # Called at the end of each call with the method's name, how the call ended, whether the response was
 # deferred, and the seconds it took. How it ended is the code of a `Status` in the body, or the name of a gRPC
 # status.
 OnCallEnd = Callable[[str, int | str, bool, float], None]
 
-# What is asked before each call's handler, streams included: who may not make the call gets the error that it
-# raises (Forbidden, say), as if the handler had. It must not block.
+# Called before each call's handler, streams included. The error that it raises (Forbidden, say) becomes the
+# response, as if the handler had raised it. It must not block.
 Guard = Callable[[Call], None]
 
 
 class OpenStreams(Protocol):
-    """Streams that last."""
+    """Counts of the streams that are open."""
 
     open_by_method: dict[str, int]
 
 
 class RunningServer(Protocol):
-    """A server that takes calls. `port` is the real one, also when any free one was asked for."""
+    """A server that takes calls. `port` is the bound one, also when 0 was asked for."""
 
     @property
     def host(self) -> str:
-        """What it was bound to."""
+        """The host that it was bound to."""
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
 
     @property
     def streams(self) -> OpenStreams:
-        """What is counted of its streams."""
+        """Counts of its streams."""
 
     @property
     def address(self) -> str:
@@ -84,19 +82,19 @@ class RunningServer(Protocol):
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds.
 
-        Whoever holds `Deferred` answers completes them first, else their callers wait for the grace to end.
+        Holders of a `Deferred` should complete it before, else its caller waits until the grace has passed.
         """
 
 
 def known_error(call: Call, error: Exception) -> WhimbrelError:
-    """Return the error to answer with; a bug is logged, and its text stays here."""
+    """Return the error to respond with; an unexpected one is logged, and its text stays here."""
     if isinstance(error, WhimbrelError):
         return error
-    log.error("%s from %s failed", call.method, call.peer, exc_info=error)
+    logger.error("%s from %s failed", call.method, call.peer, exc_info=error)
     return WhimbrelError("internal error; the server's log says more")
 
 
 def body_code(response: Any) -> int:
-    """Return the code of the `Status` in an answer of the client API; a list's is in its first message."""
+    """Return the code of the `Status` in a response of the client API; a list's is in its first message."""
     first = response[0] if type(response) is list else response
     return first.status.code  # type: ignore[no-any-return]

@@ -1,41 +1,29 @@
-"""Serves handlers over HTTP/2 of our own: what `server.py` does with grpc.aio, without its threads and tasks.
+"""Serves handlers over our own HTTP/2: what `grpcio.py` does with grpc.aio, without its threads and tasks.
 
-    bytes of a read ──► Connection ──► events ──► exchanges ──► handler ──► answer ─┐
-                                                                                    ├──► one write
-    Deferred completed (flush, replica, poll) ──► its connection is marked ──► once a loop tick ─┘
+    bytes of a read ──► Connection ──► events ──► server calls ──► handler ──► response ─┐
+                                                                                         ├──► one write
+    Deferred completed (flush, replica, poll) ──► flush of its connection ──► once a tick ─┘
 
-One pass over the bytes of a read finds all frames in it; calls that answer at once are answered within that
-pass, without a task or a future, and all answers leave in one write. A `Deferred` holds nothing but its
-exchange; when it is completed its connection is put on a list, and all of these are written once the loop
-comes round.
+One pass over the bytes of a read finds all frames in it. Calls with an immediate response are handled within
+that pass, without a task or a future, and all responses leave in one write. A `Deferred` refers to nothing
+but its server call. When it is completed, its connection is put on a list; the connections on the list are
+flushed together on the loop's next iteration.
 
-An *exchange* is one call: of a method that answers once, one that is pulled (a task), or both ways. It ends
-once: answered, reset by the peer, or with its connection; then `gone` tells who still holds it.
+**Slow readers.** Responses wait in their streams while windows are closed, and in the transport while the
+socket is full. In the second case nothing is read from that connection, pulled streams pause, outboxes fill
+up, and further responses of several messages are refused (`budget.py`, `UNREAD_BYTES_MAX`).
 
-**Who does not read.** Answers wait in their streams as long as windows are closed, and in the transport as
-long as the socket is full: then nothing is read from that connection any more, pulled streams wait, outboxes
-count, and more answers of several messages are refused (`UNREAD_BYTES_MAX`).
+**Received data** is given back to the windows at once. A handler takes a message when it is whole, within the
+same pass, and never waits before it takes the next one, so there is no slow handler to protect. What a
+handler keeps it must bound itself, as behind grpcio. Incomplete messages and requests, which no handler has
+yet, are bounded over all streams of a connection (`HELD_BYTES_MAX`). A smaller window for each stream would
+bound them, too, but could stop every stream in the middle of a message that would soon be whole.
 
-**What is received** is given back to the windows at once: a handler takes a message when it is whole, in the
-same pass, and either answers or keeps nothing but what it needs to; none of them waits before it takes the
-next one, so there is nobody to slow a peer down for. What a handler keeps it must bound itself, as it must
-behind grpcio (a journal refuses, a ledger answers). What no handler has yet, halves of messages and requests
-that have not ended, is bounded over all streams of a connection (`HELD_BYTES_MAX`): a window for each stream
-would stop a peer, too, but every one of these streams then, in the middle of messages that may be whole soon.
+**Dead peers** are found by pings (`KEEPALIVE_S`). A peer that connects and sends nothing has `HANDSHAKE_S`.
+A single timer checks all connections. Before a connection gets here, its first byte has told whether it is
+under TLS (`protocol_detection.py`).
 
-**Who is gone without a word** is found by pings (`KEEPALIVE_S`); who connects and says nothing has
-`HANDSHAKE_S`. A single timer looks at all connections. Before a connection is here its first byte has told
-whether it is under TLS (`arrivals.py`).
-
-**What a call costs** (`bench/front.py`, sends of 1 KiB, four in a read, on a slow virtual core, in us):
-
-    frames, header block, windows     6       18 when the client puts its ids into the table (Go, Java)
-    method, metadata, answer          5
-    protobuf's decoding               3 to 5
-    the broker: checks, log, queue entry, index, the answer's bytes    33; 20 in batches of 32
-
-and what the kernel takes for a read and a write, which all calls of a read share. All objects of a call go
-with their last reference: Python's collector ran 3 times in 180,000 calls, for 0.4 ms at most.
+All objects of a call go with their last reference, so Python's cycle collector has nothing to do for calls.
 """
 
 import asyncio
@@ -48,14 +36,14 @@ from typing import Any, cast
 from whimbrel.errors import Refused
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
+from whimbrel.rpc.http2.grpc_format import CallMetadata, status_block, timeout_s
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Limits, Reset, Stream
-from whimbrel.rpc.http2.wire import Metadata, status_block, timeout_s
 from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
 from whimbrel.rpc.server.calls import (
     BidiServerCall,
     NativeOutbox,
-    PlainCall,
+    NonGrpcCall,
     PulledStreamCall,
     ServerCall,
     UnaryServerCall,
@@ -75,36 +63,37 @@ from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd
 from whimbrel.rpc.server.protocol_detection import (
     HANDSHAKE_S,
-    Contexts,
+    ContextProvider,
     ProtocolDetector,
-    Secured,
-    Strangers,
+    RejectionLog,
+    TlsProtocol,
     host_and_port,
 )
 from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["NativeServer", "serve_native"]
 
-WRITE_BYTES_HIGH = 256 << 10  # in a transport, from which on its peer is not read any more
+WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on nothing is read from its peer
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, SWEEP_S = 60.0, 20.0, 5.0
 PING = b"whimbrel"
-UNKNOWN = status_block(12, "Method not found!", first=True)  # as grpcio says it: no error of ours
+UNKNOWN_METHOD = status_block(12, "Method not found!", first=True)  # grpcio's words; none of our errors
 
-# What the kernel holds back for a peer that does not read counts like what the transport holds.
+# Bounds what the kernel holds unsent, so that a slow reader shows in the transport's buffer.
 UNSENT_LIMIT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 KIND_FIELDS = frozenset((b":path", b"content-type", b"grpc-timeout"))
 
 
-class Kind:
-    """What the fields of a call say; found out once for all calls of a shape (`hpack.Shape`).
+class CallKind:
+    """What the fields of a call say; worked out once for all calls of a shape (`hpack.Shape`).
 
     Attributes:
-        method: None when it is unknown. methods: the server's table that `method` was found in; another one
-        means that the services were replaced. seconds: until the deadline; None without one. known, varying:
-        for `Metadata`.
+        method: None for an unknown one.
+        methods: the server's table that `method` was found in; another one: the services were replaced.
+        seconds: the call's timeout; None without one.
+        known, varying: arguments of `CallMetadata`.
     """
 
     __slots__ = ("grpc", "known", "method", "methods", "path", "seconds", "varying")
@@ -119,28 +108,31 @@ class Kind:
 
 
 class NativeConnection(asyncio.Protocol):
-    """One peer.
+    """One connection of a peer, after protocol detection and TLS.
 
     Attributes:
-        paused: the transport holds as much as it should; its peer is not read from meanwhile.
-        made_at: when it came to the port, by the loop's clock; `heard_at`: when something came last.
+        paused: the transport holds as much as it should; nothing is read from the peer meanwhile.
+        connected_at, received_at: when it was accepted, and when data came last, by the loop's clock.
         budget: what it holds in memory.
+        receiving: events of a read are being handled; their responses leave at its end.
+        flush_scheduled: it is on its server's list of connections to flush.
+        pinged: a ping was sent, and nothing came since.
     """
 
-    def __init__(self, server: "NativeServer", made_at: float) -> None:
+    def __init__(self, server: "NativeServer", connected_at: float) -> None:
         self.server = server
         self.conn = Connection(server=True, limits=server.limits)
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer = ""
-        self.paused = self.receiving = self.marked = self.pinged = False
-        self.made_at = self.heard_at = made_at
+        self.paused = self.receiving = self.flush_scheduled = self.pinged = False
+        self.connected_at = self.received_at = connected_at
         self.budget = ConnectionBudget()
 
-    # The transport's calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
+        """Send the settings, and count the connection in."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
         self.peer = host_and_port(transport.get_extra_info("peername"))
         self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         if UNSENT_LIMIT is not None:
@@ -149,35 +141,35 @@ class NativeConnection(asyncio.Protocol):
         self.transport.write(self.conn.take())
 
     def data_received(self, data: bytes) -> None:
-        """Take what a read gave, and write what comes of it at once."""
-        self.heard_at = now = self.server.loop.time()
+        """Handle the calls of a read, and write their responses at once."""
+        self.received_at = now = self.server.loop.time()
         self.pinged = False
         self.receiving = True
         try:
             for event in self.conn.receive(data, now):
-                self.take(event)
+                self.handle(event)
         except Exception:
-            log.exception("%s: a call can't be answered", self.peer)
+            logger.exception("%s: a call can't be answered", self.peer)
             self.conn.fail(ProtocolError(Code.INTERNAL_ERROR, "internal error; the server's log says more"))
         finally:
             self.receiving = False
         self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End all exchanges."""
+        """Abandon all calls."""
         self.server.connections.discard(self)
         for stream in list(self.conn.streams.values()):
-            self.leave(stream)
+            self.abandon_call(stream)
         self.conn.streams.clear()
-        self.server.changed()
+        self.server.notify_if_idle()
 
     def pause_writing(self) -> None:
-        """Read no more from who does not read."""
+        """Stop reading from a peer that does not read."""
         self.paused = True
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read on, and let streams send what was queued."""
         self.paused = False
         self.transport.resume_reading()
         for stream in list(self.conn.streams.values()):
@@ -186,53 +178,53 @@ class NativeConnection(asyncio.Protocol):
 
     # Events
 
-    def take(self, event: Any) -> None:
-        """Do what an event asks for."""
+    def handle(self, event: Any) -> None:
+        """Handle an event of the HTTP/2 connection."""
         kind = type(event)
         if kind is Data:
             stream = event.stream
             self.conn.consumed(stream, event.size)
-            exchange = stream.app
-            if exchange is not None:
+            server_call = stream.app
+            if server_call is not None:
                 if event.data:
-                    exchange.data(event.data)
+                    server_call.data(event.data)
                 if event.ended:
-                    exchange.half_closed()
-                elif not exchange.over:
-                    self.hold(exchange)
+                    server_call.half_closed()
+                elif not server_call.over:
+                    self.reserve(server_call)
         elif kind is Headers:
             if event.trailers:
                 if event.stream.app is not None:
                     event.stream.app.half_closed()
             else:
-                self.opened(event)
+                self.begin_call(event)
         elif kind is Reset:
-            self.leave(event.stream)
+            self.abandon_call(event.stream)
         elif kind is Drained and event.stream.app is not None:
             event.stream.app.drained()
 
-    def hold(self, exchange: ServerCall) -> None:
-        """Count what an exchange has received and nobody has taken."""
-        size = exchange.received_bytes()
-        before, exchange.held = exchange.held, size
+    def reserve(self, server_call: ServerCall) -> None:
+        """Count what a call has received and its handler does not have yet."""
+        size = server_call.received_bytes()
+        before, server_call.held = server_call.held, size
         if not self.budget.reserve(size, before=before):
-            exchange.end(held_too_much())
+            server_call.end(held_too_much())
 
-    def leave(self, stream: Stream) -> None:
-        """Tell an exchange that its stream is gone."""
-        exchange = stream.app
+    def abandon_call(self, stream: Stream) -> None:
+        """End the call of a stream that is gone."""
+        server_call = stream.app
         stream.app = None
-        if isinstance(exchange, ServerCall) and not exchange.over:
-            exchange.gone()
+        if isinstance(server_call, ServerCall) and not server_call.over:
+            server_call.abandon()
 
-    def opened(self, event: Headers) -> None:
-        """Begin a call."""
+    def begin_call(self, event: Headers) -> None:
+        """Make the server call of a new stream."""
         stream, shape = event.stream, event.shape
-        kind: Kind | None = None if shape is None else shape.memo
+        kind: CallKind | None = None if shape is None else shape.memo
         if kind is not None and kind.methods is self.server.methods:
-            metadata = Metadata(event.fields, kind.known, kind.varying)
+            metadata = CallMetadata(event.fields, kind.known, kind.varying)
         else:
-            metadata = Metadata(event.fields)
+            metadata = CallMetadata(event.fields)
             try:
                 kind = self.kind_of(metadata)
                 if not kind.grpc:
@@ -249,35 +241,35 @@ class NativeConnection(asyncio.Protocol):
         call = Call(kind.path, self.peer, metadata, deadline)
         if type(method) is UnaryMethod or type(method) is ServerStreamMethod:
             once = stream.app = UnaryServerCall(self, stream, call, method)
-            if self.server.guard is not None and not once.may_begin(self.server.guard):
+            if self.server.guard is not None and not once.authorize(self.server.guard):
                 return
             if event.ended:
                 once.half_closed()
             return
         if not kind.grpc:
-            plain = stream.app = PlainCall(self, stream, call, metadata.raw(b":method") or b"")
+            plain = stream.app = NonGrpcCall(self, stream, call, metadata.raw(b":method") or b"")
             if event.ended:
                 plain.half_closed()
             return
-        exchange: PulledStreamCall | BidiServerCall
+        server_call: PulledStreamCall | BidiServerCall
         if method is None:
-            self.conn.send_headers(stream, UNKNOWN, end=True)
+            self.conn.send_headers(stream, UNKNOWN_METHOD, end=True)
             return
         elif type(method) is PulledStreamMethod:
-            exchange = PulledStreamCall(self, stream, call, method)
+            server_call = PulledStreamCall(self, stream, call, method)
         else:
             assert type(method) is BidiMethod
-            exchange = BidiServerCall(self, stream, call, method)
-        stream.app = exchange
-        if self.server.guard is not None and not exchange.may_begin(self.server.guard):
+            server_call = BidiServerCall(self, stream, call, method)
+        stream.app = server_call
+        if self.server.guard is not None and not server_call.authorize(self.server.guard):
             return
-        if type(exchange) is BidiServerCall:
-            exchange.open()
+        if type(server_call) is BidiServerCall:
+            server_call.open()
         if event.ended:
-            exchange.half_closed()
+            server_call.half_closed()
 
-    def kind_of(self, metadata: Metadata) -> "Kind":
-        """Find out what a call's fields ask for.
+    def kind_of(self, metadata: CallMetadata) -> "CallKind":
+        """Work out what a call's fields ask for.
 
         Raises:
             HpackError: a field is wrongly coded.
@@ -285,16 +277,16 @@ class NativeConnection(asyncio.Protocol):
         path = (metadata.raw(b":path") or b"").decode("latin-1")
         content = metadata.raw(b"content-type")
         if content is None or not content.startswith(b"application/grpc"):
-            return Kind(path, self.server.methods, None, grpc=False)
+            return CallKind(path, self.server.methods, None, grpc=False)
         timeout = metadata.raw(b"grpc-timeout")
         seconds = None if timeout is None else timeout_s(timeout)
-        return Kind(path, self.server.methods, seconds, grpc=True)
+        return CallKind(path, self.server.methods, seconds, grpc=True)
 
     # Writing
 
     @property
     def unread(self) -> int:
-        """Bytes of answers that this peer has not taken: the queues', the streams', and the transport's."""
+        """Bytes of responses that this peer has not taken: in outboxes, streams and the transport."""
         return self.budget.unread(self.waiting_bytes())
 
     def waiting_bytes(self) -> int:
@@ -302,41 +294,41 @@ class NativeConnection(asyncio.Protocol):
         waiting = sum(stream.waiting_bytes for stream in self.conn.blocked.values())
         return waiting + self.transport.get_write_buffer_size()
 
-    def touched(self) -> None:
-        """Write what there is: at the end of this read, or once the loop comes round."""
-        if not self.receiving and not self.marked:
-            self.marked = True
-            self.server.mark(self)
+    def schedule_flush(self) -> None:
+        """Write responses soon: at the end of this read, or on the loop's next iteration."""
+        if not self.receiving and not self.flush_scheduled:
+            self.flush_scheduled = True
+            self.server.schedule_flush(self)
 
     def flush(self) -> None:
-        """Write what there is."""
-        self.marked = False
+        """Write all frames that are ready; close the connection after an error."""
+        self.flush_scheduled = False
         self.budget.flushed()
         if self.server.idle is not None:
-            self.server.changed()
+            self.server.notify_if_idle()
         data = self.conn.take()
-        if self.transport.is_closing():  # its peer went while answers waited for the loop to come round
+        if self.transport.is_closing():  # the peer left while responses waited for the next iteration
             return
         if data:
             self.transport.write(data)
         if self.conn.error is not None:
-            log.info("%s: %s (%s)", self.peer, self.conn.error, self.conn.error.code.name)
+            logger.info("%s: %s (%s)", self.peer, self.conn.error, self.conn.error.code.name)
             self.transport.close()
 
     def fail(self, error: ProtocolError) -> None:
-        """End the connection for what its peer did wrong."""
+        """End the connection for a protocol error of its peer."""
         self.conn.fail(error)
-        self.touched()
+        self.schedule_flush()
 
-    def look(self, now: float) -> None:
-        """Find out whether anybody is there."""
-        quiet = now - self.heard_at
+    def check_timeouts(self, now: float) -> None:
+        """Ping a silent peer; drop one that does not react, or did not finish HTTP/2's handshake."""
+        quiet = now - self.received_at
         if not self.conn.settled:
-            if now - self.made_at > HANDSHAKE_S:
+            if now - self.connected_at > HANDSHAKE_S:
                 self.transport.abort()
         elif self.pinged:
             if quiet > KEEPALIVE_S + KEEPALIVE_TIMEOUT_S:
-                log.info("%s does not answer pings", self.peer)
+                logger.info("%s does not answer pings", self.peer)
                 self.transport.abort()
         elif quiet > KEEPALIVE_S:
             self.pinged = True
@@ -345,14 +337,14 @@ class NativeConnection(asyncio.Protocol):
 
 
 class NativeStreams:
-    """The open streams of a server, by method; as `server.Streams` for who counts and ends them."""
+    """The open streams of a server by method, and the outboxes that its stop closes."""
 
     def __init__(self) -> None:
         self.outboxes: set[NativeOutbox] = set()
         self.open_by_method: dict[str, int] = {}
         self.ending: Exception | None = None
 
-    def opened(self, method: str) -> None:
+    def count_opened(self, method: str) -> None:
         """Count a stream in."""
         self.open_by_method[method] = self.open_by_method.get(method, 0) + 1
 
@@ -368,9 +360,10 @@ class NativeServer:
 
     Attributes:
         methods: by path.
-        arrivals: of whom it is not known yet what they speak.
-        connections: that are open.
+        handshaking: connections before protocol detection or TLS are done.
+        connections: that speak HTTP/2.
         tasks: of pulled streams.
+        unflushed: connections with responses to write on the loop's next iteration.
     """
 
     def __init__(
@@ -387,12 +380,12 @@ class NativeServer:
         self.methods = methods_by_path(with_standard_services(services, self.health))
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.streams = NativeStreams()
-        self.arrivals: set[ProtocolDetector | Secured] = set()
-        self.strangers = Strangers()
-        self.contexts: Contexts = None  # type: ignore[assignment]  # until it starts
+        self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
+        self.rejections = RejectionLog()
+        self.context_provider: ContextProvider = None  # type: ignore[assignment]  # set by `start`
         self.connections: set[NativeConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.marked: list[NativeConnection] = []
+        self.unflushed: list[NativeConnection] = []
         self.host, self.port = "", 0
         self.listener: asyncio.Server | None = None
         self.idle: asyncio.Future[None] | None = None
@@ -407,9 +400,9 @@ class NativeServer:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
         self.methods = methods_by_path(with_standard_services(services, self.health))
 
-    def connection(self, made_at: float) -> NativeConnection:
-        """Return a connection for who came at that moment, and speaks HTTP/2."""
-        return NativeConnection(self, made_at)
+    def new_connection(self, connected_at: float) -> NativeConnection:
+        """Return an HTTP/2 connection for a peer that was accepted at that moment."""
+        return NativeConnection(self, connected_at)
 
     async def start(self, host: str, port: int, tls: TlsSettings) -> None:
         """Listen.
@@ -419,7 +412,7 @@ class NativeServer:
             OSError: the port is taken, or the host is not one of this machine's.
         """
         bracketed = f"[{host}]" if ":" in host else host
-        self.contexts = Contexts(self.loop, tls, host)
+        self.context_provider = ContextProvider(self.loop, tls, host)
         try:
             self.listener = await self.loop.create_server(
                 lambda: ProtocolDetector(self), host, port, reuse_port=False
@@ -432,26 +425,26 @@ class NativeServer:
         self.sweep()
 
     def sweep(self) -> None:
-        """Look at all connections, again and again."""
+        """Check the timeouts of all connections, periodically."""
         now = self.loop.time()
-        for each in (*self.connections, *self.arrivals):
-            each.look(now)
+        for each in (*self.connections, *self.handshaking):
+            each.check_timeouts(now)
         self.sweeper = self.loop.call_later(SWEEP_S, self.sweep)
 
-    def mark(self, connection: NativeConnection) -> None:
-        """Write a connection's answers once the loop comes round, with all that come until then."""
-        if not self.marked:
+    def schedule_flush(self, connection: NativeConnection) -> None:
+        """Flush a connection on the loop's next iteration, together with others."""
+        if not self.unflushed:
             self.loop.call_soon(self.flush)
-        self.marked.append(connection)
+        self.unflushed.append(connection)
 
     def flush(self) -> None:
-        """Write the answers of all connections that have some."""
-        marked, self.marked = self.marked, []
-        for connection in marked:
+        """Write the responses of all connections that have some."""
+        unflushed, self.unflushed = self.unflushed, []
+        for connection in unflushed:
             connection.flush()
 
-    def changed(self) -> None:
-        """Look whether the last exchange has ended, for who waits for that."""
+    def notify_if_idle(self) -> None:
+        """Complete `idle` once the last call has ended, for `stop`."""
         if (
             self.idle is not None
             and not self.idle.done()
@@ -465,13 +458,13 @@ class NativeServer:
         self.streams.close(Refused("this server is stopping"))
         if self.listener is not None:
             self.listener.close()
-        for arrival in tuple(self.arrivals):
-            arrival.transport.abort()
+        for waiting in tuple(self.handshaking):
+            waiting.transport.abort()
         for connection in tuple(self.connections):
             connection.conn.drain()
             connection.flush()
         self.idle = self.loop.create_future()
-        self.changed()
+        self.notify_if_idle()
         await asyncio.wait({self.idle}, timeout=grace)
         if self.sweeper is not None:
             self.sweeper.cancel()

@@ -1,15 +1,15 @@
-"""Who comes to the port: the first byte tells whether it is TLS, plaintext, or somebody who is wrong here.
+"""Finds out by its first byte what a new connection speaks: TLS, HTTP/2 in plaintext, or something else.
 
-    ProtocolDetector ──(0x16)──► Secured ──(handshake done)──► a connection above it, over a `SecureTransport`
-       ├──(P, of PRI * HTTP/2.0)──► the connection takes the transport over
+    ProtocolDetector ──(0x16)──► TlsProtocol ──(handshake done)──► NativeConnection over a `TlsTransport`
+       ├──(P, of PRI * HTTP/2.0)──► NativeConnection takes the transport over
        └──(anything else)──► closed, with a line in the log
 
-Nothing is sent before the first byte, and a plaintext connection is as if it had been there from the start:
-it has the transport for itself, and pays for this one call once.
+Nothing is sent before the first byte. A plaintext connection then owns its transport, so that detection costs
+it one call.
 
-**Bounds.** Whoever has not got as far as HTTP/2's own greeting within `HANDSHAKE_S` of the moment it came is
-cut off: with nothing said, with half a ClientHello, with half a handshake (`NativeConnection.look` sees to
-those who are further). Lines of the log: one warning a host in `WARN_S`, the rest are for debugging.
+**Bounds.** A peer must have sent HTTP/2's preface and settings within `HANDSHAKE_S` of being accepted, else
+it is cut off: here while nothing, half a ClientHello or half a handshake has come, in
+`NativeConnection.check_timeouts` after that. Log lines: one warning a host in `WARN_S`, the rest at DEBUG.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from whimbrel.rpc.server.tls import HANDSHAKE_RECORD, TlsSession
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeConnection, NativeServer
 
-__all__ = ["HANDSHAKE_S", "Contexts", "ProtocolDetector", "Strangers", "host_and_port"]
+__all__ = ["HANDSHAKE_S", "ContextProvider", "ProtocolDetector", "RejectionLog", "host_and_port"]
 
 HANDSHAKE_S = 20.0
-PLAIN = b"P"[0]
-SHOWN_BYTES = 24  # of what a stranger said, in the log
+HTTP2_FIRST_BYTE = b"P"[0]
+SHOWN_BYTES = 24  # of the first bytes, in the log
 WARN_S = 600.0
 HOSTS_KEPT = 256
 AGAIN_S = 60.0  # between two attempts to make a certificate
 
-# What it may be, for who reads the log.
-SPOKEN = (
+# First bytes of protocols that end up here, with a text for the log.
+PROTOCOL_HINTS = (
     (b"\x80", "SSL 2"),
     (b"\x15\x03", "an alert of TLS"),
     (b"GET ", "HTTP/1: this port speaks gRPC, over HTTP/2"),
@@ -47,40 +47,41 @@ SPOKEN = (
     (b"\x00\x00", "RocketMQ's remoting protocol, perhaps: clients of 5.x speak gRPC"),
 )
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Strangers:
-    """Tells the log of those who are wrong here, each host once in a while."""
+class RejectionLog:
+    """Logs connections that were rejected, with at most one warning a host in `WARN_S`."""
 
     def __init__(self) -> None:
         self.warned: dict[str, float] = {}  # by host, the oldest first
 
-    def tell(self, peer: str, what: str, now: float) -> None:
-        """Write a line: a warning, or for debugging when this host was warned of lately."""
+    def report(self, peer: str, what: str, now: float) -> None:
+        """Log a rejection: as a warning, or at DEBUG when this host was warned about lately."""
         host = peer.rpartition(":")[0]
         lately = self.warned.get(host)
         if lately is not None and now - lately < WARN_S:
-            log.debug("%s: %s", peer, what)
+            logger.debug("%s: %s", peer, what)
             return
         self.warned.pop(host, None)
         if len(self.warned) >= HOSTS_KEPT:
             del self.warned[next(iter(self.warned))]
         self.warned[host] = now
-        log.warning("%s: %s; further lines of this host are for debugging", peer, what)
+        logger.warning("%s: %s; further lines of this host are for debugging", peer, what)
 
 
-def described(data: bytes) -> str:
-    """Return what somebody said who is wrong here."""
-    guess = next((f" ({text})" for begin, text in SPOKEN if data.startswith(begin)), "")
+def describe_bytes(data: bytes) -> str:
+    """Return a text on the first bytes of a rejected connection."""
+    guess = next((f" ({text})" for begin, text in PROTOCOL_HINTS if data.startswith(begin)), "")
     return f"neither TLS nor HTTP/2, closed: it began with {data[:SHOWN_BYTES]!r}{guess}"
 
 
-class Contexts:
-    """A server's certificate, as the sessions need it: at once when it is configured, else made when wanted.
+class ContextProvider:
+    """The TLS context of a server: there at once when a certificate is configured, else made on demand.
 
     Attributes:
-        context: None before the first peer came with TLS.
+        context: None before the first TLS peer came, when none is configured.
+        waiting: callbacks of the connections that wait for it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: TlsSettings, host: str) -> None:
@@ -89,8 +90,8 @@ class Contexts:
         self.waiting: list[Callable[[], None]] = []
         self.failed_at = -AGAIN_S
 
-    def want(self, ready: Callable[[], None]) -> None:
-        """Make it in a thread; `ready` is called when it is there, or can't be."""
+    def request(self, ready: Callable[[], None]) -> None:
+        """Make the context in a thread; `ready` is called when it is there, or can't be made."""
         if self.loop.time() - self.failed_at < AGAIN_S:
             ready()
             return
@@ -99,143 +100,149 @@ class Contexts:
             making = self.loop.run_in_executor(
                 None, self_signed, self.settings, self.host, lambda: datetime.datetime.now(datetime.UTC)
             )
-            making.add_done_callback(self.made)
+            making.add_done_callback(self.completed)
 
-    def made(self, making: "asyncio.Future[ssl.SSLContext]") -> None:
-        """Let those go on who wait."""
+    def completed(self, making: "asyncio.Future[ssl.SSLContext]") -> None:
+        """Resume the connections that wait."""
         try:
             self.context = making.result()
         except (CertificateError, asyncio.CancelledError) as error:
             self.failed_at = self.loop.time()
-            log.error("TLS can't be served: %s", error)
+            logger.error("TLS can't be served: %s", error)
         waiting, self.waiting = self.waiting, []
         for ready in waiting:
             ready()
 
 
 class ProtocolDetector(asyncio.Protocol):
-    """Somebody who has said nothing yet."""
+    """A connection whose first byte has not come yet."""
 
     def __init__(self, server: "NativeServer") -> None:
         self.server = server
-        self.made_at = server.loop.time()
+        self.connected_at = server.loop.time()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first byte."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
-        self.server.arrivals.add(self)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
+        self.server.handshaking.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Hand over to who understands it."""
-        self.server.arrivals.discard(self)
-        if data[0] == PLAIN:
-            connection = self.server.connection(self.made_at)
+        """Hand the connection over to the protocol that it speaks."""
+        self.server.handshaking.discard(self)
+        if data[0] == HTTP2_FIRST_BYTE:
+            connection = self.server.new_connection(self.connected_at)
             self.transport.set_protocol(connection)
             connection.connection_made(self.transport)
             connection.data_received(data)
         elif data[0] == HANDSHAKE_RECORD:
-            secured = Secured(self.server, self.made_at)
+            secured = TlsProtocol(self.server, self.connected_at)
             self.transport.set_protocol(secured)
             secured.begin(self.transport, data)
         else:
             peer = host_and_port(self.transport.get_extra_info("peername"))
-            self.server.strangers.tell(peer, described(data), self.server.loop.time())
+            self.server.rejections.report(peer, describe_bytes(data), self.server.loop.time())
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Forget it."""
-        self.server.arrivals.discard(self)
+        self.server.handshaking.discard(self)
 
-    def look(self, now: float) -> None:
-        """Cut off who says nothing."""
-        if now - self.made_at > HANDSHAKE_S:
+    def check_timeouts(self, now: float) -> None:
+        """Cut off a peer that sends nothing."""
+        if now - self.connected_at > HANDSHAKE_S:
             self.transport.abort()
 
 
-class Secured(asyncio.Protocol):
-    """A connection under TLS: decrypts for the one above it, which begins when hands are shaken."""
+class TlsProtocol(asyncio.Protocol):
+    """A connection under TLS: decrypts for its HTTP/2 connection, which begins when the handshake is done.
 
-    def __init__(self, server: "NativeServer", made_at: float) -> None:
-        self.server, self.made_at = server, made_at
+    Attributes:
+        session: None while the server's context is being made.
+        connection: None before the handshake is done.
+        pending: received before there was a session.
+    """
+
+    def __init__(self, server: "NativeServer", connected_at: float) -> None:
+        self.server, self.connected_at = server, connected_at
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.session: TlsSession | None = None
-        self.above: NativeConnection | None = None
-        self.early = b""
+        self.connection: NativeConnection | None = None
+        self.pending = b""
 
     def begin(self, transport: asyncio.Transport, data: bytes) -> None:
         """Take a transport over, and the first bytes that came."""
         self.transport = transport
-        self.server.arrivals.add(self)
-        contexts = self.server.contexts
-        if contexts.context is not None:
+        self.server.handshaking.add(self)
+        context_provider = self.server.context_provider
+        if context_provider.context is not None:
             self.open(data)
             return
-        self.early = data
+        self.pending = data
         transport.pause_reading()
-        contexts.want(self.ready)
+        context_provider.request(self.certificate_ready)
 
-    def ready(self) -> None:
-        """Go on with a certificate, or go."""
+    def certificate_ready(self) -> None:
+        """Go on with a certificate; without one, close."""
         if self.transport.is_closing():
             return
-        if self.server.contexts.context is None:
+        if self.server.context_provider.context is None:
             self.transport.abort()
             return
         self.transport.resume_reading()
-        self.open(self.early)
+        self.open(self.pending)
 
     def open(self, data: bytes) -> None:
-        """Shake hands."""
-        context = self.server.contexts.context
+        """Start the handshake."""
+        context = self.server.context_provider.context
         assert context is not None
-        self.session, self.early = TlsSession(context), b""
+        self.session, self.pending = TlsSession(context), b""
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Decrypt, and hand over."""
+        """Decrypt, and pass on."""
         session = self.session
-        assert session is not None  # reading is paused before
+        assert session is not None  # reading is paused until there is one
         plain = session.receive(data)
-        if self.above is None and session.established:
-            self.server.arrivals.discard(self)
-            self.above = self.server.connection(self.made_at)
-            self.above.connection_made(SecureTransport(self.transport, session))
+        if self.connection is None and session.established:
+            self.server.handshaking.discard(self)
+            self.connection = self.server.new_connection(self.connected_at)
+            self.connection.connection_made(TlsTransport(self.transport, session))
         if out := session.take():
             self.transport.write(out)
-        if plain and self.above is not None:
-            self.above.data_received(plain)
+        if plain and self.connection is not None:
+            self.connection.data_received(plain)
         if session.error is not None:
             peer = host_and_port(self.transport.get_extra_info("peername"))
-            self.server.strangers.tell(peer, f"TLS fails: {session.error}", self.server.loop.time())
+            self.server.rejections.report(peer, f"TLS fails: {session.error}", self.server.loop.time())
             self.transport.close()
         elif session.ended:
             self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the connection above."""
-        self.server.arrivals.discard(self)
-        if self.above is not None:
-            self.above.connection_lost(error)
+        """Pass on to the HTTP/2 connection."""
+        self.server.handshaking.discard(self)
+        if self.connection is not None:
+            self.connection.connection_lost(error)
 
     def pause_writing(self) -> None:
-        """Tell the connection above; before it is there, what waits is a handshake's few bytes."""
-        if self.above is not None:
-            self.above.pause_writing()
+        """Pass on; before there is an HTTP/2 connection, only a handshake's few bytes can wait."""
+        if self.connection is not None:
+            self.connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the connection above."""
-        if self.above is not None:
-            self.above.resume_writing()
+        """Pass on to the HTTP/2 connection."""
+        if self.connection is not None:
+            self.connection.resume_writing()
 
-    def look(self, now: float) -> None:
-        """Cut off who does not finish the handshake."""
-        if now - self.made_at > HANDSHAKE_S:
+    def check_timeouts(self, now: float) -> None:
+        """Cut off a peer that does not finish the handshake."""
+        if now - self.connected_at > HANDSHAKE_S:
             self.transport.abort()
 
 
-class SecureTransport(asyncio.Transport):
-    """What a connection under TLS writes to: encrypts, and leaves the rest to the real transport."""
+class TlsTransport(asyncio.Transport):
+    """The transport of a connection under TLS: encrypts, and leaves the rest to the real transport."""
 
     def __init__(self, real: asyncio.Transport, session: TlsSession) -> None:
         self.real, self.session = real, session
@@ -247,7 +254,7 @@ class SecureTransport(asyncio.Transport):
             self.real.write(out)
 
     def close(self) -> None:
-        """Say the last word, and close when all is written."""
+        """Send close_notify, and close when all is written."""
         if not self.real.is_closing():
             self.session.close()
             if out := self.session.take():
@@ -259,11 +266,11 @@ class SecureTransport(asyncio.Transport):
         self.real.abort()
 
     def is_closing(self) -> bool:
-        """Tell whether it is closed, or about to be."""
+        """Return whether it is closed, or about to be."""
         return self.real.is_closing()
 
     def pause_reading(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.real.pause_reading()
 
     def resume_reading(self) -> None:
@@ -271,7 +278,7 @@ class SecureTransport(asyncio.Transport):
         self.real.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set when `pause_writing` is called."""
+        """Set from how many waiting bytes on `pause_writing` is called."""
         self.real.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
@@ -279,7 +286,7 @@ class SecureTransport(asyncio.Transport):
         return self.real.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known of the socket."""
+        """Return information on the socket."""
         return self.real.get_extra_info(name, default)
 
 

@@ -1,11 +1,11 @@
-"""Server reflection, `grpc.reflection.v1` and `v1alpha`: which services are here, and of what messages.
+"""Server reflection, `grpc.reflection.v1` and `v1alpha`: the services of a server, and their messages.
 
 So `grpcurl -plaintext HOST:PORT list` works without our .proto files. Both versions have the same messages,
-byte for byte, so one handler answers both, with the classes of v1alpha (the package `grpcio-reflection` has
-no others). They are loaded when somebody asks: 2 ms; to tell of v1 itself takes 40 ms more, once.
+byte for byte, so one handler serves both, with the classes of v1alpha (the package `grpcio-reflection` has
+no others). They are imported at the first request, since most servers never get one.
 
-Every file that this process has loaded can be asked for, ours from our own pool of descriptors, and those of
-the libraries from protobuf's: all of them are public.
+All files that this process has loaded are served, ours from our own descriptor pool and those of the
+libraries from protobuf's: all of them are public.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Request:
-    """The request's class, for a method: not loaded before one comes."""
+    """The request's class as a method needs it; imports the real one when a request comes."""
 
     @staticmethod
     def FromString(data: bytes) -> Any:
@@ -43,22 +43,22 @@ def with_standard_services(services: Iterable[Service], health: Health) -> list[
         [*(service.name for service in found), *(f"{each}.ServerReflection" for each in (ALPHA, V1))]
     )
 
-    def opened(call: Call, outbox: Outbox) -> Answers:
-        return Answers(names, outbox)
+    def opened(call: Call, outbox: Outbox) -> ReflectionStream:
+        return ReflectionStream(names, outbox)
 
     method = BidiMethod("ServerReflectionInfo", Request, opened)
     return [*found, *(Service(f"{each}.ServerReflection", (method,)) for each in (ALPHA, V1))]
 
 
-class Answers:
-    """One stream of questions; each is answered at once."""
+class ReflectionStream:
+    """One stream of reflection requests; each has an immediate response."""
 
     def __init__(self, names: list[str], outbox: Outbox) -> None:
         self.names, self.outbox = names, outbox
 
     def received(self, message: Any) -> None:
-        """Answer a question."""
-        if not self.outbox.send(answer(self.names, message)):
+        """Respond to a request."""
+        if not self.outbox.send(respond(self.names, message)):
             raise Throttled("too many answers wait to be read: ask again when they are")
 
     def half_closed(self) -> None:
@@ -66,11 +66,11 @@ class Answers:
         self.outbox.close()
 
     def closed(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
-def answer(names: list[str], request: Any) -> Any:
-    """Return the answer to one question."""
+def respond(names: list[str], request: Any) -> Any:
+    """Return the response to one request."""
     pb = messages()
     response = pb.ServerReflectionResponse(valid_host=request.host, original_request=request)
     kind = request.WhichOneof("message_request")
@@ -98,7 +98,7 @@ def answer(names: list[str], request: Any) -> Any:
 
 
 def file_of(kind: str, request: Any) -> Any:
-    """Return the file that a question is about.
+    """Return the file that a request asks for.
 
     Raises:
         KeyError: there is none.
@@ -147,10 +147,10 @@ def messages() -> Any:
 
 
 def in_pools(look: Callable[[Any], T]) -> T:
-    """Return what the first of the pools knows.
+    """Return what the first pool finds.
 
     Raises:
-        KeyError: none of them does.
+        KeyError: no pool finds anything.
     """
     for pool in (POOL, descriptor_pool.Default()):
         try:
@@ -162,7 +162,7 @@ def in_pools(look: Callable[[Any], T]) -> T:
 
 
 def add_v1() -> None:
-    """Make the file of v1, which is that of v1alpha under another name; ours to keep."""
+    """Add the file of v1 to our pool: that of v1alpha under another name."""
     try:
         POOL.FindFileByName(V1_FILE)
     except KeyError:

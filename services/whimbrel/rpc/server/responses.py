@@ -1,4 +1,4 @@
-"""What answers of the client API share: the status in the body, who asks, and how queues are shown.
+"""Shared by responses of the client API: the status in the body, the caller's identity, queues on the wire.
 
 Business errors never become gRPC statuses there: they travel as `Status{code, message}` inside an OK call.
 """
@@ -39,13 +39,13 @@ ACCEPTED: dict[str, tuple[Any, ...]] = {
 
 
 def status_of(error: Exception) -> v2.Status:
-    """Return the error as a status body; the transport hands over none but `WhimbrelError`s."""
+    """Return an error as a status body; transports pass on nothing but `WhimbrelError`s."""
     code: Any = getattr(error, "code", WhimbrelError.code)  # the stub wants the enum's class
     return v2.Status(code=code, message=str(error))
 
 
 def common_status(statuses: Sequence[v2.Status]) -> v2.Status:
-    """Return the status that stands over entries: theirs when all agree, else MULTIPLE_RESULTS."""
+    """Return the status of a whole response with entries: theirs when all agree, else MULTIPLE_RESULTS."""
     first = statuses[0]
     return first if all(status.code == first.code for status in statuses) else MULTIPLE
 
@@ -56,7 +56,11 @@ def failing_with(response: type[Any]) -> Callable[[Call, Exception], Any]:
 
 
 def check_client_id(call: Call) -> str:
-    """Return the caller's id; raise ClientIdRequired when it does not say."""
+    """Return the caller's id.
+
+    Raises:
+        ClientIdRequired: the header is missing or blank.
+    """
     found = call.metadata.get(CLIENT_ID_HEADER, "")
     if not found.strip():
         raise ClientIdRequired(f"the header {CLIENT_ID_HEADER} is missing")
@@ -64,7 +68,7 @@ def check_client_id(call: Call) -> str:
 
 
 def namespace_of(call: Call, resource: v2.Resource) -> str:
-    """Return the namespace that the answer must echo: Node's SDK gives it in the header only."""
+    """Return the namespace that the response must echo: Node's SDK gives it in the header only."""
     return resource.resource_namespace or call.metadata.get(NAMESPACE_HEADER, "")
 
 

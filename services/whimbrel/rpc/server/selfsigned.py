@@ -1,11 +1,11 @@
 """`python selfsigned.py NAME...`: writes a self-signed certificate and its key to standard output.
 
 A process of its own (`certificates.py` starts it, once in the life of a store): the library that makes them
-costs 90 ms of CPU time and 14 MB of memory, which a server would keep for as long as it runs. Nothing secret
-goes through arguments, or to a disk. It imports nothing of ours, so it is run by its path.
+would cost a server start-up time and memory for as long as it runs. Nothing secret goes through arguments or
+to a disk. It imports nothing of ours, so it is run by its path.
 
-    expires 2036-11-22T00:00:00+00:00       for who reads it without that library; PEM allows text outside
-    -----BEGIN PRIVATE KEY-----             P-256: a millisecond to make, and all TLS clients know it
+    expires 2036-11-22T00:00:00+00:00       for readers without that library; PEM allows text outside
+    -----BEGIN PRIVATE KEY-----             P-256: cheap to make, and known to all TLS clients
     -----BEGIN CERTIFICATE-----             for server names and addresses: NAME...
 """
 
@@ -56,7 +56,7 @@ def make(names: Sequence[str], now: datetime.datetime) -> bytes:
 
 
 def general_name(text: str) -> x509.GeneralName:
-    """Return a host's name or address as certificates hold it."""
+    """Return a host's name or address in the form of certificates."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:

@@ -1,6 +1,6 @@
-"""The server's half of the client API's settings, which nameserver and broker answer alike.
+"""The server's half of the client API's settings; the same for nameserver and broker.
 
-The answer starts as a copy of what the client sent; the server decides these:
+The response starts as a copy of what the client sent; the server decides these:
 
     producer  at most 3 attempts, exponential backoff (the only kind SDKs take there), body limit, type check
     consumer  the group's attempts and order, backoff, 32 messages a receive, polls of 20 s
@@ -31,34 +31,34 @@ def group_of(settings: v2.Settings) -> str:
 
 
 def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATTEMPTS_DEFAULT) -> v2.Settings:
-    """Return the settings that the server answers with.
+    """Return the settings that the server responds with.
 
     Args:
         client: what the client sent.
-        fifo: whether its group is ordered; the client's own word does not count.
+        fifo: whether its group is ordered; what the client claims does not count.
         attempts: deliveries of a message in its group, the first included.
 
     Raises:
-        BadRequest: the client says neither that it publishes nor that it subscribes.
-        IllegalTopic: a name in it can't be a topic's.
-        IllegalGroup: the consumer's group can't be one.
+        BadRequest: there are neither settings of a producer nor of a consumer.
+        IllegalTopic: a topic's name is not legal.
+        IllegalGroup: the consumer group's name is not legal.
     """
-    answer = v2.Settings()
-    answer.CopyFrom(client)
-    answer.metric.Clear()
-    answer.metric.on = False
+    response = v2.Settings()
+    response.CopyFrom(client)
+    response.metric.Clear()
+    response.metric.on = False
     if client.HasField("publishing"):
         for topic in client.publishing.topics:
             check_topic(topic.name)
-        fill_publishing(answer)
+        fill_publishing(response)
     elif client.HasField("subscription"):
         check_group(client.subscription.group.name)
         for entry in client.subscription.subscriptions:
             check_topic(entry.topic.name)
-        fill_subscription(answer, fifo=fifo, attempts=attempts)
+        fill_subscription(response, fifo=fifo, attempts=attempts)
     else:
         raise BadRequest("the settings hold neither `publishing` nor `subscription`")
-    return answer
+    return response
 
 
 def settings_response(settings: v2.Settings) -> messaging.TelemetryCommand:
@@ -66,31 +66,31 @@ def settings_response(settings: v2.Settings) -> messaging.TelemetryCommand:
     return messaging.TelemetryCommand(status=v2.Status(code=v2.OK, message="OK"), settings=settings)
 
 
-def fill_publishing(answer: v2.Settings) -> None:
+def fill_publishing(response: v2.Settings) -> None:
     """Set what the server decides for a producer."""
-    answer.publishing.max_body_size = BODY_BYTES_MAX
-    answer.publishing.validate_message_type = True
-    answer.backoff_policy.Clear()
-    answer.backoff_policy.max_attempts = PRODUCER_ATTEMPTS
-    backoff = answer.backoff_policy.exponential_backoff
+    response.publishing.max_body_size = BODY_BYTES_MAX
+    response.publishing.validate_message_type = True
+    response.backoff_policy.Clear()
+    response.backoff_policy.max_attempts = PRODUCER_ATTEMPTS
+    backoff = response.backoff_policy.exponential_backoff
     backoff.initial.nanos = 10_000_000
     backoff.max.seconds = 1
     backoff.multiplier = 2
 
 
-def fill_subscription(answer: v2.Settings, *, fifo: bool, attempts: int) -> None:
+def fill_subscription(response: v2.Settings, *, fifo: bool, attempts: int) -> None:
     """Set what the server decides for a consumer."""
-    answer.subscription.fifo = fifo
-    answer.subscription.receive_batch_size = RECEIVE_BATCH_MAX
-    answer.subscription.long_polling_timeout.Clear()
-    answer.subscription.long_polling_timeout.seconds = POLL_S
-    answer.backoff_policy.Clear()
-    answer.backoff_policy.max_attempts = attempts
-    if answer.user_agent.language == v2.NODE_JS:
-        backoff = answer.backoff_policy.exponential_backoff
+    response.subscription.fifo = fifo
+    response.subscription.receive_batch_size = RECEIVE_BATCH_MAX
+    response.subscription.long_polling_timeout.Clear()
+    response.subscription.long_polling_timeout.seconds = POLL_S
+    response.backoff_policy.Clear()
+    response.backoff_policy.max_attempts = attempts
+    if response.user_agent.language == v2.NODE_JS:
+        backoff = response.backoff_policy.exponential_backoff
         backoff.initial.seconds = BACKOFF_S[0]
         backoff.max.seconds = BACKOFF_S[-1]
         backoff.multiplier = 2
     else:
         for seconds in BACKOFF_S:
-            answer.backoff_policy.customized_backoff.next.add().seconds = seconds
+            response.backoff_policy.customized_backoff.next.add().seconds = seconds

@@ -2,18 +2,18 @@
 
     ciphertext ──► receive ──► plaintext        send(plaintext), handshake, alerts ──► take() ──► ciphertext
 
-    greeting ──(ClientHello: offers h2, or no protocols at all)──► shaking hands ──► established ──► ended
-       │                                                               │                 │
-       └──(offers others only)──► no_application_protocol ──► failed ◄─┴─────────────────┘ (OpenSSL refuses)
+    hello ──(ClientHello: offers h2, or no protocols at all)──► handshake ──► established ──► ended
+       │                                                            │              │
+       └──(offers others only)──► no_application_protocol ──► failed ◄─────────────┘ (OpenSSL refuses)
 
-The ClientHello is looked at before OpenSSL sees it, for its ALPN extension alone (RFC 7301): Python's
-binding goes on without a protocol where none is in common, and the peer would then talk HTTP/1.1 to us.
-Whoever offers none is let in: what it says next must be HTTP/2 anyway. A ClientHello that is wrong in any
-other way is for OpenSSL to refuse.
+The ClientHello is parsed before OpenSSL sees it, for its ALPN extension alone (RFC 7301): Python's binding
+goes on without a protocol where none is in common, and the peer would then speak HTTP/1.1 to us. A peer that
+offers none is let in: what it sends next must be HTTP/2 anyway. All other faults of a ClientHello are left to
+OpenSSL.
 
-**Bounds.** A ClientHello has `HELLO_BYTES_MAX`; of later records OpenSSL holds one that is not whole. What
-`take` has not fetched is what was sent since: who calls writes it after each call. Peers may not renegotiate.
-How long a handshake may take is for who holds the session.
+**Bounds.** A ClientHello has at most `HELLO_BYTES_MAX`; of later records OpenSSL holds one that is not whole.
+`take` returns what was written since the last call; callers write it after each call. Peers may not
+renegotiate. The time that a handshake may take is bounded by the owner of the session.
 """
 
 import ssl
@@ -44,7 +44,7 @@ NO_APPLICATION_PROTOCOL = bytes((21, 3, 3, 0, 2, 2, 120))
 
 
 def new_context(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
-    """Return what sessions are made of.
+    """Return the context of a server's sessions.
 
     Args:
         certificate: path of a PEM file: the certificate, and those that it is signed by.
@@ -52,7 +52,7 @@ def new_context(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
 
     Raises:
         OSError: a file can't be read.
-        ssl.SSLError: they are no certificate and key, or not of one another.
+        ssl.SSLError: they are no certificate and key, or do not belong together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -64,12 +64,12 @@ def new_context(certificate: Path | str, key: Path | str) -> ssl.SSLContext:
 
 
 def no_password() -> str:
-    """Refuse a key that is locked."""
+    """Refuse a key that needs a password."""
     raise ssl.SSLError("the key needs a password, and there is nobody to ask")
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Return what OpenSSL says is wrong, as words."""
+    """Return OpenSSL's reason as words."""
     return (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
 
 
@@ -78,8 +78,9 @@ class TlsSession:
 
     Attributes:
         established: the handshake is done.
-        ended: the peer has said its last word (close_notify), and nothing comes any more.
+        ended: the peer has sent close_notify; nothing comes any more.
         error: why nothing is taken any more; None while all is well.
+        hello: bytes of an incomplete ClientHello; None once OpenSSL has it.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -108,7 +109,7 @@ class TlsSession:
         return b"".join(found)
 
     def greeted(self) -> bool:
-        """Look at the ClientHello; return whether OpenSSL is to go on with it."""
+        """Check the ClientHello; return whether OpenSSL is to go on with it."""
         assert self.hello is not None
         offered = offered_protocols(self.hello)
         if offered is None:
@@ -128,7 +129,7 @@ class TlsSession:
         self.ended = True
 
     def attempt(self, step: Callable[[], None]) -> bool:
-        """Let OpenSSL do something; return whether it could do all of it."""
+        """Run a step of OpenSSL; return whether it was completed."""
         try:
             step()
         except ssl.SSLWantReadError:
@@ -144,7 +145,7 @@ class TlsSession:
         self.hello = None
 
     def send(self, data: bytes) -> None:
-        """Encrypt what the peer is to get."""
+        """Encrypt data for the peer."""
         if self.error is None and self.established:
             self.attempt(lambda: self.write(data))
 
@@ -158,7 +159,7 @@ class TlsSession:
         return self.outgoing.read()
 
     def close(self) -> None:
-        """Say the last word (close_notify); the peer's own is not waited for."""
+        """Send close_notify; the peer's own is not waited for."""
         if self.error is None and self.established:
             self.attempt(self.unwrap)
             self.ended = True
@@ -169,9 +170,9 @@ class TlsSession:
 
 
 def offered_protocols(data: bytes | bytearray) -> list[bytes] | None:
-    """Return the protocols that a ClientHello offers by ALPN; None while it is not whole.
+    """Return the protocols that a ClientHello offers by ALPN; None while it is incomplete.
 
-    Nothing is offered, as far as this function goes, by bytes that are no ClientHello.
+    Bytes that are no ClientHello count as one that offers nothing.
     """
     try:
         hello = client_hello(data)
@@ -181,7 +182,7 @@ def offered_protocols(data: bytes | bytearray) -> list[bytes] | None:
 
 
 def client_hello(data: bytes | bytearray) -> bytes | None:
-    """Return the body of a ClientHello, which may be cut into several records; None while it is not whole."""
+    """Return the body of a ClientHello, which may span several records; None while it is incomplete."""
     found = bytearray()
     at = 0
     while True:
@@ -223,10 +224,10 @@ def alpn(hello: bytes) -> list[bytes]:
 
 
 def vector(data: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-    """Return what stands behind its length, and the rest.
+    """Return the bytes behind their length, and the rest.
 
     Raises:
-        ValueError: it is cut off.
+        ValueError: they are cut off.
     """
     size = int.from_bytes(data[:size_bytes], "big")
     end = size_bytes + size

@@ -1,22 +1,22 @@
 """Small files into large ones: the plan, the merging, and the switch.
 
     entries of closed days ──► by topic, broker, day ──► queue by queue, in the order of offsets ──► files of
-    TARGET_BYTES, each named by its first and last row, and each made by one task
+    TARGET_BYTES, each named by its first and last row, and each written by one task
 
-A day is closed when it is over. What comes late for it, from an archive that lags, is compacted by a later
-run: only ranges that are not in the target yet are taken.
+A day is closed when it is over. Messages that are archived late for it are compacted by a later run: only
+ranges that are not in the target yet are compacted.
 
 Into a new root, the result is a batch like any other (`batches.py`), of the query `compact`; the source is
-only read. In place, old and new files change over, which no reader may see half done; so that needs the whole
-archive for itself, and no readers:
+only read. In place, new files replace the old ones. Readers must not see that half done, so it needs the
+exclusive lock of the archive, and that nothing reads it:
 
-    1 begun      `_BATCH.begun`; tasks write new files that nobody sees
+    1 begun      `_BATCH.begun`; tasks write new files under hidden names
     2 switch     `_BATCH.prepared` is renamed `_BATCH.switch`: the new files, the old ones, the manifest
     3 changed    old files are removed, then new ones renamed
     4 done       the manifest, which names the new files and replaces the old ones; marks are removed
 
-Died before 2: undone, new files are removed. Died after 2: finished, by whoever comes first of `compact` and
-`archive`. Old manifests stay: they say which batches are in the archive.
+After a kill before 2, the new files are removed. After a kill behind 2, the next `compact` or `archive`
+finishes the switch. Old manifests stay: they say which batches are in the archive.
 """
 
 import json
@@ -53,12 +53,12 @@ __all__ = [
 COMPACT = "compact"
 TARGET_BYTES = 512 * 1024 * 1024
 FILE_BYTES_MIN, FILE_BYTES_MAX = 256 * 1024 * 1024, 1 << 30
-CACHE_BYTES = 256 * 1024 * 1024  # of row groups: those of several queues are read once, not for each queue
+CACHE_BYTES = 256 * 1024 * 1024  # of row groups, so that one with several queues is read once
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """A range of one queue in one file, and about how many bytes it has there."""
+    """A range of one queue in one file, with its estimated bytes."""
 
     path: str
     queue_id: int
@@ -69,7 +69,7 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file to be made of pieces, in this order."""
+    """A file to be written from slices, in this order."""
 
     topic: str
     broker: str
@@ -85,14 +85,14 @@ def plan(
     target_bytes: int = TARGET_BYTES,
     in_place: bool = False,
 ) -> list[Output]:
-    """Return the files to make.
+    """Return the files to write.
 
     Args:
-        entries: the files that count.
+        entries: the archive's files.
         before: days from this one on are not closed, as YYYY-MM-DD.
-        have: what the target has already.
-        target_bytes: of a file, about; never more than twice that.
-        in_place: topics and days of one file, or of large ones only, are left as they are.
+        have: the target's files.
+        target_bytes: size of a file aimed at; never more than twice that.
+        in_place: leave topics and days as they are that have one file, or large ones only.
 
     Raises:
         ArchiveError: the archive has messages twice.
@@ -112,7 +112,7 @@ def plan(
 
 
 def slices_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[QueueSpan]]) -> list[FileSlice]:
-    """Return what of some files is not held yet, queue by queue in the order of offsets."""
+    """Return the slices of files that the target does not hold, queue by queue, in the order of offsets."""
     sizes = {file.path: file.size / max(file.rows, 1) for file in files}
     found = []
     for key, queue in by_key(span for file in files for span in file.spans()).items():
@@ -130,7 +130,7 @@ def slices_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[QueueS
 
 
 def runs(slices: Iterable[FileSlice], target_bytes: int) -> Iterator[list[FileSlice]]:
-    """Cut pieces into runs of about the target's size."""
+    """Cut slices into runs of about the target's size."""
     run: list[FileSlice] = []
     size = 0
     for part in slices:
@@ -150,7 +150,7 @@ def next_number(folder: Folder) -> int:
 
 
 def merge(source: Path, target: BatchTarget, number: int, output: Output, attempt: str) -> Staged:
-    """Make a file of pieces; nobody sees it yet.
+    """Write a file from slices, under a hidden name.
 
     Raises:
         ArchiveError: a file has fewer rows than its manifest says.
@@ -179,7 +179,7 @@ def merge(source: Path, target: BatchTarget, number: int, output: Output, attemp
 
 
 class RowGroupCache:
-    """Row groups of an archive's files; some are kept, since several queues stand in one."""
+    """Row groups of an archive's files; some are cached, since one can hold several queues."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -188,7 +188,7 @@ class RowGroupCache:
         self.path, self.file = "", None
 
     def rows(self, part: FileSlice) -> Iterator[pa.Table]:
-        """Give the rows of a piece, in order."""
+        """Yield the rows of a slice, in order."""
         found = 0
         for number in range(self.open_file(part.path).num_row_groups):
             if not self.may_hold(part, number):
@@ -219,7 +219,7 @@ class RowGroupCache:
         self.path, self.file = "", None
 
     def may_hold(self, part: FileSlice, number: int) -> bool:
-        """Tell whether a row group may have rows of a piece."""
+        """Return whether a row group may have rows of a slice."""
         group = self.open_file(part.path).metadata.row_group(number)
         limits = {"queueId": (part.queue_id, part.queue_id)}
         for at in range(group.num_columns):
@@ -244,7 +244,7 @@ class RowGroupCache:
 
 
 def switch(folder: Folder, number: int, staged: Sequence[Staged], replaced: Iterable[str]) -> Manifest:
-    """Change old files for new ones, in place; the caller has the archive for itself."""
+    """Replace old files by new ones, in place; the caller holds the exclusive lock of the archive."""
     disk = folder.disk
     entries = tuple(sorted((each.entry for each in staged), key=lambda entry: entry.path))
     manifest = Manifest(
@@ -260,7 +260,7 @@ def switch(folder: Folder, number: int, staged: Sequence[Staged], replaced: Iter
 
 
 def redo(folder: Folder, number: int) -> None:
-    """Do what the switch says, from its begin, however far it had come."""
+    """Carry out the switch from its beginning, however far an earlier run came."""
     disk = folder.disk
     mark = folder.mark_path(COMPACT, number, SWITCH)
     target = folder.manifest_path(COMPACT, number)
@@ -285,7 +285,7 @@ def redo(folder: Folder, number: int) -> None:
 
 
 def undo(folder: Folder, number: int) -> None:
-    """Remove what a compaction wrote that had not come to its switch."""
+    """Remove the files of a compaction that had not reached its switch."""
     if not folder.manifest_path(COMPACT, number).exists():
         folder.sweep(COMPACT, number)
         folder.disk.remove(folder.mark_path(COMPACT, number, PREPARED))
@@ -293,10 +293,10 @@ def undo(folder: Folder, number: int) -> None:
 
 
 def recover(folder: Folder, on_progress: ProgressCallback = ignore_progress) -> None:
-    """Finish a compaction in place that was cut short at its switch.
+    """Finish a compaction in place that was cut short in its switch.
 
     Raises:
-        ArchiveError: somebody is at the archive.
+        ArchiveError: another process writes the archive.
     """
     if not folder.switching():
         return

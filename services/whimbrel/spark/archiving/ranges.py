@@ -1,4 +1,4 @@
-"""Ranges of queues, half open: what two of them leave out, what both have, what is not there yet. Pure."""
+"""Half-open ranges of queues: gaps, overlaps, unions and differences. Pure."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ __all__ = ["QueueSpan", "by_key", "gaps", "merged", "overlaps", "without"]
 
 @dataclass(frozen=True, slots=True)
 class QueueSpan:
-    """What a file holds of a queue: `rows` of the offsets in [first, end)."""
+    """A range of a queue in a file: `rows` of the offsets in [first, end)."""
 
     key: Key
     first: int
@@ -27,7 +27,7 @@ def by_key(spans: Iterable[QueueSpan]) -> dict[Key, list[QueueSpan]]:
 
 
 def merged(spans: Iterable[QueueSpan]) -> list[QueueSpan]:
-    """Return spans with those that touch or overlap put together; paths are lost."""
+    """Return spans, with those that touch or overlap merged; paths are lost."""
     found: list[QueueSpan] = []
     for queue in by_key(spans).values():
         current = replace(queue[0], path="")
@@ -52,7 +52,7 @@ def gaps(queue: Sequence[QueueSpan]) -> list[tuple[int, int]]:
 
 
 def overlaps(queue: Sequence[QueueSpan]) -> list[tuple[int, int, QueueSpan, QueueSpan]]:
-    """Return the ranges of one queue, in order, that a span shares with an earlier one that ends last."""
+    """Return the ranges of one queue, in order, that a span shares with the earlier one that ends last."""
     found = []
     last = queue[0]
     for span in queue[1:]:
@@ -63,7 +63,7 @@ def overlaps(queue: Sequence[QueueSpan]) -> list[tuple[int, int, QueueSpan, Queu
 
 
 def without(first: int, end: int, queue: Iterable[QueueSpan]) -> list[tuple[int, int]]:
-    """Return what of [first, end) the spans of its queue, in order, do not hold."""
+    """Return the parts of [first, end) that no span holds; the spans are of its queue, in order."""
     left = []
     for span in queue:
         if span.end <= first or span.first >= end:

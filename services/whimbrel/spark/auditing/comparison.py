@@ -1,4 +1,4 @@
-"""What the comparisons of queues and of the index share: splits of the log, rows for Spark, bounds."""
+"""Shared by the comparisons of queues and of the index: splits of the log, rows for Spark, bounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from whimbrel.spark.auditing.derived_files import DerivedFiles
 
 __all__ = ["BUCKETS_MAX", "LogSplit", "Row", "batch", "touched"]
 
-BUCKETS_MAX = 20_000  # that differ and are looked into, of the queues and of the index each
+BUCKETS_MAX = 20_000  # that differ and are examined, of the queues and of the index each
 ROW_TYPES = {
     "string": pa.string(), "long": pa.int64(), "int": pa.int32(), "boolean": pa.bool_(),
 }  # fmt: skip
@@ -20,7 +20,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class LogSplit:
-    """A split of the log; `wanted` None sums up, else gives the entries of these buckets."""
+    """A split of the log; without `wanted` it is summed up, else the entries of these buckets are read."""
 
     view: DerivedFiles
     begin: int
@@ -29,7 +29,7 @@ class LogSplit:
 
 
 def batch(schema: str, rows: Sequence[Row]) -> pa.RecordBatch:
-    """Return rows as Spark wants them."""
+    """Return rows as a record batch of a schema as Spark writes it."""
     fields = [word.split() for word in schema.split(",")]
     columns: list[list[Any]] = (
         [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * len(fields)
@@ -39,7 +39,7 @@ def batch(schema: str, rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 def touched(splits: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the splits in which any of some spans lies; spans include their ends."""
+    """Return the splits that overlap any of some ranges, which include their ends."""
     if not spans:
         return []
     found = []

@@ -1,8 +1,8 @@
-"""Queues and index of a store as they are on disk, and how much of its log they have to tell of.
+"""Queues and index of a store as they are on disk, and which of the log's records must have entries there.
 
-As `store/verify.py` decides it: of a store that is written, or was left by a crash, entries are due up to the
-queues' mark; what follows, the next start makes. Entries of records that retention has removed are not
-looked at, nor what was in the queues of a topic that was deleted (`store/deleted_queue_offsets.py`).
+The rules are those of `store/verify.py`: while a store is written, or after a crash, entries must be there up
+to the queues' recovery mark; those behind it are written by the next start. Entries of records that retention
+has removed are not compared, nor those of deleted topics (`store/deleted_queue_offsets.py`).
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ ENTRY = np.dtype([("hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """One file of a queue; `first` is the number of its first entry."""
+    """A file of a queue; `first` is the number of its first entry."""
 
     topic: str
     queue_id: int
@@ -53,13 +53,14 @@ class QueueFile:
 
 @dataclass(frozen=True, slots=True)
 class DerivedFiles:
-    """A store as it stands.
+    """The files of a store when it was described.
 
     Attributes:
         begin, end: of the log.
-        entries_due, keys_due: of records below everything has to be there.
-        fault: why the log ends there; "" for a plain end.
+        entries_due, keys_due: records below must have their entries in queues and index.
+        fault: why the log ends there; "" for a regular end.
         index: paths of the index files.
+        deleted_offsets: by queue, the offset at which a deleted topic ended.
         broken: queues whose files can't be read, and why.
     """
 
@@ -80,15 +81,15 @@ class DerivedFiles:
     broken: dict[tuple[str, int], str]
 
     def splits(self, split_bytes: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """Cut a part of the log."""
+        """Cut a range of the log into splits."""
         return [(at, min(at + split_bytes, end)) for at in range(begin, end, split_bytes)]
 
 
 def describe_derived_files(root: Path, index_slots: int) -> DerivedFiles:
-    """Look at a store; for a task, which stands where the files are.
+    """Describe a store's files; runs in a task, where the files are.
 
     Raises:
-        JobError: it is none, or its log or index can't be read.
+        JobError: it is no store, or its log or index can't be read.
     """
     try:
         options = store_options(root, index_slots=index_slots)
@@ -126,7 +127,7 @@ def describe_derived_files(root: Path, index_slots: int) -> DerivedFiles:
 
 
 def queue_files(root: Path) -> tuple[tuple[QueueFile, ...], dict[tuple[str, int], str]]:
-    """Return the files of all queues, and which queues a broker would refuse."""
+    """Return the files of all queues, and the queues that a broker would refuse to load."""
     found, broken = [], {}
     for topic, queue_id, directory in list_queues(root / "consumequeue"):
         try:
@@ -139,7 +140,7 @@ def queue_files(root: Path) -> tuple[tuple[QueueFile, ...], dict[tuple[str, int]
 
 
 def scan(view: DerivedFiles, begin: int, end: int) -> tuple[Scan, Iterator[Records]]:
-    """Return the records that begin in a part of the log, damage passed over."""
+    """Return the records that begin in a range of the log; damage is passed over."""
     segments = Segments(view.root / "commitlog", view.file_size)
     found = Scan(segments.read, begin, end, limit=view.end, file_size=view.file_size, on_fault="skip")
 
@@ -151,7 +152,7 @@ def scan(view: DerivedFiles, begin: int, end: int) -> tuple[Scan, Iterator[Recor
 
 
 def queue_units(view: DerivedFiles, file: QueueFile) -> tuple[Ints, npt.NDArray[np.void]]:
-    """Return the numbers and entries of a file that stand for records; nothing when it is gone."""
+    """Return the numbers and entries of a file that stand for records; none if it is gone."""
     directory = view.root / "consumequeue" / file.topic / str(file.queue_id)
     try:
         units = QueueFiles.units(directory / segment_name(file.first * UNIT.itemsize))
@@ -165,11 +166,11 @@ def queue_units(view: DerivedFiles, file: QueueFile) -> tuple[Ints, npt.NDArray[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexPart:
-    """The entries of one index file to which a search can come, in the log's order.
+    """The entries of one index file that a search can reach, in the order of the log.
 
     Attributes:
-        begin, end: offsets of the first and last record, as the file's head tells.
-        faults: what in it can't be, with its position in the file.
+        begin, end: offsets of the first and last record, from the file's header.
+        faults: positions in the file, and what is wrong there.
     """
 
     count: int
@@ -181,7 +182,7 @@ class IndexPart:
 
 
 def index_part(view: DerivedFiles, path: Path) -> IndexPart:
-    """Read an index file; its chains are followed all at once, and one by one only when they are broken."""
+    """Read an index file; its chains are checked as columns, and followed one by one only if broken."""
     slots, entries = view.index_slots, view.index_entries
     try:
         size = path.stat().st_size
@@ -213,12 +214,12 @@ def index_part(view: DerivedFiles, path: Path) -> IndexPart:
 
 
 def behind(found: npt.NDArray[np.void], limit: int) -> bool:
-    """Tell whether an entry is of a record behind the log's end."""
+    """Return whether any entry is of a record behind the log's end."""
     return bool((found["physical_offset"] >= limit).any())
 
 
 def chained(table: Ints, found: npt.NDArray[np.void], slots: int, *, live: bool) -> bool:
-    """Tell whether each slot leads to all of its entries, from the newest to the oldest."""
+    """Return whether each slot leads to all of its entries, from the newest to the oldest."""
     hashes = found["hash"].astype(np.int64)
     if (hashes < 0).any():
         return False
@@ -231,5 +232,5 @@ def chained(table: Ints, found: npt.NDArray[np.void], slots: int, *, live: bool)
         return False
     newest = np.zeros(slots, np.int64)
     newest[ordered] = numbers  # of several, the last one stays
-    later = table > len(found)  # put in since the head was read
+    later = table > len(found)  # added since the header was read
     return bool(((table == newest) | (later if live else np.zeros(slots, np.bool_))).all())

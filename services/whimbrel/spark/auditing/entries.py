@@ -1,10 +1,10 @@
-"""Records of a log as the entries they should have: units of queues, and keys of the index. Pure.
+"""The entries that records of a log should have: units of consume queues, and keys of the index. Pure.
 
 The rules are those of `store/dispatch.py` and `store/indexer.py`, here for many records at once:
 
-- Prepared and rolled-back transactions have no unit; rolled-back ones no keys.
-- A unit carries the hash of the tag; in the topic of delayed messages the time of delivery.
-- The index has UNIQ_KEY, then every word of KEYS, filed under the hash of `topic#key`.
+- Prepared and rolled-back transactions have no unit; rolled-back ones have no keys.
+- A unit has the hash of the tag; in the topic of delayed messages, the time of delivery.
+- The index has UNIQ_KEY, then every word of KEYS, under the hash of `topic#key`.
 """
 
 from dataclasses import dataclass
@@ -33,13 +33,13 @@ from whimbrel.store.dispatch import deliver_time
 
 __all__ = ["IndexKeys", "QueueUnits", "key_hashes", "keys_of", "units_of"]
 
-LENGTH_MAX = 256  # of texts hashed side by side; longer ones come one by one
+LENGTH_MAX = 256  # of texts that are hashed as a column; longer ones are hashed one by one
 Hashes = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueUnits:
-    """What the queues should have, one for each record; `topic_ids` are numbers of `topics`."""
+    """The units that records should have; `topic_ids` are indices of `topics`."""
 
     topics: list[str]
     topic_ids: Ints
@@ -50,20 +50,20 @@ class QueueUnits:
     tags: Ints
 
     def __len__(self) -> int:
-        """Return how many."""
+        """Return the number of units."""
         return len(self.physical_offsets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexKeys:
-    """What the index should have, in its order."""
+    """The keys that records should have in the index, in its order."""
 
     physical_offsets: Ints
     hashes: Ints
     stored_ms: Ints
 
     def __len__(self) -> int:
-        """Return how many."""
+        """Return the number of keys."""
         return len(self.physical_offsets)
 
 
@@ -71,7 +71,7 @@ def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> QueueUnits:
     """Return the units of records.
 
     Args:
-        delays_ms: of the delay levels; without, units in the topic of delayed messages carry 0.
+        delays_ms: of the delay levels; without them, units in the topic of delayed messages have 0.
     """
     state = records.head["sys_flag"] & TRANSACTION_MASK
     wanted = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK)
@@ -99,7 +99,7 @@ def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> QueueUnits:
 
 
 def is_name(topic: str) -> bool:
-    """Tell whether a topic can have a folder."""
+    """Return whether a topic's name can be that of a folder."""
     return bool(topic) and "/" not in topic and topic not in (".", "..")
 
 
@@ -146,7 +146,7 @@ def keys_of(records: Records) -> IndexKeys:
     there = np.asarray(pc.fill_null(pc.greater(pc.binary_length(texts), 0), False))
     rows, texts = rows[there], texts.filter(pa.array(there))
     hashes = key_hashes(topics.names, topics.ids[rows], texts)
-    order = np.argsort(rows, kind="stable")  # UNIQ_KEY stands before the words of its record
+    order = np.argsort(rows, kind="stable")  # UNIQ_KEY before the words of its record
     rows = rows[order]
     return IndexKeys(records.ints("physical_offset")[rows], hashes[order], records.ints("stored_ms")[rows])
 
@@ -163,10 +163,10 @@ def key_hashes(topics: list[str], topic_ids: Ints, keys: pa.Array) -> Ints:
 
 
 def java_hashes(texts: pa.Array, starts: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_]]:
-    """Return Java's hashes of texts, going on from those given, and which of them are right.
+    """Return Java's hashes of texts, continued from given ones, and which texts were hashed.
 
-    All texts take a step at a time: the longest first, so that those that are done are at the end. Texts that
-    are long or not ASCII are left to the caller.
+    All texts are hashed character by character in parallel, sorted by length, so that those still in work are
+    the first ones. Texts that are long or not ASCII are left to the caller.
     """
     count = len(texts)
     if not count:
@@ -182,7 +182,7 @@ def java_hashes(texts: pa.Array, starts: Hashes) -> tuple[Hashes, npt.NDArray[np
     physical_offsets, left = offsets[:-1][order], np.where(plain, lengths, 0)[order]
     hashes = starts[order].astype(np.uint32)
     for step in range(int(left[0])):
-        alive = int(np.searchsorted(-left, -step, "left"))  # those longer than `step` stand first
+        alive = int(np.searchsorted(-left, -step, "left"))  # the first ones, which are longer than `step`
         hashes[:alive] = hashes[:alive] * np.uint32(31) + letters[physical_offsets[:alive] + step]
     found = np.empty(count, np.uint32)
     found[order] = hashes

@@ -1,4 +1,4 @@
-"""Index files against the log, by sums first as queues are (`queues.py`)."""
+"""Compares index files with the log, by sums first, as queues are compared (`queues.py`)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ MORE = "there is more that differs than was looked into"
 
 @dataclass(frozen=True, slots=True)
 class IndexFilePart:
-    """An index file; `wanted` as in `LogPart`."""
+    """An index file; `wanted` as in `LogSplit`."""
 
     view: DerivedFiles
     path: Path
@@ -64,7 +64,7 @@ def key_sums(physical_offsets: Any, hashes: Any) -> pa.RecordBatch:
 
 
 def index_files(part: IndexFilePart) -> Iterator[pa.RecordBatch]:
-    """Tell of an index file."""
+    """Describe an index file."""
     found = index_part(part.view, part.path)
     first, what = found.faults[0] if found.faults else (None, None)
     row = (part.path.name, found.count, found.begin, found.end, len(found.faults), first, what)
@@ -72,7 +72,7 @@ def index_files(part: IndexFilePart) -> Iterator[pa.RecordBatch]:
 
 
 def expected_keys(part: LogSplit) -> Iterator[pa.RecordBatch]:
-    """Give the keys of records in the wanted buckets."""
+    """Yield the keys of records in the wanted buckets."""
     for records in scan(part.view, part.begin, part.end)[1]:
         keys = keys_of(records)
         due = keys.physical_offsets < part.view.keys_due
@@ -80,7 +80,7 @@ def expected_keys(part: LogSplit) -> Iterator[pa.RecordBatch]:
 
 
 def found_keys(part: IndexFilePart) -> Iterator[pa.RecordBatch]:
-    """Give the entries of an index file that are in the wanted buckets."""
+    """Yield the entries of an index file that are in the wanted buckets."""
     found = index_part(part.view, part.path)
     inside = (found.physical_offsets >= part.view.begin) & (found.physical_offsets < part.view.keys_due)
     yield chosen_keys(found.physical_offsets[inside], found.hashes[inside], part.wanted, part.path.name)
@@ -107,7 +107,7 @@ def index_rows(
     splits: Sequence[tuple[int, int]],
     on_progress: ProgressCallback,
 ) -> list[Row]:
-    """Return the rows of the index files, and one for keys that no file covers."""
+    """Return a row for each index file, and one for keys that no file covers."""
     from pyspark.sql import functions as f
 
     parts = [IndexFilePart(view, path) for path in view.index]
@@ -130,7 +130,7 @@ def index_rows(
     finally:
         buckets.unpersist()
     missing, wrong = index_details(session, view, splits, differing[:BUCKETS_MAX], on_progress)
-    return named_rows(files, total, missing, wrong, more=len(differing) > BUCKETS_MAX)
+    return file_rows(files, total, missing, wrong, more=len(differing) > BUCKETS_MAX)
 
 
 def index_bytes(view: DerivedFiles) -> int:
@@ -174,7 +174,7 @@ def index_details(
     )
 
 
-def named_rows(
+def file_rows(
     files: Sequence[Row],
     total: int,
     missing: Sequence[tuple[int, int]],
@@ -182,29 +182,31 @@ def named_rows(
     *,
     more: bool,
 ) -> list[Row]:
-    """Return a row for each index file; what is missing counts for the file in whose range it would be."""
+    """Return a row for each index file; missing keys count for the file in whose range they would be."""
     lacking: dict[str, list[tuple[int, int]]] = {}
     for physical_offset, count in missing:
         covering = [name for name, _, begin, end, *_ in files if begin <= physical_offset <= end]
         lacking.setdefault(covering[0] if covering else "", []).append((physical_offset, count))
     rows: list[Row] = []
     for name, count, _, _, faults, position, fault in files:
-        absent = lacking.pop(name, [])
-        keys = sum(found for _, found in absent)
-        strange, first_strange = wrong.get(name, (0, None))
-        told = []
+        missing_here = lacking.pop(name, [])
+        keys = sum(found for _, found in missing_here)
+        unknown, first_unknown = wrong.get(name, (0, None))
+        reasons = []
         if keys:
-            told.append(f"{keys} keys are missing")
-        if strange:
-            told.append(f"{strange} entries are of no record's key")
+            reasons.append(f"{keys} keys are missing")
+        if unknown:
+            reasons.append(f"{unknown} entries are of no record's key")
         if faults:
-            told.append(f"at byte {position}: {fault}" + (f" (and {faults - 1} more)" if faults > 1 else ""))
+            reasons.append(
+                f"at byte {position}: {fault}" + (f" (and {faults - 1} more)" if faults > 1 else "")
+            )
         first = min(
-            [physical_offset for physical_offset, _ in absent]
-            + ([first_strange] if first_strange is not None else []),
+            [physical_offset for physical_offset, _ in missing_here]
+            + ([first_unknown] if first_unknown is not None else []),
             default=None,
         )
-        rows.append(("index", name, None, count, strange, keys, 0, first, "; ".join(told) or None))
+        rows.append(("index", name, None, count, unknown, keys, 0, first, "; ".join(reasons) or None))
     beyond = lacking.get("", [])
     keys = sum(found for _, found in beyond)
     what = f"{keys} keys of records are in no index file" if keys else None

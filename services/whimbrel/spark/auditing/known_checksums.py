@@ -1,4 +1,4 @@
-"""What earlier audits have found: the checksums of files that are full and will not be written again.
+"""Checksums that earlier audits have kept: of files that are full and will not be written again.
 
 One JSON file for each member, named by its identity (the resolved path, or a broker's name, number and
 address):
@@ -7,8 +7,8 @@ address):
      "files": {"BEGIN": {"state": [size, modified, changed, inode] or null,
                          "tail": crc or null, "chunks": [crc, ...]}}}
 
-Trusted is only what is the same file still (`checksums.py` says how that is told). A bit that rots in a file
-changes none of that: now and then, an audit has to read everything again.
+A checksum is used only while the file has not changed (`checksums.py` says how that is recognized). A bit
+that flips on the disk is not recognized in that way: now and then, an audit has to read everything again.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """What was found of one file.
+    """The checksums of one file.
 
     Attributes:
         state: of a file in a directory; None of a broker's.
-        tail: of a broker's file, the CRC of its end; None of one in a directory.
-        chunks: their CRCs.
+        tail: CRC of the end of a broker's file; None of a file in a directory.
+        chunks: CRCs of the chunks.
     """
 
     state: FileState | None
@@ -43,7 +43,7 @@ class KnownFile:
 
 @dataclass(frozen=True, slots=True)
 class KnownChecksums:
-    """The files of one member, by their begin."""
+    """The checksums of one member's files, by the offset at which they begin."""
 
     identity: str
     file_size: int
@@ -52,12 +52,12 @@ class KnownChecksums:
 
     @staticmethod
     def path(folder: Path, identity: str) -> Path:
-        """Return where it is kept."""
+        """Return the path of a member's file."""
         return folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.json"
 
     @classmethod
     def load(cls, folder: Path, identity: str, file_size: int, chunk_bytes: int) -> "KnownChecksums":
-        """Read what is known of a member; nothing when it was found in other chunks.
+        """Read the checksums of a member; none if they are of chunks of another size.
 
         Raises:
             JobError: the file is damaged, or of another version.
@@ -91,7 +91,7 @@ class KnownChecksums:
         return cls(identity, file_size, chunk_bytes, files)
 
     def save(self, folder: Path) -> None:
-        """Write it; whoever reads meanwhile sees the old or the new one.
+        """Replace the member's file; readers see the old or the new one.
 
         Raises:
             JobError: the folder can't be written.

@@ -1,4 +1,4 @@
-"""Consume queues against the log: sums by bucket first, then the entries of buckets that differ.
+"""Compares consume queues with the log: sums by bucket first, then the entries of buckets that differ.
 
 log     splits, a task each ──► units that should be there ──► sums by bucket ─┐
 files   queue files ──► units that are there ──► sums by bucket ────────────────┴─► buckets that differ
@@ -21,7 +21,7 @@ from whimbrel.spark.auditing.parallel import parallelize
 from whimbrel.spark.reporting import ProgressCallback
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["queue_rows"]
 
@@ -34,7 +34,7 @@ UNITS = "topic string, queueId int, number long, physical_offset long, size int,
 
 @dataclass(frozen=True, slots=True)
 class QueueFilePart:
-    """A queue file; `wanted` as in `LogPart`."""
+    """A queue file; `wanted` as in `LogSplit`."""
 
     view: DerivedFiles
     file: QueueFile
@@ -42,7 +42,7 @@ class QueueFilePart:
 
 
 def expected_sums(part: LogSplit) -> Iterator[pa.RecordBatch]:
-    """Sum up the units that a split of the log should have; one row more tells of damage."""
+    """Sum up the units that a split of the log should have; damage gives further rows."""
     view = part.view
     walk, found = scan(view, part.begin, part.end)
     for records in found:
@@ -121,7 +121,7 @@ def found_sums(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
 
 
 def expected_units(part: LogSplit) -> Iterator[pa.RecordBatch]:
-    """Give the units that records of the wanted buckets should have."""
+    """Yield the units that records of the wanted buckets should have."""
     view = part.view
     assert part.wanted is not None, "some buckets are wanted"
     for records in scan(view, part.begin, part.end)[1]:
@@ -139,7 +139,7 @@ def expected_units(part: LogSplit) -> Iterator[pa.RecordBatch]:
 
 
 def found_units(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
-    """Give the units of a queue file that are in the wanted buckets."""
+    """Yield the units of a queue file that are in the wanted buckets."""
     file = part.file
     assert part.wanted is not None, "some buckets are wanted"
     numbers, units = queue_units(part.view, file)
@@ -167,75 +167,71 @@ def queue_rows(
     splits: Sequence[tuple[int, int]],
     on_progress: ProgressCallback,
 ) -> list[Row]:
-    """Return the rows of the queues, and one of the log when it is damaged."""
-    from pyspark.sql import functions as f
-
-    expected = parallelize(session, [LogSplit(view, *split) for split in splits], expected_sums, QUEUE_SUMS)
-    found = parallelize(
-        session,
-        [QueueFilePart(view, file) for file in view.queues],
-        found_sums,
-        QUEUE_SUMS,
-        size=queue_bytes(view.queues),
-    )
-    sides = expected.withColumn("side", f.lit(1)).unionByName(found.withColumn("side", f.lit(0)))
-
-    def of(side: int, name: str) -> "Column":
-        return f.sum(f.when(f.col("side") == side, f.col(name)).otherwise(0))
-
-    buckets = (
-        sides.groupBy("topic", "queueId", "bucket")
-        .agg(
-            of(1, "count").alias("expected"),
-            of(0, "count").alias("found"),
-            (of(1, "low") - of(0, "low")).alias("low"),
-            (of(1, "high") - of(0, "high")).alias("high"),
-            f.min(f.when(f.col("side") == 1, f.col("least"))).alias("least"),
-            f.max(f.when(f.col("side") == 1, f.col("greatest"))).alias("greatest"),
-            f.sum("behind").alias("behind"),
-            f.min("firstBehind").alias("firstBehind"),
-            f.min("fault").alias("fault"),
-        )
-        .cache()
-    )
+    """Return a row for each queue, and one for the log if it is damaged."""
+    buckets = buckets_of(session, view, splits).cache()
     try:
-        totals = (
-            buckets.filter("topic IS NOT NULL")
-            .groupBy("topic", "queueId")
-            .agg(f.sum("expected"), f.sum("found"), f.sum("behind"), f.min("firstBehind"))
-            .orderBy("topic", "queueId")
-            .collect()
-        )
-        unequal = buckets.filter("topic IS NOT NULL AND (expected <> found OR low <> 0 OR high <> 0)")
+        queues = buckets.filter("topic IS NOT NULL")
+        totals = queue_totals(queues)
+        unequal = queues.filter("expected <> found OR low <> 0 OR high <> 0")
         differing = unequal.orderBy("topic", "queueId", "bucket").limit(BUCKETS_MAX + 1).collect()
-        faults = buckets.filter("fault IS NOT NULL").orderBy("bucket").limit(2).collect()
-        fault_count = buckets.filter("fault IS NOT NULL").count() if faults else 0
+        damaged = buckets.filter("fault IS NOT NULL").orderBy("bucket")
+        faults = damaged.limit(2).collect()
+        fault_count = damaged.count() if faults else 0
     finally:
         buckets.unpersist()
     details = queue_details(session, view, splits, differing[:BUCKETS_MAX], on_progress)
     more = {(row["topic"], row["queueId"]) for row in differing[BUCKETS_MAX:]}
     rows = [log_row(view, faults, fault_count)] if faults or (view.fault and not view.live) else []
-    seen = set()
-    for topic, queue_id, due, there, after, first_after in totals:
-        seen.add((topic, queue_id))
-        detail = details.get((topic, queue_id), (0, 0, 0, 0, None))
-        rows.append(
-            queue_row(
-                view,
-                (topic, queue_id),
-                (due, there, after, first_after),
-                detail,
-                more=(topic, queue_id) in more,
-            )
-        )
+    rows += [
+        queue_row(view, queue, total, details.get(queue, (0, 0, 0, 0, None)), more=queue in more)
+        for queue, total in totals.items()
+    ]
     for queue, problem in sorted(view.broken.items()):
-        if queue not in seen:
+        if queue not in totals:
             rows.append(("queue", f"{queue[0]}/{queue[1]}", 0, 0, 0, 0, 0, None, problem))
     return rows
 
 
+def buckets_of(session: "SparkSession", view: DerivedFiles, splits: Sequence[tuple[int, int]]) -> "DataFrame":
+    """Return the buckets with the sums of both sides: what the log expects, and what the files have."""
+    from pyspark.sql import functions as f
+
+    expected = parallelize(session, [LogSplit(view, *split) for split in splits], expected_sums, QUEUE_SUMS)
+    files = [QueueFilePart(view, file) for file in view.queues]
+    found = parallelize(session, files, found_sums, QUEUE_SUMS, size=queue_bytes(view.queues))
+    sides = expected.withColumn("side", f.lit(1)).unionByName(found.withColumn("side", f.lit(0)))
+
+    def sum_of(side: int, name: str) -> "Column":
+        return f.sum(f.when(f.col("side") == side, f.col(name)).otherwise(0))
+
+    return sides.groupBy("topic", "queueId", "bucket").agg(
+        sum_of(1, "count").alias("expected"),
+        sum_of(0, "count").alias("found"),
+        (sum_of(1, "low") - sum_of(0, "low")).alias("low"),
+        (sum_of(1, "high") - sum_of(0, "high")).alias("high"),
+        f.min(f.when(f.col("side") == 1, f.col("least"))).alias("least"),
+        f.max(f.when(f.col("side") == 1, f.col("greatest"))).alias("greatest"),
+        f.sum("behind").alias("behind"),
+        f.min("firstBehind").alias("firstBehind"),
+        f.min("fault").alias("fault"),
+    )
+
+
+def queue_totals(buckets: "DataFrame") -> dict[tuple[str, int], tuple[int, int, int, int | None]]:
+    """Return by queue the entries expected, found, and behind the log's end, and the first of those."""
+    from pyspark.sql import functions as f
+
+    rows = (
+        buckets.groupBy("topic", "queueId")
+        .agg(f.sum("expected"), f.sum("found"), f.sum("behind"), f.min("firstBehind"))
+        .orderBy("topic", "queueId")
+        .collect()
+    )
+    return {(row[0], row[1]): (row[2], row[3], row[4], row[5]) for row in rows}
+
+
 def log_row(view: DerivedFiles, faults: Sequence[Any], count: int) -> Row:
-    """Return the row of a log that is damaged."""
+    """Return the row of a damaged log."""
     if faults:
         first, what = faults[0]["bucket"], faults[0]["fault"]
         more = f" (and {count - 1} more)" if count > 1 else ""
@@ -265,26 +261,36 @@ def queue_row(
     """Return the row of a queue."""
     due, there, after, first_after = totals
     wrong, tags, missing, surplus, first = detail
-    told = []
+    reasons = []
     if missing == due > 0 and not there:
-        told.append("it is missing, although the log has records of it")
+        reasons.append("it is missing, although the log has records of it")
     elif missing:
-        told.append(f"{missing} records have no entry")
+        reasons.append(f"{missing} records have no entry")
     if wrong:
-        told.append(f"{wrong} entries name another record")
+        reasons.append(f"{wrong} entries name another record")
     if tags:
-        told.append(f"{tags} entries have a wrong tags code")
+        reasons.append(f"{tags} entries have a wrong tags code")
     if surplus:
-        told.append(f"{surplus} entries have no record")
+        reasons.append(f"{surplus} entries have no record")
     if after:
         first = first_after if first is None else min(first, first_after or first)
-        told.append(f"{after} entries are of records behind the log's end at {view.end}")
+        reasons.append(f"{after} entries are of records behind the log's end at {view.end}")
     if more:
-        told.append("there is more that differs than was looked into")
+        reasons.append("there is more that differs than was looked into")
     if problem := view.broken.get(queue):
-        told.append(problem)
+        reasons.append(problem)
     name = f"{queue[0]}/{queue[1]}"
-    return ("queue", name, due, there, wrong + tags, missing, surplus + after, first, "; ".join(told) or None)
+    return (
+        "queue",
+        name,
+        due,
+        there,
+        wrong + tags,
+        missing,
+        surplus + after,
+        first,
+        "; ".join(reasons) or None,
+    )
 
 
 def queue_bytes(files: Iterable[QueueFile]) -> int:

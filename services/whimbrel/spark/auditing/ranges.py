@@ -1,9 +1,9 @@
 """Which part of which log is compared, in chunks. Pure.
 
-Each slave is compared with the master over what both hold: from the later of the two begins to the earlier of
-the two confirmed ends. The chunks of all members are cut at the same places, so that each can be compared
-with its counterpart: at multiples of the chunk size from the begin of their file, where a file ends, and
-wherever one slave's part begins or ends.
+Each slave is compared with the master over the range that both hold: from the later of the two begins to the
+earlier of the two confirmed ends. The chunks of all members are cut at the same offsets, so that each can be
+compared with its counterpart: at multiples of the chunk size from the begin of their file, where a file ends,
+and where any slave's range begins or ends.
 
     file      0                                         1 GiB
     chunks    |--16 MiB--|--16 MiB--|-- ... --|--16 MiB--|
@@ -21,7 +21,7 @@ __all__ = ["FilePart", "LogRange", "chunks", "common_range", "parts_of"]
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """What two members both hold; empty when `end` is `begin`."""
+    """A range of the log; empty when `end` is `begin`."""
 
     begin: int
     end: int
@@ -29,22 +29,22 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """What of one file of one member is to be summed up, in pieces that hold no cut."""
+    """What is summed up of one file of one member, in pieces without a cut inside."""
 
     member: int  # its number: 0 for the master
     segment: int  # where the file begins
     pieces: tuple[LogRange, ...]
-    sealed: bool  # all of the file, so that it is worth keeping what it sums up to
+    sealed: bool  # all of the file, so that its checksums can be kept
 
 
 def common_range(master: MemberState, slave: MemberState) -> LogRange:
-    """Return what is compared of a master and a slave."""
+    """Return the range that is compared of a master and a slave."""
     begin = max(master.begin, slave.begin)
     return LogRange(begin, max(min(master.end, slave.end), begin))
 
 
 def parts_of(spans: Sequence[LogRange], file_size: int) -> list[FilePart]:
-    """Return the work on checksums: of the master (number 0), and of its slaves with these spans."""
+    """Return what is summed up of the master (number 0), and of its slaves with these ranges."""
     cuts = sorted({border for span in spans for border in (span.begin, span.end)})
     parts = []
     covered = merged(spans)
@@ -61,7 +61,7 @@ def parts_of(spans: Sequence[LogRange], file_size: int) -> list[FilePart]:
 
 
 def merged(spans: Sequence[LogRange]) -> list[LogRange]:
-    """Return the parts of a log that some spans cover, without what is between them."""
+    """Return the union of some ranges."""
     found: list[LogRange] = []
     for span in sorted((span for span in spans if span.end > span.begin), key=lambda span: span.begin):
         if found and span.begin <= found[-1].end:

@@ -26,7 +26,15 @@ from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import sync_directory
 from whimbrel.store.segment import segment_name
 
-__all__ = ["Gap", "WrittenQueueFile", "draw_up", "fill", "gaps_of", "write_index_file", "write_queue_file"]
+__all__ = [
+    "Gap",
+    "WrittenQueueFile",
+    "fill",
+    "gaps_of",
+    "queue_file_bytes",
+    "write_index_file",
+    "write_queue_file",
+]
 
 Entry = tuple[int, int, int]  # key hash, physical offset, store time in ms
 
@@ -54,11 +62,13 @@ class Gap:
     end: int
 
 
-def draw_up(first: int, per_file: int, numbers: npt.NDArray[np.int64], units: npt.NDArray[np.void]) -> bytes:
+def queue_file_bytes(
+    first: int, per_file: int, numbers: npt.NDArray[np.int64], units: npt.NDArray[np.void]
+) -> bytes:
     """Return the bytes of a queue file whose first entry has the number `first`.
 
-    Of several entries with one number the first of the log counts. Before the first one, and in gaps, stand
-    fillers; behind the last one nothing.
+    Of several entries with one number the first of the log counts. Fillers are written before the first entry
+    and into gaps; behind the last entry there are zeros.
     """
     whole = np.zeros(per_file, UNIT)
     whole["size"][: int(numbers.max()) - first + 1] = FILLER_SIZE
@@ -75,7 +85,7 @@ def path_of(folder: Path, topic: str, queue_id: int, first: int) -> Path:
 
 
 def write_queue_file(path: Path, data: bytes) -> None:
-    """Write a file; whoever finds it finds all of it."""
+    """Write a file; it appears when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.draft")
     with draft.open("wb") as file:
@@ -89,7 +99,7 @@ def write_queue_file(path: Path, data: bytes) -> None:
 
 
 def gaps_of(files: Sequence[WrittenQueueFile], per_file: int) -> tuple[list[Gap], list[str]]:
-    """Return the fillers between the files of one queue, and what a broker would not believe.
+    """Return the gaps between the files of one queue, and findings about gaps that a broker would refuse.
 
     Args:
         files: of one queue, in order.
@@ -122,7 +132,7 @@ def write_index_file(
     """Write an index file; return (entries, first and last physical offset).
 
     Args:
-        before: the last entry of the file before, from whose time the first one's counts.
+        before: the last entry of the previous file, to whose time the first entry's is relative.
         entries: in the order of the log, as many as fit and at least one.
     """
     scratch = folder / "drafts" / name
@@ -144,11 +154,11 @@ def write_index_file(
             made.reserve(len(group))
             made.put(group)
         made.mapped.flush()
-        told = made.count - 1, made.begin_offset, made.end_offset
+        counts = made.count - 1, made.begin_offset, made.end_offset
     path = scratch / name
     with path.open("rb") as file:
         os.fsync(file.fileno())
     path.rename(folder / "index" / name)
     sync_directory(folder / "index")
     scratch.rmdir()
-    return told
+    return counts

@@ -1,15 +1,16 @@
-"""`archive`: topics into Parquet files, and whether all of them are there. `compact` is beside it.
+"""`archive`: topics into Parquet files, and a check of what an archive holds. `compact` has its own module.
 
-The job is a stream of the source, by default one that ends at what is there when it begins (AvailableNow).
-Each micro-batch goes through `foreachBatch`: tasks write files that nobody sees (`mapInArrow`), the driver
-makes them visible and writes the manifest (`archiving.batches` says what a kill at any moment leaves).
+The job is a stream of the source, by default one that ends at the messages that are there when it begins
+(AvailableNow). Each micro-batch goes through `foreachBatch`: tasks write hidden files (`mapInArrow`), then
+the driver makes them visible and writes the manifest (`archiving.batches` says what a kill at any moment
+leaves).
 
-The checkpoint stands in the archive, `_checkpoints/default`, unless another is named; its folder also holds
-who writes the files, `archive.json`: an id that batches keep over restarts and that a new checkpoint has
-anew. A query that is new begins at the first message that is there. Where the archive already has some of
-what it would read, it refuses to begin, or with `resume` begins behind that.
+The checkpoint is in the archive, `_checkpoints/default`, unless another one is named. Its folder also has
+`archive.json`, with the id of the query, which names the files: batches keep it over restarts, and a new
+checkpoint gets a new one. A new query begins at the first message that is there. If the archive already has
+some of what it would read, it refuses to begin, or with `resume` begins behind that.
 
-A micro-batch takes BATCH_BYTES of the log at most, so that a kill costs no more than that.
+A micro-batch takes at most BATCH_BYTES of the log, so a kill costs no more than that.
 """
 
 import json
@@ -20,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.archiving import checking
 from whimbrel.spark.archiving.batches import Batch, clear_abandoned
 from whimbrel.spark.archiving.compacting import recover
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveOptions", "CheckOptions", "archive", "check"]
 
 BATCH_BYTES = 1 << 30
-POLL_S = 0.2  # between looks at what the query has done, for the progress that is told
+POLL_S = 0.2  # between polls of the query, for the progress that is reported
 CHECK_TASKS_MAX = 1000
-STOP_S = 60.0  # a batch that is under way at Ctrl-C may end
+STOP_S = 60.0  # in which a batch that is in progress at Ctrl-C may end
 CHECKPOINTS, IDENTITY = "_checkpoints", "archive.json"
 STAGED = "staged string"
 
@@ -51,9 +51,9 @@ class ArchiveOptions:
     """What is archived, and how.
 
     Attributes:
-        root: the folder of the archive, as everybody who works on it sees it.
-        source: options of the source, `servers` or `store` and what to subscribe to among them.
-        every_s: seconds from one batch to the next, for ever; 0: what is there now, and an end.
+        root: the folder of the archive; the same path on the driver and on all executors.
+        source: options of the source, among them `servers` or `store`, and the topics.
+        every_s: seconds from one batch to the next, without end; 0: archive what is there now, and end.
         checkpoint: where the query's state is; None: in the archive.
         resume: a new query starts behind what the archive has.
         queues: report by queue.
@@ -70,7 +70,7 @@ class ArchiveOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """What is checked; `deep` reads the files, too."""
+    """What is checked; `deep` reads the files as well."""
 
     root: Path
     deep: bool = False
@@ -80,7 +80,7 @@ class CheckOptions:
 def archive(
     session: "SparkSession", options: ArchiveOptions, on_progress: ProgressCallback = ignore_progress
 ) -> "DataFrame":
-    """Archive topics; the report is of what this run has written, with gaps anywhere in those queues.
+    """Archive topics; the report covers the files of this run, and gaps anywhere in their queues.
 
     Raises:
         ArchiveError: the archive can't be written, or has some of it already.
@@ -92,7 +92,7 @@ def archive(
     parse(source_options(options, {}), streaming=True)
     query_id, new = identity(options)
     if options.table is not None:
-        open_table(folder.root, options.table)  # what is missing is told before Spark works
+        open_table(folder.root, options.table)  # raises before Spark starts if a library is missing
     recover(folder, on_progress)
     before = {manifest_key(manifest) for manifest in folder.manifests()}
     starting = first_offsets(folder, options, query_id) if new else {}
@@ -116,7 +116,7 @@ def archive(
 def check(
     session: "SparkSession", options: CheckOptions, on_progress: ProgressCallback = ignore_progress
 ) -> "DataFrame":
-    """Look for gaps, overlaps, lost files and strays; with `deep`, for damaged ones.
+    """Find gaps, overlaps, lost and stray files; with `deep`, damaged ones.
 
     Raises:
         ArchiveError: there is no archive.
@@ -155,7 +155,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class BatchSink:
-    """Archives a micro-batch; called by Spark on the driver, with Spark Connect on its server."""
+    """Archives a micro-batch; called by Spark on the driver, under Spark Connect on the server."""
 
     root: str
     query: str
@@ -258,22 +258,16 @@ def identity(options: ArchiveOptions) -> tuple[str, bool]:
 
 
 def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[Key, int]:
-    """Return where a new query starts; nothing when its options say.
+    """Return where a new query starts, as far as its options do not say.
 
     Raises:
-        ArchiveError: the archive has some of what it would read, and it is not to resume.
+        ArchiveError: the archive has some of what the query would read, without `resume`.
     """
     wanted = parse(source_options(options, {}), streaming=True)
-    assert wanted.subscription is not None, "a stream has topics"
     ends: dict[Key, int] = {}
     for entry in folder.entries():
-        system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPIC_PREFIXES)
-        if not wanted.subscription.wants_topic(
-            entry.topic, system=system, include_system=wanted.include_system
-        ):
-            continue
         for part in entry.queues:
-            if wanted.subscription.wants_queue(entry.topic, part.queue_id):
+            if wanted.reads_queue(entry.topic, part.queue_id):
                 key = entry.topic, entry.broker, part.queue_id
                 ends[key] = max(ends.get(key, 0), part.end)
     if options.resume:
@@ -291,7 +285,7 @@ def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[K
 
 
 def run_to_end(query: Any, on_progress: ProgressCallback) -> None:
-    """Wait for a query, telling of its batches; Ctrl-C ends it after the batch that is under way.
+    """Wait for a query's end, reporting its batches; Ctrl-C ends it after the batch in progress.
 
     Raises:
         StreamingQueryException: it failed.
@@ -309,7 +303,7 @@ def run_to_end(query: Any, on_progress: ProgressCallback) -> None:
 
 
 def report_batches(query: Any, reported: int, on_progress: ProgressCallback) -> int:
-    """Tell of batches that were not told of; return the last one."""
+    """Report the batches behind the last reported one; return the last one now."""
     for progress in query.recentProgress:
         if progress["batchId"] > reported and progress["numInputRows"]:
             reported = progress["batchId"]
@@ -319,7 +313,7 @@ def report_batches(query: Any, reported: int, on_progress: ProgressCallback) -> 
 
 
 def manifest_key(manifest: Manifest) -> tuple[str, int]:
-    """Return what tells manifests apart."""
+    """Return the identity of a manifest."""
     return manifest.query, manifest.batch
 
 
@@ -335,7 +329,7 @@ def table_of(session: "SparkSession", lines: list[tuple[object, ...]]) -> "DataF
 
 
 def damaged(session: "SparkSession", root: Path, entries: list[ManifestEntry]) -> dict[str, str]:
-    """Return what is wrong with files, by path; Spark's tasks read them."""
+    """Return the faults of files, by path; tasks read the files."""
     if not entries:
         return {}
     wanted = [(entry.path, entry.size, entry.crc) for entry in entries]

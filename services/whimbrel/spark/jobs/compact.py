@@ -158,7 +158,6 @@ def day_before(options: CompactOptions) -> str:
 
 def check_space(folder: Folder, outputs: Sequence[Output]) -> None:
     """Raise ArchiveError when there is not enough free space for the result."""
-
     needed = sum(part.size for output in outputs for part in output.slices)
     if (room := folder.room()) < needed:
         raise ArchiveError(f"{folder.root} has room for {room} bytes, and compacting needs about {needed}")

@@ -141,10 +141,10 @@ def computed(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
 def grouped(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
     """Return a row for each group and origin topic."""
     by = ("group", "originTopic")
-    narrow = frame.select(*by, "reason", "reconsumeTimes", "storeTimestamp", "keys")
+    columns = frame.select(*by, "reason", "reconsumeTimes", "storeTimestamp", "keys")
     counts: Mapping[str, Column] = {name: F.count_if(F.col("reason") == name) for name in REASONS}
     age = F.timestamp_diff("SECOND", F.min("storeTimestamp"), F.current_timestamp())
-    table = narrow.groupBy(*by).agg(
+    table = columns.groupBy(*by).agg(
         F.count(F.lit(1)).alias("messages"),
         *(count.alias(name) for name, count in counts.items()),
         F.max("reconsumeTimes").alias("timesMax"),
@@ -152,13 +152,13 @@ def grouped(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
         F.max("storeTimestamp").alias("newest"),
         age.alias("oldestAgeS"),
     )
-    words = narrow.select(*by, F.explode(F.split("keys", " ")).alias("key")).groupBy(*by, "key").count()
+    key_counts = columns.select(*by, F.explode(F.split("keys", " ")).alias("key")).groupBy(*by, "key").count()
     place = F.row_number().over(Window.partitionBy(*by).orderBy(F.desc("count"), "key"))
     shown = F.struct(
         "place", F.concat("key", F.lit(" ("), F.col("count").cast("string"), F.lit(")")).alias("text")
     )
     top = (
-        words.withColumn("place", place)
+        key_counts.withColumn("place", place)
         .filter(F.col("place") <= TOP_KEYS)
         .groupBy(*by)
         .agg(F.concat_ws(", ", F.sort_array(F.collect_list(shown)).getField("text")).alias("topKeys"))

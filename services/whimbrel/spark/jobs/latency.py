@@ -1,30 +1,30 @@
-"""`latency`: how long the stages of messages took, from spans; without spans, how old messages were when
-they were stored.
+"""`latency`: how long the stages of messages took, from spans; without spans, the time from born to stored.
 
 **From spans** (`whimbrel.spark.spans` reads them), a row for each stage and, of our own stages, broker and
-slave; `per_s` makes it a row for each period, too, in which the span began:
+slave. With `per_s`, a row for each of these and each period in which spans began:
 
     period, stage, broker, broker_id, slave, spans, failed, negative, p50_ms, p95_ms, p99_ms, max_ms,
     mb_per_s, lag_max_bytes
 
-`telemetry.TREE` says what each stage covers. Each is timed by one clock, so clocks that differ don't matter;
-one that was set back gives negative times, which are counted in `negative` and are part of the percentiles.
+`telemetry.TREE` says what each stage covers. Each is timed by one clock, so differences between clocks do not
+matter. A clock that was set back gives negative times, which are counted in `negative` and are part of the
+percentiles.
 
-The rows of stage `acknowledge` are the replication's: from `broker` to `slave`, the address of a connection.
+The rows of stage `acknowledge` are about replication, from `broker` to `slave`, the address of a connection.
 
     mb_per_s         how fast the acknowledged end of the log moved from the first to the last
-                     acknowledgement, in 10^6 bytes. It counts the whole log: a sample tells it as well.
-    lag_max_bytes    the most that the newest end of the log (of an appended record or a sent frame) was ahead
-                     of what that slave had acknowledged, between its first and its last acknowledgement. Only
-                     traced records and frames show where the log ends: with a sample it is a lower bound.
+                     acknowledgement, in 10^6 bytes. It counts the whole log, so a sample gives it as well.
+    lag_max_bytes    the most by which the latest end of the log (of an appended record or a sent frame) was
+                     ahead of what the slave had acknowledged, between its first and last acknowledgement. The
+                     end is known from traced records and frames only: with a sample it is a lower bound.
 
 **From the log**, `storeTimestamp - bornTimestamp`, a row for each topic:
 
     period, topic, messages, negative, min_ms, p50_ms, p95_ms, p99_ms, max_ms
 
-Two clocks are compared here, the sender's and the broker's. What the first is ahead makes the numbers
-smaller, below zero in the end: those are counted in `negative`, and `min_ms` shows by how much at worst. A
-message that was stored again later, for a delay or a transaction, keeps the time at which it was born.
+This compares two clocks, the sender's and the broker's. If the first is ahead, times are too small, or
+negative: those are counted in `negative`, and `min_ms` shows the worst. A message that was stored again
+later, for a delay or a transaction, keeps its born time.
 
 Percentiles are `percentile_approx`'s.
 """
@@ -57,9 +57,9 @@ class LatencyOptions:
     Attributes:
         spans: a file or folder of OTLP JSON lines; empty: the log is read.
         source: options of `format("whimbrel")`, without spans.
-        topics: with spans: messages of these alone; none for all. Replication's own columns count all.
+        topics: with spans, of these topics only; empty for all. The columns of replication count all topics.
         per_s: seconds of a period; 0 for one row over all.
-        html: where a page with percentiles over time goes; None for none.
+        html: path of a page with percentiles over time; None for none.
     """
 
     spans: str = ""
@@ -75,7 +75,7 @@ def latency(
     """Return the report.
 
     Raises:
-        JobError: there is no span, or none that is a stage of a message.
+        JobError: there is no span, or none is a stage of a message.
         NoPlotly: a page is wanted, and plotly is missing.
     """
     if options.html is not None:
@@ -95,7 +95,7 @@ def from_spans(
 ) -> "DataFrame":
     """Return the report of spans; errors as in `latency`."""
     spans = computed(spans_of(checked_lines(session, options.spans, on_progress)))
-    check(spans, options.spans, on_progress)
+    check_spans(spans, options.spans, on_progress)
     wanted = spans.where("stage IS NOT NULL AND ms IS NOT NULL")
     if options.topics:
         wanted = wanted.where(wanted["topic"].isin(*options.topics))
@@ -112,10 +112,10 @@ def from_spans(
 
 
 def checked_lines(session: "SparkSession", path: str, on_progress: ProgressCallback) -> "DataFrame":
-    """Return the lines, having told of those that are none.
+    """Return the lines, and report those that are no JSON.
 
     Raises:
-        JobError: there is nothing to read.
+        JobError: no line has spans.
     """
     from pyspark.sql import functions as F
 
@@ -139,8 +139,8 @@ def checked_lines(session: "SparkSession", path: str, on_progress: ProgressCallb
     return found
 
 
-def check(spans: "DataFrame", path: str, on_progress: ProgressCallback) -> None:
-    """Tell how many spans there are, and what is left out.
+def check_spans(spans: "DataFrame", path: str, on_progress: ProgressCallback) -> None:
+    """Report how many spans there are, and how many are left out.
 
     Raises:
         JobError: none is a stage of a message.
@@ -173,7 +173,7 @@ def report_of(wanted: "DataFrame", spans: "DataFrame", per_s: int) -> "DataFrame
     from pyspark.sql import functions as F
 
     keys = ["stage", "broker", "broker_id", "slave"]
-    ours = F.col("stage").isin(*OURS.values())  # of clients' spans, only some name a broker
+    ours = F.col("stage").isin(*OURS.values())  # only some spans of clients name a broker
     rows = wanted.select(
         period(F.floor(F.col("begin_ns") / NS), per_s or 1).alias("period_s"),
         "stage",
@@ -229,10 +229,10 @@ def replication(spans: "DataFrame", per_s: int) -> "DataFrame":
 
 
 def lag_events(spans: "DataFrame") -> "DataFrame":
-    """Return what moved the log's end or a slave's acknowledgement, in time: at_ns, acknowledged, lag_bytes.
+    """Return the events that moved the log's end or an acknowledgement: at_ns, acknowledged, lag_bytes.
 
-    For each slave all ends of its master's log stand between its own acknowledgements; `lag_bytes` is what
-    the highest end so far is ahead of the highest acknowledgement so far.
+    Each slave's events are its acknowledgements and, in between, all ends of its master's log. `lag_bytes` is
+    the highest end so far minus the highest acknowledgement so far.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -271,7 +271,7 @@ def lag_events(spans: "DataFrame") -> "DataFrame":
 
 
 def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
-    """Return percentiles of each stage over time, and how far slaves were behind."""
+    """Return percentiles of each stage over time, and the lag of slaves."""
     from pyspark.sql import functions as F
 
     ends = wanted.agg(F.min("begin_ns") / NS, F.max("begin_ns") / NS).first()
@@ -332,12 +332,12 @@ def from_log(session: "SparkSession", options: LatencyOptions, on_progress: Prog
     if options.html is not None:
         plots.page(options.html, "From born to stored", age_charts(ages))
         on_progress(f"percentiles over time are in {options.html}")
-    tell_skew(report, on_progress)
+    report_skew(report, on_progress)
     return report
 
 
-def tell_skew(report: "DataFrame", on_progress: ProgressCallback) -> None:
-    """Say that clocks differ, where they must."""
+def report_skew(report: "DataFrame", on_progress: ProgressCallback) -> None:
+    """Report that clocks must differ, if some times are negative."""
     from pyspark.sql import functions as F
 
     counts = report.agg(F.sum("messages"), F.sum("negative"), F.min("min_ms")).first()

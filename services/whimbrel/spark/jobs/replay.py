@@ -273,9 +273,9 @@ def check_targets(
         if topic in missing:
             continue
         address = masters.address(masters.broker_for(source))
-        question = describe_replay(topic, 0, SourceQueue("nobody", "nothing", 0))
+        call = describe_replay(topic, 0, SourceQueue("nobody", "nothing", 0))
         with open_channel(address) as channel:
-            perform_blocking(channel, question, (), masters.timeout_s)
+            perform_blocking(channel, call, (), masters.timeout_s)
     return missing
 
 
@@ -323,7 +323,6 @@ def progress_reported(
     masters: Masters, topics: Iterable[str], total: int, on_progress: ProgressCallback
 ) -> Iterator[None]:
     """While the block runs, report every PROGRESS_S how many messages the target's topics have gained."""
-
     done = threading.Event()
     wanted = tuple(sorted(topics))
     before = ends(masters, wanted)

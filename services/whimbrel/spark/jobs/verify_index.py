@@ -17,7 +17,7 @@ from whimbrel.spark.auditing.comparison import Row
 from whimbrel.spark.auditing.derived_files import DerivedFiles, describe_derived_files
 from whimbrel.spark.auditing.findings import bytes_text
 from whimbrel.spark.auditing.index import index_rows
-from whimbrel.spark.auditing.parallel import ask_each
+from whimbrel.spark.auditing.parallel import run_each
 from whimbrel.spark.auditing.queues import queue_rows
 from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
@@ -91,7 +91,7 @@ def faults_of(
 
 def report(session: "SparkSession", options: VerifyOptions, on_progress: ProgressCallback) -> list[Row]:
     """Return the rows."""
-    view = ask_each(session, [(options.store, options.index_slots)], describe_store)[0]
+    view = run_each(session, [(options.store, options.index_slots)], describe_store)[0]
     splits = view.splits(options.split_bytes, view.begin, view.end)
     on_progress(f"{view.root}: {bytes_text(view.end - view.begin)} of log, {len(view.queues)} queue files")
     return [*queue_rows(session, view, splits, on_progress), *index_rows(session, view, splits, on_progress)]

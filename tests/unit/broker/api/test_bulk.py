@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import os
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from whimbrel.errors import (
     Forbidden,
     IllegalFilter,
     IllegalOffset,
+    NotReady,
     QueueNotFound,
     RangeGone,
     Throttled,
@@ -31,6 +32,7 @@ from whimbrel.errors import (
 from whimbrel.model.message import MessageType
 from whimbrel.model.topic import MessageType as TakenType
 from whimbrel.model.topic import TopicConfig
+from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.api.bulk_calls import (
     BrokerQueues,
     Chunk,
@@ -43,6 +45,7 @@ from whimbrel.rpc.api.bulk_calls import (
     stream,
 )
 from whimbrel.rpc.api.calls import perform
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import decode_record
 from whimbrel.store.master_store import MasterStore
@@ -51,8 +54,10 @@ from whimbrel.store.master_store import MasterStore
 class Rig:
     """A served store; `confirmed` is set by the test, None for all that is written."""
 
-    def __init__(self, store: MasterStore, topics: TopicTable, channel: grpc.aio.Channel) -> None:
-        self.store, self.topics, self.channel = store, topics, channel
+    def __init__(
+        self, store: MasterStore, topics: TopicTable, service: BulkService, channel: grpc.aio.Channel
+    ) -> None:
+        self.store, self.topics, self.service, self.channel = store, topics, service, channel
         self.confirmed: int | None = None
 
     def log_confirmed(self) -> int:
@@ -99,7 +104,7 @@ async def serving(root: Path, **options: Any) -> AsyncIterator[Rig]:
     )
     server = await serve([service.service()], host="127.0.0.1", port=0)
     channel = open_bulk_aio_channel(server.address)
-    rig = Rig(store, topics, channel)
+    rig = Rig(store, topics, service, channel)
     try:
         yield rig
     finally:
@@ -229,7 +234,7 @@ async def test_no_more_readers_than_the_bound(tmp_path: Path, monkeypatch: pytes
                     assert len(await rig.bodies()) == 3000
                     return
                 except Throttled:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)
 
 
 async def test_all_queues_are_described_in_one_call(tmp_path: Path) -> None:
@@ -269,6 +274,54 @@ async def test_thousands_of_queues_are_described_in_several_turns(tmp_path: Path
         found = await rig.describe()
         assert [len(topic.queues) for topic in found.topics] == [4, 1000, 1000, 1000]
         assert found.topics[0].queues[0].max_offset == 5
+
+
+class Untouchable:
+    """In place of a store that is closed."""
+
+    def __getattr__(self, name: str) -> None:
+        raise AssertionError(f"{name} of a closed store was used")
+
+
+async def test_closed_service_ends_what_is_open_without_touching_the_store(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as rig:
+        ends = rig.add(2000, size=800)
+        rig.topics.put(TopicConfig(name="wide", read_queues=1000, write_queues=1000))
+        service, call = rig.service, Call("m", "p", {}, None)
+        streams: list[AsyncGenerator[Any, None]] = [
+            service.read_records(call, bulk.ReadRecordsRequest(topic="topic")),
+            service.checksum_log(call, bulk.ChecksumLogRequest(chunk_bytes=4096)),
+            service.read_log(call, bulk.ReadLogRequest(begin_offset=0, end_offset=ends[-1])),
+        ]
+        for one in streams:
+            await anext(one)
+        pending = service.describe_queues(call, bulk.DescribeQueuesRequest())
+        late = service.read_records(call, bulk.ReadRecordsRequest(topic="topic"))
+        rig.confirmed = 0
+        service.close("the broker becomes a slave")
+        service.store = service.records = service.topics = Untouchable()  # type: ignore[assignment]
+        for one in (*streams, late):
+            with pytest.raises(NotReady, match="becomes a slave"):
+                await anext(one)
+        assert service.readers == 0
+        await asyncio.sleep(0)
+        assert isinstance(pending.error, NotReady)
+        with pytest.raises(NotReady):
+            service.describe_queues(call, bulk.DescribeQueuesRequest())
+
+
+async def test_thread_that_ends_after_the_service_was_closed_touches_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as rig:
+        rig.add(10)
+        service = rig.service
+        stream_ = service.checksum_log(Call("m", "p", {}, None), bulk.ChecksumLogRequest())
+        step = asyncio.ensure_future(anext(stream_))
+        await asyncio.sleep(0)
+        assert service.readers == 1
+        service.close("the broker becomes a slave")
+        service.store = service.records = Untouchable()  # type: ignore[assignment]
+        with pytest.raises(NotReady):
+            await step
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 
 from storekit import NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api.replay import ReplayService
-from whimbrel.broker.produce import replay as preserving
+from whimbrel.broker.produce import replay
 from whimbrel.broker.produce.appender import Appender, Durability
-from whimbrel.broker.produce.replay import Source, already_in, replayed_from
+from whimbrel.broker.produce.replay import Source, already_stored, replayed_from
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -182,10 +182,10 @@ async def test_after_a_restart_the_log_tells_how_far_each_source_came(tmp_path: 
         assert (await rig.describe(queue_id=1)).last == -1
 
 
-async def test_a_long_queue_is_looked_through_in_several_calls(
+async def test_a_long_queue_is_searched_in_several_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preserving, "LOOK_MAX", 10)
+    monkeypatch.setattr(replay, "SEARCH_MAX", 10)
     async with serving(tmp_path) as rig:
         await rig.append([message(0), message(1)])
         for number in range(35):
@@ -213,15 +213,15 @@ async def test_a_view_of_the_queue_that_is_no_retry_is_refused(tmp_path: Path) -
         assert rig.offsets() == [0, 1, 5]
 
 
-def test_what_is_in_a_queue_is_told_by_offsets_alone() -> None:
+def test_offsets_alone_show_what_a_queue_holds() -> None:
     source = Source("b", "t", 0)
-    assert already_in(source, [3, 5, 8], last=2, after=2) == 0
-    assert already_in(source, [3, 5, 8], last=5, after=2) == 2
-    assert already_in(source, [3, 5, 8], last=6, after=2) == 2  # 6 was refused then, or passed over
-    assert already_in(source, [3, 5, 8], last=8, after=-1) == 3
+    assert already_stored(source, [3, 5, 8], last=2, after=2) == 0
+    assert already_stored(source, [3, 5, 8], last=5, after=2) == 2
+    assert already_stored(source, [3, 5, 8], last=6, after=2) == 2  # 6 was refused then, or passed over
+    assert already_stored(source, [3, 5, 8], last=8, after=-1) == 3
 
 
-async def test_a_deleted_topic_forgets_what_was_put_back(tmp_path: Path) -> None:
+async def test_a_deleted_topic_forgets_what_was_replayed(tmp_path: Path) -> None:
     async with serving(tmp_path) as rig:
         await rig.append([message(0), message(1)])
         rig.store.delete_topic("orders")
@@ -250,7 +250,7 @@ async def test_a_message_that_cannot_be_stored_is_named_and_the_others_are_store
         assert rig.offsets() == [0, 4]
 
 
-async def test_single_dead_letters_are_told_by_id_and_origin(tmp_path: Path) -> None:
+async def test_single_dead_letters_are_identified_by_id_and_origin(tmp_path: Path) -> None:
     dead = SourceQueue("old-broker", "%DLQ%billing", 0)
     async with serving(tmp_path) as rig:
         await rig.append([message(5), message(9)], source=dead, selection=True)
@@ -308,7 +308,7 @@ async def test_wrong_targets_and_batches_are_refused(tmp_path: Path) -> None:
         assert rig.store.written == 0
 
 
-async def test_the_answer_waits_for_the_disk_also_when_all_was_there_already(tmp_path: Path) -> None:
+async def test_the_answer_waits_for_the_disk_also_when_all_was_stored_already(tmp_path: Path) -> None:
     durability = Durability(sync_flush=True, flush_timeout_s=0.05)
     async with serving(tmp_path, durability=durability) as rig:
         rig.store.request_flush = lambda end: None  # type: ignore[method-assign]

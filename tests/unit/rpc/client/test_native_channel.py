@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from http2peer import Listening, Peer, echo, listening
+from waiting import eventually
 from whimbrel.errors import ClientError
 from whimbrel.rpc.client import native_channel
 from whimbrel.rpc.client.channel import OPTIONS, chosen, open_aio_channel
@@ -21,9 +22,9 @@ from whimbrel.rpc.client.native_channel import NativeChannel, timeout_text
 from whimbrel.rpc.client.native_connection import WRITE_PARTS, ChannelConnection
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.grpc_format import RESPONSE_HEADERS, prefixed, status_block
 from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Reset
-from whimbrel.rpc.http2.wire import ANSWER, prefixed, status_block
 
 State = grpc.ChannelConnectivity
 Status = grpc.StatusCode
@@ -46,12 +47,6 @@ async def talking(
 ) -> AsyncIterator[tuple[Listening, NativeChannel]]:
     async with listening(script, **more) as made, channel_to(made.address, *options) as channel:
         yield made, channel
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event to wait on
-            await asyncio.sleep(0.002)
 
 
 async def until_many(found: list[Any], count: int) -> None:
@@ -85,19 +80,19 @@ async def test_many_calls_share_one_connection_and_those_of_one_tick_few_writes(
     async with talking(echo) as (made, channel):
         call = channel.unary_unary("/t.T/U")
         assert await call(b"first") == b"first"
-        assert channel.link is not None
+        assert channel.connection is not None
         writes: list[Any] = []
-        write = channel.link.transport.write
+        write = channel.connection.transport.write
 
         def counted(data: Any) -> None:
             writes.append(data)
             write(data)
 
-        channel.link.transport.write = counted  # type: ignore[method-assign]
+        channel.connection.transport.write = counted  # type: ignore[method-assign]
         answers = await asyncio.gather(*(call(b"%d" % number, timeout=9) for number in range(100)))
         assert answers == [b"%d" % number for number in range(100)]
         assert (len(made.peers), len(writes)) == (1, 100 * 3 // WRITE_PARTS + 1)
-        assert not channel.link.conn.streams
+        assert not channel.connection.conn.streams
         assert not any(bucket.calls for bucket in channel.deadlines.buckets.values())
 
 
@@ -258,21 +253,29 @@ async def test_a_refused_stream_is_begun_once_more() -> None:
 
 
 BAD_ANSWERS: dict[str, tuple[list[tuple[str, bytes]], grpc.StatusCode, str]] = {
-    "no trailers": ([("head", ANSWER), ("end", prefixed(b"x"))], Status.UNKNOWN, "without a status"),
-    "no status": (
-        [("head", ANSWER), ("data", prefixed(b"x")), ("last", encode([(b"x", b"y")]))],
+    "no trailers": (
+        [("head", RESPONSE_HEADERS), ("end", prefixed(b"x"))],
         Status.UNKNOWN,
         "without a status",
     ),
-    "no message": ([("head", ANSWER), ("last", status_block(0, ""))], Status.INTERNAL, "without an answer"),
+    "no status": (
+        [("head", RESPONSE_HEADERS), ("data", prefixed(b"x")), ("last", encode([(b"x", b"y")]))],
+        Status.UNKNOWN,
+        "without a status",
+    ),
+    "no message": (
+        [("head", RESPONSE_HEADERS), ("last", status_block(0, ""))],
+        Status.INTERNAL,
+        "without an answer",
+    ),
     "two messages": (
-        [("head", ANSWER), ("data", prefixed(b"x")), ("data", prefixed(b"y"))],
+        [("head", RESPONSE_HEADERS), ("data", prefixed(b"x")), ("data", prefixed(b"y"))],
         Status.INTERNAL,
         "a second answer",
     ),
-    "compressed": ([("head", ANSWER), ("data", b"\x01\0\0\0\x01x")], Status.INTERNAL, "compressed"),
+    "compressed": ([("head", RESPONSE_HEADERS), ("data", b"\x01\0\0\0\x01x")], Status.INTERNAL, "compressed"),
     "too long": (
-        [("head", ANSWER), ("data", prefixed(bytes(2000)))],
+        [("head", RESPONSE_HEADERS), ("data", prefixed(bytes(2000)))],
         Status.RESOURCE_EXHAUSTED,
         "2000 bytes, and 1000 are allowed",
     ),
@@ -325,7 +328,7 @@ async def test_an_answer_that_is_none_has_a_status_that_says_so(case: str, kind:
         failure = await failure_of(whole())
         assert failure.code() is status
         assert text in (failure.details() or "")
-        await eventually(lambda: channel.link is not None and not channel.link.conn.streams)
+        await eventually(lambda: channel.connection is not None and not channel.connection.conn.streams)
 
 
 async def test_an_answer_before_its_status_is_informative_and_passed_over() -> None:
@@ -513,14 +516,14 @@ async def test_a_peer_that_answers_pings_may_take_its_time() -> None:
     async with talking(script, *options) as (made, channel):
         call = channel.unary_unary("/t.T/U")(b"")
         await until_many(held, 1)
-        link, conn = channel.link, made.peers[0].conn
-        assert link is not None
+        connection, conn = channel.connection, made.peers[0].conn
+        assert connection is not None
         for _ in range(3):
             before = conn.pings
-            await eventually(lambda: conn.pings > before and not link.pinged)  # noqa: B023 - awaited here
-            assert link.keeper is not None
-            link.keeper.cancel()
-            link.look()  # as it will when the time for an answer is over
+            await eventually(lambda: conn.pings > before and not connection.pinged)  # noqa: B023 - awaited here
+            assert connection.keepalive_timer is not None
+            connection.keepalive_timer.cancel()
+            connection.check_alive()  # as it will when the time for an answer is over
         made.peers[0].answer(held[0].stream, b"x")
         made.peers[0].flush()
         assert await call == b"x"
@@ -560,7 +563,7 @@ def answers_to(count: int) -> bytes:
         )
     server.receive(client.take())
     for number, stream in enumerate(list(server.streams.values())):
-        server.send_headers(stream, ANSWER)
+        server.send_headers(stream, RESPONSE_HEADERS)
         server.send_data(stream, prefixed(bytes(number)))
         server.send_headers(stream, status_block(number % 3, "text", (("a-bin", b"b"),)), end=True)
     server.ping(bytes(8))
@@ -570,18 +573,18 @@ def answers_to(count: int) -> bytes:
 
 async def test_a_value_that_cant_be_decoded_ends_the_calls_whose_streams_have_ended_with_it() -> None:
     channel = NativeChannel("127.0.0.1:1", OPTIONS)
-    link, wire = ChannelConnection(channel), Wire()
-    link.connection_made(wire)
-    channel.link = link
+    connection, wire = ChannelConnection(channel), Wire()
+    connection.connection_made(wire)
+    channel.connection = connection
     calls = [channel.unary_unary("/t.T/U")(b"") for _ in range(2)]
     server = Connection(server=True)
-    link.flush()
+    connection.flush()
     server.receive(wire.sent)
     bad = status_block(1, "", first=True) + b"\x00\x0cgrpc-message\x81\x00"  # wrongly padded
     first, second = server.streams.values()
     server.send_headers(first, bad, end=True)
     server.send_headers(second, status_block(1, "", first=True), end=True)
-    link.data_received(server.take())
+    connection.data_received(server.take())
     assert wire.closing
     assert [call.done() for call in calls] == [True, True]
     for call in calls:
@@ -603,18 +606,18 @@ async def test_whatever_comes_calls_end_with_their_connection_and_nothing_else_i
         for _ in range(random.randrange(4)):
             at = random.randrange(len(data))
             data[at : at + random.randrange(3)] = random.randbytes(random.randrange(3))
-        link, wire = ChannelConnection(channel), Wire()
-        link.connection_made(wire)
-        channel.link = link
+        connection, wire = ChannelConnection(channel), Wire()
+        connection.connection_made(wire)
+        channel.connection = connection
         calls = [channel.unary_unary("/t.T/U")(b"") for _ in range(3)]
         calls += [channel.unary_stream("/t.T/S")(b"") for _ in range(3)]
         at = 0
         while at < len(data) and not wire.closing:
             size = random.choice((1, 7, 50, 1000))
-            link.data_received(bytes(data[at : at + size]))
+            connection.data_received(bytes(data[at : at + size]))
             at += size
-        link.connection_lost(None)
-        channel.link = None
+        connection.connection_lost(None)
+        channel.connection = None
         for call in list(channel.parked):
             call.cancel()
         assert all(call.done() for call in calls)
@@ -834,8 +837,8 @@ async def test_a_stream_that_answers_before_it_was_asked_everything_is_over() ->
         assert [await call.read(), await call.read()] == [b"enough", grpc.aio.EOF]
         with pytest.raises(asyncio.InvalidStateError):
             await call.write(b"b")
-        assert channel.link is not None
-        assert not channel.link.conn.streams
+        assert channel.connection is not None
+        assert not channel.connection.conn.streams
 
 
 async def test_answers_that_came_before_an_error_are_read_before_it() -> None:

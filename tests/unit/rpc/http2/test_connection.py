@@ -27,7 +27,7 @@ REQUEST = [
     (b":authority", b"x"),
     (b"te", b"trailers"),
 ]
-ANSWER = encode([(b":status", b"200")])
+RESPONSE_HEADERS = encode([(b":status", b"200")])
 LIMITS = Limits(
     streams=4, frame=16_384, block=4096, header_list=4096, resets=20, pings=20, settings=10, empty=20
 )
@@ -73,7 +73,7 @@ def test_a_call_and_its_answer() -> None:
     assert isinstance(headers, Headers) and isinstance(data, Data)
     assert [(field[0], value_of(field)) for field in headers.fields] == REQUEST
     assert (data.data, data.ended) == (b"body", True)
-    conn.send_headers(data.stream, ANSWER)
+    conn.send_headers(data.stream, RESPONSE_HEADERS)
     assert conn.send_data(data.stream, b"answer")
     conn.send_headers(data.stream, encode([(b"grpc-status", b"0")]), end=True)
     kinds = [(kind, flags, stream) for kind, flags, stream, _ in frames_of(conn.take())]
@@ -210,7 +210,7 @@ def test_answers_wait_for_windows_in_their_order() -> None:
     (headers,) = conn.receive(request())
     stream = headers.stream  # type: ignore[union-attr]
     conn.take()
-    conn.send_headers(stream, ANSWER)
+    conn.send_headers(stream, RESPONSE_HEADERS)
     assert not conn.send_data(stream, b"0123456789abcdef")
     conn.send_headers(stream, encode([(b"grpc-status", b"0")]), end=True)
     assert [(kind, data) for kind, _, _, data in frames_of(conn.take())][1:] == [(DATA, b"0123456789")]
@@ -287,7 +287,7 @@ def test_draining_refuses_new_streams_and_finishes_old_ones() -> None:
     sent = frames_of(conn.take())
     assert (sent[0][0], sent[0][3][:4]) == (GOAWAY, u32(1))
     assert sent[1] == (RST, 0, 3, u32(Code.REFUSED_STREAM))
-    conn.send_headers(headers.stream, ANSWER, end=True)  # type: ignore[union-attr]
+    conn.send_headers(headers.stream, RESPONSE_HEADERS, end=True)  # type: ignore[union-attr]
     assert frames_of(conn.take())[0][0] == HEADERS
 
 
@@ -334,7 +334,7 @@ def conversation(seed: int, cut: Callable[[], int]) -> tuple[Bodies, Bodies, Bod
                     taken[event.stream.id] += event.data
                     ours.consumed(event.stream, event.size)
                     if event.ended:
-                        ours.send_headers(event.stream, ANSWER)
+                        ours.send_headers(event.stream, RESPONSE_HEADERS)
                         ours.send_data(event.stream, bytes(taken[event.stream.id][::-1]), end=True)
             data = data[size:]
         assert ours.error is None
@@ -368,7 +368,7 @@ def test_our_client_speaks_to_our_server() -> None:
     client.send_data(stream, b"question", end=True)
     headers, data = ours.receive(client.take())
     assert isinstance(data, Data) and data.data == b"question"
-    ours.send_headers(headers.stream, ANSWER)  # type: ignore[union-attr]
+    ours.send_headers(headers.stream, RESPONSE_HEADERS)  # type: ignore[union-attr]
     ours.send_data(data.stream, b"answer")
     ours.send_headers(data.stream, encode([(b"grpc-status", b"0")]), end=True)
     ours.ping(b"12345678")
@@ -405,7 +405,7 @@ def test_frames_in_any_order_leave_typed_errors_only(data: st.DataObject) -> Non
             if isinstance(event, Data):
                 conn.consumed(event.stream, event.size)
             elif isinstance(event, Headers) and event.ended:
-                conn.send_headers(event.stream, ANSWER)
+                conn.send_headers(event.stream, RESPONSE_HEADERS)
                 conn.send_data(event.stream, bytes(20), end=True)
     assert len(conn.streams) <= LIMITS.streams
     assert conn.error is None or isinstance(conn.error.code, Code)

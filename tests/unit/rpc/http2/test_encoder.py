@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.rpc.http2.encoder import VALUES_KEPT, Encoder
-from whimbrel.rpc.http2.hpack import Decoder, value_of
+from whimbrel.rpc.http2.encoder import VALUES_KEPT, HeaderEncoder
+from whimbrel.rpc.http2.hpack import HeaderDecoder, value_of
 
 HEAD = ((":authority", "127.0.0.1:8081"), ("te", "trailers"), ("content-type", "application/grpc"))
 
@@ -17,7 +17,7 @@ class Peer:
     """Decodes with both."""
 
     def __init__(self) -> None:
-        self.theirs, self.ours = hpack.Decoder(), Decoder(list_bytes_max=1 << 16)
+        self.theirs, self.ours = hpack.Decoder(), HeaderDecoder(list_bytes_max=1 << 16)
 
     def fields(self, block: bytes) -> list[tuple[str, str]]:
         found = [(str(name), str(value)) for name, value in self.theirs.decode(block)]
@@ -39,7 +39,7 @@ REQUEST = st.tuples(
 
 @given(st.lists(REQUEST | st.sampled_from([0, 100, 4096]), max_size=40))
 def test_what_is_encoded_is_decoded_whatever_came_before(steps: list[Any]) -> None:
-    encoder, peer = Encoder(), Peer()
+    encoder, peer = HeaderEncoder(), Peer()
     for step in steps:
         if isinstance(step, int):
             encoder.restart(step)
@@ -50,7 +50,7 @@ def test_what_is_encoded_is_decoded_whatever_came_before(steps: list[Any]) -> No
 
 
 def test_what_repeats_is_a_byte_and_what_differs_is_named_by_its_number() -> None:
-    encoder, peer = Encoder(), Peer()
+    encoder, peer = HeaderEncoder(), Peer()
     sizes = []
     for number in range(100):
         more = [("x-client", "the same all the time"), ("x-request-id", f"{number:036}")]
@@ -64,7 +64,7 @@ def test_what_repeats_is_a_byte_and_what_differs_is_named_by_its_number() -> Non
 
 @pytest.mark.parametrize("bad", [("Name", "x"), ("na me", "x"), ("", "x"), ("name", "\n"), ("name", "ü")])
 def test_a_field_that_cant_be_sent_leaves_the_peers_table_as_it_was(bad: tuple[str, str]) -> None:
-    encoder, peer = Encoder(), Peer()
+    encoder, peer = HeaderEncoder(), Peer()
     for _ in range(3):
         with pytest.raises(ValueError, match=r"name|ASCII"):
             encoder.request("/a.B/C", HEAD, [("fresh", "1"), bad])
@@ -73,7 +73,9 @@ def test_a_field_that_cant_be_sent_leaves_the_peers_table_as_it_was(bad: tuple[s
 
 
 def test_bytes_are_sent_as_base64_in_names_for_it() -> None:
-    assert Peer().fields(Encoder().request("/a.B/C", (), [("x-bin", b"\x00\x01"), ("y", b"plain")]))[3:] == [
+    assert Peer().fields(HeaderEncoder().request("/a.B/C", (), [("x-bin", b"\x00\x01"), ("y", b"plain")]))[
+        3:
+    ] == [
         ("x-bin", "AAE"),
         ("y", "plain"),
     ]

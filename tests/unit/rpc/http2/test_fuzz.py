@@ -47,7 +47,7 @@ LIMITS = Limits(
     resets=20, pings=20, settings=10, empty=20,
 )  # fmt: skip
 
-ANSWER = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
+RESPONSE_HEADERS = encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
 OK = encode([(b"grpc-status", b"0")])
 BODIES = (b"", bytes(40), bytes(70_000))
 NUMBERS = tuple(
@@ -168,7 +168,7 @@ def answer(chance: Chance, conn: Connection, stream: Stream) -> None:
     if draw == 1:
         conn.reset(stream, Code.CANCEL)
         return
-    conn.send_headers(stream, ANSWER)
+    conn.send_headers(stream, RESPONSE_HEADERS)
     conn.send_data(stream, BODIES[draw % len(BODIES)])
     conn.send_headers(stream, OK, end=True)
 
@@ -271,7 +271,7 @@ async def test_grpc_above_it_does_as_well(
             connection.connection_lost(None)
             if not begun_with and count > GRPC_INPUTS // 10:
                 begun_with = resident_bytes()
-        while server.tasks or server.marked:  # noqa: ASYNC110 - turns of the loop are what is waited for
+        while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
             await asyncio.sleep(0)
     grown = resident_bytes() - begun_with
     measured(f"seed {SEED}: {count} inputs, {connections} connections; {grown >> 10} KiB more memory")
@@ -305,7 +305,7 @@ async def test_our_client_takes_wrong_answers_as_well(measured: Callable[[str], 
         for name in NAMES:
             connection, sink = connected(server, option_taker)
             connection.data_received(recording(name))
-            while server.tasks or server.marked:  # noqa: ASYNC110 - turns of the loop are what is waited for
+            while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
                 await asyncio.sleep(0)
             answers.append(((connection.conn.last_id + 1) // 2, frames_of(b"".join(sink.written))))
             connection.connection_lost(None)

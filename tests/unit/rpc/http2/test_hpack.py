@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.rpc.http2.hpack import SHAPES_MAX, Decoder, HpackError, ListTooLarge, encode, value_of
+from whimbrel.rpc.http2.hpack import SHAPES_MAX, HeaderDecoder, HpackError, ListTooLarge, encode, value_of
 from whimbrel.rpc.http2.huffman import SYMBOLS, HuffmanError, decode
 
 NAMES = st.sampled_from([b":path", b":method", b"x-mq-request-id", b"te", b"a", b"grpc-timeout"]) | st.binary(
@@ -15,7 +15,7 @@ FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=80)), max_size=12)
 HUGE = 1 << 20
 
 
-def decoded(decoder: Decoder, block: bytes) -> list[tuple[bytes, bytes]]:
+def decoded(decoder: HeaderDecoder, block: bytes) -> list[tuple[bytes, bytes]]:
     return [(field[0], value_of(field)) for field in decoder.decode(block)]
 
 
@@ -46,7 +46,7 @@ def test_any_bytes_decode_or_are_refused_as_the_oracle_does(data: bytes) -> None
 def test_the_blocks_of_a_connection_come_back(
     blocks: list[tuple[list[tuple[bytes, bytes]], bool]], size: int
 ) -> None:
-    encoder, decoder = hpack.Encoder(), Decoder(list_bytes_max=HUGE)
+    encoder, decoder = hpack.Encoder(), HeaderDecoder(list_bytes_max=HUGE)
     encoder.header_table_size = size
     for fields, coded in blocks:
         assert decoded(decoder, encoder.encode(fields, huffman=coded)) == fields
@@ -70,7 +70,7 @@ def test_blocks_of_a_shape_are_what_the_oracle_says(
     calls: list[tuple[list[tuple[bytes, bytes]], str]],
 ) -> None:
     encoder, oracle = hpack.Encoder(), hpack.Decoder(max_header_list_size=HUGE)
-    decoder = Decoder(list_bytes_max=HUGE)
+    decoder = HeaderDecoder(list_bytes_max=HUGE)
     for fields, way in calls:
         if way == "in full":
             block = encode(fields)
@@ -84,7 +84,7 @@ def test_blocks_of_a_shape_are_what_the_oracle_says(
 
 
 def test_only_what_varies_is_looked_at_again() -> None:
-    decoder = Decoder(list_bytes_max=HUGE)
+    decoder = HeaderDecoder(list_bytes_max=HUGE)
 
     def call(number: int, path: bytes = b"/s/M") -> list[tuple[bytes, bytes]]:
         fields = [(b":path", path), (b"te", b"trailers"), (b"id", b"%d" % number), (b"language", b"CPP")]
@@ -106,7 +106,7 @@ def test_only_what_varies_is_looked_at_again() -> None:
 
 
 def test_a_list_that_is_too_long_is_refused_whatever_its_shape() -> None:
-    decoder = Decoder(list_bytes_max=200)
+    decoder = HeaderDecoder(list_bytes_max=200)
     for size in (1, 2, 3):
         decoder.decode(encode([(b"te", b"trailers"), (b"id", b"x" * size)]))
     assert decoder.shape is not None
@@ -119,12 +119,12 @@ def test_what_is_encoded_the_oracle_decodes(fields: list[tuple[bytes, bytes]]) -
     oracle = hpack.Decoder(max_header_list_size=HUGE)
     found = oracle.decode(encode(fields), raw=True)
     assert [(bytes(name), bytes(value)) for name, value in found] == fields
-    assert decoded(Decoder(list_bytes_max=HUGE), encode(fields)) == fields
+    assert decoded(HeaderDecoder(list_bytes_max=HUGE), encode(fields)) == fields
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_any_bytes_leave_typed_errors_only(blocks: list[bytes]) -> None:
-    decoder = Decoder(list_bytes_max=1000)
+    decoder = HeaderDecoder(list_bytes_max=1000)
     try:
         for block in blocks:
             for field in decoder.decode(block):
@@ -151,15 +151,15 @@ def test_any_bytes_leave_typed_errors_only(blocks: list[bytes]) -> None:
 )
 def test_a_wrong_block_is_refused(block: bytes, words: str) -> None:
     with pytest.raises(HpackError, match=words):
-        Decoder(list_bytes_max=HUGE).decode(block)
+        HeaderDecoder(list_bytes_max=HUGE).decode(block)
 
 
 def test_a_list_has_a_bound_that_counts_decoded_bytes() -> None:
     coded = hpack.Encoder().encode([(b"n", b"0" * 900)], huffman=True)
-    assert len(Decoder(list_bytes_max=1000).decode(coded)) == 1
+    assert len(HeaderDecoder(list_bytes_max=1000).decode(coded)) == 1
     with pytest.raises(ListTooLarge):
-        Decoder(list_bytes_max=900).decode(coded)
-    decoder = Decoder(list_bytes_max=10_000)
+        HeaderDecoder(list_bytes_max=900).decode(coded)
+    decoder = HeaderDecoder(list_bytes_max=10_000)
     decoder.decode(encode([]) + b"\x40\x01a\x7f\xa1\x1e" + b"v" * 4000)  # in the table, 4,033 bytes
     with pytest.raises(ListTooLarge):
         decoder.decode(b"\xbe" * 100)  # 100 bytes that name 400,000

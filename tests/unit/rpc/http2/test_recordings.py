@@ -67,7 +67,7 @@ async def test_answers_are_the_same_whatever_the_fragments(name: str) -> None:
             connection, sink = connected(server, option_taker)
             for at in range(0, len(data), size):
                 connection.data_received(data[at : at + size])
-            while server.tasks or server.marked:  # noqa: ASYNC110 - turns of the loop are what is waited for
+            while server.tasks or server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
                 await asyncio.sleep(0)
             assert connection.conn.error is None
             answers: dict[int, list[bytes]] = {}

@@ -71,6 +71,11 @@ async def test_answer_is_measured_once_in_milliseconds() -> None:
     assert 0 < histogram.total < 10_000
 
 
+async def test_response_of_a_method_whose_errors_are_statuses_counts_as_ok() -> None:
+    labels, _ = await called(UnaryMethod("U", REQUEST, lambda call, request: RESPONSE(status=OK)))
+    assert labels == ("grpc", "U", "OK", "false", "success")
+
+
 async def test_error_in_the_body_counts_by_its_code() -> None:
     labels, _ = await called(UnaryMethod("U", REQUEST, raising(TopicNotFound("no")), failing_with(RESPONSE)))
     assert labels == ("grpc", "U", "TOPIC_NOT_FOUND", "false", "success")

@@ -36,7 +36,7 @@ def kept(directory: Path, *, days: float = 0.0, host: str = "::") -> bytes:
 @pytest.fixture
 def made_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make certificates in this process, and not in one of their own."""
-    monkeypatch.setattr("whimbrel.rpc.server.certificates.made", lambda host: make([host], NOW))
+    monkeypatch.setattr("whimbrel.rpc.server.certificates.make_certificate", lambda host: make([host], NOW))
 
 
 def test_one_is_made_by_a_process_of_its_own_and_nobody_else_can_read_it(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from rawpeer import (
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
@@ -227,7 +227,7 @@ async def test_messages_of_a_stream_that_nobody_reads_are_counted() -> None:
         peer.send(HELLO + setting(4, 0) + headers(1, "/t.T/B"))
         peer.send(message(1, COMMAND(status=OK).SerializeToString(), end=False) * (OUTBOX_MESSAGES_MAX + 100))
         (outbox,) = server.streams.outboxes
-        assert len(outbox.exchange.queue) == OUTBOX_MESSAGES_MAX
+        assert len(outbox.server_call.queue) == OUTBOX_MESSAGES_MAX
         peer.send(frame(WINDOW, 0, 1, u32(MIB)) + frame(DATA, END_STREAM, 1))
         assert not server.streams.outboxes
         sent = b"".join(payload for kind, _, _, payload in peer.frames() if kind == DATA)
@@ -381,12 +381,12 @@ async def test_what_is_too_much_ends_the_connection_and_no_other(attack: bytes, 
 
 @pytest.mark.parametrize("name", ["Named", "NamedPulled", "NamedBoth", "U"])
 async def test_field_that_is_wrongly_coded_ends_the_connection_when_it_is_looked_at(name: str) -> None:
-    def look(call: Call) -> None:
+    def read_metadata(call: Call) -> None:
         if name == "U":  # the guard does, in the other cases the handler
             _ = call.metadata["x-who"]
 
     wrong = headers(1, f"/t.T/{name}")[9:] + b"\x00\x05x-who\x81\x00"  # Huffman's, wrongly padded
-    async with serving(guard=look) as server:
+    async with serving(guard=read_metadata) as server:
         peer = RawPeer(server)
         peer.send(HELLO + frame(HEADERS, END_HEADERS, 1, wrong) + message(1))
         await asyncio.sleep(0)
@@ -422,13 +422,13 @@ async def test_half_open_connections_are_cut_off(begin: bytes, certificate: Path
         if begin:
             peer.send(begin)
         now = server.loop.time()
-        peer.protocol.look(now + HANDSHAKE_S - 1)
+        peer.protocol.check_timeouts(now + HANDSHAKE_S - 1)
         assert not peer.closed
-        peer.protocol.look(now + HANDSHAKE_S + 1)
+        peer.protocol.check_timeouts(now + HANDSHAKE_S + 1)
         assert peer.aborted
         assert not peer.written or begin[:1] == b"P"  # nothing leaves before it is known who it is
         peer.leave()
-        assert not server.arrivals and not server.connections
+        assert not server.handshaking and not server.connections
 
 
 async def test_who_does_not_answer_pings_is_cut_off() -> None:
@@ -436,9 +436,9 @@ async def test_who_does_not_answer_pings_is_cut_off() -> None:
         peer = RawPeer(server)
         peer.send(HELLO)
         now = server.loop.time()
-        connection(peer).look(now + KEEPALIVE_S + 1)
+        connection(peer).check_timeouts(now + KEEPALIVE_S + 1)
         assert peer.frames()[-1][0] == PING
-        connection(peer).look(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S - 1)
+        connection(peer).check_timeouts(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S - 1)
         assert not peer.closed
-        connection(peer).look(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 1)
+        connection(peer).check_timeouts(now + KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 1)
         assert peer.aborted

@@ -8,9 +8,9 @@ from echokit import Raw
 from h2kit import Sink, connected
 from whimbrel.deferred import Deferred
 from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Data
-from whimbrel.rpc.http2.wire import prefixed
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 from whimbrel.rpc.server.native import NativeServer
 
@@ -58,6 +58,6 @@ async def test_who_goes_before_its_answer_is_written_keeps_no_other_from_its_own
         first, sink = pairs[0]
         sink.close()
         first.connection_lost(None)
-        while server.marked:  # noqa: ASYNC110 - turns of the loop are what is waited for
+        while server.unflushed:  # noqa: ASYNC110 - turns of the loop are what is waited for
             await asyncio.sleep(0)
     assert [answer(sink) for _, sink in pairs] == [[], [prefixed(b"answer")], [prefixed(b"answer")]]

@@ -17,7 +17,7 @@ from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.certificates import FILE_NAME, CertificateError, TlsSettings
 from whimbrel.rpc.server.handlers import Service, UnaryMethod
 from whimbrel.rpc.server.native import NativeConnection, NativeServer, serve_native
-from whimbrel.rpc.server.protocol_detection import AGAIN_S, HOSTS_KEPT, WARN_S, Strangers
+from whimbrel.rpc.server.protocol_detection import AGAIN_S, HOSTS_KEPT, WARN_S, RejectionLog
 
 MIB = 1 << 20
 OPTIONS = (("grpc.max_receive_message_length", RPC_MESSAGE_BYTES_MAX),)
@@ -74,7 +74,7 @@ async def both_ways_on_one_port(certificate: Path) -> None:
                 assert await echo(bytes(size), timeout=20) == bytes(size)
         many = await asyncio.gather(*(secured(b"%d" % n, timeout=20) for n in range(100)))
         assert many == [b"%d" % n for n in range(100)]
-        assert len(server.connections) == 2 and not server.arrivals
+        assert len(server.connections) == 2 and not server.handshaking
         assert all(peer.peer.startswith("127.0.0.1:") for peer in server.connections)
 
 
@@ -89,7 +89,7 @@ async def test_self_signed_one_is_made_when_the_first_peer_needs_it(tmp_path: Pa
     async with serving(TlsSettings(directory=tmp_path)) as server:
         async with calling(server, None) as plain:
             await plain(b"", timeout=20)
-        assert not (tmp_path / FILE_NAME).exists() and server.contexts.context is None
+        assert not (tmp_path / FILE_NAME).exists() and server.context_provider.context is None
 
         async def shown() -> bytes:
             _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
@@ -114,13 +114,13 @@ async def test_what_is_neither_is_closed_and_told_of_once(caplog: pytest.LogCapt
 
 
 def test_strangers_are_told_of_once_a_host_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    strangers = Strangers()
+    rejections = RejectionLog()
     for host, now in (("a", 0.0), ("a", WARN_S - 1), ("b", WARN_S - 1), ("a", WARN_S)):
-        strangers.tell(f"{host}:1", "x", now)
+        rejections.report(f"{host}:1", "x", now)
     assert [record.getMessage()[0] for record in caplog.records] == ["a", "b", "a"]
     for number in range(2 * HOSTS_KEPT):
-        strangers.tell(f"{number}:1", "x", WARN_S)
-    assert len(strangers.warned) == HOSTS_KEPT
+        rejections.report(f"{number}:1", "x", WARN_S)
+    assert len(rejections.warned) == HOSTS_KEPT
 
 
 async def test_tls_that_fails_is_told_of_with_its_reason(
@@ -155,7 +155,7 @@ async def test_without_a_certificate_plaintext_is_served(
             assert await reader.read() == b""
             writer.close()
         assert attempts == ["127.0.0.1"]  # the second one came within AGAIN_S
-        server.contexts.failed_at -= AGAIN_S
+        server.context_provider.failed_at -= AGAIN_S
         async with calling(server, None) as plain:
             assert await plain(b"x", timeout=20) == b"x"
     assert caplog.messages == ["TLS can't be served: no self-signed certificate can be made: name one"]

@@ -1,7 +1,7 @@
 """Streams whose responses are made one at a time, over a real loopback connection."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from waiting import eventually
 from whimbrel.errors import RangeGone, Refused, Throttled
 from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.api.bulk_calls import OutboundStream, RecordFrame, open_bulk_channel, read_records, stream
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.transport
 MIB = 1 << 20
 # What may be made that nobody reads, in MiB: both ends' buffers and the client's fixed window. Measured: 1.
 IN_FLIGHT_MAX = 8
+ROUND_TRIPS = 100  # of calls beside a stream, in which a maker that does not wait would make hundreds
 # By itself grpcio's client widens its window the quicker data come, to 32 MiB and more, on some machines.
 FIXED_WINDOW = (("grpc.http2.bdp_probe", 0),)
 
@@ -64,19 +66,19 @@ def reading() -> OutboundStream[RecordFrame]:
     return read_records("t", 0, start=0)
 
 
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event to wait on
-            await asyncio.sleep(0.005)
+async def quiet(source: Source, server: RunningServer) -> int:
+    """Wait until nothing is made any more, and return how much was.
 
-
-async def quiet(source: Source) -> int:
-    """Wait until nothing is made any more, and return how much was."""
-    while True:
-        made = source.made
-        await asyncio.sleep(0.2)
-        if source.made == made:
-            return made
+    Calls over another connection give the maker its chance: each takes both ends through several turns.
+    """
+    async with open_aio_channel(server.address) as other:
+        check: Any = other.unary_unary("/grpc.health.v1.Health/Check")
+        while True:
+            made = source.made
+            for _ in range(ROUND_TRIPS):
+                await check(b"", timeout=10)
+            if source.made == made:
+                return made
 
 
 async def test_responses_come_in_order_to_the_end() -> None:
@@ -136,10 +138,10 @@ async def test_slow_reader_slows_the_maker_down() -> None:
     async with serving(source) as (server, channel):
         frames = stream(channel, reading())
         assert (await anext(frames)).next_offset == 1
-        assert await quiet(source) <= 1 + IN_FLIGHT_MAX
+        assert await quiet(source, server) <= 1 + IN_FLIGHT_MAX
         for _ in range(20):
             await anext(frames)
-        assert await quiet(source) <= 21 + IN_FLIGHT_MAX
+        assert await quiet(source, server) <= 21 + IN_FLIGHT_MAX
         if isinstance(server, NativeServer):
             assert max(peer.unread for peer in server.connections) <= WRITE_BYTES_HIGH + 2 * MIB
         await frames.aclose()
@@ -184,7 +186,7 @@ async def test_stop_ends_a_stream_that_nobody_reads_after_the_grace() -> None:
     async with serving(source) as (server, channel):
         frames = stream(channel, reading())
         await anext(frames)
-        await quiet(source)
+        await quiet(source, server)
         async with asyncio.timeout(5):
             await server.stop(grace=0.1)
         await eventually(lambda: source.closed)

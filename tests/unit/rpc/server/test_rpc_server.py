@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
+from waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady, NotWritable, ReplicaTimeout, TopicNotFound, WhimbrelError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -55,12 +56,6 @@ def stream(channel: grpc.aio.Channel) -> Any:
     return channel.stream_stream(
         "/t.T/B", request_serializer=COMMAND.SerializeToString, response_deserializer=COMMAND.FromString
     )()
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event to wait on
-            await asyncio.sleep(0.005)
 
 
 async def test_handler_gets_the_call_as_plain_values() -> None:

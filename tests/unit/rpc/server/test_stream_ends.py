@@ -1,7 +1,7 @@
 """How calls end that last: trailing metadata, deadlines, and the server's stop; by either transport."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from rawpeer import HELLO, RST, RawPeer, call, frame, headers, setting, statuses, u32
+from waiting import eventually
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotReady
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -117,12 +118,6 @@ def begun(channel: grpc.aio.Channel, name: str, request: Any) -> Any:
     if name == "Both":
         return channel.stream_stream(f"/t.T/{name}", **words)(iter([request]), timeout=20)
     return channel.unary_stream(f"/t.T/{name}", **words)(request, timeout=20)
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what it waits for has no event to wait on
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.transport

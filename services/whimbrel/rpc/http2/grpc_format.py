@@ -1,4 +1,4 @@
-"""What gRPC puts into HTTP/2: messages behind five bytes, timeouts, statuses, metadata. Pure.
+"""What gRPC adds to HTTP/2: length-prefixed messages, timeouts, statuses, metadata. Pure.
 
 DATA         compressed (1 byte, 0) | length (4 bytes) | message       any number, cut anywhere
 grpc-timeout         up to 8 digits and a unit: H M S m u n
@@ -17,19 +17,19 @@ from whimbrel.rpc.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
 from whimbrel.rpc.http2.hpack import Field, HpackError, encode, value_of
 
 __all__ = [
-    "ANSWER",
-    "OK",
+    "OK_TRAILERS",
     "PREFIX",
+    "RESPONSE_HEADERS",
     "Assembler",
+    "CallMetadata",
     "CompressedMessage",
     "MessageTooLong",
-    "Metadata",
     "message_text",
     "prefixed",
     "prefixed_all",
     "status_block",
     "timeout_s",
-    "whole_answer",
+    "whole_response",
 ]
 
 PREFIX = Struct(">BI")
@@ -37,12 +37,12 @@ UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e
 TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 
 CONTENT_TYPE = (b"content-type", b"application/grpc")
-ANSWER = encode([(b":status", b"200"), CONTENT_TYPE])  # before the first message
-OK = encode([(b"grpc-status", b"0")])  # after the last one
+RESPONSE_HEADERS = encode([(b":status", b"200"), CONTENT_TYPE])  # before the first message
+OK_TRAILERS = encode([(b"grpc-status", b"0")])  # after the last one
 
 
 class CompressedMessage(ValueError):
-    """A message that is compressed, which nobody has agreed on."""
+    """A compressed message; no encoding was agreed on."""
 
 
 class MessageTooLong(ValueError):
@@ -50,33 +50,35 @@ class MessageTooLong(ValueError):
 
 
 def prefixed(message: bytes) -> bytes:
-    """Return a message as it stands in a stream."""
+    """Return a message behind its prefix."""
     return PREFIX.pack(0, len(message)) + message
 
 
-ANSWER_BEGIN = Struct(f">BHBBI{len(ANSWER)}sBHBBIBI")  # HEADERS, DATA's head, the message's prefix
-ANSWER_END = Struct(f">BHBBI{len(OK)}s")
+RESPONSE_BEGIN = Struct(
+    f">BHBBI{len(RESPONSE_HEADERS)}sBHBBIBI"
+)  # HEADERS, DATA's head, the message's prefix
+RESPONSE_END = Struct(f">BHBBI{len(OK_TRAILERS)}s")
 
 
-def whole_answer(stream_id: int, message: bytes) -> bytes:
-    """Return the frames of an answer with one message that fits into one: headers, data, trailers with OK.
+def whole_response(stream_id: int, message: bytes) -> bytes:
+    """Return all frames of a response with one message: headers, data, trailers with OK.
 
-    They are sent as one; three frames with their parts put together one by one take three times as long.
+    Two packs for three frames: making the frames one by one takes three times as long.
     """
     size = len(message)
     framed = size + PREFIX.size
     return (
-        ANSWER_BEGIN.pack(
-            0, len(ANSWER), HEADERS, END_HEADERS, stream_id, ANSWER,
+        RESPONSE_BEGIN.pack(
+            0, len(RESPONSE_HEADERS), HEADERS, END_HEADERS, stream_id, RESPONSE_HEADERS,
             framed >> 16, framed & 0xFFFF, DATA, 0, stream_id, 0, size,
         )
         + message
-        + ANSWER_END.pack(0, len(OK), HEADERS, END_HEADERS | END_STREAM, stream_id, OK)
+        + RESPONSE_END.pack(0, len(OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, stream_id, OK_TRAILERS)
     )  # fmt: skip
 
 
 def prefixed_all(messages: Sequence[bytes]) -> bytes:
-    """Return messages as they stand in a stream, one behind the other."""
+    """Return messages behind their prefixes, one after the other."""
     parts: list[bytes] = []
     for message in messages:
         parts += (PREFIX.pack(0, len(message)), message)
@@ -84,7 +86,7 @@ def prefixed_all(messages: Sequence[bytes]) -> bytes:
 
 
 class Assembler:
-    """Puts the messages of one stream together."""
+    """Cuts the data of one stream into messages."""
 
     __slots__ = ("buffer", "limit", "needed")
 
@@ -126,20 +128,20 @@ class Assembler:
 
 
 def timeout_s(text: bytes) -> float | None:
-    """Return a timeout in seconds; None for one that can't be read, which is as good as none."""
+    """Return a timeout in seconds; None for a malformed one, which counts as none."""
     found = TIMEOUT.fullmatch(text)
     return int(found[1]) * UNITS_S[found[2]] if found else None
 
 
 def message_text(text: str) -> bytes:
-    """Return a status message as its field holds it."""
+    """Return a status message in its form on the wire."""
     return quote(text.encode(), safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~").encode()
 
 
 def status_block(
     code: int, text: str, metadata: Sequence[tuple[str, str | bytes]] = (), *, first: bool = False
 ) -> bytes:
-    """Return the trailers that end a call; `first` when nothing was sent before them."""
+    """Return the trailers that end a call; `first` when no headers were sent before."""
     fields: list[tuple[bytes, bytes]] = [(b":status", b"200"), CONTENT_TYPE] if first else []
     fields.append((b"grpc-status", b"%d" % code))
     if text:
@@ -154,11 +156,10 @@ def status_block(
 KNOWN_MAX = 32  # names that handlers ask for
 
 
-class Metadata(Mapping[str, str]):
-    """A call's metadata, decoded when it is asked for; of a name that comes twice the last value counts.
+class CallMetadata(Mapping[str, str]):
+    """A call's metadata, decoded on demand; of a repeated name the last value counts.
 
-    `known` remembers what was found, for all calls whose fields have the same values but for those of the
-    names in `varying`.
+    `known` caches values for all calls whose fields differ only in the names of `varying`.
     """
 
     __slots__ = ("fields", "known", "varying")
@@ -185,7 +186,7 @@ class Metadata(Mapping[str, str]):
         return None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value as text, or what stands for none."""
+        """Return a value as text, or `default`."""
         known = self.known
         if known is not None and name in known:
             found = known[name]
@@ -196,7 +197,7 @@ class Metadata(Mapping[str, str]):
         return default if found is None else found
 
     def find(self, name: str) -> str | None:
-        """Look for a value among the fields."""
+        """Find a value among the fields."""
         value = self.raw(name.encode())
         return None if value is None or name[:1] == ":" else text_of(name, value)
 
@@ -224,7 +225,7 @@ class Metadata(Mapping[str, str]):
 
 
 def text_of(name: str, value: bytes) -> str:
-    """Return a value as text; one of a name in -bin without its base64."""
+    """Return a value as text; base64 of a -bin name is decoded."""
     if name.endswith("-bin"):
         try:
             value = base64.b64decode(value + b"=" * (-len(value) % 4))
