@@ -7,6 +7,7 @@ is real: sockets, the shared page, the bell, the stores.
 import asyncio
 import queue
 import threading
+import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,22 @@ def test_roles_are_switched_both_ways_on_one_store(site: Site) -> None:
     assert site.api.send(TOPIC, b"40", message_id="id-40").status.code == v2.OK
     rest = site.api.receive(TOPIC, GROUP, batch=32)
     assert sorted(map(int, rest.bodies)) == sorted({*range(41)} - taken)
+
+
+def test_metrics_follow_the_role_at_the_same_address(tmp_path: Path) -> None:
+    def scraped() -> str:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+            return str(response.read(), "utf-8")
+
+    with Site(tmp_path / "a", "master", 0, metrics_port=0) as site:
+        assert site.broker.context is not None and site.broker.context.exposition is not None
+        address = site.broker.context.exposition.address
+        assert site.api.send(TOPIC, b"counted").status.code == v2.OK
+        assert 'role="master"' in scraped() and "whimbrel_append_records_total" in scraped()
+        site.to_slave(1)
+        text = scraped()
+        assert 'role="slave"' in text and 'role="master"' not in text
+        assert "whimbrel_dispatch_lag_seconds" in text and "whimbrel_append_records_total" not in text
 
 
 def test_log_that_is_not_released_is_not_taken(site: Site) -> None:

@@ -97,6 +97,8 @@ class Broker:
         stopping: asyncio.Future[None] | None = None
         if role is not None:
             await role.leave()
+        if self.context is not None and self.context.exposition is not None:
+            self.context.exposition.close()
         if self.context is not None and self.context.server is not None:
             stopping = asyncio.ensure_future(self.context.server.stop())
             await asyncio.sleep(0)  # from here on it takes no new calls
@@ -191,7 +193,7 @@ class Broker:
         facts = {
             "grpc": self.server.address,
             "ha": "",
-            "metrics": self.context.metrics_address,
+            "metrics": "" if self.context.exposition is None else self.context.exposition.address,
             "name": options.name,
             "role": options.role,
             "store": str(self.root.absolute()),

@@ -45,9 +45,11 @@ __all__ = [
     "Counted",
     "ReserveTime",
     "behind",
-    "expose",
+    "families_of",
+    "labels_of",
     "lag_of",
     "master_metrics",
+    "serve_families",
     "slave_metrics",
     "traffic",
 ]
@@ -97,33 +99,43 @@ class Counted:
         self.delivered.at((topic, group)).add(messages, size)
 
 
-def expose(role: "Role", counted: Counted, *, port: int) -> "Exposition":
+def families_of(role: "Role", counted: Counted) -> list[Family]:
+    """Return all metrics of a broker in its role."""
+    context = role.context
+    assert context.server is not None
+    return [
+        build_info(),
+        counted.calls.family(),
+        stream_family(context.server),
+        *traffic(counted),
+        *connections(context.clients),
+        *consumers(role),
+        *storage(role),
+        *replication(role),
+        *role.role_metrics(),
+    ]
+
+
+def labels_of(role: "Role") -> dict[str, str]:
+    """Return the labels of every series of a broker."""
+    return {
+        "cluster": role.options.cluster,
+        "node_type": "broker",
+        "node_id": role.options.name,  # as RocketMQ has it, so a master and its slaves share it
+        "role": role.NAME,
+    }
+
+
+def serve_families(role: "Role", counted: Counted) -> "Exposition":
     """Serve a broker's metrics; raises OSError when the port can't be had."""
     from whimbrel.exposition import serve_metrics
 
-    options, context = role.options, role.context
-    assert context.server is not None
     return serve_metrics(
-        [
-            build_info(),
-            counted.calls.family(),
-            stream_family(context.server),
-            *traffic(counted),
-            *connections(context.clients),
-            *consumers(role),
-            *storage(role),
-            *replication(role),
-            *role.role_metrics(),
-        ],
-        host=options.host,
-        port=port,
+        families_of(role, counted),
+        host=role.options.host,
+        port=role.options.metrics_port,
         service="whimbrel.broker",
-        labels={
-            "cluster": options.cluster,
-            "node_type": "broker",
-            "node_id": options.name,  # as RocketMQ has it, so a master and its slaves share it
-            "role": role.NAME,
-        },
+        labels=labels_of(role),
     )
 
 

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whimbrel.broker.addresses import store_host
 from whimbrel.broker.api.assignments import Assignments
@@ -27,6 +27,9 @@ from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.store.store import MessageStore
 from whimbrel.wakeup import Doorbell
+
+if TYPE_CHECKING:
+    from whimbrel.exposition import Exposition
 
 __all__ = ["BrokerContext", "now_ms"]
 
@@ -45,7 +48,7 @@ class BrokerContext:
         registration: the current role's, through which nameservers are asked; None without.
         server: set once the first role serves.
         counted: what metrics add up; None where they are off.
-        metrics_port: where metrics are served; a later role serves them there, too.
+        exposition: serves the metrics of the current role, and of later ones at the same address.
     """
 
     def __init__(
@@ -75,8 +78,7 @@ class BrokerContext:
         self.registration: Registration | None = None
         self.server: RunningServer | None = None
         self.counted = Counted() if options.metrics_port >= 0 else None
-        self.metrics_port = options.metrics_port
-        self.metrics_address = ""
+        self.exposition: Exposition | None = None
         self.tables_open = False
 
     def open_tables(self, store: MessageStore) -> None:

@@ -33,7 +33,7 @@ from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
-from whimbrel.broker.metrics import expose
+from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
@@ -431,10 +431,11 @@ class Role(ABC):
         context = self.context
         if context.counted is None:
             return
-        exposition = expose(self, context.counted, port=context.metrics_port)
-        self.begun.callback(exposition.close)
-        context.metrics_address = exposition.address
-        context.metrics_port = int(exposition.address.rpartition(":")[2])
+        if context.exposition is None:
+            context.exposition = serve_families(self, context.counted)
+        else:
+            context.exposition.replace(families_of(self, context.counted), labels_of(self))
+        self.begun.callback(context.exposition.replace, [], labels_of(self))  # nothing reads what is closed
 
     # Views
 
