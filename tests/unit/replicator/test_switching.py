@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from masterlog import MasterLog, log_files, same_log
+from whimbrel.errors import StoreError
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
@@ -221,6 +222,15 @@ def test_a_switch_that_was_asked_for_twice_ends_with_the_last_role(world: World,
     one.broker.append(10)
     in_step(world, one, two)
     assert isinstance(two.replicator.role, SlaveRole)
+
+
+def test_a_switch_that_fails_ends_the_replicator(world: World, tmp_path: Path) -> None:
+    one, two = pair(world, tmp_path)
+    taken = replace(two.options, role="master", port=one.page.ha_port)
+    two.replicator.switch(MasterRole(two.loop, taken, clock=world.clock))
+    with pytest.raises(StoreError, match="can't listen"):
+        world.turns(10)
+    assert not is_locked(two.root)
 
 
 def families(site: Site) -> set[str]:
