@@ -43,7 +43,6 @@ __all__ = [
     "Trail",
     "bounded",
     "build_info",
-    "scraped_name",
 ]
 
 # Series of one family; more would make scrapes long, and nobody reads so many lines. OpenTelemetry's own
@@ -164,15 +163,6 @@ def build_info() -> Family:
         help="Always 1; which version runs stands in the label.",
         read=lambda: [((__version__,), 1)],
     )
-
-
-def scraped_name(name: str, kind: str, unit: str) -> str:
-    """Return the name that Prometheus shows, without a histogram's `_bucket`, `_sum` and `_count`."""
-    base = name.removesuffix("_total") if kind == "counter" else name
-    word = {"By": "bytes", "s": "seconds", "ms": "milliseconds", "1": ""}.get(unit, unit)
-    if word and not base.endswith(f"_{word}"):
-        base = f"{base}_{word}"
-    return f"{base}_total" if kind == "counter" else base
 
 
 def bounded(

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 from whimbrel.exposition import SCRAPES_MAX, Exposition, provide, serve_metrics
-from whimbrel.metrics import Family, Histogram, Point, build_info, scraped_name
+from whimbrel.metrics import Family, Histogram, Point, build_info
 
 COMMON = {"node_type": "test"}
 
@@ -142,6 +142,30 @@ def test_another_reader_gets_the_same_numbers_and_an_otlp_collector_would_too(nu
     assert (list(point.bucket_counts), point.count, point.sum) == ([0, 1, 0], 1, 1.5)
     assert not point.HasField("min")
     assert wired["t_sent_bytes_total"].sum.is_monotonic
+
+
+def scraped_name(name: str, kind: str, unit: str) -> str:
+    """Return the name that Prometheus shows, without a histogram's `_bucket`, `_sum` and `_count`."""
+    base = name.removesuffix("_total") if kind == "counter" else name
+    word = {"By": "bytes", "s": "seconds", "ms": "milliseconds", "1": ""}.get(unit, unit)
+    if word and not base.endswith(f"_{word}"):
+        base = f"{base}_{word}"
+    return f"{base}_total" if kind == "counter" else base
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "unit", "scraped"),
+    [
+        ("rocketmq_messages_in_total", "counter", "", "rocketmq_messages_in_total"),
+        ("rocketmq_rpc_latency", "histogram", "milliseconds", "rocketmq_rpc_latency_milliseconds"),
+        ("rocketmq_storage_flush_behind_bytes", "gauge", "bytes", "rocketmq_storage_flush_behind_bytes"),
+        ("whimbrel_append_bytes_total", "counter", "By", "whimbrel_append_bytes_total"),
+        ("whimbrel_disk_used_ratio", "gauge", "1", "whimbrel_disk_used_ratio"),
+        ("x", "gauge", "s", "x_seconds"),
+    ],
+)
+def test_scraped_name_has_unit_and_total_once(name: str, kind: str, unit: str, scraped: str) -> None:
+    assert scraped_name(name, kind, unit) == scraped
 
 
 def test_scraped_name_is_what_the_exporter_makes_of_it(numbers: Numbers, served: Exposition) -> None:

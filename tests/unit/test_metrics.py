@@ -2,7 +2,7 @@
 
 import pytest
 
-from whimbrel.metrics import OTHER, Histogram, Series, Traffic, Trail, bounded, scraped_name
+from whimbrel.metrics import OTHER, Histogram, Series, Traffic, Trail, bounded
 
 
 def test_value_at_a_bound_belongs_to_its_bucket_and_one_above_all_to_the_last() -> None:
@@ -27,21 +27,6 @@ def test_points_beyond_the_bound_are_added_up() -> None:
     assert list(bounded(points, series_max=2)) == [(("g", "0"), 0), (("g", "1"), 1), ((OTHER, OTHER), 9)]
     assert list(bounded(points, series_max=5)) == points
     assert list(bounded([])) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "unit", "scraped"),
-    [
-        ("rocketmq_messages_in_total", "counter", "", "rocketmq_messages_in_total"),
-        ("rocketmq_rpc_latency", "histogram", "milliseconds", "rocketmq_rpc_latency_milliseconds"),
-        ("rocketmq_storage_flush_behind_bytes", "gauge", "bytes", "rocketmq_storage_flush_behind_bytes"),
-        ("whimbrel_append_bytes_total", "counter", "By", "whimbrel_append_bytes_total"),
-        ("whimbrel_disk_used_ratio", "gauge", "1", "whimbrel_disk_used_ratio"),
-        ("x", "gauge", "s", "x_seconds"),
-    ],
-)
-def test_scraped_name_has_unit_and_total_once(name: str, kind: str, unit: str, scraped: str) -> None:
-    assert scraped_name(name, kind, unit) == scraped
 
 
 def trail(*samples: tuple[int, float]) -> Trail:

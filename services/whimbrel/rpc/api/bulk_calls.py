@@ -5,19 +5,16 @@
         for frame in stream_blocking(channel, read_records("orders", 3, start=0), timeout_s=30.0):
             decode(frame.records)                                           whole records, as the log has them
 
-    async for frame in stream(channel, read_records(...), timeout_s=30.0)   the same on a loop
-
 A frame is fetched when it is asked for: a reader that stops holds some 4 MiB, and the broker 3 MiB. Errors
 are typed: RangeGone, BeyondConfirmed, IllegalOffset, TopicNotFound, QueueNotFound, CorruptRecord, and those
 of a broker that can't be reached. They may come after frames.
 """
 
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import grpc
-import grpc.aio
 
 from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
 from whimbrel.model.message import MessageType
@@ -26,10 +23,11 @@ from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.api.calls import Outbound, Trailers
 from whimbrel.rpc.api.convert import topic_type
 from whimbrel.rpc.api.status import error_of
-from whimbrel.rpc.client.channel import open_aio_channel, open_channel
+from whimbrel.rpc.client.channel import open_channel
 
 __all__ = [
     "BULK",
+    "OPTIONS",
     "BrokerQueues",
     "Chunk",
     "OutboundStream",
@@ -39,10 +37,8 @@ __all__ = [
     "checksum_log",
     "describe_queues",
     "log_bytes",
-    "open_bulk_aio_channel",
     "open_bulk_channel",
     "read_records",
-    "stream",
     "stream_blocking",
 ]
 
@@ -134,11 +130,6 @@ class OutboundStream(Generic[T]):
 def open_bulk_channel(target: str) -> grpc.Channel:
     """Return a channel for use from threads; it connects by itself at the first call."""
     return open_channel(target, OPTIONS)
-
-
-def open_bulk_aio_channel(target: str) -> grpc.aio.Channel:
-    """Return a channel for the running loop; it connects by itself at the first call."""
-    return open_aio_channel(target, OPTIONS)
 
 
 def read_records(
@@ -267,21 +258,6 @@ def stream_blocking(
         for response in responses:
             yield call.decode(response)
     except grpc.RpcError as error:
-        raise error_of(error) from error
-    finally:
-        responses.cancel()
-
-
-async def stream(
-    channel: grpc.aio.Channel, call: OutboundStream[T], *, timeout_s: float | None = None
-) -> AsyncGenerator[T, None]:
-    """Make the call on a loop and yield its responses on demand; errors as in `stream_blocking`."""
-    open_stream: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
-    responses = open_stream(call.payload, timeout=timeout_s)
-    try:
-        async for response in responses:
-            yield call.decode(response)
-    except grpc.aio.AioRpcError as error:
         raise error_of(error) from error
     finally:
         responses.cancel()

@@ -116,14 +116,13 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """The settings that the server decides, as far as our client uses them; 0 and () mean not set."""
+    """The settings that the server decides, as far as our client uses them.
 
-    body_bytes_max: int = 0
-    receive_batch_max: int = 0
-    long_polling_s: float = 0.0
-    attempts_max: int = 0
+    Attributes:
+        backoff_s: delays before the next deliveries of a message; () when the server sets none.
+    """
+
     backoff_s: tuple[float, ...] = ()
-    fifo: bool = False
 
 
 def timestamp(at: float) -> Timestamp:
@@ -312,14 +311,7 @@ def server_settings(message: v2.Settings) -> ServerSettings:
     backoff = tuple(seconds_of(step) for step in policy.customized_backoff.next)
     if policy.WhichOneof("strategy") == "exponential_backoff":
         backoff = tuple(exponential(policy.exponential_backoff, min(policy.max_attempts, 64)))
-    return ServerSettings(
-        body_bytes_max=message.publishing.max_body_size,
-        receive_batch_max=message.subscription.receive_batch_size,
-        long_polling_s=seconds_of(message.subscription.long_polling_timeout),
-        attempts_max=policy.max_attempts,
-        backoff_s=backoff,
-        fifo=message.subscription.fifo,
-    )
+    return ServerSettings(backoff_s=backoff)
 
 
 def exponential(policy: v2.ExponentialBackoff, count: int) -> Iterable[float]:

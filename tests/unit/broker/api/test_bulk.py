@@ -12,6 +12,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from bulkkit import open_bulk_aio_channel, stream
 from storekit import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.broker.api import bulk as bulk_service
 from whimbrel.broker.api.bulk import BulkService, checksum_chunks
@@ -40,9 +41,7 @@ from whimbrel.rpc.api.bulk_calls import (
     checksum_log,
     describe_queues,
     log_bytes,
-    open_bulk_aio_channel,
     read_records,
-    stream,
 )
 from whimbrel.rpc.api.calls import perform
 from whimbrel.rpc.server.handlers import Call

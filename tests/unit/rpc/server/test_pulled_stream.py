@@ -9,10 +9,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from bulkkit import stream
 from waiting import eventually
 from whimbrel.errors import RangeGone, Refused, Throttled
 from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
-from whimbrel.rpc.api.bulk_calls import OutboundStream, RecordFrame, open_bulk_channel, read_records, stream
+from whimbrel.rpc.api.bulk_calls import OutboundStream, RecordFrame, open_bulk_channel, read_records
 from whimbrel.rpc.api.bulk_calls import stream_blocking as blocking
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import Call, PulledStreamMethod, Service
