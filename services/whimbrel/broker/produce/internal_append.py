@@ -122,15 +122,19 @@ def onward_draft(
     message: StoredMessage, target: OnwardTarget, queue_id: int, store_host: bytes
 ) -> RecordDraft:
     """Return a stored message as a record for another topic."""
-    dropped = {name for name, _ in target.added}.union(target.removed)
-    kept = {name: value for name, value in message.properties.items() if name not in dropped}
-    text = "".join(f"{name}\x01{value}\x02" for name, value in (*kept.items(), *target.added))
+    dropped = {name.encode() for name, _ in target.added}.union(name.encode() for name in target.removed)
+    kept = [
+        pair
+        for pair in message.properties_raw.split(b"\x02")
+        if pair and pair.partition(b"\x01")[0] not in dropped
+    ]
+    added = [f"{name}\x01{value}".encode() for name, value in target.added]
     times = target.reconsume_times
     return RecordDraft.from_properties(
         topic=target.topic,
         queue_id=queue_id,
         body=message.body,
-        properties=text.encode(),
+        properties=b"".join(pair + b"\x02" for pair in (*kept, *added)),
         born_timestamp=message.born_timestamp,
         born_host=host_bytes(message.born_host),
         store_host=store_host,
