@@ -71,7 +71,7 @@ class InternalAppender:
         """Take the log's appender; `store_host` returns this broker's address as records hold it."""
         self.topics, self.appender, self.store_host = topics, appender, store_host
         self.in_flight = 0
-        self.turn = 0
+        self.append_count = 0  # rotates through queues
 
     def append(self, draft: RecordDraft, done: Done) -> None:
         """Append a record; `done` gets None when it is durable, else why it is not."""
@@ -105,7 +105,7 @@ class InternalAppender:
         self.append(draft, done)
 
     def queue_of(self, name: str) -> int:
-        """Return a queue of the topic, by turns.
+        """Return a queue of the topic: each in rotation.
 
         Raises:
             StoreFull: the topic is missing and can't be written down.
@@ -114,8 +114,8 @@ class InternalAppender:
         if topic is None:
             topic = TopicConfig(name=name, read_queues=1, write_queues=1)
             self.topics.put(topic)
-        self.turn += 1
-        return self.turn % max(topic.write_queues, 1)
+        self.append_count += 1
+        return self.append_count % max(topic.write_queues, 1)
 
 
 def onward_draft(
