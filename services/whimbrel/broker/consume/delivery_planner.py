@@ -3,7 +3,7 @@
 A receive takes from all readable queues of its topic, beginning with another one each time (the queue that
 the request names is ignored, as by RocketMQ's proxy: a client that polls one queue after the other would
 otherwise miss messages until its rotation gets there). The policy of the subscription selects the offsets
-(`policy.py`), one scan looks at what stands there (`scan.py`), and the outcome goes into a plan (`plan.py`):
+(`policy.py`), one scan finds what stands there (`scan.py`), and the outcome goes into a plan (`plan.py`):
 
     policy: runs of offsets --> scan: what stands there --> plan: deliver | hand on | skip | postpone
 

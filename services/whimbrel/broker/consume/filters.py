@@ -29,7 +29,7 @@ class Filter(Protocol):
     """What a scan needs of a filter.
 
     Attributes:
-        admits_all: every message matches, so that nothing needs to be asked. expression: the filter's text;
+        admits_all: every message matches, so that neither method needs to be called. expression: its text;
         filters of one class and text admit the same messages.
     """
 

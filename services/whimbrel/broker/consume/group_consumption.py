@@ -399,15 +399,15 @@ class GroupConsumption:
         return before
 
     def import_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Take over a position from RocketMQ's consumerOffset.json; return False when ours is better.
+        """Adopt a position from RocketMQ's consumerOffset.json; return False when the state's is kept.
 
-        Our own exports never lie ahead of our state, so a greater offset is RocketMQ's. Not once a position
-        was reset or a group deleted here: the file may be older than that.
+        The exports of this broker never lie ahead of its state, so a greater offset was written by RocketMQ.
+        Nothing is adopted once a position was reset or a group deleted: the file may be older than that.
         """
         state = self.table.state(group, topic, queue_id)
         if state.epoch or (state.started and offset <= state.committed):
             return False
-        # On a full disk the file still has it, and the next start takes it over again.
+        # On a full disk the file still has it, and the next start adopts it again.
         self.lease_store.commit_best_effort([(state, 0, offset, None)])
         return True
 
@@ -425,7 +425,7 @@ class GroupConsumption:
         """Return how far a group is on every queue of the topics that it reads.
 
         Args:
-            queues_of: the queues of a topic. Where the group has taken nothing yet, it begins at the queue's
+            queues_of: the queues of a topic. Where the group has read nothing yet, it begins at the queue's
                 first message.
         """
         found = {
@@ -470,7 +470,7 @@ class GroupConsumption:
         self.planner.forget(None, topic)
 
     def clamp_to_log(self) -> int:
-        """Cut what the state says about messages that the log does not hold; return on how many queues.
+        """Forget the state of offsets that the log does not hold; return on how many queues.
 
         Call it when a master becomes writable, before the first append: a log that lost its tail gives
         those offsets to new messages, which must not count as delivered. A slave's log merely lags.

@@ -1,4 +1,4 @@
-"""What each consumer group has taken, finished and still to get: a pure state machine that merges.
+"""What each consumer group holds, has finished and has not read yet: a pure state machine that merges.
 
 One `QueueLeases` stands for one (group, topic, queue). Every offset of the queue is in one of these states:
 
@@ -420,7 +420,7 @@ class LeaseTable:
     """All states of one broker."""
 
     def __init__(self, *, origin: int) -> None:
-        """Start empty; `origin` (0 to 63) keeps our serials apart from other brokers': the broker id."""
+        """Start empty; `origin`, the broker id modulo 64, keeps serials apart from those of other brokers."""
         self.origin = origin & 0x3F
         self.serial = 0
         self.by_queue: dict[tuple[str, str, int], QueueLeases] = {}
@@ -496,7 +496,7 @@ class LeaseTable:
     def released(self, client_id: str, group: str | None, now: int) -> list[Change]:
         """Return the changes that make what a client holds visible soon (of one group, or of all).
 
-        Only of leases that the server renews: the others last as long as the client asked for.
+        Only of leases that the server renews; the others keep the time that the client requested.
         """
         changes: list[Change] = []
         for state in self.clients.get(client_id, set()):

@@ -32,9 +32,9 @@ __all__ = [
 
 # When a record that does not decode is tried again. It stays undone, so that it does not count as delivered.
 CORRUPT_RETRY_MS = 60_000
-# How long a message is held that is handed on to another topic. It outlasts the wait for flush and replicas
-# (`Durability`), so that nobody gets the message while its copy may still become durable; and when the append
-# was refused, it is tried again after this time.
+# How long a message is held that is handed on to another topic. This is longer than the wait for flush and
+# replicas (`Durability`), so that the message is not delivered while its copy may still become durable. When
+# the append was refused, it is tried again after this time.
 HAND_ON_LEASE_MS = 10_000
 # Messages that one plan hands on, apart from its answer; their bytes are bounded as the answer's are. The
 # rest follows with the next plan.

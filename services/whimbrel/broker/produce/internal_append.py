@@ -71,7 +71,7 @@ class InternalAppender:
         """Take the log's appender; `store_host` returns this broker's address as records hold it."""
         self.topics, self.appender, self.store_host = topics, appender, store_host
         self.in_flight = 0
-        self.turn = 0
+        self.append_count = 0  # rotates through queues
 
     def append(self, draft: RecordDraft, done: Done) -> None:
         """Append a record; `done` gets None when it is durable, else why it is not."""
@@ -105,7 +105,7 @@ class InternalAppender:
         self.append(draft, done)
 
     def queue_of(self, name: str) -> int:
-        """Return a queue of the topic, by turns.
+        """Return a queue of the topic: each in rotation.
 
         Raises:
             StoreFull: the topic is missing and can't be written down.
@@ -114,23 +114,27 @@ class InternalAppender:
         if topic is None:
             topic = TopicConfig(name=name, read_queues=1, write_queues=1)
             self.topics.put(topic)
-        self.turn += 1
-        return self.turn % max(topic.write_queues, 1)
+        self.append_count += 1
+        return self.append_count % max(topic.write_queues, 1)
 
 
 def onward_draft(
     message: StoredMessage, target: OnwardTarget, queue_id: int, store_host: bytes
 ) -> RecordDraft:
     """Return a stored message as a record for another topic."""
-    dropped = {name for name, _ in target.added}.union(target.removed)
-    kept = {name: value for name, value in message.properties.items() if name not in dropped}
-    text = "".join(f"{name}\x01{value}\x02" for name, value in (*kept.items(), *target.added))
+    dropped = {name.encode() for name, _ in target.added}.union(name.encode() for name in target.removed)
+    kept = [
+        pair
+        for pair in message.properties_raw.split(b"\x02")
+        if pair and pair.partition(b"\x01")[0] not in dropped
+    ]
+    added = [f"{name}\x01{value}".encode() for name, value in target.added]
     times = target.reconsume_times
     return RecordDraft.from_properties(
         topic=target.topic,
         queue_id=queue_id,
         body=message.body,
-        properties=text.encode(),
+        properties=b"".join(pair + b"\x02" for pair in (*kept, *added)),
         born_timestamp=message.born_timestamp,
         born_host=host_bytes(message.born_host),
         store_host=store_host,

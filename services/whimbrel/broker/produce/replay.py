@@ -209,7 +209,7 @@ def already_stored(source: Source, offsets: Sequence[int], *, last: int, after: 
         source: for the error's text.
         offsets: their source offsets, rising.
         last: of the source's last message in the queue; -1 for none.
-        after: what the caller takes it to be.
+        after: what the caller expects it to be.
 
     Raises:
         IllegalOffset: the caller's view of the queue is wrong, and not only a retry's.

@@ -136,6 +136,13 @@ def test_added_property_replaces_the_one_of_its_name(tmp_path: Path) -> None:
     assert onward.properties == b"UNIQ_KEY\x01id-1\x02RETRY_TOPIC\x01second\x02"
 
 
+def test_properties_that_are_kept_are_kept_byte_by_byte(tmp_path: Path) -> None:
+    draft = make_draft(1)
+    draft.properties = b"UNIQ_KEY\x01id-1\x02latin\x01\xe9\x02empty\x01\x02DELAY\x010"
+    onward = onward_draft(stored(tmp_path, draft), Target(removed=frozenset({"DELAY"})), 0, HOST)
+    assert onward.properties == b"UNIQ_KEY\x01id-1\x02latin\x01\xe9\x02empty\x01\x02"
+
+
 def test_missing_topic_is_made_and_a_system_topic_is_no_obstacle(topics: TopicTable, tmp_path: Path) -> None:
     appends, done = Appends(), Done()
     appender = internal(topics, appends)
