@@ -21,6 +21,7 @@ from whimbrel.broker.metrics import master_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed
+from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext, now_ms
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.errors import NotReady
@@ -108,6 +109,10 @@ class MasterRole(Role):
         if self.traces is not None:
             traces = self.traces.of_sends(self.store, self.context.call_from_thread)
             self.sends.trace(traces, options.trace_ratio)
+        internal = InternalAppender(
+            self.context.topics, self.appender, store_host=lambda: self.admission.store_host
+        )
+        self.consumption.hand_on = internal.hand_on
         self.receives.hold()
         return services
 
