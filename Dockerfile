@@ -26,7 +26,7 @@ RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sb
 COPY --from=build /opt/whimbrel /opt/whimbrel
 COPY deploy/healthcheck.py /opt/whimbrel/healthcheck.py
 ENV PATH=/opt/whimbrel/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-# What these are for, and what they cost: whimbrel/cli/malloc.py.
+# Why: whimbrel/cli/malloc.py.
 ENV MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=67108864
 USER whimbrel
 CMD ["whimbrel", "--help"]

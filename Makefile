@@ -28,7 +28,7 @@ define sync
 	@touch $@
 endef
 
-.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-transport test-all interop faults \
+.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-transport test-all scenarios interop faults \
 	run bench bench-spark soak soak-front wheel clean
 
 help: ## list the targets
@@ -74,7 +74,7 @@ check: fmt-check lint types layers proto-check ## all checks that run no test
 OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
 
 # What needs no process of its own shares the cores; the rest starts processes, and has the machine to itself.
-IN_MEMORY := tests/unit tests/property
+IN_MEMORY := tests/unit tests/property tests/scenario
 ALONE := $(addprefix --ignore=,$(IN_MEMORY))
 
 test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
@@ -89,6 +89,9 @@ test-transport: setup ## only the tests that run behind both transports, behind 
 test-all: setup ## all tests, behind both transports
 	$(PY) -m pytest -q
 	$(OTHER)
+
+scenarios: setup ## write what the dialogues of tests/scenario give now; look at the difference before you commit it
+	$(PY) -m pytest -q tests/scenario --rewrite
 
 interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop
@@ -105,7 +108,7 @@ soak-front: setup ## 30 minutes of mixed load on the native transport, and write
 	WHIMBREL_SOAK_S=$${WHIMBREL_SOAK_S:-1800} WHIMBREL_SOAK_PAGE=docs/soak-front.md \
 		$(PY) -m pytest -q -s -m "" tests/integration/test_soak_front.py
 
-up: setup ## build and start the cluster of compose.yaml, and say what it took
+up: setup ## build and start the cluster of docker-compose.yml, and say what it took
 	@$(PY) deploy/stack.py up
 
 down: setup ## stop it; its stores stay (OPTIONS=-v removes them)

@@ -67,10 +67,10 @@ def reads_of(calls: int, batch: int, *, indexed: bool) -> list[bytes]:
 
 
 class Sink:
-    """A transport that nobody listens to."""
+    """A transport that drops what is written."""
 
     def get_extra_info(self, name: str) -> Any:
-        """Tell of the peer."""
+        """Return the peer."""
         return ("127.0.0.1", 5555) if name == "peername" else self
 
     def setsockopt(self, *args: Any) -> None:
@@ -83,7 +83,7 @@ class Sink:
         """Take what is sent."""
 
     def is_closing(self) -> bool:
-        """Tell whether it ends."""
+        """Return whether it is closing."""
         return False
 
 
@@ -136,7 +136,7 @@ class ServerRow(Row):
 
 
 class Raw:
-    """A request that nobody decodes."""
+    """A request that is not decoded."""
 
     @staticmethod
     def FromString(data: bytes) -> bytes:

@@ -4,8 +4,8 @@
 
 Variants take turns, round by round, on stores of their own; printed are medians and their ratio to the path
 without tracing, from this one run. Spans go to a file. `baseline again` is the first variant once more: its
-ratio is what noise looks like. One send costs the broker about 200 us more in grpcio; the shares of whole
-sends are therefore smaller than those printed.
+ratio is the noise. The transport comes on top; the shares of whole sends are therefore smaller than those
+printed.
 """
 
 import argparse
@@ -19,14 +19,15 @@ from typing import Any
 
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.options import BrokerOptions
-from whimbrel.broker.produce.appender import Durability, Sender
+from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.record_traces import BrokerTraces
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 REQUESTS = 200  # different ones, sent over and over
 VARIANTS: dict[str, float | None] = {
@@ -70,17 +71,19 @@ class SendPath:
             return time.time_ns() // 1_000_000
 
         self.ticks = Ticks()
-        self.store = MessageStore.open_master(root, StoreOptions(commitlog_file_size=1 << 28), clock=now)
+        self.store = MasterStore.open(root, StoreOptions(commitlog_file_size=1 << 28), clock=now)
         topics = TopicTable(root / "config", cluster="C", broker_name="b", auto_create=True, clock=now)
-        sender = Sender(self.store, self.store.page, Durability(), self.ticks, ring=lambda: None)
-        sender.refusal = ""
-        self.sends = SendService(topics, sender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=now)
+        appender = Appender(self.store, self.store.page, Durability(), self.ticks, ring=lambda: None)
+        appender.refusal = ""
+        self.sends = SendService(
+            Admission(topics, appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=now)
+        )
         self.traces: BrokerTraces | None = None
         if ratio is not None:
             target = f"file:{root / 'spans.jsonl'}"
             options = BrokerOptions(store=str(root), trace_to=target, trace_ratio=ratio)
-            self.traces = BrokerTraces(options, self.store)
-            self.sends.trace(self.traces.of_sends(lambda callback: callback()), ratio)
+            self.traces = BrokerTraces(options)
+            self.sends.trace(self.traces.of_sends(self.store, lambda callback: callback()), ratio)
 
     def run(self, requests: list[bytes], count: int) -> float:
         """Send so many requests; return microseconds of this thread's CPU for each."""

@@ -1,15 +1,15 @@
-"""Tells whether the process of this container serves: exit code 0, or 1 and one line that says what is wrong.
+"""Checks the process of this container: exit code 0 if it is healthy, else 1 and one line with the reason.
 
     python -I -S healthcheck.py READY_FILE
 
-The engine runs it every second in each container, so it needs nothing but the standard library, starts in
-20 ms, and asks only for what can't be wrong while the process works:
+The engine runs it every second in each container. So it imports little of the standard library, and nothing
+else, and it checks only what always holds while the process works:
 
-    nameserver, broker    the standard gRPC health service answers SERVING: the event loop turns
-    replicator            the beat in the page of marks is fresh: its loop turns (store/shared_page.py)
-    master's replicator   and its HA port listens; connecting would take a slave's place for a moment
+    nameserver, broker    the standard gRPC health service answers SERVING: the event loop runs
+    replicator            the beat in the shared page is fresh: its loop runs (store/shared_page.py)
+    master's replicator   and its HA port listens; a connection would occupy a slave's place for a moment
 
-A beat is CLOCK_MONOTONIC's, which all containers of a machine share.
+Beats are times of CLOCK_MONOTONIC, which all containers of a machine share.
 """
 
 import json
@@ -19,23 +19,23 @@ import sys
 import time
 
 TIMEOUT_S = 1.0
-BEAT_MAX_NS = 3_000_000_000  # as store/shared_page.py has it
-BEAT_AT = 144  # `replica_beat_ns` in the page of marks
+BEAT_MAX_NS = 3_000_000_000  # as in store/shared_page.py
+BEAT_AT = 144  # `replica_beat_ns` in the shared page
 LISTENING = "0A"  # in /proc/net/tcp
 
-# A call of grpc.health.v1.Health/Check as HTTP/2 has it: the preface, our settings, the header fields
-# (RFC 7541: indexed fields of the static table, and literals), and an empty message of five bytes.
+# A call of grpc.health.v1.Health/Check in HTTP/2: the preface, our settings, the header fields (RFC 7541:
+# indexed fields of the static table, and literals), and an empty message of five bytes.
 DATA, HEADERS, SETTINGS, GOAWAY = 0, 1, 4, 7
 END_STREAM, END_HEADERS = 1, 4
 SERVING = b"\x08\x01"
 
 
 class Unhealthy(Exception):
-    """What is wrong."""
+    """The reason why the process is not healthy."""
 
 
 def literal(prefix: bytes, *texts: bytes) -> bytes:
-    """Return a header field that is written out."""
+    """Return a literal header field."""
     return prefix + b"".join(bytes([len(text)]) + text for text in texts)
 
 
@@ -82,8 +82,8 @@ def check_grpc(address: str) -> None:
 
 
 def check_beat(store: str) -> None:
-    """Look at the time of the replicator's last turn."""
-    with open(f"{store}/whimbrel/watermark", "rb") as page:  # noqa: PTH123 - importing pathlib takes 10 ms
+    """Check the time of the last round of the replicator's loop."""
+    with open(f"{store}/whimbrel/watermark", "rb") as page:  # noqa: PTH123 - importing pathlib takes time
         page.seek(BEAT_AT)
         (beat,) = struct.unpack("=q", page.read(8))
     age_ns = time.monotonic_ns() - beat
@@ -92,7 +92,7 @@ def check_beat(store: str) -> None:
 
 
 def check_listens(address: str) -> None:
-    """Look whether anything listens on a port."""
+    """Check that a process listens on a port."""
     port = int(address.rpartition(":")[2])
     wanted = f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

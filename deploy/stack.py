@@ -1,14 +1,14 @@
-"""The cluster of compose.yaml as a value, for `make up`, `make down`, `make logs`, CI and tests.
+"""The cluster of docker-compose.yml, for `make up`, `make down`, `make logs`, CI and tests.
 
-    python deploy/stack.py up [COMPOSE OPTION ...]     build, start, wait, and tell what it took
+    python deploy/stack.py up [COMPOSE OPTION ...]     build, start, wait, and print times and memory
     python deploy/stack.py down [-v]                   stop; -v removes the stores as well
     python deploy/stack.py logs [-f] [SERVICE ...]
-    python deploy/stack.py base                        only see to it that the base image is there
+    python deploy/stack.py base                        only make sure that the base image is there
     python deploy/stack.py build                       base and image
 
-`up` is `docker compose up` with three things around it: the base image is made here where it can't be pulled,
-the health of all containers is waited for (docker-compose 1.29.2 has no --wait), and what was measured is
-printed. COMPOSE_PROJECT_NAME names another project than `whimbrel`.
+`up` is `docker compose up`, and three things more: it builds the base image where it can't be pulled, waits
+until all containers are healthy (docker-compose 1.29.2 has no --wait), and prints what it measured.
+COMPOSE_PROJECT_NAME names another project than `whimbrel`.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ __all__ = ["SERVICES", "Failed", "Stack", "engine", "ensure_base"]
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE_IMAGE = "python:3.11-slim-bookworm"
-HEALTHY_S = 60.0  # a machine with all cores taken by other work; a quiet one needs about three seconds
-ENGINE_S = 60.0  # no answer of the engine takes so long, but for stopping and building
+HEALTHY_S = 60.0  # enough on a machine whose cores are all busy
+ENGINE_S = 60.0  # the engine answers sooner to all requests but those that stop and build
 POLL_S = 0.05
 SERVICES = ("nameserver", "broker-master", "replicator-master", "broker-slave", "replicator-slave")
 
 
 class Failed(Exception):
-    """What could not be done, for people."""
+    """Something could not be done; the text is for people."""
 
 
 def compose() -> list[str]:
@@ -73,7 +73,7 @@ def engine() -> Any:
 
 
 def ensure_base(client: Any) -> None:
-    """See to it that the base image is there: pulled, or where that can't be done made here.
+    """Make sure that the base image is there: pulled, or else built here.
 
     Raises:
         Failed: neither worked.
@@ -102,20 +102,20 @@ class Stack:
     Attributes:
         client: of the engine.
         project: under which compose knows the containers.
-        environment: the variables of compose.yaml, over those of this process; may change between commands.
+        environment: variables of docker-compose.yml, over those of this process; may change between commands.
         files: compose files, the later ones over the earlier ones.
     """
 
     client: Any
     project: str
     environment: dict[str, str]
-    files: tuple[Path, ...] = (ROOT / "compose.yaml",)
+    files: tuple[Path, ...] = (ROOT / "docker-compose.yml",)
 
     def compose(self, *words: str, quiet: bool = False) -> str:
-        """Run a compose command; return what it wrote when it is to be quiet.
+        """Run a compose command; with `quiet`, return its output instead of showing it.
 
         Raises:
-            Failed: it failed; when it is not quiet it has said why.
+            Failed: it failed; the text has its output if that was not shown.
         """
         named = [word for file in self.files for word in ("-f", str(file))]
         command = [*compose(), "-p", self.project, "--project-directory", str(ROOT), *named, *words]
@@ -147,10 +147,10 @@ class Stack:
     def wait_healthy(
         self, services: Sequence[str] = SERVICES, timeout_s: float = HEALTHY_S
     ) -> dict[str, float]:
-        """Wait until services are healthy; return the seconds that each took from its start.
+        """Wait until services are healthy; return the seconds from each one's start.
 
         Raises:
-            Failed: one was not in time.
+            Failed: a service was not healthy in time.
         """
         deadline, healthy = time.monotonic() + timeout_s, dict[str, float]()
         while len(healthy) < len(services):
@@ -163,16 +163,16 @@ class Stack:
                     passed = [seconds(probe["End"]) for probe in health["Log"] if not probe["ExitCode"]]
                     healthy[service] = max(min(passed, default=0.0) - seconds(state["StartedAt"]), 0.0)
                 elif time.monotonic() > deadline:
-                    said = [probe["Output"].strip() for probe in health["Log"]][-1:]
-                    raise Failed(f"{service} is {state['Status']}, {health['Status']}: {said}; see its log")
+                    output = [probe["Output"].strip() for probe in health["Log"]][-1:]
+                    raise Failed(f"{service} is {state['Status']}, {health['Status']}: {output}; see its log")
             time.sleep(POLL_S)
         return healthy
 
     def wait_usable(self) -> None:
-        """Wait until both brokers are registered and the master takes messages.
+        """Wait until both brokers are registered and the master accepts messages.
 
         Raises:
-            Failed: it does not.
+            Failed: that was not so in time.
         """
         endpoint = f"nameserver:{self.port('NAMESERVER_PORT', 8081)}"
         command = ["python", "-m", "whimbrel.cli.usable", endpoint, "2", str(HEALTHY_S)]
@@ -181,7 +181,7 @@ class Stack:
             raise Failed(f"the cluster takes no messages: {done.output.decode().strip()}")
 
     def port(self, name: str, default: int) -> int:
-        """Return a port of compose.yaml."""
+        """Return a port of docker-compose.yml."""
         return int(self.environment.get(name) or os.environ.get(name) or default)
 
 
@@ -193,14 +193,14 @@ def seconds(text: str) -> float:
 
 
 def memory(container: Any) -> tuple[int, int]:
-    """Return bytes of anonymous memory, and of files in memory, under either version of cgroups."""
+    """Return bytes of anonymous memory and of the page cache, under either version of cgroups."""
     found = container.stats(stream=False, one_shot=True)["memory_stats"].get("stats", {})
     anonymous = found.get("total_rss", found.get("anon", 0))
     return anonymous, found.get("total_cache", found.get("file", 0))
 
 
 def up(stack: Stack, options: Sequence[str]) -> None:
-    """Start everything and print what it took."""
+    """Start all services, and print times and memory."""
     ensure_base(stack.client)
     stack.compose("build")
     begun = time.monotonic()
@@ -228,7 +228,7 @@ def up(stack: Stack, options: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the first argument says; return the exit code."""
+    """Run the command of the first argument; return the exit code."""
     what, *options = arguments or ["help"]
     project = os.environ.get("COMPOSE_PROJECT_NAME") or "whimbrel"
     try:

@@ -1,9 +1,9 @@
-"""`make run`: a cluster from its start to the loss of its master, with real messages of the official SDK.
+"""`make run`: a cluster from its start to the loss of its master, with messages of the official SDK.
 
     python examples/tour.py [--keep DIR]
 
 Runs `whimbrel dev`, and the two `sdk_*.py` programs beside this file, each in a process of its own. Exit code
-0 means that every step held; the first that does not hold ends the tour with what went wrong.
+0 means that every step succeeded; the first step that fails ends the tour with the reason.
 """
 
 import argparse
@@ -26,7 +26,7 @@ WHIMBREL = Path(sys.executable).parent / "whimbrel"
 TOPIC = "tour"
 GROUP = "tourists"
 SENT = 20
-TAKEN = 12  # received before the master dies; the rest is left for the slave
+RECEIVED = 12  # before the master dies; the others are received from the slave
 LOG_FILE_BYTES = (
     64 * 1024 * 1024
 )  # whole files are reserved on disk; the default of 1 GiB is more than a tour needs
@@ -36,28 +36,28 @@ Row = dict[str, Any]
 
 
 class Failed(Exception):
-    """A step did not hold."""
+    """A step has failed."""
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line of the tour at once."""
     print(text, flush=True)
 
 
 def step(title: str) -> None:
     """Announce a step."""
-    say(f"\n== {title}")
+    print_line(f"\n== {title}")
 
 
 def check(condition: object, sentence: str) -> None:
-    """Say that something holds, or end the tour."""
+    """Print that a check succeeded, or end the tour."""
     if not condition:
         raise Failed(sentence)
-    say(f"   ok: {sentence}")
+    print_line(f"   ok: {sentence}")
 
 
 def until(condition: Callable[[], Any], seconds: float, sentence: str) -> Any:
-    """Wait for something and return it."""
+    """Wait until a condition is true, and return its value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ def log_bytes(store: Path, end: int) -> bytes:
 
 @contextlib.contextmanager
 def cluster(directory: Path) -> Iterator[Path]:
-    """Run `whimbrel dev` for the length of the block; give the path of its cluster.json."""
+    """Run `whimbrel dev` while the block runs; yield the path of its cluster.json."""
     command = [str(WHIMBREL), "dev", "--dir", str(directory), "--port", "0"]
     with subprocess.Popen(command, env=environment(directory)) as running:
         try:
@@ -138,9 +138,9 @@ def tour(directory: Path) -> None:
     step("Start a cluster: whimbrel dev")
     with cluster(directory) as described:
         endpoint = json.loads(described.read_text())["endpoint"]
-        sent, taken = send_and_receive(directory, endpoint)
+        sent, received = send_and_receive(directory, endpoint)
         compare(directory, sent)
-        lose_master(directory, described, endpoint, sent, taken)
+        lose_master(directory, described, endpoint, sent, received)
         master_returns(directory, described, endpoint)
 
 
@@ -150,11 +150,13 @@ def send_and_receive(directory: Path, endpoint: str) -> tuple[list[Row], list[Ro
     sent = sdk(directory, "sdk_producer.py", endpoint, TOPIC, SENT)
     check(len({row["message_id"] for row in sent}) == SENT, f"the master acknowledged all {SENT}")
 
-    step(f"Receive and acknowledge {TAKEN} of them with the official SimpleConsumer")
-    taken = sdk(directory, "sdk_consumer.py", endpoint, GROUP, TOPIC, TAKEN, 30)
-    check({row["body"] for row in taken} <= {row["body"] for row in sent}, "it got what was sent")
-    check(len({row["message_id"] for row in taken}) == TAKEN, f"{TAKEN} different messages, each once")
-    return sent, taken
+    step(f"Receive and acknowledge {RECEIVED} of them with the official SimpleConsumer")
+    received = sdk(directory, "sdk_consumer.py", endpoint, GROUP, TOPIC, RECEIVED, 30)
+    check({row["body"] for row in received} <= {row["body"] for row in sent}, "it got what was sent")
+    check(
+        len({row["message_id"] for row in received}) == RECEIVED, f"{RECEIVED} different messages, each once"
+    )
+    return sent, received
 
 
 def compare(directory: Path, sent: list[Row]) -> None:
@@ -175,10 +177,12 @@ def compare(directory: Path, sent: list[Row]) -> None:
     assert copy is not None
     for name in ("topic", "queueId", "queueOffset", "phyOffset", "size", "storeHost", "properties", "body"):
         value = base64.b64decode(copy["body"]).decode() if name == "body" else copy[name]
-        say(f"       {name:<12} {value}")
+        print_line(f"       {name:<12} {value}")
 
 
-def lose_master(directory: Path, described: Path, endpoint: str, sent: list[Row], taken: list[Row]) -> None:
+def lose_master(
+    directory: Path, described: Path, endpoint: str, sent: list[Row], received: list[Row]
+) -> None:
     """Kill the master and receive the rest from the slave."""
     step("Kill the master (kill -9) and keep it down")
     hold = directory / "run" / "master.hold"
@@ -186,17 +190,17 @@ def lose_master(directory: Path, described: Path, endpoint: str, sent: list[Row]
     pid = process(described, "master")["pid"]
     os.kill(pid, signal.SIGKILL)
     until(lambda: not Path(f"/proc/{pid}").exists(), 10, f"process {pid} is gone")
-    say(f"   ok: process {pid} is gone")
+    print_line(f"   ok: process {pid} is gone")
 
     step("Receive the rest with a fresh official consumer: only the slave can answer")
-    rest = sdk(directory, "sdk_consumer.py", endpoint, GROUP, TOPIC, SENT - TAKEN, SLAVE_S)
-    before, after = ({row["message_id"] for row in rows} for rows in (taken, rest))
+    rest = sdk(directory, "sdk_consumer.py", endpoint, GROUP, TOPIC, SENT - RECEIVED, SLAVE_S)
+    before, after = ({row["message_id"] for row in rows} for rows in (received, rest))
     check(not before & after, "the slave repeated nothing that was acknowledged on the master")
-    check(before | after == {row["message_id"] for row in sent}, f"it served the other {SENT - TAKEN}")
+    check(before | after == {row["message_id"] for row in sent}, f"it served the other {SENT - RECEIVED}")
 
 
 def master_returns(directory: Path, described: Path, endpoint: str) -> None:
-    """Let the master come back and use it again."""
+    """Let the master restart, and use it again."""
     step("Let the master come back")
     before = process(described, "master")["pid"]
     (directory / "run" / "master.hold").unlink()
@@ -210,7 +214,7 @@ def master_returns(directory: Path, described: Path, endpoint: str) -> None:
 
 
 def try_send(directory: Path, endpoint: str) -> list[Row]:
-    """Send a few messages; return none when the master does not take them yet."""
+    """Send a few messages; return none while the master does not accept them."""
     try:
         return sdk(directory, "sdk_producer.py", endpoint, TOPIC, 3, "again")
     except Failed:
@@ -227,16 +231,16 @@ def main() -> int:
     try:
         tour(directory)
     except Failed as failure:
-        say(f"\nFAILED: {failure}\n(logs: {directory / 'logs'})")
+        print_line(f"\nFAILED: {failure}\n(logs: {directory / 'logs'})")
         return 1
     if keep is None:
         shutil.rmtree(directory, ignore_errors=True)
-    say(
+    print_line(
         f"""
 == What this showed, in {time.monotonic() - started:.0f} s
-   RocketMQ's official Python SDK, unmodified, sent {SENT} messages to the master and got {TAKEN} back.
+   RocketMQ's official Python SDK, unmodified, sent {SENT} messages to the master and got {RECEIVED} back.
    Every byte of the master's commitlog stood on the slave's disk, in RocketMQ's format.
-   When the master was killed, the official consumer got the other {SENT - TAKEN} from the slave, none twice.
+   After the master was killed, the consumer got the other {SENT - RECEIVED} from the slave, none twice.
    When the master came back, it knew what the slave had acknowledged."""
     )
     return 0

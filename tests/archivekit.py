@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 
 from columnkit import record
 from whimbrel.spark.archiving.batches import Batch, clear_abandoned
-from whimbrel.spark.archiving.files import ARCHIVED, Target, write_task
+from whimbrel.spark.archiving.files import ARCHIVED, BatchTarget, write_task
 from whimbrel.spark.archiving.folder import Disk, Folder
 from whimbrel.spark.archiving.manifests import Manifest
 from whimbrel.store.columns import Decoder, frame
@@ -94,7 +94,7 @@ def write_batch(folder: Folder, query: str, number: int, ranges: Ranges, tasks: 
         batch = Batch(folder, query, number)
         if not batch.begin():
             return None
-        target = Target(folder.root, query, number)
+        target = BatchTarget(folder.root, query, number)
         staged = [
             file
             for task in range(tasks)

@@ -20,6 +20,13 @@ TRANSPORT = "WHIMBREL_TEST_TRANSPORT"
 CLIENTS = "WHIMBREL_CLIENT_TRANSPORT"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make scenarios` rewrite the dialogues of `tests/scenario`."""
+    parser.addoption(
+        "--rewrite", action="store_true", help="write what the dialogues of tests/scenario give now"
+    )
+
+
 def pytest_configure() -> None:
     """Let everything serve by the transport of this run: before a module reads the default."""
     named = os.environ.get(TRANSPORT) or serving.DEFAULT

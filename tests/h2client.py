@@ -90,6 +90,7 @@ class Client(asyncio.Protocol):
         self.calls: dict[int, RawCall] = {}
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.going = self.lost = False
+        self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]
         self.headers: list[tuple[bytes, bytes]] = []
         self.fault: AssertionError | None = None
 
@@ -101,6 +102,7 @@ class Client(asyncio.Protocol):
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(limits or Limits()), host, int(port))
+        client.loop = loop
         client.headers = [(name.encode(), value.encode()) for name, value in headers]
         return client
 

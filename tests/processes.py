@@ -10,14 +10,17 @@ A `Process` is ready when its ready file is there. The ports it got at its first
 ones, so that peers find it again. Whatever still runs when the test process ends is killed.
 """
 
+import asyncio
 import atexit
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,10 +33,14 @@ __all__ = [
     "Cluster",
     "Process",
     "StartFailed",
+    "always",
     "dev",
+    "elapse",
+    "polls",
     "program",
     "transport",
     "until",
+    "until_async",
 ]
 
 READY_TIMEOUT_S = 30.0  # a machine with all cores taken by other tests; a quiet one needs about one second
@@ -50,13 +57,57 @@ class StartFailed(AssertionError):
     """A process ended, or was not ready in time; carries the end of its log."""
 
 
-def until(condition: Callable[[], Any], *, timeout: float = 10.0, what: str = "the condition") -> Any:
-    """Wait for `condition` to return something true, and return that; fail after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout} s"
-        time.sleep(POLL_S)
-    return value
+def polls(seconds: float, *, every_s: float = POLL_S) -> Iterator[None]:
+    """Yield at once and then every `every_s` until the time is over, to look at other processes each time.
+
+    No test sleeps but in here: what happens in the process of the test itself has events to wait for.
+    """
+    deadline = time.monotonic() + seconds
+    yield
+    while (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(every_s, left))
+        yield
+
+
+def until(
+    condition: Callable[[], Any],
+    *,
+    timeout: float = 10.0,
+    what: str | Callable[[], str] = "the condition",
+    every_s: float = POLL_S,
+) -> Any:
+    """Wait for `condition` to return something true, and return that; fail after `timeout` seconds.
+
+    Args:
+        what: what is waited for, for the failure; a function is called then.
+    """
+    for _ in polls(timeout, every_s=every_s):
+        if value := condition():
+            return value
+    raise AssertionError(f"{what if isinstance(what, str) else what()}: not within {timeout} s")
+
+
+async def until_async(
+    condition: Callable[[], Awaitable[Any]], *, within_s: float = 10.0, what: str = "the condition"
+) -> Any:
+    """Do the same for a condition that is awaited."""
+    waits = polls(within_s)
+    while await asyncio.to_thread(next, waits, waits) is not waits:
+        if value := await condition():
+            return value
+    raise AssertionError(f"{what}: not within {within_s} s")
+
+
+def always(condition: Callable[[], Any], seconds: float, what: str) -> None:
+    """Fail if `condition` returns something false within `seconds`."""
+    for _ in polls(seconds):
+        assert condition(), what
+
+
+def elapse(seconds: float) -> None:
+    """Let other processes run, or stand still, for a time."""
+    for _ in polls(seconds, every_s=seconds):
+        pass
 
 
 def environment() -> dict[str, str]:
@@ -168,15 +219,15 @@ class Process:
 
     def wait_ready(self, timeout: float = READY_TIMEOUT_S) -> Self:
         """Wait for its ready file."""
-        deadline = time.monotonic() + timeout
-        while not self.ready_file.exists():
+        for _ in polls(timeout):
+            if self.ready_file.exists():
+                break
             if not self.running:
                 raise StartFailed(
                     f"{self.name} ended with code {self.code} while starting:\n{self.log_tail()}"
                 )
-            if time.monotonic() > deadline:
-                raise StartFailed(f"{self.name} was not ready within {timeout} s:\n{self.log_tail()}")
-            time.sleep(POLL_S)
+        else:
+            raise StartFailed(f"{self.name} was not ready within {timeout} s:\n{self.log_tail()}")
         self.ready_s = time.monotonic() - self.started
         self.ready = json.loads(self.ready_file.read_text(encoding="utf-8"))
         self.keep_port()
@@ -191,6 +242,14 @@ class Process:
         bound = self.ready.get("ha" if self.kind == "replicator" else "grpc")
         if bound:
             self.settings["port"] = int(str(bound).rpartition(":")[2])
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples; the process must have been given a `metrics_port`."""
+        with urllib.request.urlopen(f"http://{self.ready['metrics']}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line.rpartition(" ")[2] for line in lines if re.match(rf"{name}(?:{{| )", line)]
+        assert found, f"{self.name} has no metric {name}"
+        return sum(map(float, found))
 
     @property
     def code(self) -> int | None:

@@ -45,7 +45,6 @@ LANGUAGES = ("python", "nodejs", "java", "go", "rust")
 SOURCES = Path(__file__).resolve().parent / "sdks"
 INSTALL_TIMEOUT_S = 900  # one step of it; Rust's compiles 200 crates
 
-POLL_S = 0.02
 numbers = itertools.count()
 
 Line = tuple[str, ...]
@@ -172,13 +171,15 @@ class Program:
 
     def wait_bodies(self, kind: str, bodies: set[str], timeout: float = 30.0) -> None:
         """Wait until lines of one kind have named all these bodies."""
-        end = time.monotonic() + timeout
-        while missing := bodies - set(self.bodies(kind)):
-            assert time.monotonic() < end, (
-                f"{self.name}: {len(missing)} of {len(bodies)} not {kind} in {timeout} s, "
-                f"{sorted(missing)[:5]}; errors {self.of('error')[-3:]}"
+
+        def lacking() -> str:
+            missing = bodies - set(self.bodies(kind))
+            return (
+                f"{self.name}: {len(missing)} of {len(bodies)} to be {kind}, {sorted(missing)[:5]};"
+                f" errors {self.of('error')[-3:]}"
             )
-            time.sleep(POLL_S)
+
+        until(lambda: bodies <= set(self.bodies(kind)), timeout=timeout, what=lacking)
 
     @property
     def running(self) -> bool:
@@ -188,10 +189,11 @@ class Program:
     def wait_more(self, kind: str, count: int, timeout: float, what: str) -> None:
         """Wait for that many more lines of one kind."""
         wanted = len(self.of(kind)) + count
-        end = time.monotonic() + timeout
-        while len(self.of(kind)) < wanted:
-            assert time.monotonic() < end, f"{self.name}: {what}: not within {timeout} s: {self.lines[-3:]}"
-            time.sleep(POLL_S)
+        until(
+            lambda: len(self.of(kind)) >= wanted,
+            timeout=timeout,
+            what=lambda: f"{self.name}: {what}: {self.lines[-3:]}",
+        )
 
     def longest_pause(self, kind: str, since: float) -> float:
         """Return the longest time without a line of one kind, from a moment on to its last such line."""

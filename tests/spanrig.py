@@ -5,7 +5,7 @@
     with Receiver() as receiver:             # for processes: --trace-to {receiver.target}
         receiver.spans()
 
-Both give `whimbrel.cli.story.Span`, so that tests read spans as `whimbrel trace` does.
+Both give `whimbrel.cli.message_trace.Span`, so that tests read spans as `whimbrel trace` does.
 """
 
 import threading
@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from whimbrel.cli.story import Span, spans_of
+from whimbrel.cli.message_trace import Span, spans_of
 from whimbrel.tracing import Tracer, otlp_object
 
 __all__ = ["Receiver", "Spans", "memory_provider", "memory_tracer"]

@@ -1,12 +1,13 @@
-"""What the store's tests share: small options, drafts, a store that is opened again."""
+"""What the store's tests share: small options, drafts, and stores and logs opened with them."""
 
 from pathlib import Path
 
 from whimbrel.store.codec import RecordDraft, format_properties, pack_host
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
-__all__ = ["FILE", "NOW", "OPTIONS", "make_draft", "open_master"]
+__all__ = ["FILE", "NOW", "OPTIONS", "make_draft", "open_log", "open_master"]
 
 FILE = 64 * 1024
 NOW = 1_800_000_000_000
@@ -46,7 +47,13 @@ def make_draft(
     )
 
 
-def open_master(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> MessageStore:
+def open_master(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> MasterStore:
     """Open a store as its master."""
     root.mkdir(exist_ok=True)
-    return MessageStore.open_master(root, options, clock=lambda: now)
+    return MasterStore.open(root, options, clock=lambda: now)
+
+
+def open_log(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> LogWriter:
+    """Open the log of a store as a slave's replicator."""
+    root.mkdir(exist_ok=True)
+    return LogWriter.open(root, options, clock=lambda: now)

@@ -254,6 +254,23 @@ class Handler(WSGIRequestHandler):
         return str(self.client_address[0])
 
 
+class Collection:
+    """Families, ready to be asked for by Prometheus."""
+
+    def __init__(self, families: Sequence[Family], service: str, labels: dict[str, str]) -> None:
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self.provider, _ = provide(
+            families,
+            labels,
+            service=service,
+            base=PrometheusMetricReader,
+            registry=registry,
+            scope_info_enabled=False,
+        )
+        self.answer = make_wsgi_app(registry)
+
+
 class Exposition:
     """A running server of metrics.
 
@@ -261,16 +278,37 @@ class Exposition:
         address: `host:port` as bound.
     """
 
-    def __init__(self, server: Server, lock: threading.Lock, provider: MeterProvider) -> None:
-        self.server, self.lock, self.provider = server, lock, provider
-        host, port = server.server_name, server.server_port
+    def __init__(self, host: str, port: int, service: str, collection: Collection) -> None:
+        self.service, self.collection = service, collection
+        self.lock = threading.Lock()
+        self.server = Server(host, port, self.answer)
+        host, port = self.server.server_name, self.server.server_port
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.server.thread.start()
+
+    def answer(self, environ: dict[str, Any], start_response: Any) -> Any:
+        """Answer one request."""
+        if environ["PATH_INFO"] != PATH:
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"metrics are at /metrics\n"]
+        with self.lock:  # the reader keeps what it has collected in one queue
+            if self.server.ended.is_set():
+                start_response("503 Service Unavailable", [])
+                return []
+            return self.collection.answer(environ, start_response)
+
+    def replace(self, families: Sequence[Family], labels: dict[str, str]) -> None:
+        """Serve other families at the same address; afterwards nothing reads those from before."""
+        collection = Collection(families, self.service, labels)
+        with self.lock:  # a scrape that still runs
+            self.collection.provider.shutdown()
+            self.collection = collection
 
     def close(self) -> None:
         """Stop serving; afterwards nothing reads the families any more."""
         self.server.close()
         with self.lock:  # waits for a scrape under way
-            self.provider.shutdown()
+            self.collection.provider.shutdown()
 
 
 def serve_metrics(
@@ -285,35 +323,10 @@ def serve_metrics(
     Raises:
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
     """
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    provider, _ = provide(
-        families,
-        labels,
-        service=service,
-        base=PrometheusMetricReader,
-        registry=registry,
-        scope_info_enabled=False,
-    )
-    lock = threading.Lock()
-    metrics = make_wsgi_app(registry)
-
-    def app(environ: dict[str, Any], start_response: Any) -> Any:
-        if environ["PATH_INFO"] != PATH:
-            start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"metrics are at /metrics\n"]
-        with lock:  # the reader keeps what it has collected in one queue
-            if server.ended.is_set():
-                start_response("503 Service Unavailable", [])
-                return []
-            return metrics(environ, start_response)
-
     try:
-        server = Server(host, port, app)
+        return Exposition(host, port, service, Collection(families, service, labels))
     except OSError as error:
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise OSError(
             f"can't serve metrics on {shown}: is another process there? ({error.strerror or error})"
         ) from error
-    server.thread.start()
-    return Exposition(server, lock, provider)

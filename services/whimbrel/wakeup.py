@@ -2,8 +2,8 @@
 
 `STORE/whimbrel/broker.sock` and `STORE/whimbrel/replicator.sock`, each bound by the process it is named
 after. A ring is one byte whose content means nothing: it makes the other's `select` return, and the other
-then looks at the page of marks (`whimbrel.store.shared_page`). So a ring that is lost (nobody there, queue
-full) costs `WAKE_POLL_S` at most.
+then reads the page of marks (`whimbrel.store.shared_page`). So a ring that is lost (the other process is not
+there, its queue is full) costs `WAKE_POLL_S` at most.
 
 A file system socket works between two containers that share the volume, which an eventfd would not.
 `sun_path` holds 108 bytes, and store directories may have longer names: paths go through
@@ -27,7 +27,7 @@ DRAIN_MAX = 64  # rings taken at once; the kernel queues fewer (net.unix.max_dgr
 
 
 class Doorbell:
-    """One's own bell, and the string to the other's."""
+    """The socket of this process, and the way to ring the other's."""
 
     def __init__(self, store_root: Path, name: Bell) -> None:
         """Bind the bell of `name`.
@@ -52,17 +52,17 @@ class Doorbell:
             raise StoreError(f"the doorbell {folder / name}.sock can't be bound: {error}") from error
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when somebody rings."""
+        """Return the descriptor that becomes readable when the other process rings."""
         return self.sock.fileno()
 
     def ring(self, other: Bell) -> None:
         """Wake the other process if it is there; never blocks, never fails."""
-        # Nobody bound, a dead owner, or a full queue (which wakes it anyway): the poll covers all of them.
+        # No socket, a dead owner, or a full queue (which wakes it anyway): the poll covers all of them.
         with contextlib.suppress(OSError):
             self.sock.sendto(b"!", socket.MSG_DONTWAIT, f"{self.base}{other}.sock")
 
     def drain(self) -> int:
-        """Take the rings that have come in; return how many."""
+        """Receive the rings that have come in; return how many."""
         for count in range(DRAIN_MAX):
             try:
                 self.sock.recv(1)

@@ -93,8 +93,9 @@ def catch_up(master: MasterLog, root: Path, frame_bytes_max: int) -> float:
         with slave.launch():
             until(lambda: master.page.acks[0] >= 0, what="the first report")
             began = time.perf_counter()
-            while master.page.acks[0] != master.end:
-                time.sleep(0.002)
+            until(
+                lambda: master.page.acks[0] == master.end, timeout=600, what="the slave's log", every_s=0.002
+            )
             seconds = time.perf_counter() - began
             gigabytes = master.end / 1e9
             print(

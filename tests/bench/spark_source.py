@@ -32,8 +32,8 @@ from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark import session
 from whimbrel.store.codec import RecordDraft, format_properties, pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 HEADERS = "topic string, queueId int, queueOffset long, storeTimestamp timestamp, size int"
 WARM_UP = 2
@@ -71,7 +71,7 @@ def cpu_s() -> float:
 def fill(root: Path, body_bytes: int, records: int, *, indexed: bool = False) -> None:
     """Make a store of messages with five properties in 24 queues."""
     options = StoreOptions(commitlog_file_size=FILE_SIZE, index_enabled=indexed, prefault_bytes=0)
-    store = MessageStore.open_master(root, options, clock=lambda: int(time.time() * 1000))
+    store = MasterStore.open(root, options, clock=lambda: int(time.time() * 1000))
     chance = random.Random(1)
     host = pack_host("10.0.0.1", 40_000)
     now = int(time.time() * 1000)
@@ -92,7 +92,7 @@ def fill(root: Path, body_bytes: int, records: int, *, indexed: bool = False) ->
             born_host=host,
             store_host=host,
         )
-        store.append(draft)
+        store.append([draft])
     while indexed and store.indexer.step(store.written):
         pass
     store.close()
@@ -165,7 +165,7 @@ def produce(endpoint: str, topic: str, stop: threading.Event) -> None:
             batch = [Message(topic=topic, body=b"%d" % number * 20) for _ in range(STREAM_RATE // 50)]
             producer.send_batch(batch)
             due += 1 / 50
-            time.sleep(max(due - time.monotonic(), 0))
+            stop.wait(max(due - time.monotonic(), 0))
 
 
 def micro_batches(spark: Any, root: Path) -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from containers.rig import HERE, Rig, until
+from processes import elapse
 from stack import SERVICES
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
@@ -359,7 +360,7 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
             rig=rig,
             service=case.service,
             load=load,
-            hold=lambda: time.sleep(held_s),
+            hold=lambda: elapse(held_s),
             iptables=iptables,
             folder=folder,
         )

@@ -20,6 +20,7 @@ from typing import Any
 import docker
 import docker.errors
 
+import processes
 from stack import ROOT, SERVICES, Failed, Stack, ensure_base
 
 __all__ = ["HERE", "Rig", "engine_problem", "free_ports", "network_image", "our_image", "sdk_image", "sweep"]
@@ -135,7 +136,7 @@ class Rig:
             "HEALTH_INTERVAL": "1s",
             **environment,
         }
-        files = (ROOT / "compose.yaml", *([HERE / "small-disk.yaml"] if small else []))
+        files = (ROOT / "docker-compose.yml", *([HERE / "small-disk.yaml"] if small else []))
         self.stack = Stack(
             client=client,
             project=f"whimbrel-test-{os.getpid()}-{next(numbers)}",
@@ -269,8 +270,5 @@ class Rig:
 def until(condition: Callable[[], Any], timeout_s: float, what: str) -> float:
     """Wait for something; return how long that took."""
     begun = time.monotonic()
-    while not condition():
-        if time.monotonic() - begun > timeout_s:
-            raise AssertionError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(0.05)
+    processes.until(condition, timeout=timeout_s, what=what, every_s=0.05)
     return time.monotonic() - begun

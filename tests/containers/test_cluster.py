@@ -15,7 +15,7 @@ from whimbrel.client.sync import Producer
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 
-GRACE_S = 15.0  # compose.yaml's stop_grace_period
+GRACE_S = 15.0  # docker-compose.yml's stop_grace_period
 COUNT = 200
 
 

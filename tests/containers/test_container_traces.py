@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from containers.rig import Rig, until
-from whimbrel.cli.story import Story, story_of
+from whimbrel.cli.message_trace import MessageTrace, trace_of
 from whimbrel.cli.trace import FileReader
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
@@ -23,19 +23,19 @@ def test_a_message_is_followed_through_all_containers(rigs: Callable[..., Rig], 
     with Producer(rig.endpoint) as producer:
         message_id = producer.send(Message(topic="orders", body=b"hello")).message_id
     read = FileReader(tmp_path)
-    told: list[Story] = []
+    told: list[MessageTrace] = []
 
     def complete() -> bool:
         for service in TRACED:
             done = rig.container(service).exec_run(["cat", SPANS])
             (tmp_path / f"{service}.jsonl").write_bytes(done.output if done.exit_code == 0 else b"")
-        story = story_of(message_id, read())
-        told[:] = [] if story is None else [story]
-        return story is not None and story.root is not None and not story.missing and bool(story.linked)
+        trace = trace_of(message_id, read())
+        told[:] = [] if trace is None else [trace]
+        return trace is not None and trace.root is not None and not trace.missing and bool(trace.linked)
 
     until(complete, 30, "the whole story")
-    (story,) = told
-    found = [(span.name, span.process) for span in story.spans]
+    (trace,) = told
+    found = [(span.name, span.process) for span in trace.spans]
     processes = ("master broker", "master broker", "master replicator", "slave replicator")
     assert found == [
         ("create orders", "master broker"),

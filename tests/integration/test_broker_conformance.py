@@ -4,6 +4,7 @@ The broker has no nameserver, so it is settled at once, and creates neither topi
 """
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import grpc
 import pytest
 
 from brokerapi import STREAMS, Api, duration, message, queue
-from processes import Process
+from processes import Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -40,7 +41,8 @@ def settings_of(kind: str) -> Any:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     root = tmp_path_factory.mktemp("broker")
     sizes: dict[str, object] = {"commitlog_file_size": 16 << 20, "index_slots": 500, "index_entries": 2000}
-    with Process(root, "broker", "broker", store=root / "store", nameservers="", **sizes) as running:
+    settings = {"store": root / "store", "nameservers": "", "metrics_port": 0, **sizes}
+    with Process(root, "broker", "broker", **settings) as running:
         yield running
 
 
@@ -63,6 +65,11 @@ def channel(broker: Process) -> Iterator[grpc.Channel]:
         setup.administer("CreateGroup", group=admin.Group(name="group"))
         setup.administer("CreateGroup", group=admin.Group(name="ordered", fifo=True, max_attempts=3))
         yield opened
+
+
+def parked(broker: Process) -> float:
+    """Return how many receives wait at the broker."""
+    return broker.metric("whimbrel_long_polls_held")
 
 
 @pytest.fixture
@@ -154,11 +161,13 @@ def test_every_settings_command_is_answered(api: Api) -> None:
 
 
 def test_changed_group_is_pushed_to_its_clients(api: Api) -> None:
+    ended = threading.Event()
+
     def once() -> Iterator[Any]:
         command = settings_of("consumer")
         command.settings.subscription.group.name = "changing"
         yield command
-        time.sleep(5)
+        ended.wait(5)
 
     api.administer("CreateGroup", group=admin.Group(name="changing"))
     stream = api.telemetry(once())
@@ -166,11 +175,14 @@ def test_changed_group_is_pushed_to_its_clients(api: Api) -> None:
     api.administer("UpdateGroup", name="changing", max_attempts=5)
     assert next(stream).settings.backoff_policy.max_attempts == 5
     stream.cancel()
+    ended.set()
 
 
 def test_telemetry_sends_its_metadata_before_anything_is_written(api: Api) -> None:
+    ended = threading.Event()
+
     def nothing() -> Iterator[Any]:
-        time.sleep(3)
+        ended.wait(3)
         yield from ()
 
     stream = api.telemetry(nothing())
@@ -178,6 +190,7 @@ def test_telemetry_sends_its_metadata_before_anything_is_written(api: Api) -> No
     stream.initial_metadata()
     assert time.monotonic() - started < 1
     stream.cancel()
+    ended.set()
 
 
 def test_settings_of_neither_kind_end_the_stream(api: Api) -> None:
@@ -186,9 +199,11 @@ def test_settings_of_neither_kind_end_the_stream(api: Api) -> None:
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_open_streams_and_parked_polls_hold_nobody_up(channel: grpc.Channel) -> None:
+def test_open_streams_and_parked_polls_hold_nobody_up(broker: Process, channel: grpc.Channel) -> None:
+    ended = threading.Event()
+
     def silent() -> Iterator[Any]:
-        time.sleep(6)
+        ended.wait(6)
         yield from ()
 
     crowd = [Api(channel, f"crowd@{n}") for n in range(60)]
@@ -204,12 +219,14 @@ def test_open_streams_and_parked_polls_hold_nobody_up(channel: grpc.Channel) -> 
         )
         for one in crowd
     ]
-    time.sleep(0.5)
+    until(lambda: parked(broker) == len(polls), what="parked polls")
     started = time.monotonic()
     assert Api(channel).send("normal", b"x").status.code == v2.OK
     assert time.monotonic() - started < 1
     for call in (*streams, *polls):
         call.cancel()
+    ended.set()
+    until(lambda: not parked(broker), what="no parked poll")
 
 
 def test_client_that_never_reads_stalls_nobody(broker: Process, channel: grpc.Channel) -> None:
@@ -413,7 +430,7 @@ def test_clients_without_telemetry_are_served(channel: grpc.Channel, api: Api, t
     assert nobody.ack(topic, "group", got.handles[0]).status.code == v2.OK
 
 
-def test_cancelled_poll_swallows_nothing(api: Api, topic: str) -> None:
+def test_cancelled_poll_swallows_nothing(broker: Process, api: Api, topic: str) -> None:
     poll = api.start(
         "ReceiveMessage",
         group=v2.Resource(name="group"),
@@ -422,9 +439,9 @@ def test_cancelled_poll_swallows_nothing(api: Api, topic: str) -> None:
         auto_renew=True,
         long_polling_timeout=duration(8),
     )
-    time.sleep(0.3)
+    until(lambda: parked(broker), what="a parked poll")
     poll.cancel()
-    time.sleep(0.3)
+    until(lambda: not parked(broker), what="no parked poll")
     api.send(topic, b"x")
     assert api.receive(topic, "group", poll_s=2).bodies == [b"x"]
 
@@ -438,10 +455,10 @@ def test_leaving_consumer_gives_its_messages_back(channel: grpc.Channel, api: Ap
     assert (again.bodies, again.attempts) == ([b"x"], [2])
 
 
-def test_parked_poll_is_woken_by_a_send(api: Api, topic: str) -> None:
+def test_parked_poll_is_woken_by_a_send(broker: Process, api: Api, topic: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(api.receive, topic, "group", poll_s=8)
-        time.sleep(0.3)
+        until(lambda: parked(broker), what="a parked poll")
         started = time.monotonic()
         api.send(topic, b"x")
         assert waiting.result().bodies == [b"x"]

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, SERVICES, Cluster, environment, until
+from processes import COMMAND, SERVICES, Cluster, Process, environment, until
 from whimbrel.client import (
     Consumer,
     ConsumerOptions,
+    GroupProgress,
     Message,
     Producer,
     ProducerOptions,
@@ -36,16 +37,21 @@ from whimbrel.errors import (
     NotWritable,
     WhimbrelError,
 )
+from whimbrel.rpc.api.admin_calls import describe_group
+from whimbrel.rpc.api.calls import perform_blocking
+from whimbrel.rpc.client.channel import open_channel
 
 pytestmark = pytest.mark.process
 
+UNSEEN_MAX = 100  # messages that a producer is ahead of its consumer
 PATIENT = RetryPolicy(attempts_max=60, initial_s=0.1, max_s=0.5)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("client")
-    with Cluster(root, slaves=1, broker={"commitlog_file_size": 8 << 20}) as running:  # holds a body of 4 MiB
+    settings: dict[str, object] = {"commitlog_file_size": 8 << 20, "metrics_port": 0}  # holds a body of 4 MiB
+    with Cluster(root, slaves=1, broker=settings) as running:
         yield running
 
 
@@ -163,11 +169,16 @@ def test_a_long_poll_returns_when_a_message_arrives(
 ) -> None:
     admin.create_topic("poll", queues=4)
 
+    def parked() -> bool:
+        return (
+            sum(broker.metric("whimbrel_long_polls_held") for broker in (cluster.master, *cluster.slaves)) > 0
+        )
+
     async def poll() -> tuple[list[ReceivedMessage], float]:
         async with Consumer(cluster.endpoint, "poll-readers", ["poll"]) as consumer:
             await consumer.receive(wait_s=0)
             waiting = asyncio.create_task(consumer.receive(wait_s=15.0))
-            await asyncio.sleep(0.3)
+            await asyncio.to_thread(until, parked, what="a parked poll")
             started = time.monotonic()
             await asyncio.to_thread(producer.send, Message(topic="poll", body=b"x"))
             return await waiting, time.monotonic() - started
@@ -341,24 +352,29 @@ async def _killed_and_restarted(root: Path) -> None:
     seen: set[str] = set()
     stopping = asyncio.Event()
     receipts: list[str] = []
+    changed = asyncio.Condition()  # `seen` or `receipts`
 
     async def handler(message: ReceivedMessage) -> None:
-        seen.add(message.message_id)
+        async with changed:
+            seen.add(message.message_id)
+            changed.notify_all()
 
     async def produce(producer: Producer) -> None:
         number = 0
         while not stopping.is_set():
             number += 1
             receipt = await producer.send(Message(topic="crash", body=b"%d" % number))
-            receipts.append(receipt.message_id)
-            await asyncio.sleep(0.005)
+            async with changed:
+                receipts.append(receipt.message_id)
+                changed.notify_all()
+                await changed.wait_for(lambda: len(receipts) - len(seen) < UNSEEN_MAX)
 
     async def reach(count: int) -> None:
-        async with asyncio.timeout(40):
-            while len(receipts) < count:  # noqa: ASYNC110  the count has no event
-                await asyncio.sleep(0.02)
+        async with asyncio.timeout(40), changed:
+            await changed.wait_for(lambda: len(receipts) >= count)
 
     try:
+        await asyncio.to_thread(cluster.wait_usable)
         with sync.Admin(cluster.endpoint) as admin:
             await asyncio.to_thread(admin.create_topic, "crash", queues=4)
         producing = ProducerOptions(retry=PATIENT)
@@ -376,15 +392,20 @@ async def _killed_and_restarted(root: Path) -> None:
                 await reach(len(receipts) + 50)
             stopping.set()
             await sending
-            async with asyncio.timeout(40):
-                while not seen.issuperset(receipts):
-                    assert not loop.done()
-                    await asyncio.sleep(0.05)
+            async with asyncio.timeout(40), changed:
+                await changed.wait_for(lambda: seen.issuperset(receipts))
+            assert not loop.done()
             loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await loop
     finally:
         cluster.kill()
+
+
+def progress(broker: Process) -> tuple[GroupProgress, ...]:
+    """Return the progress of the group `orphans` as one broker has it."""
+    with open_channel(broker.grpc) as channel:
+        return perform_blocking(channel, describe_group("orphans", broker.name), (), 10.0).progress
 
 
 def test_a_running_consumer_reads_from_the_slave_when_the_master_is_gone(tmp_path: Path) -> None:
@@ -409,7 +430,7 @@ def test_a_running_consumer_reads_from_the_slave_when_the_master_is_gone(tmp_pat
                 return len({view.dispatched_offset for view in views}) == 1 and len(views) == 2
 
             until(copied, what="the slave's copy")
-            time.sleep(0.5)  # the leases follow in a stream of their own, which has no mark to wait for
+            until(lambda: progress(cluster.master) == progress(cluster.slaves[0]), what="the slave's leases")
             cluster.master.kill()
             consumer.ack(first[-1])  # the slave takes what the master gave
             got = {message.message_id for message in first}

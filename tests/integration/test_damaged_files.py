@@ -137,7 +137,8 @@ def opened(root: Path) -> tuple[Bodies, Offsets]:
         await broker.start()
         try:
             bodies = await asyncio.to_thread(everything, broker.server.address)
-            return bodies, broker.consumer.committed_offsets()
+            assert broker.role is not None
+            return bodies, broker.role.consumption.committed_offsets()
         finally:
             await broker.stop()
 

@@ -22,7 +22,7 @@ import pytest
 
 import provenance
 from brokerapi import Api, message, queue
-from processes import Cluster, Process, until
+from processes import Cluster, Process, always, polls, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.verify import verify
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.process
 
 TOPIC = "load"
 SYNC: dict[str, object] = {"replication": "sync", "slave_timeout_ms": 1500}
+KILL_AFTER_MAX = 300  # acknowledged messages: some tenths of a second
 
 
 class Peer(Api):
@@ -83,7 +84,7 @@ class Load:
     def __init__(self, process: Process, *, threads: int = 4, size: int = 700) -> None:
         self.acknowledged: list[bytes] = []
         self.codes: dict[str, int] = {}
-        self.stopping = False
+        self.stopped = threading.Event()
         self.size = size
         self.threads = [
             threading.Thread(target=self.run, args=(Peer(process), b"%d." % index))
@@ -94,7 +95,7 @@ class Load:
 
     def run(self, peer: Peer, prefix: bytes) -> None:
         number = 0
-        while not self.stopping:
+        while not self.stopped.is_set():
             number += 1
             body = (prefix + b"%d." % number).ljust(self.size, b"x")
             try:
@@ -107,14 +108,14 @@ class Load:
             if code == "OK":
                 self.acknowledged.append(body)
             else:
-                time.sleep(0.01)
+                self.stopped.wait(0.01)
 
     def wait_for(self, more: int, what: str) -> None:
         wanted = len(self.acknowledged) + more
         until(lambda: len(self.acknowledged) >= wanted, timeout=30, what=f"{what} ({self.codes})")
 
     def end(self) -> None:
-        self.stopping = True
+        self.stopped.set()
         for thread in self.threads:
             thread.join()
 
@@ -159,7 +160,7 @@ def kills_then_the_slave_alone(tmp_path: Path, rounds: int, measured: Callable[[
                 victims.append([cluster.master, *cluster.slaves])
                 dice.shuffle(victims)
                 for dying in victims:
-                    time.sleep(dice.random() * 0.3)
+                    load.wait_for(dice.randrange(KILL_AFTER_MAX), "messages before the next kill")
                     for process in dying:
                         process.signal(signal.SIGKILL)
                     for process in dying:
@@ -249,12 +250,11 @@ class Lost:
 
     def never_writable(self, peer: Peer, seconds: float, *, words: str = "shorter log") -> None:
         """Try to send for a while; then the master must say what is wrong."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        began = time.monotonic()
+        for _ in polls(seconds):
             with contextlib.suppress(grpc.RpcError):
                 answer = peer.send(TOPIC, b"this would take the place of another")
-                assert answer.status.code != v2.OK, f"after {seconds - end + time.monotonic():.1f} s"
-            time.sleep(0.02)
+                assert answer.status.code != v2.OK, f"after {time.monotonic() - began:.1f} s"
         view = peer.view()
         assert not view.writable
         assert words in view.advice, view.advice
@@ -312,7 +312,8 @@ def test_shorter_master_does_not_write_whatever_starts_when(order: str, cluster:
         cluster.restart_only(cluster.nameserver, cluster.master, cluster.master_replicator)
     else:
         cluster.restart_only(cluster.master, cluster.master_replicator)
-        time.sleep(1.0)
+        master = Peer(cluster.master)
+        always(lambda: not master.writable(), 1.0, "it writes without a nameserver")
         cluster.restart_only(cluster.nameserver)
     lost.never_writable(Peer(cluster.master), 4.0)
     lost.untouched()
@@ -384,8 +385,7 @@ def test_of_two_masters_of_one_name_one_writes_and_the_other_says_why(cluster: C
     ) as twin:  # fmt: skip
         other = Peer(twin)
         until(lambda: not (master.writable() and other.writable()), timeout=10, what="one writer")
-        time.sleep(3.0)
-        assert [master.writable(), other.writable()].count(True) <= 1
+        always(lambda: not (master.writable() and other.writable()), 3.0, "both write")
         # Who came last holds the place; its log is shorter than the slave's, so that it writes neither.
         assert f"another broker at {twin.grpc}" in master.view().advice
         assert "shorter log" in other.view().advice
@@ -394,31 +394,33 @@ def test_of_two_masters_of_one_name_one_writes_and_the_other_says_why(cluster: C
 
 
 def test_stop_answers_parked_sends_and_ends_soon(tmp_path: Path) -> None:
-    with Cluster(tmp_path, broker={"replication": "sync", "slave_timeout_ms": 30_000}) as cluster:
+    settings: dict[str, object] = {"replication": "sync", "slave_timeout_ms": 30_000, "metrics_port": 0}
+    with Cluster(tmp_path, broker=settings) as cluster:
         master = Peer(cluster.master)
         until(lambda: master.send(TOPIC, b"0").status.code == v2.OK, timeout=15, what="a send that holds")
         cluster.slave_replicators[0].signal(signal.SIGSTOP)
         sends = [
             master.start("SendMessage", messages=[message(TOPIC, b"parked")], timeout=30) for _ in range(50)
         ]
-        polls = [
+        receives = [
             threading.Thread(
                 target=master.receive, args=("nothing", "g"), kwargs={"poll_s": 20, "timeout": 30}
             )
             for _ in range(20)
         ]
         master.administer("CreateTopic", topic=admin.Topic(name="nothing"))
-        for poll in polls:
-            poll.start()
-        time.sleep(0.5)
+        for receive in receives:
+            receive.start()
+        until(lambda: cluster.master.metric("whimbrel_sends_parked") == len(sends), what="parked sends")
+        until(lambda: cluster.master.metric("whimbrel_long_polls_held") == len(receives), what="parked polls")
         began = time.monotonic()
         assert cluster.master.stop() == 0
         assert time.monotonic() - began < 5.0
         for send in sends:
             assert send.result().status.code == v2.SLAVE_PERSISTENCE_TIMEOUT
-        for poll in polls:
-            poll.join(5.0)
-            assert not poll.is_alive()
+        for receive in receives:
+            receive.join(5.0)
+            assert not receive.is_alive()
 
 
 @pytest.mark.slow
@@ -442,7 +444,7 @@ def test_hung_master_leaves_the_route_and_wakes_up_as_the_only_writer(cluster: C
     got = slave.receive(TOPIC, "g", poll_s=2)
     assert got.bodies == [b"before"] and slave.ack(TOPIC, "g", *got.handles).status.code == v2.OK
     assert slave.send(TOPIC, b"no").status.code != v2.OK
-    time.sleep(3.0)
+    always(lambda: port not in {one for one, _ in routed()}, 3.0, "the hung master in the route")
     cluster.master.signal(signal.SIGCONT)
     until(lambda: routed() == {(port, v2.READ_WRITE)}, timeout=5, what="the master in the route")
     assert master.send(TOPIC, b"after").status.code == v2.OK

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 
 from integration.registering import facts_of
-from processes import Process, program
+from processes import Process, program, until_async
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -119,14 +119,13 @@ class Held:
 async def eventually(condition: Callable[[], Any], within_s: float = 10) -> float:
     """Wait until `condition`, awaited when it is to be, holds; return the seconds that took."""
     begun = time.monotonic()
-    while True:
-        got = condition()
-        if isinstance(got, Awaitable):
-            got = await got
-        if got:
-            return time.monotonic() - begun
-        assert time.monotonic() - begun < within_s, "not in time"
-        await asyncio.sleep(0.005)
+
+    async def holds() -> Any:
+        found = condition()
+        return await found if isinstance(found, Awaitable) else found
+
+    await until_async(holds, within_s=within_s)
+    return time.monotonic() - begun
 
 
 async def settled(client: Client) -> None:

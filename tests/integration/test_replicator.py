@@ -12,7 +12,7 @@ import pytest
 from masterlog import MasterLog, log_files, same_log
 from processes import Process, until
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.replicator.follower import COMPARE_BYTES
+from whimbrel.ha.protocol import COMPARE_BYTES
 from whimbrel.store.shared_page import SLAVES_MAX, SharedPage
 from whimbrel.store.view import LogView
 from whimbrel.wakeup import Doorbell

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from processes import until
 from sdkkit import LANGUAGES, DevCluster, Missing, Program, home, prepare
 
 pytestmark = pytest.mark.process
@@ -144,10 +145,11 @@ def test_push_consumer_takes_all_once_and_a_failed_one_again(language: str, clus
         produce(language, cluster, topic, "fail", 3)
         retried = {(f"fail-{n}", attempt) for n in range(3) for attempt in ("1", "2")}
         consumer.wait_bodies("got", {f"m-{n}" for n in range(COUNT)})
-        end = time.monotonic() + 30
-        while not retried <= {(body, attempt) for body, _, attempt, *_ in consumer.of("got")}:
-            assert time.monotonic() < end, consumer.lines[-8:]
-            time.sleep(0.05)
+        until(
+            lambda: retried <= {(body, attempt) for body, _, attempt, *_ in consumer.of("got")},
+            timeout=30,
+            what=lambda: f"the retries: {consumer.lines[-8:]}",
+        )
         consumer.end()
         assert Counter((body, attempt) for body, _, attempt, *_ in consumer.of("got")) == Counter(
             retried | {(f"m-{n}", "1") for n in range(COUNT)}

@@ -16,6 +16,7 @@ connections that go in the middle of calls, and slow readers of large answers. C
 """
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -57,6 +58,7 @@ GROWTH_BYTES_MAX = 8 << 20  # of a broker's anonymous memory over the last half 
 WARM_S = 120.0  # from so much load on the trend is a judgement; until then tables and buffers still fill
 
 SENT, STORED, RECEIVED, DONE = 1, 2, 4, 8  # what is known of a message
+OPEN = STORED | DONE  # a message is open with the first of these alone
 
 PAGE = """# Mixed load on the front
 
@@ -91,6 +93,8 @@ class Ledger:
         self.states = [bytearray() for _ in range(workers)]
         self.again: set[tuple[str, int]] = set()
         self.stored = self.unanswered = self.received = 0
+        self.open = 0  # acknowledged messages that are not done with
+        self.drained = asyncio.Event()  # set while there is none
         self.told: Counter[str] = Counter()
 
     def begin(self, worker: int) -> str:
@@ -104,7 +108,12 @@ class Ledger:
         worker, _, number = identity.partition("-")
         states, at = self.states[int(worker, 16)], int(number, 16)
         before = states[at]
-        states[at] = before | flag
+        states[at] = after = before | flag
+        self.open += (after & OPEN == STORED) - (before & OPEN == STORED)
+        if self.open:
+            self.drained.clear()
+        else:
+            self.drained.set()
         return before
 
     def missing(self) -> int:
@@ -131,7 +140,14 @@ class Soak:
         self.ledger = Ledger(SENDERS + LEAVERS)
         self.told: Counter[str] = Counter()
         self.sending = self.running = True
+        self.ended = asyncio.Event()  # of the load
         self.names = itertools.count()
+
+    async def pause(self, seconds: float) -> None:
+        """Let a worker rest, until the end of the load at the latest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended.wait()
 
     async def client(self, address: str = "", limits: Limits | None = None) -> Client:
         """Connect as a client of its own."""
@@ -187,14 +203,13 @@ class Soak:
             timeout = chance.choice((0.001, 0.003)) if draw < 0.05 else 30.0
             call = client.call(SERVICE + "SendMessage", request, timeout_s=timeout)
             if 0.05 <= draw < 0.1:
-                await asyncio.sleep(chance.random() * 0.003)
-                call.cancel()
+                client.loop.call_later(chance.random() * 0.003, call.cancel)
             await call.ended()
             if self.end(kind, call, 1, 4, CANCELLED):
                 self.stored(call, drafts)
             else:
                 self.ledger.unanswered += len(drafts)
-            await asyncio.sleep(chance.random() * PAUSE_S)
+            await self.pause(chance.random() * PAUSE_S)
         client.close()
 
     async def leaver(self, worker: int) -> None:
@@ -207,7 +222,7 @@ class Soak:
                 drafts = self.drafts(worker, chance)
                 request = messaging.SendMessageRequest(messages=drafts).SerializeToString()
                 begun.append((client.call(SERVICE + "SendMessage", request), drafts))
-            await asyncio.sleep(chance.random() * 0.02)
+            await self.pause(chance.random() * 0.02)
             client.close()
             self.told["connections left"] += 1
             for call, drafts in begun:
@@ -216,7 +231,7 @@ class Soak:
                     self.stored(call, drafts)
                 else:
                     self.ledger.unanswered += len(drafts)
-            await asyncio.sleep(chance.random() * PAUSE_S * 10)
+            await self.pause(chance.random() * PAUSE_S * 10)
 
     # Receiving
 
@@ -232,8 +247,7 @@ class Soak:
         while self.running:
             call = client.call(SERVICE + "ReceiveMessage", request, timeout_s=10)
             if chance.random() < 0.01:
-                await asyncio.sleep(chance.random() * 0.01)
-                call.cancel()
+                client.loop.call_later(chance.random() * 0.01, call.cancel)
             await call.ended()
             if not self.end("receives", call, CANCELLED):
                 continue
@@ -295,9 +309,9 @@ class Soak:
                 ).SerializeToString()  # fmt: skip
                 timeout = chance.choice((0.1, 10.0))
                 polls.append(client.call(SERVICE + "ReceiveMessage", request, timeout_s=timeout))
-            await asyncio.sleep(chance.random() * 0.3)
+            delay = chance.random() * 0.3
             for call in chance.sample(polls, 5):
-                call.cancel()
+                client.loop.call_later(delay, call.cancel)
             for call in polls:
                 await call.ended()
                 if self.end("long polls", call, 1, 4, CANCELLED):
@@ -331,7 +345,7 @@ class Soak:
                 await call.ended()
                 assert len(call.messages) == 1
                 self.end("telemetry streams", call, CANCELLED)
-            await asyncio.sleep(chance.random() * 0.1)
+            await self.pause(chance.random() * 0.1)
         client.close()
 
     async def router(self) -> None:
@@ -352,7 +366,7 @@ class Soak:
                 (raw,) = call.messages
                 answer = messaging.QueryOffsetResponse.FromString(raw)
                 assert (answer.status.code, answer.offset) == (v2.OK, 0)
-            await asyncio.sleep(chance.random() * PAUSE_S * 5)
+            await self.pause(chance.random() * PAUSE_S * 5)
         client.close()
 
     async def puller(self, address: str) -> None:
@@ -365,7 +379,7 @@ class Soak:
             offset = chance.randrange(ends[number])
             found = await self.pulled(client, TOPIC, number, offset)
             ends[number] = max(ends[number], offset + len(found))
-            await asyncio.sleep(chance.random() * PAUSE_S * 2)
+            await self.pause(chance.random() * PAUSE_S * 2)
         client.close()
 
     async def pulled(self, client: Client, topic: str, number: int, offset: int, *, slowly: float = 0) -> Any:
@@ -377,8 +391,7 @@ class Soak:
         call = client.call(SERVICE + "PullMessage", request, timeout_s=60)
         if slowly:
             client.transport.pause_reading()
-            await asyncio.sleep(slowly)
-            client.transport.resume_reading()
+            client.loop.call_later(slowly, client.transport.resume_reading)
         await call.ended()
         self.end("slow reads" if slowly else "pulls", call)
         frames = [messaging.PullMessageResponse.FromString(raw) for raw in call.messages]
@@ -430,12 +443,12 @@ class Soak:
             ]  # fmt: skip
             for number in range(RECEIVERS):
                 group.create_task(self.receiver(number))
-            await asyncio.sleep(seconds)
+            await self.pause(seconds)
             self.sending = False
+            self.ended.set()
             await asyncio.gather(*senders)
             async with asyncio.timeout(DRAIN_S_MAX):
-                while self.ledger.missing():  # noqa: ASYNC110 - receivers know nothing of who waits
-                    await asyncio.sleep(0.2)
+                await self.ledger.drained.wait()
             self.running = False
 
     async def check_log(self, address: str) -> int:
@@ -472,12 +485,12 @@ def trend(samples: list[tuple[float, int]]) -> float:
     return slope * (samples[-1][0] - samples[0][0])
 
 
-async def sampled(pids: dict[str, int], samples: dict[str, list[tuple[float, int]]]) -> None:
-    """Look at the brokers' memory again and again."""
-    while True:
+async def sampled(soak: Soak, pids: dict[str, int], samples: dict[str, list[tuple[float, int]]]) -> None:
+    """Look at the brokers' memory again and again, while the load lasts."""
+    while soak.sending:
         for name, pid in pids.items():
             samples[name].append((time.monotonic(), anonymous_bytes(pid)))
-        await asyncio.sleep(SAMPLE_S)
+        await soak.pause(SAMPLE_S)
 
 
 def test_each_call_has_its_answer_and_memory_is_flat(measured: Callable[[str], None]) -> None:
@@ -497,7 +510,7 @@ def test_each_call_has_its_answer_and_memory_is_flat(measured: Callable[[str], N
 
         async def load() -> dict[str, int]:
             await soak.prepare()
-            sampling = asyncio.ensure_future(sampled(pids, samples))
+            sampling = asyncio.ensure_future(sampled(soak, pids, samples))
             await soak.run(SECONDS)
             sampling.cancel()
             return {name: await soak.check_log(address) for name, address in places.items()}

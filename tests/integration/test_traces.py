@@ -23,7 +23,7 @@ import pytest
 
 from processes import COMMAND, Cluster, dev, environment, program, until
 from spanrig import Receiver, memory_provider
-from whimbrel.cli.story import Span, Story, lines, story_of, structure
+from whimbrel.cli.message_trace import MessageTrace, Span, lines, structure, trace_of
 from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ProducerOptions
 from whimbrel.model.message import ReceivedMessage
 from whimbrel.telemetry import FRAME, STAGES, TREE, Attribute
@@ -44,20 +44,20 @@ class Traced:
     def spans(self) -> list[Span]:
         return [*self.own(), *self.receiver.spans()]
 
-    def story(self, message_id: str, complete: Callable[[Story], bool]) -> Story:
+    def trace(self, message_id: str, complete: Callable[[MessageTrace], bool]) -> MessageTrace:
         """Return the story of a message once it is complete."""
 
-        def told() -> Story | None:
-            found = story_of(message_id, self.spans())
+        def told() -> MessageTrace | None:
+            found = trace_of(message_id, self.spans())
             return found if found is not None and complete(found) else None
 
         try:
-            story: Story = until(told, timeout=TOLD_S, what="the whole story")
+            trace: MessageTrace = until(told, timeout=TOLD_S, what="the whole story")
         except AssertionError:
-            found = story_of(message_id, self.spans())
+            found = trace_of(message_id, self.spans())
             print(lines(found) if found else f"nothing of {len(self.spans())} spans is about {message_id}")
             raise
-        return story
+        return trace
 
     async def send(self, *messages: Message) -> list[str]:
         """Send a message, or a batch; return the ids."""
@@ -95,21 +95,21 @@ def traced_cluster(root: Path, *, ratio: float = 0.0, slaves: int = 1, **broker:
             yield Traced(cluster, receiver)
 
 
-def names(story: Story) -> Counter[str]:
-    return Counter(span.name for span in story.spans)
+def names(trace: MessageTrace) -> Counter[str]:
+    return Counter(span.name for span in trace.spans)
 
 
-def whole(linked: int) -> Callable[[Story], bool]:
+def whole(linked: int) -> Callable[[MessageTrace], bool]:
     """Return what tells a story with all stages and so many linked spans."""
-    return lambda story: story.root is not None and not story.missing and len(story.linked) >= linked
+    return lambda trace: trace.root is not None and not trace.missing and len(trace.linked) >= linked
 
 
-def check_times(story: Story) -> None:
+def check_times(trace: MessageTrace) -> None:
     """Whatever a span's cause is must have begun before it; all clocks here are one."""
-    begins = {span.name: span.start_ns for span in story.stages}
+    begins = {span.name: span.start_ns for span in trace.stages}
     order = (STAGES[0], STAGES[2], STAGES[3])
     assert [begins[name] for name in order] == sorted(begins[name] for name in order)
-    assert all(span.end_ns >= span.start_ns for span in story.spans)
+    assert all(span.end_ns >= span.start_ns for span in trace.spans)
 
 
 @pytest.mark.parametrize("replication", ["sync", "async"])
@@ -117,18 +117,18 @@ async def test_the_story_of_a_message_is_the_tree(tmp_path: Path, replication: s
     with traced_cluster(tmp_path, replication=replication) as traced:
         (message_id,) = await traced.send(Message(topic="orders", body=b"hello"))
         await traced.consume(1)
-        story = traced.story(message_id, whole(linked=4))
-        assert rows(structure(story)) == rows(TREE.format(topic="orders"))
-        check_times(story)
-        assert story.root is not None
-        for span in story.stages:
+        trace = traced.trace(message_id, whole(linked=4))
+        assert rows(structure(trace)) == rows(TREE.format(topic="orders"))
+        check_times(trace)
+        assert trace.root is not None
+        for span in trace.stages:
             assert span.attributes[Attribute.BROKER] == "broker-a"
             assert span.attributes[Attribute.OFFSET] == 0
-            assert (span.trace_id, span.parent_id) == (story.trace_id, story.root.span_id)
+            assert (span.trace_id, span.parent_id) == (trace.trace_id, trace.root.span_id)
             assert span.attributes.get(Attribute.ATTEMPT, 1) == 1
-        assert len({span.trace_id for span in story.linked} | {story.trace_id}) == 5  # traces of their own
+        assert len({span.trace_id for span in trace.linked} | {trace.trace_id}) == 5  # traces of their own
         if replication == "sync":  # the answer waited for the slave
-            assert story.root.end_ns >= next(s.end_ns for s in story.stages if s.name == STAGES[3])
+            assert trace.root.end_ns >= next(s.end_ns for s in trace.stages if s.name == STAGES[3])
 
 
 def rows(drawn: str) -> list[list[str]]:
@@ -139,15 +139,15 @@ def rows(drawn: str) -> list[list[str]]:
 async def test_a_batch_has_a_story_for_each_message(tmp_path: Path) -> None:
     with traced_cluster(tmp_path) as traced:
         ids = await traced.send(*(Message(topic="orders", body=b"%d" % at) for at in range(3)))
-        stories = [traced.story(message_id, whole(linked=2)) for message_id in ids]
-        for story in stories:
-            assert story.root is not None
-            assert story.root.name == "create orders"
+        message_trace = [traced.trace(message_id, whole(linked=2)) for message_id in ids]
+        for trace in message_trace:
+            assert trace.root is not None
+            assert trace.root.name == "create orders"
             # The batch goes out in one frame, and was sent with one call: both link to all three.
-            assert names(story) == Counter(["create orders", *STAGES, FRAME, "send orders"])
-        assert len({story.trace_id for story in stories}) == 3
-        assert len({span.span_id for story in stories for span in story.linked}) == 2
-        offsets = [story.stages[0].attributes[Attribute.OFFSET] for story in stories]
+            assert names(trace) == Counter(["create orders", *STAGES, FRAME, "send orders"])
+        assert len({trace.trace_id for trace in message_trace}) == 3
+        assert len({span.span_id for trace in message_trace for span in trace.linked}) == 2
+        offsets = [trace.stages[0].attributes[Attribute.OFFSET] for trace in message_trace]
         assert offsets == sorted(set(offsets))
 
 
@@ -158,31 +158,31 @@ async def test_a_slave_that_comes_back_is_sent_the_message_again_as_a_further_at
         slave.signal(signal.SIGSTOP)  # its kernel takes the frame, it does not
         (message_id,) = await traced.send(Message(topic="orders", body=b"second"))
         transfers = "whimbrel.ha.transfer"
-        traced.story(message_id, lambda story: names(story)[transfers] == 1)
+        traced.trace(message_id, lambda trace: names(trace)[transfers] == 1)
         slave.kill()
         slave.start()
-        story = traced.story(
-            message_id, lambda story: whole(linked=2)(story) and names(story)[transfers] == 2
+        trace = traced.trace(
+            message_id, lambda trace: whole(linked=2)(trace) and names(trace)[transfers] == 2
         )
         attempts = {
-            name: [span.attributes[Attribute.ATTEMPT] for span in story.stages if span.name == name]
+            name: [span.attributes[Attribute.ATTEMPT] for span in trace.stages if span.name == name]
             for name in (transfers, "whimbrel.ha.acknowledge")
         }
         assert attempts == {transfers: [1, 2], "whimbrel.ha.acknowledge": [2]}
-        assert names(story)["whimbrel.ha.append"] == names(story)["whimbrel.store.dispatch"] == 1
-        assert len({span.span_id for span in story.spans}) == len(story.spans)
+        assert names(trace)["whimbrel.ha.append"] == names(trace)["whimbrel.store.dispatch"] == 1
+        assert len({span.span_id for span in trace.spans}) == len(trace.spans)
 
 
 async def test_two_slaves_have_a_branch_each(tmp_path: Path) -> None:
     with traced_cluster(tmp_path, slaves=2) as traced:
         (message_id,) = await traced.send(Message(topic="orders", body=b"x"))
-        story = traced.story(
+        trace = traced.trace(
             message_id,
-            lambda story: not story.missing and all(names(story)[name] == 2 for name in STAGES[2:]),
+            lambda trace: not trace.missing and all(names(trace)[name] == 2 for name in STAGES[2:]),
         )
-        assert names(story)[STAGES[0]] == names(story)[STAGES[1]] == 1
-        slaves = {span.attributes[Attribute.SLAVE] for span in story.stages if span.name == STAGES[2]}
-        brokers = {span.attributes[Attribute.BROKER_ID] for span in story.stages if span.name == STAGES[5]}
+        assert names(trace)[STAGES[0]] == names(trace)[STAGES[1]] == 1
+        slaves = {span.attributes[Attribute.SLAVE] for span in trace.stages if span.name == STAGES[2]}
+        brokers = {span.attributes[Attribute.BROKER_ID] for span in trace.stages if span.name == STAGES[5]}
         assert (len(slaves), brokers) == (2, {1, 2})
 
 
@@ -197,10 +197,10 @@ def test_the_brokers_own_samples_follow_messages_of_an_sdk_that_sends_no_context
             process.send_signal(signal.SIGTERM)
             process.wait(20)
         for message_id in sent.read_text().split()[:3]:
-            story = traced.story(message_id, whole(linked=1))
-            assert story.root is not None
-            assert (story.root.name, story.root.process) == ("create orders", "master broker")
-            assert names(story) == Counter(["create orders", *STAGES, FRAME])
+            trace = traced.trace(message_id, whole(linked=1))
+            assert trace.root is not None
+            assert (trace.root.name, trace.root.process) == ("create orders", "master broker")
+            assert names(trace) == Counter(["create orders", *STAGES, FRAME])
 
 
 async def test_an_unsampled_context_leaves_no_span_anywhere(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ async def test_an_unsampled_context_leaves_no_span_anywhere(tmp_path: Path) -> N
         context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
         await traced.send(Message(topic="orders", body=b"x", trace_context=context))
         (message_id,) = await traced.send(Message(topic="orders", body=b"y"))
-        traced.story(message_id, whole(linked=1))
+        traced.trace(message_id, whole(linked=1))
         assert "4bf92f3577b34da6a3ce929d0e0e4736" not in {span.trace_id for span in traced.spans()}
 
 
@@ -248,7 +248,7 @@ async def test_docs_show_a_story_as_it_is_told(tmp_path: Path) -> None:
         for _ in range(20):  # the first messages of a broker pay for caches that are cold
             (message_id,) = await traced.send(Message(topic="orders", body=b"hello"))
         await traced.consume(20)
-        told = lines(traced.story(message_id, whole(linked=4)))
+        told = lines(traced.trace(message_id, whole(linked=4)))
     begin, end = "<!-- story: generated -->\n```\n", "```\n<!-- end -->"
     text = DOCS.read_text(encoding="utf-8")
     before, shown, after = (text.partition(begin)[0], *text.partition(begin)[2].partition(end)[::2])

@@ -32,10 +32,10 @@ def entry(draw: st.DrawFn) -> bytes:
     end = draw(st.integers(start + 1, min(start + 5, END)))
     kind = draw(st.integers(0, 9))
     if kind == 0:
-        return state.names.epoch(epoch)
+        return state.encoder.epoch(epoch)
     if kind < 5:
-        return state.names.done(epoch, draw(st.sampled_from([0, start])), end)
-    return state.names.lease(epoch, start, end, draw(leases))
+        return state.encoder.done(epoch, draw(st.sampled_from([0, start])), end)
+    return state.encoder.lease(epoch, start, end, draw(leases))
 
 
 def content(table: LeaseTable) -> dict[tuple[str, str, int], object]:
@@ -81,7 +81,7 @@ def test_what_a_join_returns_is_all_that_a_third_side_needs(ours: list[bytes], t
 def test_every_offset_is_in_exactly_one_state(entries: list[bytes]) -> None:
     for state in joined(*entries).states():
         unread, position = set(), 0
-        while (span := state.fresh(position, 3, END)) and span[0] < span[1]:
+        while (span := state.next_unread(position, 3, END)) and span[0] < span[1]:
             unread |= set(range(*span))
             position = span[1]
         done = {offset for offset in range(END) if state.is_done(offset)}
@@ -148,7 +148,7 @@ class Side:
         state, serial, handles = self.state, self.table.next_serial(now), []
         wanted = [(offset, state.leases[offset].attempt + 1) for offset in state.pop_ready(now, count, END)]
         if not wanted:
-            start, end = state.fresh(0, count, END)
+            start, end = state.next_unread(0, count, END)
             wanted = [(offset, 1) for offset in range(start, end)]
         for offset, attempt in wanted:
             assert offset not in self.acknowledged

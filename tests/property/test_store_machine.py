@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from whimbrel.errors import IllegalOffset, MessageTooLarge
 from whimbrel.store.codec import RecordDraft, decode_record, format_properties, pack_host
+from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import Appended, MessageStore
 
 OPTIONS = StoreOptions(
     commitlog_file_size=64 * 1024,
@@ -60,7 +60,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.store = MessageStore.open_master(self.root, OPTIONS, clock=lambda: self.now)
+        self.store = MasterStore.open(self.root, OPTIONS, clock=lambda: self.now)
         self.store.on_arrival = lambda *arrival: self.arrivals.append(arrival)
 
     def make(self, topic: str, queue_id: int, size: int, key: str, sys_flag: int) -> RecordDraft:
@@ -88,12 +88,12 @@ class StoreMachine(RuleBasedStateMachine):
     def append(self, topic: str, queue_id: int, size: int, key: str, sys_flag: int, tick: int) -> None:
         self.now += tick
         made = self.make(topic, queue_id, size, key, sys_flag)
-        self.note(made, self.store.append(made))
+        self.note(made, self.store.append([made])[0])
 
     @rule(topic=st.sampled_from(TOPICS), count=st.integers(1, 25), size=st.sampled_from([8, 600, 2000]))
     def append_batch(self, topic: str, count: int, size: int) -> None:
         batch = [self.make(topic, 0, size, KEYS[number % 3], 0) for number in range(count)]
-        answers = self.store.append_batch(batch)
+        answers = self.store.append(batch)
         for number, answer in enumerate(answers[1:]):
             assert answer.physical_offset == answers[number].end
         for made, answer in zip(batch, answers, strict=True):
@@ -102,7 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def refuse_what_fits_no_file(self) -> None:
         with pytest.raises(MessageTooLarge):
-            self.store.append(self.make("a", 0, 64 * 1024, "k1", 0))
+            self.store.append([self.make("a", 0, 64 * 1024, "k1", 0)])
 
     @rule()
     def tick(self) -> None:
@@ -110,7 +110,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        assert self.store.writer is not None
         self.store.writer.flush()
         assert self.store.flushed == self.store.written
 

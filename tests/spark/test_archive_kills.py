@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import provenance
-from processes import Cluster, environment, until
+from processes import Cluster, elapse, environment, until
 from spark.topics import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
@@ -64,7 +63,7 @@ def test_a_driver_that_is_killed_at_random_moments_archives_every_message_once(
     for _ in range(KILLS):
         child = subprocess.Popen(command, start_new_session=True, **silent)
         wait_for_a_batch(child, root)
-        time.sleep(chance.random() * DELAY_S_MAX)  # the moment of the kill: any is right
+        elapse(chance.random() * DELAY_S_MAX)  # the kill comes at any moment
         kills += child.poll() is None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

@@ -18,7 +18,7 @@ from whimbrel.client.sync import Producer
 from whimbrel.spark.auditing.members import Member, bytes_between
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.audit import AuditOptions, audit
-from whimbrel.store.store import Appended
+from whimbrel.store.master_store import Appended
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -32,7 +32,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Appen
     root = tmp_path_factory.mktemp("audit") / "master"
     store = open_master(root, replace(OPTIONS, index_slots=5000, index_entries=20_000))
     records = [
-        store.append(make_draft(number, topic=f"t{number % TOPICS}", queue_id=number % 2, size=400))
+        store.append([make_draft(number, topic=f"t{number % TOPICS}", queue_id=number % 2, size=400)])[0]
         for number in range(1400)
     ]
     while store.indexer.step(store.written):
@@ -303,9 +303,9 @@ def test_brokers_with_a_damaged_file_are_told_apart_by_record(
 
 
 def look_end(address: str) -> int:
-    from whimbrel.spark.auditing.members import look
+    from whimbrel.spark.auditing.members import describe_member
 
-    return look(Member(address)).end
+    return describe_member(Member(address)).end
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.dlq import DlqOptions, dlq
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 __all__ = ["target"]
 
@@ -27,11 +27,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     now = [BORN]
     options = StoreOptions(commitlog_file_size=1 << 20, consumequeue_file_size=20_000, index_slots=500,
                            index_entries=5000, prefault_bytes=0)  # fmt: skip
-    opened = MessageStore.open_master(root, options, clock=lambda: now[0])
+    opened = MasterStore.open(root, options, clock=lambda: now[0])
 
     def add(number: int, group: str, times: int, **pairs: str) -> None:
         now[0] += 60_000
-        opened.append(draft(number, topic=f"%DLQ%{group}", pairs=list(pairs.items()), reconsume_times=times))
+        opened.append(
+            [draft(number, topic=f"%DLQ%{group}", pairs=list(pairs.items()), reconsume_times=times)]
+        )
 
     for number in range(6):
         add(number, "billing", 17, RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID=f"O{number}", DELAY="0")
@@ -39,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add(7, "billing", 5, RETRY_TOPIC="refunds", MAX_RECONSUME_TIMES="5", DELAY="3")
     add(8, "mail", 0, DLQ_ORIGIN_TOPIC="letters", DLQ_ORIGIN_MESSAGE_ID="D8")
     add(9, "mail", 0)
-    opened.append(draft(10, topic="orders"))
+    opened.append([draft(10, topic="orders")])
     opened.close()
     (root / "whimbrel" / "watermark").unlink()
     return root

@@ -32,9 +32,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = open_master(root, INDEX)
     for number in range(1200):
         delay = "3" if number % 40 == 0 else ""
-        store.append(make_draft(number, topic=f"t{number % 3}", queue_id=number % 2, size=160, delay=delay))
+        store.append([make_draft(number, topic=f"t{number % 3}", queue_id=number % 2, size=160, delay=delay)])
     for number in range(50):
-        store.append(make_draft(number, topic="SCHEDULE_TOPIC_XXXX", queue_id=2, size=80, delay="3"))
+        store.append([make_draft(number, topic="SCHEDULE_TOPIC_XXXX", queue_id=2, size=80, delay="3")])
     while store.indexer.step(store.written):
         pass
     store.close()
@@ -180,7 +180,7 @@ def test_a_broker_goes_on_with_what_was_swapped_in(
     assert verify(root, index_slots=200) == []
     store = open_master(root, INDEX)
     try:
-        assert store.append(make_draft(1, topic="t1", queue_id=1)).queue_offset == 200
+        assert store.append([make_draft(1, topic="t1", queue_id=1)])[0].queue_offset == 200
         found = store.index.find("t0", "key-6", limit=64, begin_ms=0, end_ms=NOW * 2)
         assert len(found) == 1
     finally:

@@ -12,8 +12,7 @@ from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Consumer, Producer
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.lag import LagOptions, lag
-from whimbrel.spark.snapshots import Cluster as Asked
-from whimbrel.spark.snapshots import QueueLag, Snapshot, save
+from whimbrel.spark.snapshots import GroupPoller, QueueLag, Snapshot, save
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -164,7 +163,7 @@ def test_a_running_cluster_is_asked_for_all_queues_of_a_groups_topics(
     with Consumer(cluster.endpoint, "laggards", ["lagging"]) as consumer:
         got = until(lambda: consumer.receive(5), what="messages")
         assert consumer.ack_all(got) == [None] * len(got)
-    found = Asked(cluster.endpoint, ["laggards", "not-there"]).look(lambda line: None)
+    found = GroupPoller(cluster.endpoint, ["laggards", "not-there"]).poll(lambda line: None)
     assert found.silent == ()
     ours = [each for each in found.queues if each.topic == "lagging"]
     assert [(each.group, each.broker, each.queue) for each in ours] == [

@@ -15,7 +15,7 @@ from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.latency import LatencyOptions, latency
 from whimbrel.spark.spans import OURS
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FLUSH, FRAME, SLAVE_APPEND
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -149,12 +149,12 @@ def test_folders_without_spans_are_named(spark: Any, tmp_path: Path) -> None:
 def test_the_log_tells_how_old_messages_were_and_clocks_that_differ(spark: Any, tmp_path: Path) -> None:
     now = NOW  # at which all drafts were born
     (tmp_path / "store").mkdir()
-    store = MessageStore.open_master(tmp_path / "store", OPTIONS, clock=lambda: now)
+    store = MasterStore.open(tmp_path / "store", OPTIONS, clock=lambda: now)
     try:
         for number in range(100):
             now = NOW - 10 + number  # the first ten before they were born
-            store.append(make_draft(number, topic="skewed"))
-            store.append(make_draft(number, topic="late"))
+            store.append([make_draft(number, topic="skewed")])
+            store.append([make_draft(number, topic="late")])
     finally:
         store.close()
     told, html = list[str](), tmp_path / "latency.html"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, Cluster, environment
+from processes import COMMAND, Cluster, environment, until
 from spark.topics import fill
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
@@ -23,8 +23,8 @@ from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.archive import ArchiveOptions, archive
 from whimbrel.spark.jobs.replay import ReplayOptions, Source, replay
 from whimbrel.store.codec import RecordDraft, format_properties, pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -69,22 +69,22 @@ def old_store(root: Path) -> Path:
     """Make a store of a broker that is no more: three queues of a topic, and all that is passed over."""
     options = StoreOptions(commitlog_file_size=1 << 20, consumequeue_file_size=20_000, index_slots=500,
                            index_entries=5000, prefault_bytes=0)  # fmt: skip
-    store = MessageStore.open_master(root, options, clock=lambda: BORN + 50_000)
+    store = MasterStore.open(root, options, clock=lambda: BORN + 50_000)
     for number in range(90):
-        store.append(draft(number, queue_id=number % 3))
+        store.append([draft(number, queue_id=number % 3)])
     text = b"compressible " * 50
-    store.append(draft(90, body=zlib.compress(text), sys_flag=0x301))
-    store.append(draft(91, body=b""))
-    store.append(draft(92, properties=b""))  # its id is made of its place in the log
-    store.append(draft(93, sys_flag=0x8))  # a committed transaction is a message like any other
-    store.append(draft(94, pairs=[("DELAY", "3")]))
-    store.append(draft(95, pairs=[("big", "x" * 32_690)]))  # no room for its origin
-    store.append(draft(96, topic="%RETRY%g"))
-    store.append(draft(97, topic="%DLQ%g"))
-    store.append(draft(98, topic="SCHEDULE_TOPIC_XXXX", pairs=[("DELAY", "1")]))
-    store.append(draft(99, topic="RMQ_SYS_TRANS_HALF_TOPIC"))
-    store.append(draft(100, sys_flag=0x4))
-    store.append(draft(101, queue_id=2))
+    store.append([draft(90, body=zlib.compress(text), sys_flag=0x301)])
+    store.append([draft(91, body=b"")])
+    store.append([draft(92, properties=b"")])  # its id is made of its place in the log
+    store.append([draft(93, sys_flag=0x8)])  # a committed transaction is a message like any other
+    store.append([draft(94, pairs=[("DELAY", "3")])])
+    store.append([draft(95, pairs=[("big", "x" * 32_690)])])  # no room for its origin
+    store.append([draft(96, topic="%RETRY%g")])
+    store.append([draft(97, topic="%DLQ%g")])
+    store.append([draft(98, topic="SCHEDULE_TOPIC_XXXX", pairs=[("DELAY", "1")])])
+    store.append([draft(99, topic="RMQ_SYS_TRANS_HALF_TOPIC")])
+    store.append([draft(100, sys_flag=0x4)])
+    store.append([draft(101, queue_id=2)])
     store.close()
     (root / "whimbrel" / "watermark").unlink()  # a copy has no page of marks, and is read to its end
     return root
@@ -293,11 +293,15 @@ def test_a_driver_killed_in_the_middle_leaves_a_job_that_can_be_run_again(
                 start_new_session=True,
             )  # fmt: skip
         goal = before + chance.randrange(50, 400)
-        deadline = time.monotonic() + 120
         try:
-            while ends(target, "halfway-again") < goal and driver.poll() is None:
-                assert time.monotonic() < deadline, log.read_text()[-2000:]
-                time.sleep(0.1)
+            until(
+                lambda goal=goal, driver=driver: (  # type: ignore[misc]
+                    driver.poll() is not None or ends(target, "halfway-again") >= goal
+                ),
+                timeout=120,
+                every_s=0.1,
+                what=lambda: log.read_text()[-2000:],
+            )
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()

@@ -1,6 +1,5 @@
 """Rows as messages: acknowledged, none missing after a task failed in the middle, told apart by their ids."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 from processes import Cluster
 from spark.test_replay import ends, target
 from spark.topics import fill
-from whimbrel.client.sync import Admin
-from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
-from whimbrel.rpc.api.calls import perform_blocking
+from whimbrel.client.sync import Admin, PullConsumer
 from whimbrel.spark.jobs.replay import Source, rows_of
-from whimbrel.spark.replaying import COLUMNS
+from whimbrel.spark.replay_writer import COLUMNS
 
 __all__ = ["target"]
 
@@ -58,7 +55,7 @@ def test_rows_arrive_with_keys_tags_properties_and_in_the_order_of_their_queue(
     assert (first["keys"], first["tags"], first["properties"]["n"]) == ("k7 both", "odd", "7")
 
 
-def fails_once(address: str, topic: str, before: int) -> Any:
+def fails_once(endpoint: str, topic: str) -> Any:
     """Return what gives on a batch, and fails at the first try as soon as some of it is stored."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,14 +65,11 @@ def fails_once(address: str, topic: str, before: int) -> Any:
         assert context is not None
         yield from batches
         if context.attemptNumber() == 0:
-            deadline = time.monotonic() + 60
-            with open_bulk_channel(address) as channel:
-                while time.monotonic() < deadline:
-                    seen = perform_blocking(channel, describe_queues(), (), 10)
-                    stored = [q.max_offset for t in seen.topics if t.name == topic for q in t.queues]
-                    if sum(stored) > before:
+            with PullConsumer(endpoint, "watchers") as reader:
+                queue = reader.queues(topic)[0]
+                for _ in range(3):  # long polls of 20 s
+                    if reader.pull(queue, 0, wait_s=20).messages:
                         break
-                    time.sleep(0.05)
             raise RuntimeError("the first try fails")
 
     return work
@@ -87,7 +81,7 @@ def test_a_task_that_failed_in_the_middle_sends_all_again_under_the_same_ids(
     with Admin(cluster.endpoint) as admin:
         admin.create_topic("tries", queues=2)
     frame = spark.range(0, 200, 1, 1).selectExpr("CAST(lpad(id, 5000, '0') AS STRING) AS body")
-    frame = frame.mapInArrow(fails_once(cluster.master.grpc, "tries", 0), frame.schema)
+    frame = frame.mapInArrow(fails_once(cluster.endpoint, "tries"), frame.schema)
     # As many rows go to a Python worker at a time: the writer has some before those behind them fail.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
     try:

@@ -12,7 +12,7 @@ from storekit import OPTIONS, make_draft
 from whimbrel.client import Message
 from whimbrel.client.sync import Admin, Producer
 from whimbrel.spark.jobs.stats import StatsOptions, stats
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -23,16 +23,16 @@ def fill(root: Path) -> None:
     """Make a store: 60 orders in the first minute of two hours, 120 in the second one's 30th; 10 bills."""
     root.mkdir()
     now = BEGIN
-    store = MessageStore.open_master(root, OPTIONS, clock=lambda: now)
+    store = MasterStore.open(root, OPTIONS, clock=lambda: now)
     try:
         for number in range(60):
             now = BEGIN + number * 1000
-            store.append(make_draft(number, topic="orders", queue_id=number % 2, size=80))
+            store.append([make_draft(number, topic="orders", queue_id=number % 2, size=80)])
         for number in range(120):
             now = BEGIN + (90 * 60 + number // 4) * 1000
-            store.append(make_draft(number, topic="orders", queue_id=0, size=80))
+            store.append([make_draft(number, topic="orders", queue_id=0, size=80)])
         for number in range(10):
-            store.append(make_draft(number, topic="bills", size=160))
+            store.append([make_draft(number, topic="bills", size=160)])
     finally:
         store.close()
 

@@ -218,6 +218,16 @@ def test_clients_that_say_nothing_take_no_more_than_their_places(served: Exposit
             sock.close()
 
 
+def test_replaced_families_are_read_no_more_and_the_address_stays(served: Exposition) -> None:
+    address = served.address
+    other = Family(name="t_other", kind="gauge", help="Other.", read=lambda: [((), 3)])
+    served.replace([build_info(), other], {"node_type": "another"})
+    assert served.address == address
+    text = fetch(served)
+    assert samples(text) == {"t_other{}": 3}
+    assert 'node_type="another"' in text and 'node_type="test"' not in text
+
+
 def test_closed_exposition_reads_nothing_more(numbers: Numbers) -> None:
     reads: list[int] = []
     family = Family(name="t_read", kind="gauge", help="Read.", read=lambda: [((), len(reads))], fixed=False)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from whimbrel import tracing
-from whimbrel.cli.story import spans_of
+from whimbrel.cli.message_trace import spans_of
 from whimbrel.model.trace import TraceContext
 from whimbrel.telemetry import check_trace_target
 from whimbrel.tracing import CLOSE_S, FileExporter, Tracer, open_tracer, otlp_object

@@ -1,8 +1,8 @@
-"""What a broker shows of itself, under RocketMQ 5.3.3's names where it has one.
+"""The metrics of a broker, under RocketMQ 5.3.3's names where it has one.
 
 Two parts. `Counted` holds what is added up on the way: sends by topic, deliveries by topic and group,
-calls. The rest is looked up when somebody asks, in the serving thread: marks, tables, lease states. A lease
-state may change while it is looked at, so a lag may be off by what is acknowledged in that moment.
+calls. The rest is read at each scrape, in the serving thread: marks, tables, lease states. A lease state
+may change while it is read, so a lag may be off by what is acknowledged in that moment.
 """
 
 import os
@@ -30,15 +30,29 @@ from whimbrel.metrics import (
 )
 from whimbrel.model.names import RETRY_PREFIX, is_system_topic
 from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
-from whimbrel.store.recovery import first_store_time
+from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
 
 if TYPE_CHECKING:
-    from whimbrel.broker.broker import Broker
+    from whimbrel.broker.roles.master import MasterRole
+    from whimbrel.broker.roles.role import Role
+    from whimbrel.broker.roles.slave import SlaveRole
     from whimbrel.exposition import Exposition
 
-__all__ = ["Behind", "Counted", "ReserveTime", "behind", "expose", "lag_of", "traffic"]
+__all__ = [
+    "Behind",
+    "Counted",
+    "ReserveTime",
+    "behind",
+    "families_of",
+    "labels_of",
+    "lag_of",
+    "master_metrics",
+    "serve_families",
+    "slave_metrics",
+    "traffic",
+]
 
 KIB, MIB = 1024, 1024 * 1024
 MESSAGE_BYTES = (1.0 * KIB, 4.0 * KIB, 512.0 * KIB, 1.0 * MIB, 2.0 * MIB, 4.0 * MIB)  # RocketMQ's
@@ -85,31 +99,43 @@ class Counted:
         self.delivered.at((topic, group)).add(messages, size)
 
 
-def expose(broker: "Broker", counted: Counted) -> "Exposition":
+def families_of(role: "Role", counted: Counted) -> list[Family]:
+    """Return all metrics of a broker in its role."""
+    context = role.context
+    assert context.server is not None
+    return [
+        build_info(),
+        counted.calls.family(),
+        stream_family(context.server),
+        *traffic(counted),
+        *connections(context.clients),
+        *consumers(role),
+        *storage(role),
+        *replication(role),
+        *role.role_metrics(),
+    ]
+
+
+def labels_of(role: "Role") -> dict[str, str]:
+    """Return the labels of every series of a broker."""
+    return {
+        "cluster": role.options.cluster,
+        "node_type": "broker",
+        "node_id": role.options.name,  # as RocketMQ has it, so a master and its slaves share it
+        "role": role.NAME,
+    }
+
+
+def serve_families(role: "Role", counted: Counted) -> "Exposition":
     """Serve a broker's metrics; raises OSError when the port can't be had."""
     from whimbrel.exposition import serve_metrics
 
-    options = broker.options
     return serve_metrics(
-        [
-            build_info(),
-            counted.calls.family(),
-            stream_family(broker.server),
-            *traffic(counted),
-            *connections(broker.clients),
-            *consumers(broker),
-            *storage(broker, counted),
-            *replication(broker),
-        ],
-        host=options.host,
-        port=options.metrics_port,
+        families_of(role, counted),
+        host=role.options.host,
+        port=role.options.metrics_port,
         service="whimbrel.broker",
-        labels={
-            "cluster": options.cluster,
-            "node_type": "broker",
-            "node_id": options.name,  # as RocketMQ has it, so a master and its slaves share it
-            "role": options.role,
-        },
+        labels=labels_of(role),
     )
 
 
@@ -163,7 +189,7 @@ def is_system(topic: str, group: str) -> str:
 
 
 def connections(clients: Clients) -> list[Family]:
-    """Return who is connected; a client counts until it says goodbye or is silent for too long."""
+    """Return the connected clients; one counts until it terminates or is silent for too long."""
     producing = ("language", "version", "protocol_type")
 
     def producers() -> Iterator[Point]:
@@ -251,16 +277,16 @@ def behind(states: Iterable[QueueLeases], queues_of: QueuesOf, range_of: RangeOf
             yield Behind(group, topic, queue_id, min(lag_of(one, high), kept), len(one.leases), ready)
 
 
-def consumers(broker: "Broker") -> list[Family]:
+def consumers(role: "Role") -> list[Family]:
     """Return how far groups are."""
     by_topic = ("consumer_group", "topic", "is_retry", "is_system")
 
     def queues_of(topic: str) -> range:
-        config = broker.topics.get(topic)
+        config = role.context.topics.get(topic)
         return range(0 if config is None else config.read_queues)
 
     def all_behind() -> Iterator[Behind]:
-        return behind(broker.consumer.ledger.table.states(), queues_of, broker.store.queue_range)
+        return behind(role.consumption.lease_store.table.states(), queues_of, role.store.queue_range)
 
     def summed(number: Callable[[Behind], int]) -> Iterator[Point]:
         found: Counter[tuple[str, str]] = Counter()
@@ -293,18 +319,17 @@ def lag_of(state: QueueLeases, end: int) -> int:
     """Return how many messages below `end` are not done; may run while the state changes."""
     try:
         return max(state.unfinished(end), 0)
-    except ValueError:  # looked at between two halves of a change: what lies beyond the committed offset
+    except ValueError:  # read between two halves of a change: count what lies beyond the committed offset
         return max(end - state.committed, 0)
 
 
 # The store
 
 
-def storage(broker: "Broker", counted: Counted) -> list[Family]:
+def storage(role: "Role") -> list[Family]:
     """Return what the store and its disk are like."""
-    store, options = broker.store, broker.options
-    directory = broker.root / "commitlog"
-    began = store.written
+    store, context = role.store, role.context
+    directory = role.root / "commitlog"
 
     def disk_gauge(name: str, unit: str, help: str, read: Callable[[], Iterable[Number]]) -> Family:
         return Family(name=name, kind="gauge", unit=unit, labels=STORAGE, help=help,
@@ -314,7 +339,7 @@ def storage(broker: "Broker", counted: Counted) -> list[Family]:
         return Family(name=name, kind="gauge", unit=unit, help=help, read=lambda: [((), read())])
 
     reserve = ReserveTime(directory, lambda: store.min_offset)
-    found = [
+    return [
         disk_gauge("rocketmq_storage_size", "bytes", "Bytes used on the file system of the store.",
                    lambda: [used_bytes(directory)]),
         disk_gauge("rocketmq_storage_flush_behind_bytes", "bytes", "Bytes of the log that are not on disk.",
@@ -328,45 +353,13 @@ def storage(broker: "Broker", counted: Counted) -> list[Family]:
               lambda: DiskUse.of(directory).ratio),
         gauge("whimbrel_disk_free_bytes", "By", "Bytes that the store could still take.",
               lambda: free_bytes(directory)),
-        gauge("rocketmq_topic_number", "", "Topics.", lambda: len(broker.topics.rows)),
-        gauge("rocketmq_consumer_group_number", "", "Consumer groups.", lambda: len(broker.groups.rows)),
+        gauge("rocketmq_topic_number", "", "Topics.", lambda: len(context.topics.rows)),
+        gauge("rocketmq_consumer_group_number", "", "Consumer groups.", lambda: len(context.groups.rows)),
         gauge("rocketmq_broker_permission", "", "6 while the broker takes messages, else 4.",
-              lambda: READ_WRITE if not broker.sender.refusal and store.writable else READ_ONLY),
+              lambda: READ_WRITE if role.writable else READ_ONLY),
         gauge("whimbrel_long_polls_held", "", "Receives and pulls that wait for messages.",
-              lambda: broker.consumer.parked + broker.receives.held),
+              lambda: role.consumption.parked + role.receives.held),
     ]  # fmt: skip
-    if options.role == "master":
-        found += [
-            Family(
-                name="whimbrel_append_bytes_total",
-                kind="counter",
-                unit="By",
-                help="Bytes by which the log has grown since the start.",
-                read=lambda: [((), max(store.written - began, 0))],
-            ),
-            Family(
-                name="whimbrel_append_records_total",
-                kind="counter",
-                help="Records appended to the log since the start.",
-                read=lambda: [((), sum(sizes.count for _, sizes in counted.sizes.items()))],
-            ),
-            Family(
-                name="whimbrel_flush_seconds",
-                kind="histogram",
-                unit="s",
-                help="How long it took to put the log on disk, each time.",
-                read=lambda: [((), counted.flushes)],
-            ),
-            gauge("whimbrel_sends_parked", "", "Sends that wait for the disk or for slaves.",
-                  lambda: broker.sender.parked),
-        ]  # fmt: skip
-    else:
-        found.append(
-            gauge("whimbrel_dispatch_lag_seconds", "s",
-                  "For how long the log has been beyond what stands in the consume queues.",
-                  lambda: counted.trail.age(store.dispatched, time.monotonic()))
-        )  # fmt: skip
-    return found
 
 
 class ReserveTime:
@@ -381,7 +374,7 @@ class ReserveTime:
         begin = self.begin()
         at, stored_ms = self.known
         if at != begin or not stored_ms:
-            stored_ms = first_store_time(self.read, begin)
+            stored_ms = store_time_at(self.read, begin)
             self.known = begin, stored_ms
         return [max(int(now * 1000) - stored_ms, 0)] if stored_ms else []
 
@@ -409,10 +402,10 @@ def free_bytes(path: Path) -> int:
 # Replication, as far as a broker sees it
 
 
-def replication(broker: "Broker") -> list[Family]:
-    """Return what the page of marks says about the replicator and, on a master, about slaves."""
-    page = broker.page
-    found = [
+def replication(role: "Role") -> list[Family]:
+    """Return the state of the replicator as the shared page has it."""
+    page = role.page
+    return [
         Family(
             name="whimbrel_replicator_alive",
             kind="gauge",
@@ -420,13 +413,60 @@ def replication(broker: "Broker") -> list[Family]:
             read=lambda: [((), int(page.replica_alive(time.monotonic_ns())))],
         )
     ]
-    if broker.options.role == "master":
-        found.append(
-            Family(
-                name="whimbrel_replication_in_sync_slaves",
-                kind="gauge",
-                help="Connected slaves that lack less than `slave_fallbehind_max_bytes`.",
-                read=lambda: [((), broker.sender.near_slaves())],
-            )
+
+
+# What only one role has
+
+
+def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
+    """Return what a master appends, flushes and waits for."""
+    store, appender = role.store, role.appender
+    began = store.written
+    return [
+        Family(
+            name="whimbrel_append_bytes_total",
+            kind="counter",
+            unit="By",
+            help="Bytes by which the log has grown since the start.",
+            read=lambda: [((), max(store.written - began, 0))],
+        ),
+        Family(
+            name="whimbrel_append_records_total",
+            kind="counter",
+            help="Records appended to the log since the start.",
+            read=lambda: [((), sum(sizes.count for _, sizes in counted.sizes.items()))],
+        ),
+        Family(
+            name="whimbrel_flush_seconds",
+            kind="histogram",
+            unit="s",
+            help="How long it took to put the log on disk, each time.",
+            read=lambda: [((), counted.flushes)],
+        ),
+        Family(
+            name="whimbrel_sends_parked",
+            kind="gauge",
+            help="Sends that wait for the disk or for slaves.",
+            read=lambda: [((), appender.waiting_count)],
+        ),
+        Family(
+            name="whimbrel_replication_in_sync_slaves",
+            kind="gauge",
+            help="Connected slaves that lack less than `slave_fallbehind_max_bytes`.",
+            read=lambda: [((), appender.in_sync_slaves())],
+        ),
+    ]
+
+
+def slave_metrics(role: "SlaveRole", counted: Counted) -> list[Family]:
+    """Return how far dispatching is behind."""
+    store = role.store
+    return [
+        Family(
+            name="whimbrel_dispatch_lag_seconds",
+            kind="gauge",
+            unit="s",
+            help="For how long the log has been beyond what stands in the consume queues.",
+            read=lambda: [((), counted.trail.age(store.dispatched, time.monotonic()))],
         )
-    return found
+    ]

@@ -101,7 +101,7 @@ class BrokerOptions:
 
     @property
     def store_options(self) -> StoreOptions:
-        """What the message store is told."""
+        """The settings of the message store."""
         return StoreOptions(
             commitlog_file_size=self.commitlog_file_size,
             consumequeue_file_size=self.consumequeue_file_size,
@@ -117,7 +117,7 @@ class BrokerOptions:
 
     @property
     def durability(self) -> Durability:
-        """What the answer to a send promises."""
+        """What the response to a send promises."""
         return Durability(
             sync_flush=self.flush == "sync",
             acks=self.acks if self.replication == "sync" else 0,

@@ -20,8 +20,9 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.store.codec import RecordDraft
-from whimbrel.store.store import Appended, MessageStore
-from whimbrel.store.traced import ContextScanner, context_of
+from whimbrel.store.master_store import Appended, MasterStore
+from whimbrel.store.slave_store import SlaveStore
+from whimbrel.store.trace_scanner import ContextScanner, context_of
 from whimbrel.telemetry import APPEND, BROKER_SERVICE, CREATE, DISPATCH, FLUSH, Attribute
 from whimbrel.tracing import Tracer, identity, new_context, open_tracer
 
@@ -34,20 +35,21 @@ UNFLUSHED_MAX = 4096  # records whose flush is waited for; further ones have no 
 class BrokerTraces:
     """The tracer of one broker, and what it is used for."""
 
-    def __init__(self, options: BrokerOptions, store: MessageStore) -> None:
+    def __init__(self, options: BrokerOptions) -> None:
         """Open what the options name."""
-        self.options, self.store = options, store
+        self.options = options
         own = {Attribute.ROLE: options.role, **identity(options.name, options.id)}
         self.tracer = open_tracer(options.trace_to, BROKER_SERVICE, own)
         self.close = self.tracer.close
 
-    def of_sends(self, from_thread: Callable[[Callable[[], None]], None]) -> "RecordTraces":
-        """Return what traces sends; it hears of flushes beside whoever does already.
+    def of_sends(
+        self, store: MasterStore, from_thread: Callable[[Callable[[], None]], None]
+    ) -> "RecordTraces":
+        """Return what traces sends; it is called after each flush, beside the callback that is set already.
 
         Args:
             from_thread: has something called on the loop's thread.
         """
-        store = self.store
         traces = RecordTraces(self.tracer, name=self.options.name, flushed=lambda: store.flushed)
         other = store.on_flushed
 
@@ -60,9 +62,9 @@ class BrokerTraces:
         store.on_flushed = flushed
         return traces
 
-    def of_dispatch(self) -> "DispatchTraces":
+    def of_dispatch(self, store: SlaveStore) -> "DispatchTraces":
         """Return what a slave's log is followed through."""
-        return DispatchTraces(self.tracer, self.store, name=self.options.name, broker_id=self.options.id)
+        return DispatchTraces(self.tracer, store, name=self.options.name, broker_id=self.options.id)
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ class RecordTraces:
             context = context_of(draft.properties)
             if context is not None:
                 record = self.record(context, draft, place)
-                self.tell(record, began_ns)
+                self.record_append(record, began_ns)
                 creation = self.created.pop(context.span_id, None)
                 if creation is not None:
                     creation.record = record
@@ -123,7 +125,7 @@ class RecordTraces:
             message_id=draft.keys[0],
         )
 
-    def tell(self, record: TracedRecord, began_ns: int) -> None:
+    def record_append(self, record: TracedRecord, began_ns: int) -> None:
         now_ns = time.time_ns()
         self.tracer.stage(APPEND, record, began_ns, now_ns, self.identity)
         if len(self.unflushed) < UNFLUSHED_MAX:
@@ -171,7 +173,7 @@ class RecordTraces:
 class DispatchTraces:
     """Stands before a slave's store and traces the records that get their queue entries."""
 
-    def __init__(self, tracer: Tracer, store: MessageStore, *, name: str, broker_id: int) -> None:
+    def __init__(self, tracer: Tracer, store: SlaveStore, *, name: str, broker_id: int) -> None:
         """Begin with what is dispatched from now on."""
         self.tracer = tracer
         self.store = store

@@ -1,8 +1,7 @@
-"""`whimbrel cluster`: the brokers that live.
+"""`whimbrel cluster`: the registered brokers.
 
-Who lives is what the nameserver says. How far a log reaches is asked of the broker itself, since the
-nameserver hears of it only with each renewal; a broker that can't be asked is shown as the nameserver knows
-it.
+The nameserver lists them. The end of a log is asked of the broker itself, since the nameserver learns it only
+with each renewal; of a broker that does not answer, the nameserver's last value is shown.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """`whimbrel dev`: a whole cluster on this machine, and a view of it.
 
-`cli/supervisor.py` runs the processes; here are the command line and the two views: a live table on a
-terminal, plain lines elsewhere. What the table says of the logs comes from the shared pages of marks.
+`cli/supervisor.py` runs the processes. This module has the command line and two views: a live table on a
+terminal, plain lines elsewhere. The table's column `log` is read from the shared pages.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def dev(
 
 @contextlib.contextmanager
 def viewing(directory: Path) -> Iterator["View"]:
-    """Give the view that suits standard output."""
+    """Yield the live view if standard output is a terminal, else the plain one."""
     if sys.stdout.isatty():
         with LiveView(directory) as live:
             yield live
@@ -109,8 +109,8 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.1f}"
 
 
-def spelled(size: "Memory | None") -> str:
-    """Return a process's memory in words."""
+def memory_text(size: "Memory | None") -> str:
+    """Return a process's memory as text."""
     if size is None:
         return "gone"
     return (
@@ -120,23 +120,23 @@ def spelled(size: "Memory | None") -> str:
 
 
 def summary(child: "Child") -> str:
-    """Return one line on a ready child: seconds to ready, memory, where it listens."""
+    """Return one line about a ready child: seconds until it was ready, memory, address."""
     from whimbrel.cli.supervisor import memory
 
     return (
-        f"{child.plan.name:<18} ready in {child.ready_s:.2f} s, {spelled(memory(child.pid))}, "
+        f"{child.plan.name:<18} ready in {child.ready_s:.2f} s, {memory_text(memory(child.pid))}, "
         f"pid {child.pid}{', ' if child.address else ''}{child.address}"
     )
 
 
 class PlainView:
-    """One line for each thing that happens."""
+    """Prints one line for each event."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def line(self, text: str) -> None:
-        """Print the line with the time of day."""
+    def notify(self, text: str) -> None:
+        """Print an event with the time of day."""
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     def ready(self, endpoint: str, children: "Sequence[Child]") -> None:
@@ -148,11 +148,11 @@ class PlainView:
         )
 
     def refresh(self, children: "Sequence[Child]") -> None:
-        """Nothing: lines that repeat are noise in a log."""
+        """Do nothing: in a log, repeated lines would be noise."""
 
 
 class LiveView:
-    """A table that is kept up to date, lines above it."""
+    """Shows a table that is kept up to date, and events above it."""
 
     def __init__(self, directory: Path) -> None:
         from rich.console import Console
@@ -172,12 +172,12 @@ class LiveView:
     def __exit__(self, *error: object) -> None:
         self.live.stop()
 
-    def line(self, text: str) -> None:
-        """Print the line above the table."""
+    def notify(self, text: str) -> None:
+        """Print an event above the table."""
         self.console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False)
 
     def ready(self, endpoint: str, children: "Sequence[Child]") -> None:
-        """Print what stays: seconds to ready, memory at that moment, the endpoint."""
+        """Print lines that stay above the table: each process at this moment, and the endpoint."""
         self.endpoint = endpoint
         for child in children:
             self.console.print(summary(child), markup=False)
@@ -188,7 +188,7 @@ class LiveView:
         )
 
     def refresh(self, children: "Sequence[Child]") -> None:
-        """Draw the table, twice a second or when a state has changed."""
+        """Draw the table, twice a second, and when a state has changed."""
         now = (int(time.monotonic() * 2), *(child.state for child in children))
         if now != self.shown:
             self.shown = now
@@ -219,7 +219,7 @@ class LiveView:
         return table
 
     def log_state(self, child: "Child") -> str:
-        """Return what the page of marks says: ends for brokers, peers for replicators."""
+        """Return the state of a log from its shared page: offsets for brokers, peers for replicators."""
         page = self.page(child)
         if page is None or child.state != "ready":
             return child.ended if child.state == "waiting" else ""
@@ -232,7 +232,7 @@ class LiveView:
         return f"slaves {len(acks)}{behind}"
 
     def page(self, child: "Child") -> "SharedPage | None":
-        """Return the page of the child's store, None while there is none."""
+        """Return the shared page of a child's store, None while there is none."""
         from whimbrel.store.shared_page import SharedPage
 
         store = child.plan.store

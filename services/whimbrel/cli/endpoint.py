@@ -1,8 +1,7 @@
-"""Finds the cluster that a command means: `--endpoint`, else WHIMBREL_ENDPOINT, else the running `whimbrel
-dev`.
+"""Finds the cluster of a command: `--endpoint`, else WHIMBREL_ENDPOINT, else the running `whimbrel dev`.
 
-`whimbrel dev` writes `cluster.json` into its directory once all is ready; a file left by one that was killed
-is told from a live one by the nameserver's process id.
+`whimbrel dev` writes `cluster.json` into its directory once the cluster is ready. A file left by one that was
+killed is recognized by the nameserver's process id, which is not alive.
 """
 
 import contextlib
@@ -55,12 +54,12 @@ class RunningCluster:
 
     @property
     def traces(self) -> Path:
-        """Where its processes write their spans."""
+        """The folder into which its processes write their spans."""
         return self.directory / "traces"
 
 
 def default_dev_dir() -> Path:
-    """Return where `whimbrel dev` keeps its cluster when it is not told."""
+    """Return the default directory of `whimbrel dev`."""
     chosen = os.environ.get(DEV_DIR_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -70,7 +69,7 @@ def default_dev_dir() -> Path:
 
 
 def running_cluster(directory: Path | None = None) -> RunningCluster | None:
-    """Return the cluster that runs in a directory (the default one), None when there is none."""
+    """Return the cluster that runs in a directory, by default the default one; None if there is none."""
     directory = directory or default_dev_dir()
     try:
         content = json.loads((directory / CLUSTER_FILE).read_text())
@@ -87,10 +86,10 @@ def running_cluster(directory: Path | None = None) -> RunningCluster | None:
 
 
 def resolve_endpoint(given: str) -> str:
-    """Return the access point to use; `given` is what `--endpoint` said, empty for nothing.
+    """Return the access point to use; `given` is the value of `--endpoint`, "" without it.
 
     Raises:
-        ClientError: nothing was said, and no `whimbrel dev` runs.
+        ClientError: no endpoint is given, and no `whimbrel dev` runs.
     """
     chosen = given or os.environ.get(ENDPOINT_VARIABLE, "")
     if chosen:
@@ -106,9 +105,9 @@ def resolve_endpoint(given: str) -> str:
 
 @contextlib.contextmanager
 def traced(endpoint: str) -> Iterator[None]:
-    """Trace what a command does while the block runs, where that was asked for.
+    """Trace the command while the block runs, if tracing is on.
 
-    It was by WHIMBREL_CLIENT_TRACE_TO, or by the running `whimbrel dev` when the command talks to that.
+    It is if WHIMBREL_CLIENT_TRACE_TO is set, or if the command talks to a running `whimbrel dev` that traces.
     """
     target, ratio = os.environ.get(TRACE_VARIABLE, ""), 1.0
     if not target and not endpoint and not os.environ.get(ENDPOINT_VARIABLE):

@@ -163,7 +163,7 @@ def parse_target(text: str) -> str | int | float:
     """Return `earliest`, `latest`, an offset (int) or a time (float, epoch seconds; UTC unless it says else).
 
     Raises:
-        typer.BadParameter: it is none of them.
+        typer.BadParameter: it is neither.
     """
     if text in ("earliest", "latest"):
         return text

@@ -1,8 +1,7 @@
 """Command groups whose commands are imported when they are called.
 
-`whimbrel --help` has to be quick, and so has the completion of a shell: the list of commands with their
-one-line help stands in a table, and a command's module is imported when it runs or when its own help is asked
-for.
+`whimbrel --help` has to be fast, and so has the completion of a shell. So the list of commands with their
+one-line help is a table, and a command's module is imported only to run it, or for its own help.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ __all__ = ["Command", "LazyGroup", "examples", "group"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a command is: a function, or a `typer.Typer` for a group; `help` is one line for the list."""
+    """The place of a command: a function, or a `typer.Typer` of a group; `help` is one line for the list."""
 
     module: str
     name: str
@@ -27,7 +26,7 @@ class Command:
 
 
 class LazyGroup(TyperGroup):
-    """A group that knows its commands by name only; subclasses fill `table`."""
+    """A group that imports its commands on demand; subclasses fill `table`."""
 
     table: ClassVar[Mapping[str, Command]] = {}
 
@@ -36,7 +35,7 @@ class LazyGroup(TyperGroup):
         return list(self.table)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command; None when there is none of that name."""
+        """Import a command; None for an unknown name."""
         entry = self.table.get(cmd_name)
         if entry is None:
             return None
@@ -63,7 +62,7 @@ def group(text: str) -> typer.Typer:
 
 
 def examples(*lines: str) -> str:
-    """Return the examples that end a help page; their lines are kept as they are."""
+    """Return the examples at the end of a help page; their lines are not re-wrapped."""
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
@@ -76,7 +75,7 @@ def examples_of(module: ModuleType, name: str) -> str | None:
 
 def single(function: Callable[..., Any], epilog: str | None) -> Any:
     if epilog is not None and "\b" not in epilog:
-        # Examples are lines, not paragraphs: the mark keeps the help page from filling them up.
+        # Examples are lines, not paragraphs: the mark keeps the help page from re-wrapping them.
         epilog = "\b\n" + "\n".join(line for line in epilog.splitlines() if line.strip())
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(epilog=epilog)(function)

@@ -1,4 +1,4 @@
-"""The command `whimbrel`: its list of commands, and how errors end it.
+"""The command `whimbrel`: its list of commands, and the exit codes of errors.
 
 Exit codes: 0 done; 1 it could not be done, with one sentence on standard error; 2 the command line is wrong;
 130 interrupted.
@@ -8,9 +8,12 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from whimbrel.cli.processes import PROCESSES, become
+from whimbrel.cli.processes import PROCESSES, exec_server
+
+if TYPE_CHECKING:
+    from whimbrel.cli.lazy import Command
 
 __all__ = ["main", "run"]
 
@@ -25,10 +28,10 @@ INTERRUPTED = 130  # as shells report a process that SIGINT ended
 def main(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name; return the exit code."""
     if arguments and arguments[0] in PROCESSES:
-        become(arguments[0], arguments[1:])
-    # grpcio writes connection failures to standard error by itself; they come back as our errors anyway.
+        exec_server(arguments[0], arguments[1:])
+    # grpcio writes connection failures to standard error by itself; they are raised as our errors anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # The same goes for what the client library logs while it retries, unless a command sets logging up.
+    # So are the warnings that the client library logs while it retries, unless a command sets up logging.
     logging.getLogger("whimbrel").addHandler(logging.NullHandler())
     from whimbrel.errors import WhimbrelError
 
@@ -39,13 +42,13 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; keep the interpreter's last flush from complaining.
+        # The reader of our output has gone; the interpreter's last flush must not fail because of that.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except WhimbrelError as error:
         print(f"whimbrel: {explain(error)}", file=sys.stderr)
         return 1
-    except OSError as error:  # of a file or folder that a command was given
+    except OSError as error:  # of a file or folder that is an argument
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         print(f"whimbrel: {named}", file=sys.stderr)
         return 1
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def explain(error: Exception) -> str:
-    """Return the error as one sentence that says what to do, where something can be done."""
+    """Return the error as one sentence, with what to do about it where that is known."""
     from whimbrel.errors import (
         AlreadyExists,
         ClientError,
@@ -83,36 +86,39 @@ def explain(error: Exception) -> str:
     return text if hint in text else f"{text}; {hint}"
 
 
+def commands() -> "dict[str, Command]":
+    """Return the commands by name, in the order in which they are listed."""
+    from whimbrel.cli.lazy import Command
+
+    return {
+        "dev": Command("whimbrel.cli.dev", "dev", "Run a whole cluster on this machine."),
+        "topic": Command("whimbrel.cli.topic", "app", "Create, list, describe, update and delete topics."),
+        "group": Command("whimbrel.cli.group", "app", "The same for consumer groups; reset their offsets."),
+        "send": Command("whimbrel.cli.messages", "send", "Send messages to a topic."),
+        "receive": Command("whimbrel.cli.messages", "receive", "Receive messages as a consumer group."),
+        "pull": Command("whimbrel.cli.messages", "pull", "Read a queue from an offset on."),
+        "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
+        "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),
+        "trace": Command("whimbrel.cli.trace", "trace", "Show the way of one message, with its timings."),
+        "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),
+        "spark": Command("whimbrel.cli.spark", "jobs", "Archive, replay, audit and measure, with Spark."),
+        **{
+            name: Command("whimbrel.cli.processes", name, text + " Takes the process's own flags.")
+            for name, text in PROCESSES.items()
+        },
+    }
+
+
 def command_line() -> Any:
     """Return the root command; imports typer, and no command's module."""
     import typer
 
-    from whimbrel.cli.lazy import Command, LazyGroup, examples
+    from whimbrel.cli.lazy import LazyGroup, examples
 
     class Root(LazyGroup):
         """The commands of `whimbrel`."""
 
-        table = {  # noqa: RUF012  declared a ClassVar in LazyGroup
-            "dev": Command("whimbrel.cli.dev", "dev", "Run a whole cluster on this machine."),
-            "topic": Command(
-                "whimbrel.cli.topic", "app", "Create, list, describe, update and delete topics."
-            ),
-            "group": Command(
-                "whimbrel.cli.group", "app", "The same for consumer groups; reset their offsets."
-            ),
-            "send": Command("whimbrel.cli.messages", "send", "Send messages to a topic."),
-            "receive": Command("whimbrel.cli.messages", "receive", "Receive messages as a consumer group."),
-            "pull": Command("whimbrel.cli.messages", "pull", "Read a queue from an offset on."),
-            "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
-            "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),
-            "trace": Command("whimbrel.cli.trace", "trace", "Show the way of one message, with its timings."),
-            "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),
-            "spark": Command("whimbrel.cli.spark", "jobs", "Archive, replay, audit and measure, with Spark."),
-            **{
-                name: Command("whimbrel.cli.processes", name, text + " Takes the process's own flags.")
-                for name, text in PROCESSES.items()
-            },
-        }
+        table = commands()
 
     app = typer.Typer(
         cls=Root,

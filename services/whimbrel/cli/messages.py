@@ -172,7 +172,7 @@ def pull(
 
 
 class Turn:
-    """Chooses queues by turns, or always the one that was asked for."""
+    """Chooses queues in turn, or always the given one."""
 
     def __init__(self, queue_id: int | None) -> None:
         self.queue_id = queue_id
@@ -225,7 +225,7 @@ def print_messages(messages: "Sequence[ReceivedMessage]", output: Format) -> Non
 
 
 def as_object(message: "ReceivedMessage") -> dict[str, Any]:
-    """Return a message as JSON shows it; the queue as what names it."""
+    """Return a message for JSON; its queue as broker name and id."""
     return {
         "topic": message.topic,
         "broker_name": message.queue.broker_name,

@@ -1,7 +1,7 @@
-"""Prints what commands found: a table for people, JSON for programs, and errors as one sentence.
+"""Prints results of commands: a table for people, JSON for programs.
 
-Standard output carries the result alone; everything else goes to standard error. With `-o json` a list stays
-a list, even of one, so that a script does not depend on how many there are.
+Standard output has only the result; everything else goes to standard error. With `-o json` a list stays a
+list even if it has one item, so that scripts do not depend on their number.
 """
 
 import base64
@@ -44,7 +44,7 @@ OutputOption = Annotated[
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: data classes as objects, times as numbers."""
+    """Return a value that JSON can hold: data classes as objects, times as numbers."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -98,7 +98,7 @@ def emit(
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str) -> str:
-    """Return the table; columns of numbers are set to the right."""
+    """Return the table; columns of numbers are aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -112,7 +112,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
-    # A pipe has no width: nothing is cut or folded there.
+    # A pipe has no width: lines are neither cut nor folded there.
     width = None if sys.stdout.isatty() else 10_000
     console = Console(width=width, soft_wrap=False)
     with console.capture() as capture:
@@ -122,7 +122,7 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
 
 
 def note(text: str) -> None:
-    """Tell the person at the terminal something that is not part of the result."""
+    """Print to standard error what is not part of the result."""
     print(text, file=sys.stderr)
 
 

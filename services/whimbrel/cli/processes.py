@@ -1,8 +1,7 @@
-"""`whimbrel nameserver`, `broker` and `replicator`: become one of the processes.
+"""`whimbrel nameserver`, `broker` and `replicator`: replace this process by one of the servers.
 
-The process replaces this one, with all arguments that follow, so that it keeps its process id, gets its
-signals itself, and carries none of the command line's memory. It gets the settings of `malloc`. Its own
-`--help` lists its settings.
+The server gets all arguments that follow. It keeps the process id, gets signals itself, and has none of the
+command line's memory. It gets the settings of `malloc`. Its own `--help` lists its options.
 """
 
 import os
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 
 from whimbrel.cli import malloc
 
-__all__ = ["PROCESSES", "become"]
+__all__ = ["PROCESSES", "exec_server"]
 
 PROCESSES = {
     "nameserver": "Run a nameserver.",
@@ -20,14 +19,14 @@ PROCESSES = {
 }
 
 
-def become(name: str, arguments: Sequence[str]) -> None:
-    """Replace this process by one of ours; does not return.
+def exec_server(name: str, arguments: Sequence[str]) -> None:
+    """Replace this process by one of the servers; does not return.
 
     Raises:
         OSError: the interpreter can't be started.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    # -P: no folder named whimbrel in the working directory may stand in for the installed one.
+    # -P: a folder named whimbrel in the working directory must not be imported in place of the package.
     words = [sys.executable, "-P", "-m", f"whimbrel.{name}", *arguments]
     os.execve(sys.executable, words, malloc.with_settings(os.environ))

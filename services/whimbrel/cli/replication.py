@@ -32,8 +32,8 @@ COLUMNS = (
     "lag",
     "state",
 )
-WATCH_S = 1.0  # between two looks of --watch
-STEP_BYTES = 1 << 20  # a slave that lacks no more is in step: under load some is always on its way
+WATCH_S = 1.0  # between two polls of --watch
+STEP_BYTES = 1 << 20  # a slave with no more lag is in step: under load some of the log is always in flight
 
 
 @app.command(
@@ -59,7 +59,7 @@ def status(
 
 
 def watch_views(admin: "sync.Admin", output: Format) -> None:
-    """Show the state until interrupted; a cluster that can't be reached for a while is waited for."""
+    """Show the state until interrupted; while the cluster does not answer, poll again."""
     clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() and output is Format.TABLE else ""
     while True:
         try:

@@ -1,11 +1,11 @@
-"""`whimbrel store`: look into store directories, ours and RocketMQ's own, at rest or while a broker runs.
+"""`whimbrel store`: inspects store directories, ours and RocketMQ's own, at rest or while a broker runs.
 
-`dump` and `verify` only read. `recover` does what a broker's start would do, or tells what that would be. The
-work is done in `whimbrel.store`; here are the command lines and how results are printed. Sizes are taken from
-the files; only an index file's number of slots may have to be given.
+`dump` and `verify` only read. `recover` does the recovery of a broker's start, or prints what that would do.
+The work is done in `whimbrel.store`; this module has the command lines, and prints results. File sizes are
+known from the files; only an index file's number of slots may have to be given.
 
-A dump is one JSON object a line, in the fields of RocketMQ's own dumps (`tests/golden/README.md`), so that it
-can be cut and searched by line tools while it is being written; `-o table` is for a look.
+A dump is one JSON object a line, with the fields of RocketMQ's own dumps (`tests/golden/README.md`), so line
+tools can cut and search it while it is written; `-o table` is for people.
 """
 
 import json
@@ -17,6 +17,7 @@ import typer
 
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+from whimbrel.model.properties import KEYS, TAGS
 
 __all__ = ["dump", "recover", "store", "verify"]
 
@@ -91,7 +92,7 @@ def dump(
 
 
 def record_rows(path: Path, *, blanks: bool) -> Iterator[Row]:
-    """Give the records; what is no record is told on standard error."""
+    """Yield the records; damage is reported on standard error."""
     from whimbrel.store import inspect
 
     for row in inspect.dump_records(path):
@@ -104,7 +105,7 @@ def record_rows(path: Path, *, blanks: bool) -> Iterator[Row]:
 
 
 def query_rows(path: Path, key: str, index_slots: int) -> Iterator[Row]:
-    """Give a row for each topic under which the index has the key."""
+    """Yield a row for each topic under which the index has the key."""
     from whimbrel.store import inspect
 
     found = False
@@ -129,7 +130,7 @@ def topics(path: Path) -> list[str]:
 
 
 def config_rows(path: Path) -> Iterator[Row]:
-    """Give a row for each config file that is there."""
+    """Yield a row for each config file that is there."""
     from whimbrel.store import jsonconfig
 
     files = (file.name.removesuffix(".bak") for file in (path / "config").glob("*.json*"))
@@ -140,7 +141,7 @@ def config_rows(path: Path) -> Iterator[Row]:
 
 
 def show(rows: Iterable[Row], kind: str, output: Format) -> None:
-    """Print rows as lines of JSON while they come, or as a table of the columns that suit a look."""
+    """Print rows as lines of JSON as they come, or as a table of some columns."""
     if output is Format.JSON:
         for row in rows:
             print(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
@@ -153,9 +154,9 @@ def cell(row: Row, column: str) -> object:
     """Return a cell of the table."""
     properties: dict[str, str] = row.get("properties", {})
     if column == "tags":
-        return properties.get("TAGS")
+        return properties.get(TAGS)
     if column == "keys":
-        return properties.get("KEYS")
+        return properties.get(KEYS)
     value = row.get(column)
     if column == "storeTimestamp" and value is not None:
         return time_text(value / 1000)

@@ -1,6 +1,6 @@
-"""Runs a whole cluster as local child processes: starts them, restarts what dies, ends them together.
+"""Runs a whole cluster as local child processes: starts them, restarts those that die, stops them together.
 
-What runs, below a directory `DIR`:
+The processes, below a directory `DIR`:
 
     process               role               ports             store
     nameserver            nameserver         BASE              -
@@ -14,16 +14,15 @@ A child's life:
     starting --ready file--> ready --death--> waiting --delay over--> starting
         \\--death: the first start fails the cluster, later ones wait again--/
 
-The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S` and starts over once a child has been up for
-`STEADY_S`. `Restarts` decides that, `plan` what is run; both are pure. `Supervisor.run` waits on pidfds and
-signals. A child gets SIGTERM when the supervisor dies, however it dies (PR_SET_PDEATHSIG).
+The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S`, and starts over once a child has been up for
+`STEADY_S`. `RestartBackoff` decides that, `plan` decides what is run; both are pure. `Supervisor.run` waits
+on pidfds and signals. When the supervisor dies for any reason, its children get SIGTERM (PR_SET_PDEATHSIG).
 
-While a file `DIR/run/NAME.hold` is there, a child of that name that has died stays down: this is how to see
+While a file `DIR/run/NAME.hold` exists, a child of that name that has died is not restarted: so one can see
 what a cluster does without its master.
 
-`DIR/cluster.json` is there from the moment the cluster takes messages until the end, and is replaced after
-each
-restart:
+`DIR/cluster.json` exists from the moment the cluster accepts messages until the end, and is replaced after
+each restart:
 
     {"endpoint": "host:port", "trace_ratio": 0.0,
      "processes": [{"name", "role", "pid", "grpc", "ha", "metrics", "store"}]}
@@ -58,7 +57,7 @@ __all__ = [
     "ChildPlan",
     "DevOptions",
     "Memory",
-    "Restarts",
+    "RestartBackoff",
     "StartError",
     "Supervisor",
     "View",
@@ -66,16 +65,16 @@ __all__ = [
     "plan",
 ]
 
-READY_TIMEOUT_S = 30.0  # a busy machine; a quiet one needs one second
-USABLE_TIMEOUT_S = 15.0  # then it is shown as it is: a master that lost log to a slave takes no messages
-STOP_TIMEOUT_S = 10.0  # after that SIGKILL: a broker stops in well under a second
-RESTART_FIRST_S = 0.2  # a crash that happens once costs clients next to nothing
-RESTART_MAX_S = 5.0  # a child that can't start is tried for ever, but does not fill the log
+READY_TIMEOUT_S = 30.0  # enough on a busy machine
+USABLE_TIMEOUT_S = 15.0  # then the cluster is shown as it is: a master that lost log to a slave refuses sends
+STOP_TIMEOUT_S = 10.0  # then SIGKILL; a broker needs less than a second
+RESTART_FIRST_S = 0.2  # short, so that a single crash hardly affects clients
+RESTART_MAX_S = 5.0  # a child that can't start is restarted for ever, without flooding the log
 STEADY_S = 10.0
-READY_POLL_S = 0.01  # ready files are looked for only while a child starts
+READY_POLL_S = 0.01  # ready files are polled only while a child starts
 HOLD_POLL_S = 0.25
 VIEW_S = 0.5
-LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is put aside at the next start, one generation is kept
+LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is rotated at the next start; one generation is kept
 LOG_LINE = re.compile(r"\S+Z [A-Z]+ +(.*?)(?: \[[\w.]+\])?")  # as `telemetry.py` writes them
 PR_SET_PDEATHSIG = 1
 PORTS_PER_BROKER = 10
@@ -93,18 +92,18 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevOptions:
-    """What `whimbrel dev` is asked for.
+    """The options of `whimbrel dev`.
 
     Attributes:
-        directory: stores, logs and cluster.json go there.
-        port: of the nameserver, the others follow it; 0 takes any free ports.
+        directory: of stores, logs and cluster.json.
+        port: of the nameserver, from which the other ports follow; 0 for any free ports.
         flush: `sync`: a send is answered when it is on the master's disk.
         replication: `sync`: a send is answered when a slave has it.
-        slaves: how many; with none, synchronous replication would refuse every send.
-        host: what every port is bound to.
+        slaves: number of slaves; with none, synchronous replication would refuse every send.
+        host: address to which every port is bound.
         trace_ratio: share of messages that are traced; 0 for none.
         metrics: every process serves its metrics, on a free port.
-        accept_replays: brokers take archived messages back.
+        accept_replays: brokers accept replays of archived messages.
     """
 
     directory: Path
@@ -145,8 +144,8 @@ class Memory:
 
 
 @dataclass(slots=True)
-class Restarts:
-    """When to start a dead child again."""
+class RestartBackoff:
+    """Decides when to restart a child that has died."""
 
     delay: float = 0.0
     up_since: float | None = None
@@ -156,7 +155,7 @@ class Restarts:
         self.up_since = now
 
     def died(self, now: float) -> float:
-        """Return when to start it again."""
+        """Return the time of its restart."""
         steady = self.up_since is not None and now - self.up_since >= STEADY_S
         self.delay = RESTART_FIRST_S if steady or not self.delay else min(self.delay * 2, RESTART_MAX_S)
         self.up_since = None
@@ -164,7 +163,7 @@ class Restarts:
 
 
 def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
-    """Return what to run, nameserver first; `endpoint` is the nameserver's address, "" while unknown."""
+    """Return the processes, nameserver first; `endpoint` is the nameserver's address, "" while unknown."""
     if options.slaves == 0 and options.replication == "sync":
         raise StartError("synchronous replication needs a slave: drop `--slaves 0` or `--replication sync`")
 
@@ -236,15 +235,15 @@ def memory(pid: int) -> Memory | None:
 
 
 class Child:
-    """One supervised process; its fields are for views to read.
+    """One supervised process; views read its fields.
 
     Attributes:
-        plan: what it runs.
-        state: where in its life it is.
-        ready: what its ready file said.
+        plan: the process to run.
+        state: as in the module's text.
+        ready: content of its ready file.
         ready_s: seconds from its start until it was ready.
-        starts: how often it was started.
-        ended: how it ended last, in words.
+        starts: number of starts.
+        ended: how it ended last, for people.
     """
 
     def __init__(self, plan: ChildPlan, directory: Path) -> None:
@@ -257,7 +256,7 @@ class Child:
         self.ready_s = 0.0
         self.starts = 0
         self.ended = ""
-        self.restarts = Restarts()
+        self.restarts = RestartBackoff()
         self.started_at = 0.0
         self.due = 0.0
         self.process: subprocess.Popen[bytes] | None = None
@@ -274,7 +273,7 @@ class Child:
         return str(self.ready.get("grpc") or self.ready.get("ha") or "")
 
     def command(self) -> list[str]:
-        """Return the command line; ports that it got are kept for all its starts."""
+        """Return the command line; a restarted child keeps the ports that it had."""
         settings = dict(self.plan.settings)
         if self.plan.port == 0 and self.address:
             settings["port"] = int(self.address.rpartition(":")[2])
@@ -296,7 +295,7 @@ class Child:
 
         def follow_parent() -> None:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it died before the call
+            if os.getppid() != parent:  # the parent died before the call
                 os._exit(1)
 
         with self.log_file.open("ab") as log:
@@ -306,15 +305,15 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the supervisor, which then ends them in order
+                start_new_session=True,  # Ctrl-C goes to the supervisor only, which stops them in order
                 preexec_fn=follow_parent,
             )
         self.pidfd = os.pidfd_open(self.process.pid)
         self.state, self.started_at = "starting", now
         self.starts += 1
 
-    def look(self, now: float) -> bool:
-        """Take the ready file when it is there; return whether that made the child ready."""
+    def poll_ready(self, now: float) -> bool:
+        """Read the ready file if it exists; return whether that made the child ready."""
         if self.state != "starting" or not self.ready_file.exists():
             return False
         self.ready = json.loads(self.ready_file.read_text(encoding="utf-8"))
@@ -332,7 +331,7 @@ class Child:
         self.state = "ended"
         self.ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """Return the last line of its log, without the time and the name of the logger."""
         with contextlib.suppress(OSError):
             lines = self.log_file.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -355,13 +354,13 @@ class Child:
 
 
 class View(Protocol):
-    """Where the supervisor tells what happens."""
+    """Shows what the supervisor reports."""
 
-    def line(self, text: str) -> None:
-        """Say something that has happened."""
+    def notify(self, text: str) -> None:
+        """Show an event."""
 
     def ready(self, endpoint: str, children: Sequence[Child]) -> None:
-        """All are ready for the first time."""
+        """Show that all children are ready for the first time."""
 
     def refresh(self, children: Sequence[Child]) -> None:
         """Show the present state; called twice a second and after every change."""
@@ -376,17 +375,18 @@ class Wakeups:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Catch SIGINT, SIGTERM and SIGHUP: they make `select` return and stand in `signals`."""
+        """Catch SIGINT, SIGTERM and SIGHUP: each makes `select` return, and is added to `signals`."""
         reader, writer = socket.socketpair()
         reader.setblocking(False)
         writer.setblocking(False)
         self.selector.register(reader, selectors.EVENT_READ)
 
-        def note(number: int, frame: FrameType | None) -> None:
+        def on_signal(number: int, frame: FrameType | None) -> None:
             self.signals.append(number)
 
         before = {
-            number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            number: signal.signal(number, on_signal)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
         fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
@@ -412,7 +412,7 @@ class Wakeups:
 
 
 class Supervisor:
-    """Runs one cluster. `run` returns when a signal asked for the end and all children are gone."""
+    """Runs one cluster. `run` returns after a signal, when all children are gone."""
 
     def __init__(self, options: DevOptions, view: View) -> None:
         self.options = options
@@ -440,7 +440,7 @@ class Supervisor:
             try:
                 self.start_all()
                 while not self.wakeups.signals:
-                    self.turn(VIEW_S)
+                    self.run_once(VIEW_S)
             finally:
                 self.cluster_file.unlink(missing_ok=True)
                 self.stop_all()
@@ -458,7 +458,7 @@ class Supervisor:
             yield
 
     def start_all(self) -> None:
-        """Start the nameserver, whose port the others must know, then the others together."""
+        """Start the nameserver, whose port the others need, then the others together."""
         nameserver = Child(plan(self.options, "")[0], self.directory)
         self.start_and_wait([nameserver])
         if self.wakeups.signals:
@@ -479,10 +479,10 @@ class Supervisor:
         deadline = time.monotonic() + READY_TIMEOUT_S
         self.children += children
         for child in children:
-            put_aside(child.log_file)
+            rotate(child.log_file)
             self.launch(child)
         while not self.wakeups.signals and any(child.state != "ready" for child in children):
-            self.turn(READY_POLL_S)
+            self.run_once(READY_POLL_S)
             late = [child.plan.name for child in children if child.state == "starting"]
             if late and time.monotonic() > deadline:
                 raise StartError(
@@ -490,19 +490,19 @@ class Supervisor:
                 )
 
     def wait_usable(self, endpoint: str) -> None:
-        """Wait until the cluster takes messages; say what it lacks when it does not within the time."""
+        """Wait until the cluster accepts messages; notify of the reason when it does not in time."""
         command = self.usable_command(endpoint)
         with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as waiting:
             while waiting.poll() is None and not self.wakeups.signals:
-                self.turn(READY_POLL_S)
+                self.run_once(READY_POLL_S)
             waiting.kill()
             assert waiting.stdout is not None
             lack = waiting.stdout.read().decode().strip()
         if lack:
-            self.view.line(f"all processes run, but {lack}")
+            self.view.notify(f"all processes run, but {lack}")
 
     def usable_command(self, endpoint: str) -> list[str]:
-        """Return the command that waits until the cluster takes messages."""
+        """Return the command that waits until the cluster accepts messages."""
         words = [endpoint, str(self.options.slaves + 1), str(USABLE_TIMEOUT_S)]
         return [sys.executable, "-P", "-m", "whimbrel.cli.usable", *words]
 
@@ -511,8 +511,8 @@ class Supervisor:
         child.start(time.monotonic())
         self.wakeups.selector.register(child.pidfd, selectors.EVENT_READ, child)
 
-    def turn(self, timeout: float) -> None:
-        """Wait for the next thing to happen, at most `timeout`, and deal with it."""
+    def run_once(self, timeout: float) -> None:
+        """Wait for the next event, at most `timeout`, and handle it."""
         now = time.monotonic()
         for child in self.children:
             if child.state == "waiting":
@@ -520,12 +520,12 @@ class Supervisor:
             elif child.state == "starting":
                 timeout = min(timeout, READY_POLL_S)
         for child in self.wakeups.wait(timeout):
-            self.died(child)
+            self.on_death(child)
         now = time.monotonic()
         for child in self.children:
-            if child.look(now) and self.complete:
+            if child.poll_ready(now) and self.complete:
                 self.write_cluster()
-                self.view.line(f"{child.plan.name} is back after {child.ready_s:.2f} s, pid {child.pid}")
+                self.view.notify(f"{child.plan.name} is back after {child.ready_s:.2f} s, pid {child.pid}")
             elif child.state == "waiting" and child.due <= now:
                 if child.hold_file.exists():
                     child.due = now + HOLD_POLL_S
@@ -533,14 +533,14 @@ class Supervisor:
                     self.launch(child)
         self.view.refresh(self.children)
 
-    def died(self, child: Child) -> None:
-        """Deal with a child that has ended by itself: fail the first start, else plan the next one."""
+    def on_death(self, child: Child) -> None:
+        """Handle a child that has ended by itself: fail the first start, else plan the restart."""
         self.wakeups.selector.unregister(child.pidfd)
         child.reap()
         if self.wakeups.signals:
             return
         if not self.complete:
-            words = child.last_words()
+            words = child.last_log_line()
             raise StartError(
                 f"{child.plan.name} did not start: {words or child.ended} (log: {child.log_file})"
             )
@@ -550,10 +550,10 @@ class Supervisor:
         again = f"starting it again in {child.due - now:.1f} s"
         if child.hold_file.exists():
             again = f"it stays down while {child.hold_file} is there"
-        self.view.line(f"{child.plan.name}: {child.ended}; {again}")
+        self.view.notify(f"{child.plan.name}: {child.ended}; {again}")
 
     def stop_all(self) -> None:
-        """End all children, the nameserver last, so that brokers can take their leave of it."""
+        """Stop all children, the nameserver last, so that brokers can unregister."""
         nameservers = [child for child in self.children if child.plan.role == "nameserver"]
         others = [child for child in self.children if child.plan.role != "nameserver"]
         for group in (others, nameservers):
@@ -563,7 +563,7 @@ class Supervisor:
             self.wait_gone(running)
 
     def wait_gone(self, running: list[Child]) -> None:
-        """Wait until these are gone; a second Ctrl-C or too long a wait kills them."""
+        """Wait until some children are gone; kill them on a second Ctrl-C, or after STOP_TIMEOUT_S."""
         deadline = time.monotonic() + STOP_TIMEOUT_S
         asked = len(self.wakeups.signals)
         left, killed = set(running), False
@@ -576,7 +576,7 @@ class Supervisor:
             if left and not killed and (impatient or time.monotonic() >= deadline):
                 killed, deadline = True, time.monotonic() + STOP_TIMEOUT_S
                 for child in left:
-                    self.view.line(f"{child.plan.name} does not stop; killing it")
+                    self.view.notify(f"{child.plan.name} does not stop; killing it")
                     signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
 
     def write_cluster(self) -> None:
@@ -592,7 +592,7 @@ class Supervisor:
 
 
 def check_ports(host: str, plans: Sequence[ChildPlan]) -> None:
-    """Refuse to start when a port is taken: a child's own complaint would come later and be longer."""
+    """Raise StartError if a port is taken: a child's own error would come later, and be less clear."""
     for each in plans:
         if not each.port:
             continue
@@ -611,7 +611,7 @@ def check_ports(host: str, plans: Sequence[ChildPlan]) -> None:
                 ) from None
 
 
-def put_aside(log: Path) -> None:
-    """Move a log that has grown large out of the way."""
+def rotate(log: Path) -> None:
+    """Rename a log that has become large."""
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))

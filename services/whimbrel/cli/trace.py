@@ -1,4 +1,4 @@
-"""`whimbrel trace`: what happened to one message, on every process that met it.
+"""`whimbrel trace`: the spans of one message, from every process that handled it.
 
 Spans are read from files of OTLP's JSON lines, as our processes (`trace_to = file:PATH`) and the file
 exporter of an OpenTelemetry Collector write them, or from a viewer with version 3 of Jaeger's query API.
@@ -19,7 +19,7 @@ from whimbrel.cli.output import Format, OutputOption, emit, note, plain
 from whimbrel.errors import ClientError
 
 if TYPE_CHECKING:
-    from whimbrel.cli.story import Span, Story
+    from whimbrel.cli.message_trace import MessageTrace, Span
 
 __all__ = ["EXAMPLES", "trace"]
 
@@ -29,7 +29,7 @@ EXAMPLES = examples(
     "whimbrel trace ID --from spans.jsonl --from ./traces",
     "whimbrel trace ID --from http://127.0.0.1:16686      a Jaeger's query port",
 )
-LOOK_S = 0.2  # between two looks of --wait
+POLL_S = 0.2  # between two reads, with --wait
 SOURCE_VARIABLE = "WHIMBREL_CLIENT_TRACE_FROM"
 
 
@@ -54,16 +54,16 @@ def trace(
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Show the way of one message: sent, appended, flushed, replicated, acknowledged, received."""
-    from whimbrel.cli import story as stories
+    from whimbrel.cli import message_trace
 
     readers = [reader(source) for source in sources or [default_source()]]
     deadline = time.monotonic() + wait
     while True:
         spans = [span for read in readers for span in read()]
-        found = stories.story_of(message_id, spans)
+        found = message_trace.trace_of(message_id, spans)
         if (found is not None and not found.missing) or time.monotonic() >= deadline:
             break
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     if found is None:
         raise ClientError(
             f"none of {len(spans)} spans is about message {message_id}: was it sampled (the broker's"
@@ -72,12 +72,12 @@ def trace(
     if output is Format.JSON:
         emit([plain(span) for span in found.spans], output, columns=(), rows=())
         return
-    sys.stdout.write(stories.lines(found))
+    sys.stdout.write(message_trace.lines(found))
     hint(found)
 
 
-def hint(found: "Story") -> None:
-    """Say what is not there, and why that may be."""
+def hint(found: "MessageTrace") -> None:
+    """Print which spans are missing, and why they may be."""
     if found.root is None:
         note("the span in which it was created is not here: its client reports to somewhere else, if at all")
     if found.missing:
@@ -85,7 +85,7 @@ def hint(found: "Story") -> None:
 
 
 def default_source() -> str:
-    """Return where the running `whimbrel dev` has its spans.
+    """Return the folder of spans of the running `whimbrel dev`.
 
     Raises:
         ClientError: none runs, or it does not trace.
@@ -102,7 +102,7 @@ def default_source() -> str:
 
 
 def reader(source: str) -> "Callable[[], Sequence[Span]]":
-    """Return what reads the spans of a source; each call reads what is new as well."""
+    """Return a function that returns all spans of a source; each call reads new ones."""
     if source.startswith(("http://", "https://")):
         from whimbrel.cli.jaeger import JaegerReader
 
@@ -111,7 +111,7 @@ def reader(source: str) -> "Callable[[], Sequence[Span]]":
 
 
 class FileReader:
-    """Reads a file, or all `*.jsonl` and put-aside `*.jsonl.1` of a folder, going on where it stopped."""
+    """Reads a file, or all `*.jsonl` and rotated `*.jsonl.1` of a folder, continuing where it stopped."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -121,21 +121,21 @@ class FileReader:
         self.spans: list[Span] = []
 
     def __call__(self) -> "Sequence[Span]":
-        """Return all spans that are there now."""
+        """Return all spans that are there by now."""
         for path in self.files():
             self.spans += self.new_in(path)
         return self.spans
 
     def files(self) -> Iterator[Path]:
-        """Give the files."""
+        """Yield the files."""
         if not self.path.is_dir():
             yield self.path
             return
         yield from sorted((*self.path.glob("*.jsonl.1"), *self.path.glob("*.jsonl")))
 
     def new_in(self, path: Path) -> "Iterator[Span]":
-        """Give the spans of the lines that were not read yet; half a line is left for the next time."""
-        from whimbrel.cli.story import spans_of
+        """Yield the spans of lines that were not read yet; an incomplete line is left for the next call."""
+        from whimbrel.cli.message_trace import spans_of
 
         with path.open("rb") as file:
             file.seek(self.positions.get(path, 0))
@@ -148,10 +148,10 @@ class FileReader:
 
 
 def parsed(line: bytes, path: Path) -> dict[str, Any]:
-    """Return a line as what it should be.
+    """Return the JSON object of a line.
 
     Raises:
-        ClientError: it is something else.
+        ClientError: the line is no OTLP JSON.
     """
     try:
         value = json.loads(line)

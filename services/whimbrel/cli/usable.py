@@ -2,10 +2,10 @@
 
     python -m whimbrel.cli.usable ENDPOINT BROKERS SECONDS
 
-A nameserver answers nothing for sure until brokers had one renewal period to find it, and a master takes no
-messages before that. `whimbrel dev` runs this beside its children, in a process of its own, because it forks:
-a process that forks had better not use grpcio. Exit code 1, and one sentence on standard output, when the
-time was not enough.
+A nameserver does not answer for certain until brokers had one renewal period to register, and a master
+accepts no messages before that. `whimbrel dev` runs this in a process of its own, since `dev` forks, and
+grpcio must not be used in a process that forks. On a timeout, the exit code is 1, and one sentence is printed
+on standard output.
 """
 
 import sys
@@ -20,7 +20,7 @@ POLL_S = 0.05
 
 
 def lacking(admin: sync.Admin, brokers: int) -> str:
-    """Return what keeps the cluster from taking messages, "" when nothing does."""
+    """Return why the cluster does not accept messages, "" when it does."""
     cluster = admin.cluster()
     if not cluster.settled:
         return "the nameserver is not settled yet"
@@ -32,7 +32,7 @@ def lacking(admin: sync.Admin, brokers: int) -> str:
 
 
 def main(endpoint: str, brokers: int, seconds: float) -> int:
-    """Wait; return the exit code."""
+    """Wait until the cluster accepts messages; return the exit code."""
     deadline, lack = time.monotonic() + seconds, "no answer"
     with sync.Admin(endpoint) as admin:
         while time.monotonic() < deadline:

@@ -24,7 +24,7 @@ __all__ = [
 REPORT = struct.Struct(">q")
 FRAME_HEADER = struct.Struct(">qi")
 
-# A RocketMQ slave collects a frame in a buffer of this size and waits for ever when one does not fit.
+# A slave of RocketMQ collects a frame in a buffer of this size, and waits for ever when it does not fit.
 RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
 FRAME_BYTES_MAX = RECEIVE_BUFFER_BYTES - FRAME_HEADER.size
 CLASSIC_FRAME_BYTES_MAX = 32 * 1024  # what a RocketMQ master sends (haTransferBatchSize)
@@ -56,7 +56,7 @@ def whole_frames(data: memoryview, at: int = 0) -> tuple[int, int]:
 
     Returns:
         (end, lacking); `lacking` is 0 when not even a header follows. A frame of negative length counts as
-        whole, so that whoever takes frames apart gets to see it.
+        whole, so that the protocol's core finds it.
     """
     size = len(data)
     while at + FRAME_HEADER.size <= size:

@@ -1,41 +1,55 @@
 """The two ends of a replication connection as state machines, without any input or output of their own.
 
-The shell around a core reads and writes the socket, keeps the log, and tells the time: every call that needs
-it takes `now`, in seconds of a clock that never goes back. A core raises `RemoteProtocolError` when the peer
+The shell around a core reads and writes the socket, keeps the log, and has the clock: every call that needs
+the time takes `now`, in seconds of a monotonic clock. A core raises `RemoteProtocolError` when the peer
 breaks the protocol; the shell then closes the connection, and a new one gets a new core.
 
-    master                                         slave
-    WAITING    nothing is sent                     the first report goes out at once
-       | the first report: where the slave's log ends
-    STREAMING  frames go out, reports acknowledge  frames are appended, each that grew it is reported
+    master
+      WAITING    nothing is sent
+         | the first report: where the slave's log ends
+      STREAMING  frames go out, reports acknowledge
+
+    slave
+      COMPARING  the first report is out; what the slave already holds comes again and must be equal
+         | the end of the own log is reached; at once when nothing is compared
+      APPENDING  frames are appended, and the ends of whole ones reported
 
 **What RocketMQ 4.9.3 does and these cores do as well.** A report of 0 means an empty log. All others are
 taken literally. Within a connection nothing is sent twice. An idle master sends a heartbeat after 5 s, an
 idle slave repeats its report after 5 s, either closes after 20 s of silence. A slave with an empty log takes
 the offset of the first frame it gets, heartbeats included, as the start of its log.
 
-**What they do better.** RocketMQ's master believes any offset it is told (the first report always, later ones
-in most versions), so that stray bytes on the port confirm messages no slave has: `MasterProtocol` refuses a
-report past the log's end or past what it has sent. Its slaves outside the master's range get heartbeats for
-ever: ours are refused with both ranges named. It feeds an empty slave from its last file on: ours starts at
-the first, `first_offset="last-file"` brings the old rule back. Its slave stays silent for 5 s after
-connecting: ours reports at once, which its masters accept.
+**Where they differ from RocketMQ.** RocketMQ's master believes any offset that is reported (the first always,
+later ones in most versions), so that stray bytes on the port confirm messages no slave has: `MasterProtocol`
+refuses a report past the log's end or past what it has sent. Its slaves outside the master's range get
+heartbeats for ever: ours are refused with both ranges named. It feeds an empty slave from its last file on:
+ours starts at the first, `first_offset="last-file"` brings the old rule back. Its slave stays silent for 5 s
+after connecting: ours reports at once, which its masters accept.
 
 Reports are all checked, also when several came in one read (RocketMQ looks at the newest only), so that how
 the stream is cut into reads makes no difference.
+
+**The logs are compared before the slave's goes on.** In the protocol nothing distinguishes a master that lost
+its tail, and has written something else since, from the one the slave knew. So the first report may name an
+offset up to `compare_bytes` before the slave's end, which any master takes for that end, and what the master
+sends of the overlap must equal what the slave holds. A master that sends nothing for `COMPARE_SILENCE_S`
+within the overlap has a shorter log: the slave reports its real end, and the master refuses it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from whimbrel.errors import LocalProtocolError, RemoteProtocolError
+from whimbrel.errors import ConnectionClosed, LocalProtocolError, RemoteProtocolError
 from whimbrel.ha.frames import FRAME_BYTES_MAX, FRAME_HEADER, REPORT, Frame
 
 __all__ = [
+    "COMPARE_BYTES",
+    "COMPARE_SILENCE_S",
     "HEARTBEAT_S",
     "SILENCE_S",
     "Append",
+    "Compare",
     "FirstOffset",
     "FrameReceived",
     "MasterProtocol",
@@ -47,6 +61,9 @@ __all__ = [
 
 HEARTBEAT_S: Final = 5.0  # haSendHeartbeatInterval
 SILENCE_S: Final = 20.0  # haHousekeepingInterval
+COMPARE_BYTES: Final = 64 * 1024  # before its end that a slave lets a master show it
+# A master that has more sends it at once, so a short silence means that it has no more.
+COMPARE_SILENCE_S: Final = 0.3
 
 FirstOffset = Literal["log", "last-file"]
 
@@ -96,10 +113,10 @@ class MasterProtocol:
         "file_size",
         "first_offset",
         "frame_bytes_max",
-        "heard_at",
         "heartbeat_s",
         "next_offset",
         "partial",
+        "received_at",
         "sent_at",
         "silence_s",
     )
@@ -121,16 +138,25 @@ class MasterProtocol:
         self.first_offset = first_offset
         self.heartbeat_s = heartbeat_s
         self.silence_s = silence_s
-        self.heard_at = self.sent_at = now
+        self.received_at = self.sent_at = now
         self.partial = b""  # less than one report
         self.acknowledged = -1
         self.next_offset = -1
 
     @property
+    def silence_deadline(self) -> float:
+        """When a slave that reports nothing is given up."""
+        return self.received_at + self.silence_s
+
+    @property
     def deadline(self) -> float:
-        """When to look again at the latest, even if nothing happens."""
-        heard = self.heard_at + self.silence_s
-        return heard if self.next_offset < 0 else min(heard, self.sent_at + self.heartbeat_s)
+        """When `next_frame` and `check_silence` must be called again at the latest.
+
+        While the socket takes nothing, no heartbeat can be sent: then it is `silence_deadline`.
+        """
+        if self.next_offset < 0:
+            return self.silence_deadline
+        return min(self.silence_deadline, self.sent_at + self.heartbeat_s)
 
     def receive(self, data: bytes, *, begin: int, end: int, now: float) -> list[Reported]:
         """Take bytes from the slave and return the reports they complete, oldest first.
@@ -139,7 +165,7 @@ class MasterProtocol:
             OutOfRange: a report lies outside the log, or past what was sent; nothing of it is acknowledged.
             RemoteProtocolError: a report is negative.
         """
-        self.heard_at = now
+        self.received_at = now
         data = self.partial + data
         whole = len(data) - len(data) % REPORT.size
         self.partial = data[whole:]
@@ -223,8 +249,16 @@ class MasterProtocol:
         Raises:
             RemoteProtocolError: nothing came for `silence_s`.
         """
-        if now - self.heard_at > self.silence_s:
-            raise RemoteProtocolError(f"no report for {now - self.heard_at:.0f} s")
+        if now - self.received_at > self.silence_s:
+            raise RemoteProtocolError(f"no report for {now - self.received_at:.0f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Slave: the own log has bytes at `offset` already; the shell reads them and calls `compare`."""
+
+    offset: int
+    data: memoryview  # the master's, never empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,33 +271,41 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class FrameReceived:
-    """Slave: a frame is complete and the log now ends at `end`, which it did not before: time to report."""
+    """Slave: a frame that is no heartbeat is complete; once it is appended, `end` may be reported."""
 
     end: int
 
 
-SlaveEvent = Append | FrameReceived
+SlaveEvent = Compare | Append | FrameReceived
 
 
 class SlaveProtocol:
     """The slave's end of one connection.
 
-    The shell sends `report(end)` at once, calls `receive` with what it read, appends what the events say, and
-    reports the end of what it has appended. After several events the newest report stands for all. It calls
-    `due_report` and `check_silence` no later than `deadline`.
+    The shell sends `first_report` at once and calls `receive` with what it read. It answers each `Compare`
+    with `compare`, appends what each `Append` carries, and then asks `next_report` what to send: after
+    several events the newest report stands for all. It calls `real_end_report`, `next_report` and
+    `check_silence` no later than `deadline`.
 
     Attributes:
-        end: end of the log with everything received so far; None for an empty log that may start anywhere.
-        reported: the newest report, -1 before the first.
+        log_end: where the own log ended when the connection was made.
+        end: what was received ends here; None for an empty log that may start anywhere.
+        compared_end: up to here the own log equals the master's, as far as it was compared.
+        reported: the newest acknowledgement, -1 before the first report.
+        answered: whether the master has sent anything.
     """
 
     __slots__ = (
+        "answered",
         "body_left",
+        "compared_end",
         "end",
         "file_size",
         "header",
-        "heard_at",
         "heartbeat_s",
+        "log_end",
+        "real_end_at",
+        "received_at",
         "reported",
         "reported_at",
         "silence_s",
@@ -275,22 +317,50 @@ class SlaveProtocol:
         end: int,
         file_size: int,
         now: float,
+        compare_bytes: int = 0,
         heartbeat_s: float = HEARTBEAT_S,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self.end: int | None = end or None
+        """Begin.
+
+        Args:
+            end: of the own log, 0 when it is empty.
+            compare_bytes: how much before `end` the master is to send for comparison, at most.
+        """
+        # Within one file: the master may have removed the one before. Never 0, which means an empty log.
+        start = end - min(compare_bytes, end % file_size, max(end - 1, 0))
+        self.log_end = end
+        self.end: int | None = start or None
+        self.compared_end = start
         self.file_size = file_size
         self.heartbeat_s = heartbeat_s
         self.silence_s = silence_s
         self.header = bytearray()  # the first bytes of a frame whose header is not complete
         self.body_left = 0
         self.reported = -1
-        self.heard_at = self.reported_at = now
+        self.answered = False
+        self.received_at = self.reported_at = now
+        self.real_end_at = now + COMPARE_SILENCE_S
+
+    @property
+    def comparing(self) -> bool:
+        """Whether the master has still to show a part of the overlap."""
+        return self.compared_end < self.log_end
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the master has answered, and its log is one that the own log can go on from."""
+        return self.answered and self.compared_end >= self.log_end
 
     @property
     def deadline(self) -> float:
-        """When to look again at the latest, even if nothing happens."""
-        return min(self.heard_at + self.silence_s, self.reported_at + self.heartbeat_s)
+        """When the timers must be asked again at the latest."""
+        deadline = min(self.received_at + self.silence_s, self.reported_at + self.heartbeat_s)
+        return min(deadline, self.real_end_at) if self.comparing else deadline
+
+    def first_report(self, now: float) -> bytes:
+        """Return the report that asks for the log: from the own end on, or from the start of the overlap."""
+        return self.report(self.end or 0, now)
 
     def report(self, offset: int, now: float) -> bytes:
         """Return the report that the log ends at `offset`."""
@@ -299,22 +369,53 @@ class SlaveProtocol:
         self.reported, self.reported_at = offset, now
         return REPORT.pack(offset)
 
+    def has_grown(self, held: int) -> bool:
+        """Return whether `next_report` has a new end to report."""
+        return min(held, self.end or 0) > self.reported
+
+    def next_report(self, held: int, now: float) -> bytes:
+        """Return the report of a log that has grown, else a repetition that is due, else nothing.
+
+        Args:
+            held: up to where the own log may be acknowledged.
+        """
+        offset = min(held, self.end or 0)
+        return self.report(offset, now) if offset > self.reported else self.due_report(now)
+
     def due_report(self, now: float) -> bytes:
         """Return a repetition of the last report when it is time for one, else nothing."""
         if self.reported < 0 or now - self.reported_at <= self.heartbeat_s:
             return b""
         return self.report(self.reported, now)
 
+    def real_end_report(self, now: float) -> bytes:
+        """Return a report of the own log's real end if the master is silent within the overlap, else nothing.
+
+        It is due once in each silence, lets the master notice that its own log is shorter, and counts as no
+        acknowledgement.
+        """
+        if not self.comparing or now < self.real_end_at:
+            return b""
+        self.real_end_at = float("inf")
+        return REPORT.pack(self.log_end)
+
+    def mark_received(self, now: float) -> None:
+        """Note that bytes came in: timers of silence start anew. For bytes that `receive` gets only later."""
+        self.answered = True
+        self.received_at = now
+        self.real_end_at = now + COMPARE_SILENCE_S
+
     def receive(self, data: memoryview, now: float) -> Iterator[SlaveEvent]:
         """Take bytes from the master and yield what they mean, in order.
 
-        Bodies are not collected: an `Append` is a view into `data`, and a frame may yield several. All events
-        must be taken before `data` is reused; taking them late is fine (the disk is full, say).
+        Bodies are not collected: the events carry views into `data`, and a frame may yield several. All
+        events must be taken before `data` is reused; taking them late is fine (the disk is full, say).
 
         Raises:
             RemoteProtocolError: a frame does not continue the log, or is none; after the events before it.
+            LocalProtocolError: a `Compare` was not answered.
         """
-        self.heard_at = now
+        self.mark_received(now)
         at, size = 0, len(data)
         while at < size:
             if not self.body_left:
@@ -329,9 +430,35 @@ class SlaveProtocol:
             at += len(body)
             self.end += len(body)
             self.body_left -= len(body)
-            yield Append(offset, body)
+            if offset < self.log_end:
+                known = min(self.log_end - offset, len(body))
+                yield Compare(offset, body[:known])
+                if self.compared_end != offset + known:
+                    raise LocalProtocolError(f"{known} bytes at {offset} were not compared")
+                offset, body = offset + known, body[known:]
+            if body:
+                yield Append(offset, body)
             if not self.body_left:
                 yield FrameReceived(self.end)
+
+    def compare(self, event: Compare, ours: bytes) -> None:
+        """Take what the own log holds where `event` says.
+
+        Raises:
+            RemoteProtocolError: the master has other bytes there.
+            LocalProtocolError: `ours` is not as long as the master's bytes.
+        """
+        theirs = event.data
+        if len(ours) != len(theirs):
+            raise LocalProtocolError(f"{len(ours)} bytes at {event.offset} to compare with {len(theirs)}")
+        if theirs != ours:
+            at = event.offset + next(at for at in range(len(ours)) if theirs[at] != ours[at])
+            raise RemoteProtocolError(
+                f"the master's log differs from ours at byte {at}, before our end {self.log_end}:"
+                " one side came back with a shorter log and went on; keep the store that is right, and start"
+                " the other side with a copy of it or with an empty store"
+            )
+        self.compared_end = event.offset + len(ours)
 
     def start_frame(self) -> tuple[SlaveEvent, ...]:
         """Check a frame's header against the log, and start an empty log there."""
@@ -364,5 +491,18 @@ class SlaveProtocol:
         Raises:
             RemoteProtocolError: nothing came for `silence_s`.
         """
-        if now - self.heard_at > self.silence_s:
-            raise RemoteProtocolError(f"nothing came from the master for {now - self.heard_at:.0f} s")
+        if now - self.received_at > self.silence_s:
+            raise RemoteProtocolError(f"nothing came from the master for {now - self.received_at:.0f} s")
+
+    def closed(self, *, begin: int, end: int) -> ConnectionClosed:
+        """Return the error that says what it may mean that the master closed the connection.
+
+        Args:
+            begin, end: the own log's range now.
+        """
+        if self.accepted:
+            return ConnectionClosed("closed by the master")
+        return ConnectionClosed(
+            f"closed by the master without a word: our log [{begin}, {end}) is probably not a part of its "
+            "log; its own log lines say which part it holds"
+        )

@@ -16,6 +16,7 @@ import re
 
 from whimbrel.errors import (
     IllegalGroup,
+    IllegalInvisibleTime,
     IllegalKey,
     IllegalMessageGroup,
     IllegalMessageId,
@@ -23,17 +24,27 @@ from whimbrel.errors import (
     IllegalTag,
     IllegalTopic,
 )
-from whimbrel.model.limits import GROUP_CHARS_MAX, MESSAGE_GROUP_BYTES_MAX, TOPIC_CHARS_MAX
+from whimbrel.model.limits import (
+    GROUP_CHARS_MAX,
+    INVISIBLE_MS_MAX,
+    INVISIBLE_MS_MIN,
+    MESSAGE_GROUP_BYTES_MAX,
+    TOPIC_CHARS_MAX,
+)
 
 __all__ = [
     "CONTROL",
     "DEAD_LETTER_PREFIX",
     "GROUP_TOPIC_PREFIXES",
+    "HALF_OP_TOPIC",
+    "HALF_TOPIC",
     "RESERVED_PROPERTY_KEYS",
     "RETRY_PREFIX",
+    "SCHEDULE_TOPIC",
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
     "check_group",
+    "check_invisible_ms",
     "check_key",
     "check_message_group",
     "check_message_id",
@@ -45,15 +56,18 @@ __all__ = [
 
 
 TEMPLATE_TOPIC = "TBW102"  # automatically created topics inherit its configuration
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages, until they are due
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of transactions, until they are committed
+HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of those are committed or rolled back
 
 SYSTEM_TOPICS = frozenset(
     {
         TEMPLATE_TOPIC,
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        HALF_OP_TOPIC,
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
@@ -113,6 +127,16 @@ def check_group(name: str) -> None:
         raise IllegalGroup(f"group name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
     if name.startswith(SYSTEM_GROUP_PREFIX):
         raise IllegalGroup(f"{name} is a system group")
+
+
+def check_invisible_ms(invisible_ms: int, *, changed: bool = False) -> None:
+    """Raise IllegalInvisibleTime unless messages may be received for this time, or theirs changed to it."""
+    lowest = 0 if changed else INVISIBLE_MS_MIN
+    if not lowest <= invisible_ms <= INVISIBLE_MS_MAX:
+        allowed = "0" if changed else "10 s"
+        raise IllegalInvisibleTime(
+            f"the invisible duration must be from {allowed} to 12 h, not {invisible_ms / 1000:g} s"
+        )
 
 
 def check_tag(tag: str) -> None:

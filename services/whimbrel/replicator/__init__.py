@@ -1,6 +1,7 @@
 """The replicator: RocketMQ's HA protocol over TCP, in a process of its own beside each broker.
 
-`feeder.py` and `link.py` are a master's (the log goes out), `follower.py` a slave's (the log comes in),
-`loop.py` is the blocking loop under both, `program.py` the process. What is sent and when is decided in
-`whimbrel.ha`; who writes what in the store directory stands in `docs/design.md`.
+`program.py` is the process, `replicator.py` holds its role and can change it, `roles.py` has the two roles.
+`feeder.py` and `slave_connection.py` send a master's log, `follower.py` with `buffers.py` receives it at a
+slave, and `loop.py` is the blocking loop under both. What is sent and when is decided in `whimbrel.ha`; who
+writes what in the store directory stands in `docs/design.md`.
 """

@@ -1,8 +1,8 @@
 """The loop under both kinds of replicator: one thread that waits for sockets, the broker's bell, and signals.
 
-A turn is: look at the marks and do what they ask for, then `turn`, which waits and calls back. Before it
-waits it raises the page's sleeping flag and asks once more whether the marks moved: a broker that moves one
-after that sees the flag and rings. A ring that is lost all the same costs `WAKE_POLL_S`.
+Each turn begins with what the marks ask for; then `turn` waits and calls back. Before it waits, it sets the
+page's sleeping flag and checks once more whether the marks moved: a broker that moves one after that sees the
+flag and rings. A ring that is lost all the same costs `WAKE_POLL_S`.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class Loop:
     """Selector, doorbell, page and signals of one replicator.
 
     Attributes:
-        stopping: set once SIGTERM or SIGINT has come; whoever runs turns must then come to an end.
+        stopping: SIGTERM or SIGINT has come; no further turn is to be run.
     """
 
     def __init__(self, root: Path) -> None:
@@ -55,12 +55,12 @@ class Loop:
             self.outer.send(b"!")
 
     def woken(self, _: int) -> None:
-        """Take what `wake` and signals left."""
+        """Discard the bytes that `wake` and signals wrote."""
         with contextlib.suppress(OSError):
             self.inner.recv(4096)
 
     def rung(self, _: int) -> None:
-        """Take the broker's rings; the marks say what they were about."""
+        """Discard the broker's rings; what changed is in the marks."""
         self.bell.drain()
 
     def watch(self, sock: socket.socket, events: int, callback: Callback) -> None:
@@ -80,10 +80,10 @@ class Loop:
             self.bell.ring("broker")
 
     def turn(self, timeout: float, idle: Callable[[], bool]) -> None:
-        """Wait up to `timeout` seconds (never longer than `WAKE_POLL_S`) and call back whoever is ready.
+        """Wait up to `timeout` seconds, at most `WAKE_POLL_S`, and call back for the sockets that are ready.
 
         Args:
-            idle: whether the marks still ask for nothing; looked at after the sleeping flag is up.
+            idle: whether the marks still ask for nothing; asked after the sleeping flag is set.
         """
         page = self.page
         page.replica_beat_ns = time.monotonic_ns()

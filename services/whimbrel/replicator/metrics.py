@@ -1,7 +1,7 @@
 """What a replicator shows of itself: how far slaves are behind, and how long acknowledgements take.
 
-On the master, `AckTimes` hears of every move of the written mark and of every acknowledgement; the rest is
-read from the page of marks. A mark counts from when the replicator sees it, which is after the bell has
+On the master, `AckTimes` is notified of every move of the written mark and of every acknowledgement; the rest
+is read from the page of marks. A mark counts from when the replicator sees it, which is after the bell has
 woken it.
 """
 
@@ -18,7 +18,7 @@ from whimbrel.store.shared_page import SharedPage
 if TYPE_CHECKING:
     from whimbrel.exposition import Exposition
 
-__all__ = ["AckTimes", "expose_feeder", "expose_follower", "feeder_families", "follower_families"]
+__all__ = ["AckTimes", "MetricsPort", "feeder_families", "follower_families"]
 
 SLAVE = ("slave", "slot")  # two slaves of one host differ by their slots
 
@@ -31,40 +31,57 @@ class AckTimes:
         self.latency = Histogram(SECONDS)
 
     def written(self, end: int, now: float) -> None:
-        """Hear where the log ends."""
+        """Note where the log ends."""
         self.trail.note(end, now)
 
     def acknowledged(self, offset: int, now: float) -> None:
-        """Hear that a slave has the log up to an offset; what was written before our time does not count."""
+        """Note that a slave has the log up to an offset; bytes written before the first note do not count."""
         at = self.trail.reached(offset)
         if at is not None:
             self.latency.observe(now - at)
 
 
-def expose_feeder(options: ReplicatorOptions, feeder: Feeder) -> "Exposition":
-    """Serve a master's replicator's metrics; raises OSError when the port can't be had."""
-    feeder.times = times = AckTimes()
-    return expose(options, feeder_families(feeder, times))
+class MetricsPort:
+    """The port for Prometheus, where it is switched on: one for the process, whatever its role.
 
+    Attributes:
+        address: `host:port`, "" when metrics are off.
+    """
 
-def expose_follower(options: ReplicatorOptions, follower: Follower) -> "Exposition":
-    """Serve a slave's replicator's metrics; raises OSError when the port can't be had."""
-    flushes = Histogram(SECONDS)
-    follower.log.on_flush_timed = flushes.observe
-    return expose(options, follower_families(follower, flushes))
+    def __init__(self, options: ReplicatorOptions) -> None:
+        self.options = options
+        self.exposition: Exposition | None = None
+        self.address = ""
 
+    def show(self, role: str, families: Callable[[], list[Family]]) -> None:
+        """Serve what a role measures, instead of what was served before.
 
-def expose(options: ReplicatorOptions, families: list[Family]) -> "Exposition":
-    """Serve families with the labels of this process."""
-    from whimbrel.exposition import serve_metrics
+        Raises:
+            OSError: the port can't be had.
+        """
+        if self.options.metrics_port < 0:
+            return
+        served = [build_info(), *families()]
+        labels = {"node_type": "replicator", "role": role}
+        if self.exposition is not None:
+            self.exposition.replace(served, labels)
+            return
+        from whimbrel.exposition import serve_metrics
 
-    return serve_metrics(
-        [build_info(), *families],
-        host=options.host,
-        port=options.metrics_port,
-        service="whimbrel.replicator",
-        labels={"node_type": "replicator", "role": options.role},
-    )
+        self.exposition = serve_metrics(
+            served,
+            host=self.options.host,
+            port=self.options.metrics_port,
+            service="whimbrel.replicator",
+            labels=labels,
+        )
+        self.address = self.exposition.address
+
+    def close(self) -> None:
+        """Serve nothing more."""
+        if self.exposition is not None:
+            self.exposition.close()
+            self.exposition = None
 
 
 def feeder_families(feeder: Feeder, times: AckTimes) -> list[Family]:
@@ -163,7 +180,7 @@ def follower_families(follower: Follower, flushes: Histogram) -> list[Family]:
 
 
 def broker_alive(page: SharedPage) -> Family:
-    """Return the metric that tells of the broker beside."""
+    """Return the metric of the broker beside."""
     return Family(
         name="whimbrel_broker_alive",
         kind="gauge",

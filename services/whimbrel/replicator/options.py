@@ -73,7 +73,7 @@ class ReplicatorOptions:
     log_format: Literal["text", "json"] = option("text", help="log lines for people or for programs")
 
     def __post_init__(self) -> None:
-        """Check what no single setting can tell."""
+        """Check settings against each other."""
         if not self.store:
             raise ValueError("store: the store directory must be given")
         check_trace_target(self.trace_to)

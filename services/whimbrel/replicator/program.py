@@ -4,25 +4,17 @@ import contextlib
 import fcntl
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import StoreError, WhimbrelError
-from whimbrel.replicator.feeder import Feeder
-from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
-from whimbrel.replicator.metrics import expose_feeder, expose_follower
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.replicator.sockets import named, parse_address
-from whimbrel.store.commitlog import LogWriter
-from whimbrel.store.options import StoreOptions
+from whimbrel.replicator.replicator import Replicator
+from whimbrel.replicator.roles import MasterRole, SlaveRole
+from whimbrel.replicator.sockets import parse_address
 from whimbrel.telemetry import setup_logging, write_ready_file
-
-if TYPE_CHECKING:
-    from whimbrel.exposition import Exposition
 
 __all__ = ["main", "serve"]
 
@@ -48,6 +40,7 @@ def serve(options: ReplicatorOptions) -> None:
 
     Raises:
         StoreError: the store can't be used, or the address is taken.
+        OSError: the metrics port can't be had.
     """
     root = Path(options.store)
     if options.master_ha:
@@ -59,65 +52,21 @@ def serve(options: ReplicatorOptions) -> None:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"the store {root} can't be made: {error}") from error
-    with only_replicator(root), contextlib.closing(Loop(root)) as loop:
+    with (
+        only_replicator(root),
+        contextlib.closing(Loop(root)) as loop,
+        Replicator(loop, options) as replicator,
+    ):
         loop.catch_signals()
         loop.page.replica_pid = os.getpid()
-        if options.role == "master":
-            feeder = Feeder(loop, options)
-            address = named(feeder.listener.getsockname())
-            logger.info("listening on %s", address)
-            with exposing(options, lambda: expose_feeder(options, feeder)) as metrics:
-                ready(options, address, metrics)
-                feeder.run()
-        else:
-            follow(loop, options)
-
-
-def follow(loop: Loop, options: ReplicatorOptions) -> None:
-    """Recover the log, then follow the master."""
-    size = options.commitlog_file_size or loop.page.file_size or StoreOptions().commitlog_file_size
-    try:
-        # No pages are populated ahead: most of the log is written by system calls, which would find them in
-        # the way, and for the rest a fault a page is cheaper than waking a thread.
-        store_options = StoreOptions(
-            commitlog_file_size=size,
-            flush=options.flush,
-            prefault_bytes=0,
-            reserved_hours=options.reserved_hours,
-            disk_used_ratio_max=options.disk_used_ratio_max,
-            disk_clean_ratio=options.disk_clean_ratio,
-        )
-    except ValueError as error:
-        raise StoreError(str(error)) from error
-    log = LogWriter.open(Path(options.store), store_options, clock=lambda: time.time_ns() // 1_000_000)
-    clean = False
-    try:
-        loop.ring_broker()
-        follower = Follower(loop, options, log)
-        with exposing(options, lambda: expose_follower(options, follower)) as metrics:
-            ready(options, "", metrics)
-            follower.run()
-        clean = True
-    finally:
-        log.close(clean=clean)
-
-
-@contextlib.contextmanager
-def exposing(options: ReplicatorOptions, expose: Callable[[], "Exposition"]) -> Iterator[str]:
-    """Serve metrics where they are switched on; give the address, "" where they are not.
-
-    Raises:
-        OSError: the port can't be had.
-    """
-    if options.metrics_port < 0:
-        yield ""
-        return
-    with contextlib.closing(expose()) as exposition:
-        yield exposition.address
+        role = (MasterRole if options.role == "master" else SlaveRole)(loop, options)
+        replicator.start(role)
+        ready(options, role.address, replicator.metrics.address)
+        replicator.run()
 
 
 def ready(options: ReplicatorOptions, address: str, metrics: str) -> None:
-    """Tell whoever started us that we are there."""
+    """Write the ready file for the process that started this one."""
     facts = {
         "grpc": "",
         "ha": address,

@@ -1,4 +1,4 @@
-"""One connection to a slave: what is on its way out, and the protocol's core beside it."""
+"""One connection to a slave: the frame that is being sent, and the protocol's core."""
 
 import os
 import socket
@@ -10,14 +10,14 @@ from whimbrel.errors import ConnectionClosed, StoreError
 from whimbrel.ha.protocol import MasterProtocol
 from whimbrel.store.commitlog import LogReader
 
-__all__ = ["Sending", "SlaveConnection"]
+__all__ = ["SendResult", "SlaveConnection"]
 
 SENDFILE_BYTES_MIN = 64 * 1024  # below, one send of header and copied body is cheaper than two system calls
 TURN_BYTES_MAX = 8 * 1024 * 1024  # sent to one slave before the others and the reports get their turn
 REPORTS_BYTES_MAX = 4096  # 512 reports; a slave sends one a frame
 
 
-class Sending(Enum):
+class SendResult(Enum):
     """How an attempt to send ended."""
 
     IDLE = "all is sent"
@@ -31,9 +31,9 @@ class SlaveConnection:
     Attributes:
         slot: which of the page's slots shows it.
         sent_bytes: bodies and headers so far.
-        blocked: the socket took no more; to be asked again once it is writable.
+        blocked: the socket takes no more until it is writable again.
         on_frame: called with offset, size and the time of its begin (ns since the epoch) when a frame that
-            is no heartbeat has been handed to the socket; None while nobody traces.
+            is no heartbeat has been handed to the socket; None without tracing.
     """
 
     __slots__ = (
@@ -63,8 +63,8 @@ class SlaveConnection:
 
     @property
     def deadline(self) -> float:
-        """When to look again at the latest; a full socket takes no heartbeat."""
-        return self.core.heard_at + self.core.silence_s if self.blocked else self.core.deadline
+        """When the timers must be asked again at the latest; a full socket takes no heartbeat."""
+        return self.core.silence_deadline if self.blocked else self.core.deadline
 
     def receive(self, *, begin: int, end: int, now: float) -> bool:
         """Take what the slave has sent; return whether its acknowledged offset moved.
@@ -85,7 +85,7 @@ class SlaveConnection:
         self.core.receive(data, begin=begin, end=end, now=now)
         return self.core.acknowledged != before
 
-    def send(self, log: LogReader, *, begin: int, end: int, now: float) -> Sending:
+    def send(self, log: LogReader, *, begin: int, end: int, now: float) -> SendResult:
         """Send frames until nothing is left, the socket is full, or it is the others' turn.
 
         Raises:
@@ -97,7 +97,7 @@ class SlaveConnection:
             if not self.head and not self.body_left:
                 frame = self.core.next_frame(begin=begin, end=end, now=now)
                 if frame is None:
-                    return Sending.IDLE
+                    return SendResult.IDLE
                 self.head, self.body_at, self.body_left = frame.header, frame.offset, frame.size
                 self.by_file = frame.size >= SENDFILE_BYTES_MIN
                 if self.on_frame is not None:
@@ -106,12 +106,12 @@ class SlaveConnection:
                 self.send_some(log)
             except BlockingIOError:
                 self.blocked = True
-                return Sending.BLOCKED
+                return SendResult.BLOCKED
             except OSError as error:
                 raise ConnectionClosed(f"{error.strerror}") from error
             if self.on_frame is not None and self.frame[1] and not self.head and not self.body_left:
                 self.on_frame(*self.frame)
-        return Sending.BUSY
+        return SendResult.BUSY
 
     def send_some(self, log: LogReader) -> None:
         """Send as much of the current frame as one or two system calls take."""

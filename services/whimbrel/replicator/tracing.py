@@ -1,28 +1,29 @@
 """Spans of the replicators. Neither protocol nor log hold anything for them but the messages' own properties.
 
-A master's replicator looks, once a turn and after it has sent, through what the log has grown by:
+A master's replicator scans, once a turn and after it has sent, what the log has grown by:
 
-    log ──► ContextScanner ──► `recent`, the RECENT_MAX newest sampled records
-    frame of a link sent ──► a transfer span for each record that ends in it, and one for the frame itself,
-                             which links to at most FRAME_LINKS_MAX of them
-    report of a link     ──► an acknowledgement span for each record transferred over it and covered now
+    log grown       ──► ContextScanner ──► `recent`, the RECENT_MAX newest sampled records
+    frame sent      ──► a transfer span for each record that ends in it, and one for the frame itself,
+                        which links to at most FRAME_LINKS_MAX of them
+    report received ──► an acknowledgement span for each record sent over its connection that it covers
 
 A record that goes out to a host again, after a connection to it ended, counts a further attempt. (Several
-slaves on one host look like one here: nothing in the protocol tells who a slave is.)
+slaves on one host count as one here: the protocol does not identify slaves.)
 
-A slave's replicator looks through what it has appended.
+A slave's replicator scans what it has appended.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from whimbrel.model.trace import TracedRecord
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SlaveConnection
 from whimbrel.store.shared_page import SharedPage
-from whimbrel.store.traced import ContextScanner
+from whimbrel.store.trace_scanner import ContextScanner
 from whimbrel.telemetry import ACKNOWLEDGE, FRAME, REPLICATOR_SERVICE, SLAVE_APPEND, TRANSFER, Attribute
 from whimbrel.tracing import identity, open_tracer
 
@@ -39,9 +40,11 @@ Read = Callable[[int, int], bytes]
 class Traces:
     """What both ends share: the tracer, and which broker this is beside."""
 
+    role: ClassVar[str]
+
     def __init__(self, options: ReplicatorOptions, page: SharedPage) -> None:
         self.page = page
-        self.tracer = open_tracer(options.trace_to, REPLICATOR_SERVICE, {Attribute.ROLE: options.role})
+        self.tracer = open_tracer(options.trace_to, REPLICATOR_SERVICE, {Attribute.ROLE: self.role})
         self.close = self.tracer.close
 
     @property
@@ -52,7 +55,7 @@ class Traces:
 
 @dataclass(slots=True)
 class Recent:
-    """A sampled record, and over which connections it went out: (host, connection number)."""
+    """A sampled record, and the connections over which it was sent: (host, connection number)."""
 
     record: TracedRecord
     sent: deque[tuple[str, int]] = field(default_factory=lambda: deque(maxlen=SENT_MAX))
@@ -62,7 +65,7 @@ class Recent:
 class FrameSpan:
     """A frame that has been handed to a socket."""
 
-    link: SlaveConnection
+    connection: SlaveConnection
     offset: int
     size: int
     began_ns: int
@@ -78,8 +81,8 @@ class Unacknowledged:
     attempt: int
 
 
-class Connection:
-    """What is remembered of one link."""
+class TracedConnection:
+    """What is remembered of one connection to a slave."""
 
     def __init__(self, number: int, peer: str) -> None:
         self.number = number
@@ -91,12 +94,14 @@ class Connection:
 class FeederTraces(Traces):
     """The master's side."""
 
+    role = "master"
+
     def __init__(self, options: ReplicatorOptions, page: SharedPage) -> None:
         super().__init__(options, page)
         self.scanner: ContextScanner | None = None
         self.recent: deque[Recent] = deque(maxlen=RECENT_MAX)
         self.frames: list[FrameSpan] = []
-        self.connections: dict[SlaveConnection, Connection] = {}
+        self.connections: dict[SlaveConnection, TracedConnection] = {}
         self.numbers = 0
 
     def recovered(self, read: Read, end: int, file_size: int) -> None:
@@ -104,34 +109,34 @@ class FeederTraces(Traces):
         self.scanner = ContextScanner(read, end, file_size)
         self.recent.clear()
 
-    def connected(self, link: SlaveConnection) -> None:
+    def connected(self, connection: SlaveConnection) -> None:
         """Follow a new connection."""
         self.numbers += 1
-        self.connections[link] = Connection(self.numbers, link.peer)
-        link.on_frame = lambda offset, size, began_ns: self.sent(link, offset, size, began_ns)
+        self.connections[connection] = TracedConnection(self.numbers, connection.peer)
+        connection.on_frame = lambda offset, size, began_ns: self.sent(connection, offset, size, began_ns)
 
-    def gone(self, link: SlaveConnection) -> None:
+    def disconnected(self, connection: SlaveConnection) -> None:
         """Forget a connection."""
-        self.connections.pop(link, None)
+        self.connections.pop(connection, None)
 
-    def sent(self, link: SlaveConnection, offset: int, size: int, began_ns: int) -> None:
+    def sent(self, connection: SlaveConnection, offset: int, size: int, began_ns: int) -> None:
         """Note a frame that has been sent; spans follow at the end of the turn."""
         if len(self.frames) < FRAMES_MAX:
-            self.frames.append(FrameSpan(link, offset, size, began_ns, time.time_ns()))
+            self.frames.append(FrameSpan(connection, offset, size, began_ns, time.time_ns()))
 
     def end_turn(self, end: int) -> None:
-        """Look through what is new in the log, then tell of the frames that held any of it."""
+        """Scan what is new in the log, then record the frames that held sampled records."""
         if self.scanner is not None and end != self.scanner.position:
             self.recent.extend(Recent(record) for record in self.scanner.advance(end))
         if self.frames:
             frames, self.frames = self.frames, []
             if self.recent:
                 for frame in frames:
-                    self.tell(frame)
+                    self.record_frame(frame)
 
-    def tell(self, frame: FrameSpan) -> None:
+    def record_frame(self, frame: FrameSpan) -> None:
         """Record the spans of one frame."""
-        connection = self.connections.get(frame.link)
+        traced = self.connections.get(frame.connection)
         end = frame.offset + frame.size
         inside: list[Recent] = []
         for each in reversed(self.recent):  # in the log's order: the newest frames hold the newest records
@@ -139,25 +144,25 @@ class FeederTraces(Traces):
                 break
             if each.record.end <= end:
                 inside.append(each)
-        if connection is None or not inside:
+        if traced is None or not inside:
             return
         inside.reverse()
         about: dict[str, str | int] = {
             **self.broker,
-            Attribute.SLAVE: connection.peer,
+            Attribute.SLAVE: traced.peer,
             Attribute.FRAME_OFFSET: frame.offset,
             Attribute.FRAME_SIZE: frame.size,
         }
         open_numbers = {each.number for each in self.connections.values()}
         for each in inside:
             attempt = 1 + sum(
-                host == connection.host and number not in open_numbers for host, number in each.sent
+                host == traced.host and number not in open_numbers for host, number in each.sent
             )
-            each.sent.append((connection.host, connection.number))
+            each.sent.append((traced.host, traced.number))
             self.tracer.stage(
                 TRANSFER, each.record, frame.began_ns, frame.ended_ns, {**about, Attribute.ATTEMPT: attempt}
             )
-            connection.waiting.append(Unacknowledged(each.record, frame.ended_ns, attempt))
+            traced.waiting.append(Unacknowledged(each.record, frame.ended_ns, attempt))
         self.tracer.record(
             FRAME,
             None,
@@ -167,17 +172,17 @@ class FeederTraces(Traces):
             links=[each.record.context for each in inside[:FRAME_LINKS_MAX]],
         )
 
-    def acknowledged(self, link: SlaveConnection, offset: int) -> None:
+    def acknowledged(self, connection: SlaveConnection, offset: int) -> None:
         """Record what a report covers."""
-        connection = self.connections.get(link)
-        if connection is None:
+        traced = self.connections.get(connection)
+        if traced is None:
             return
         now_ns = time.time_ns()
-        while connection.waiting and connection.waiting[0].record.end <= offset:
-            one = connection.waiting.popleft()
+        while traced.waiting and traced.waiting[0].record.end <= offset:
+            one = traced.waiting.popleft()
             about: dict[str, str | int] = {
                 **self.broker,
-                Attribute.SLAVE: connection.peer,
+                Attribute.SLAVE: traced.peer,
                 Attribute.ATTEMPT: one.attempt,
                 Attribute.ACKNOWLEDGED: offset,
             }
@@ -186,6 +191,8 @@ class FeederTraces(Traces):
 
 class FollowerTraces(Traces):
     """The slave's side."""
+
+    role = "slave"
 
     def __init__(
         self, options: ReplicatorOptions, page: SharedPage, read: Read, end: int, file_size: int

@@ -1,16 +1,20 @@
 """Topics as tables: the PySpark data source `whimbrel`, without a jar.
 
-    options.py     what can be set, checked                    pure
-    offsets.py     positions in queues, as checkpoints hold them    pure
-    planning.py    from positions to batches, tasks and splits      pure
-    narrowing.py   what filters leave of them                       pure
-    brokers.py     who lives, and where queues stand           asks
-    stores.py      the same of a store directory, and what its tasks run
-    tasks.py       what runs in a task: records to Arrow batches
-    progress.py    a query's progress as a consumer group's
-    source.py      the classes that Spark calls
-    session.py     a session on this machine
-    jobs/          what is done with it
+    session.py         a session on this machine
+    source.py          the classes that Spark calls to read; sink.py: to write
+    options.py         options of a read, sink_options.py: of a write, checked     pure
+    offsets.py         positions in queues, as checkpoints hold them               pure
+    planning.py        from positions to batches, tasks and splits                 pure
+    push_down.py       filters that restrict what is read                          pure
+    backend.py         the interface of what records are read from, implemented by
+    broker_backend.py  running brokers, which brokers.py asks,
+    store_backend.py   store directories, with queue_files.py,
+    archive_backend.py and archives
+    replay_writer.py   whole messages into topics, each once; masters.py: into which queues
+    progress.py        a query's progress as a consumer group's
+    jobs/              the jobs; archiving/ and auditing/ are what they are made of, and
+    reporting.py       progress and errors of jobs
+    snapshots.py, spans.py, plots.py    lag of groups as files; spans as a table; charts
 
 Needs `whimbrel[spark]`: pyspark 4.2 or later, with pyarrow and numpy. Nothing else of whimbrel imports this.
 """

@@ -1,63 +1,47 @@
-"""Who lives, and where queues stand: what planning asks of the cluster, with retries inside.
+"""Asks brokers where their queues stand, with retries.
 
-One question to a nameserver, then one to each broker group, of which the members are tried in the order that
-`readFrom` gives. A group of which nobody answers is left out: its queues stay where they are, and the next
-look tries again. Nobody at all is an error, after as many tries as the options say.
+A nameserver knows the brokers; each broker group is asked once, its members in the order that `readFrom`
+gives. A group of which no member answers is left out: its queues stay where they are, and are asked for again
+the next time. If no group answers, that is an error, after as many tries as the options say.
 
 An exception that leaves a stream reader ends its query, so retrying is done here.
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.cluster import BrokerStatus
 from whimbrel.model.route import Endpoint, Queue
 from whimbrel.model.wire import CLIENT_ID_HEADER, LANGUAGE_HEADER, PROTOCOL_HEADER, PROTOCOL_V2
-from whimbrel.rpc.api import admin_calls, bulk_calls
+from whimbrel.rpc.api import bulk_calls
 from whimbrel.rpc.api.bulk_calls import BrokerQueues, TopicQueues
 from whimbrel.rpc.api.calls import perform_blocking, query_offset
 from whimbrel.rpc.client.channel import open_channel
+from whimbrel.spark import nameservers
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions, parse
 from whimbrel.spark.planning import Extent
 
-__all__ = ["HEADERS", "Brokers", "Groups", "NoBroker", "Seen", "queue_of"]
+__all__ = ["HEADERS", "BrokerAddresses", "Brokers", "NoBroker", "queue_of"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ReadFrom = Literal["slave", "master", "any"]
-Groups = dict[str, tuple[str, ...]]  # broker name: addresses of its members, the one to ask first first
+BrokerAddresses = dict[str, tuple[str, ...]]  # by broker name: its members, in the order they are asked
 HEADERS = ((CLIENT_ID_HEADER, "spark"), (LANGUAGE_HEADER, "PYTHON"), (PROTOCOL_HEADER, PROTOCOL_V2))
 RECORD_BYTES = 1024.0  # of a broker that has none yet
 
 
 class NoBroker(RuntimeError):
-    """Nobody could be asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One look at the cluster.
-
-    Attributes:
-        extents: of the queues that are read, of the brokers that answered.
-        groups: where each broker group is asked.
-        silent: groups of which nobody answered.
-    """
-
-    extents: dict[Key, Extent]
-    groups: Groups
-    silent: tuple[str, ...]
+    """No broker could be asked."""
 
 
 class Brokers:
-    """The cluster behind some nameservers."""
+    """The brokers that some nameservers know."""
 
     def __init__(self, options: SourceOptions) -> None:
         assert options.subscription is not None, "brokers are asked for topics"
@@ -65,46 +49,46 @@ class Brokers:
 
     @classmethod
     def at(cls, servers: str) -> "Brokers":
-        """Return those behind some nameservers, for other questions than what is read."""
+        """Return the brokers of some nameservers, for calls that are about no topic in particular."""
         return cls(parse({"servers": servers, "subscribePattern": ".*"}))
 
-    def look(self) -> Seen:
-        """Return where the queues stand now.
+    def extents(self) -> tuple[dict[Key, Extent], BrokerAddresses]:
+        """Return where the queues stand now of the brokers that answer, and where each broker is asked.
 
         Raises:
-            NoBroker: nobody answered, after all tries.
-            LookupError: a topic that is named is nowhere.
+            NoBroker: no broker answered, after all tries.
+            LookupError: no broker has a topic that is named.
         """
-        return self.persisting("looking at the cluster", self.look_once)
+        return self.retried("looking at the cluster", self.extents_once)
 
-    def look_once(self) -> Seen:
-        """Look without retrying."""
-        groups = self.groups()
+    def extents_once(self) -> tuple[dict[Key, Extent], BrokerAddresses]:
+        """Do the same without retrying."""
+        addresses = self.addresses()
         extents: dict[Key, Extent] = {}
-        silent, topics_seen = [], set()
+        unreachable, topics_seen = [], set()
         failure: WhimbrelError | None = None
-        for name, addresses in groups.items():
+        for name, members in addresses.items():
             try:
-                queues = self.describe(addresses)
+                queues = self.describe_queues(members)
             except WhimbrelError as error:
-                silent.append(name)
+                unreachable.append(name)
                 failure = error
-                log.warning("broker %s does not answer, its queues wait: %s", name, error)
+                logger.warning("broker %s does not answer, its queues wait: %s", name, error)
                 continue
-            for topic in self.read_topics(queues.topics):
+            for topic in self.subscribed(queues.topics):
                 topics_seen.add(topic.name)
-                extents |= self.of_topic(topic, queues)
-        if failure is not None and len(silent) == len(groups):
+                extents |= self.extents_of_topic(topic, queues)
+        if failure is not None and len(unreachable) == len(addresses):
             raise failure
         missing = [name for name in self.subscription.named if name not in topics_seen]
-        if missing and not silent:
+        if missing and not unreachable:
             raise LookupError(
                 f"no broker has the topic {', '.join(missing)}; `whimbrel topic list` shows them"
             )
-        return Seen(extents, groups, tuple(silent))
+        return extents, addresses
 
-    def groups(self) -> Groups:
-        """Return where each broker group is asked.
+    def addresses(self) -> BrokerAddresses:
+        """Return where each broker is asked, as `readFrom` says.
 
         Raises:
             WhimbrelError: no nameserver answers, or none knows a broker.
@@ -113,33 +97,19 @@ class Brokers:
         return {name: ordered(members, read_from) for name, members in self.members().items()}
 
     def members(self) -> dict[str, list[BrokerStatus]]:
-        """Ask a nameserver who lives; errors as in `groups`."""
-        failure: WhimbrelError | None = None
-        for server in self.options.servers:
-            host = re.sub(r":\d+$", "", server).strip("[]")
-            try:
-                with open_channel(server) as channel:
-                    question = admin_calls.describe_cluster(host)
-                    cluster = perform_blocking(channel, question, (), self.options.timeout_s)
-            except WhimbrelError as error:
-                failure = error
-                continue
-            found: dict[str, list[BrokerStatus]] = {}
-            for broker in cluster.brokers:
-                found.setdefault(broker.broker_name, []).append(broker)
-            if found:
-                return found
-            failure = WhimbrelError("the nameserver knows no broker yet")
-        assert failure is not None, "there is at least one server"
-        raise failure
+        """Return the registered masters and slaves by broker name; errors as in `addresses`."""
+        found: dict[str, list[BrokerStatus]] = {}
+        for broker in nameservers.describe_any(self.options.servers, self.options.timeout_s).brokers:
+            found.setdefault(broker.broker_name, []).append(broker)
+        return found
 
     def master_end(self, key: Key) -> int | None:
         """Return where the master's queue ends; None when no master of its name answers."""
         topic, name, queue_id = key
         try:
-            queues = self.describe(ordered(self.members().get(name, ()), "master"))
+            queues = self.describe_queues(ordered(self.members().get(name, ()), "master"))
         except WhimbrelError as error:
-            log.warning("the master of %s does not answer: %s", name, error)
+            logger.warning("the master of %s does not answer: %s", name, error)
             return None
         for found in queues.topics:
             for queue in found.queues:
@@ -147,44 +117,40 @@ class Brokers:
                     return queue.max_offset
         return None
 
-    def offsets_by_time(self, keys: Sequence[Key], at_ms: int, groups: Groups) -> Positions:
+    def offsets_by_time(self, keys: Sequence[Key], at_ms: int, addresses: BrokerAddresses) -> Positions:
         """Return the first offset of each queue that was stored at a time or later, else the queue's end.
 
         Raises:
-            NoBroker: a queue's group does not answer, after all tries.
+            NoBroker: a queue's broker does not answer, after all tries.
         """
         found: Positions = {}
         for name in sorted({key[1] for key in keys}):
             mine = [key for key in keys if key[1] == name]
-            found |= self.persisting(
+            found |= self.retried(
                 f"looking for {at_ms} in the queues of {name}",
-                lambda name=name, mine=mine: self.ask_times(groups.get(name, ()), mine, at_ms),  # type: ignore[misc]
+                lambda name=name, mine=mine: self.query_offsets(addresses.get(name, ()), mine, at_ms),  # type: ignore[misc]
             )
         return found
 
-    def ask_times(self, addresses: Sequence[str], keys: Sequence[Key], at_ms: int) -> Positions:
-        """Ask the members of a group, the first one first.
+    def query_offsets(self, addresses: Sequence[str], keys: Sequence[Key], at_ms: int) -> Positions:
+        """Return the same of one broker's queues, from the first member that answers.
 
         Raises:
-            WhimbrelError: nobody answers.
+            WhimbrelError: none answers.
         """
-        failure = WhimbrelError("no member of the kind that readFrom names is there")
-        timeout_s = self.options.timeout_s
-        for address in addresses:
-            try:
-                with open_channel(address) as channel:
-                    return {
-                        key: perform_blocking(
-                            channel, query_offset(queue_of(key, address), at_ms / 1000), HEADERS, timeout_s
-                        )
-                        for key in keys
-                    }
-            except WhimbrelError as error:
-                failure = error
-        raise failure
 
-    def persisting(self, what: str, ask: Callable[[], T]) -> T:
-        """Return what `ask` returns, which is tried as often as the options say.
+        def query(address: str) -> Positions:
+            calls = {key: query_offset(queue_of(key, address), at_ms / 1000) for key in keys}
+            with open_channel(address) as channel:
+                return {
+                    key: perform_blocking(channel, call, HEADERS, self.options.timeout_s)
+                    for key, call in calls.items()
+                }
+
+        return first_answer(addresses, query)
+
+    def retried(self, what: str, call: Callable[[], T]) -> T:
+        """Return what `call` returns; it is repeated as often as the options say.
 
         Raises:
             NoBroker: it failed each time.
@@ -194,39 +160,37 @@ class Brokers:
             if attempt:
                 time.sleep(self.options.retry_s)
             try:
-                return ask()
+                return call()
             except WhimbrelError as error:
                 failure = str(error)
-                log.warning("%s failed (try %d): %s", what, attempt + 1, failure)
+                logger.warning("%s failed (try %d): %s", what, attempt + 1, failure)
         raise NoBroker(
             f"no broker could be asked through {', '.join(self.options.servers)}: {failure};"
             " is the cluster running, and is `servers` its nameserver's address?"
         )
 
-    def describe(self, addresses: Sequence[str]) -> BrokerQueues:
-        """Ask the members of a group, the first one first.
+    def describe_queues(self, addresses: Sequence[str]) -> BrokerQueues:
+        """Return the queues of a broker, from the first member that answers.
 
         Raises:
-            WhimbrelError: nobody answers.
+            WhimbrelError: none answers.
         """
-        failure = WhimbrelError("no member of the kind that readFrom names is there")
-        for address in addresses:
-            try:
-                with bulk_calls.open_bulk_channel(address) as channel:
-                    # All topics: one that is named and that this broker lacks is no error.
-                    question = bulk_calls.describe_queues((), include_system=True)
-                    return perform_blocking(channel, question, (), self.options.timeout_s)
-            except WhimbrelError as error:
-                failure = error
-        raise failure
 
-    def read_topics(self, topics: Sequence[TopicQueues]) -> list[TopicQueues]:
+        def query(address: str) -> BrokerQueues:
+            # All topics: one that is named need not be on this broker.
+            call = bulk_calls.describe_queues((), include_system=True)
+            with bulk_calls.open_bulk_channel(address) as channel:
+                return perform_blocking(channel, call, (), self.options.timeout_s)
+
+        return first_answer(addresses, query)
+
+    def subscribed(self, topics: Sequence[TopicQueues]) -> list[TopicQueues]:
         """Return the topics that are read."""
         wants = self.subscription.wants_topic
         include = self.options.include_system
         return [topic for topic in topics if wants(topic.name, system=topic.system, include_system=include)]
 
-    def of_topic(self, topic: TopicQueues, broker: BrokerQueues) -> dict[Key, Extent]:
+    def extents_of_topic(self, topic: TopicQueues, broker: BrokerQueues) -> dict[Key, Extent]:
         """Return where a topic's queues on one broker stand."""
         confirmed = self.options.isolation == "confirmed"
         messages = sum(queue.max_offset - queue.min_offset for each in broker.topics for queue in each.queues)
@@ -239,6 +203,21 @@ class Brokers:
             for queue in topic.queues
             if self.subscription.wants_queue(topic.name, queue.queue_id)
         }
+
+
+def first_answer(addresses: Sequence[str], query: Callable[[str], T]) -> T:
+    """Return what `query` returns for the first address that answers.
+
+    Raises:
+        WhimbrelError: none answers.
+    """
+    failure = WhimbrelError("no member of the kind that readFrom names is there")
+    for address in addresses:
+        try:
+            return query(address)
+        except WhimbrelError as error:
+            failure = error
+    raise failure
 
 
 def queue_of(key: Key, address: str) -> Queue:
@@ -256,7 +235,7 @@ def queue_of(key: Key, address: str) -> Queue:
 
 
 def ordered(members: Sequence[BrokerStatus], read_from: ReadFrom) -> tuple[str, ...]:
-    """Return the addresses to ask: slaves first, unless the master is wanted."""
+    """Return the addresses in the order in which they are asked: slaves first, unless only masters are."""
     masters = [member.address for member in members if member.broker_id == 0]
     slaves = [member.address for member in members if member.broker_id]
     if read_from == "master":

@@ -1,32 +1,32 @@
-"""The masters of a cluster into which messages are put back: who they are, where, with how many queues.
+"""The masters into which messages are replayed: which one for which source, its address, its queues.
 
-Where a source queue goes must be the same at every run, since how far it came is asked of that queue alone:
+A source queue must go to the same target queue in every run, since only that queue knows how far it came:
 
-    broker    the one that `brokers` names for the source's; else the only group there is; else the one of
-              the same name
+    broker    the one that `brokers` names for the source's broker; else the cluster's only broker; else the
+              broker of the same name
     queue     the same id, or the id modulo the number of queues where the topic has fewer
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
 from whimbrel.errors import TopicNotFound, WhimbrelError
 from whimbrel.rpc.api import admin_calls
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.rpc.client.channel import open_channel
+from whimbrel.spark import nameservers
 
 __all__ = ["Masters", "NoTarget", "target_broker"]
 
 
 class NoTarget(LookupError):
-    """Messages can't be put where they should go; the text says what to do."""
+    """Messages have no queue to go to; the text says what to do."""
 
 
 def target_broker(source: str, names: Sequence[str], brokers: Mapping[str, str]) -> str:
     """Return the broker into which the messages of a source's broker go.
 
     Raises:
-        NoTarget: nothing says which.
+        NoTarget: neither names nor `brokers` tell which.
     """
     wanted = brokers.get(source, "")
     if wanted:
@@ -52,54 +52,39 @@ class Masters:
         self.names: tuple[str, ...] = ()
 
     def forget(self) -> None:
-        """Look masters up anew at the next question."""
+        """Ask for the masters' addresses again before the next call."""
         self.addresses = {}
 
-    def look(self) -> None:
-        """Ask a nameserver who lives.
+    def refresh(self) -> None:
+        """Ask a nameserver for the masters.
 
         Raises:
             WhimbrelError: none answers, or none knows a broker.
         """
-        failure: WhimbrelError = WhimbrelError("no nameserver is named")
-        for server in self.servers:
-            host = re.sub(r":\d+$", "", server).strip("[]")
-            try:
-                with open_channel(server) as channel:
-                    question = admin_calls.describe_cluster(host)
-                    cluster = perform_blocking(channel, question, (), self.timeout_s)
-            except WhimbrelError as error:
-                failure = error
-                continue
-            self.names = tuple(sorted({broker.broker_name for broker in cluster.brokers}))
-            self.addresses = {
-                broker.broker_name: broker.address for broker in cluster.brokers if broker.broker_id == 0
-            }
-            if self.names:
-                return
-            failure = WhimbrelError("the nameserver knows no broker yet")
-        raise failure
+        brokers = nameservers.describe_any(self.servers, self.timeout_s).brokers
+        self.names = tuple(sorted({broker.broker_name for broker in brokers}))
+        self.addresses = {broker.broker_name: broker.address for broker in brokers if broker.broker_id == 0}
 
     def broker_for(self, source: str) -> str:
         """Return the broker into which the messages of a source's broker go; errors as in `target_broker`."""
         if not self.addresses:
-            self.look()
+            self.refresh()
         return target_broker(source, self.names, self.brokers)
 
     def address(self, broker: str) -> str:
-        """Return where a master is.
+        """Return the address of a master.
 
         Raises:
-            WhimbrelError: nobody knows it.
+            WhimbrelError: no nameserver knows it.
         """
         if broker not in self.addresses:
-            self.look()
+            self.refresh()
         if broker not in self.addresses:
             raise WhimbrelError(f"the master of {broker} is not registered with a nameserver")
         return self.addresses[broker]
 
     def queues(self, broker: str, topic: str) -> int:
-        """Return how many queues of a topic may be written at a broker; 0 without the topic."""
+        """Return how many writable queues a topic has on a broker; 0 without the topic."""
         with open_channel(self.address(broker)) as channel:
             try:
                 question = admin_calls.describe_topic(topic, broker)

@@ -3,7 +3,7 @@
     checkpoint   {"v": 1, "q": {"orders": {"broker-a": {"0": 123}}}}    the next offset to read, by queue
     option       {"orders": {"broker-a": {"0": 23, "1": -1}}}           -2 earliest, -1 latest
 
-All ranges are half open. A version that is not known is an error: the checkpoint is of another release.
+All ranges are half open. A checkpoint of an unknown version, from another release, is an error.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""What can be set on a read of `format("whimbrel")`: names, defaults, and what does not go together.
+"""What can be set on a read of `format("whimbrel")`: names, defaults, and which options exclude each other.
 
-Names are Spark's for Kafka where the meaning is the same; their case does not matter. A wrong one is refused
-with the nearest that there is. docs/spark.md lists them for users.
+Names are those of Spark's source for Kafka where the meaning is the same; their case does not matter. An
+unknown name is refused, and the nearest known one is suggested. docs/spark.md lists the options for users.
 """
 
 import difflib
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.offsets import EARLIEST, LATEST, Positions, from_option
 from whimbrel.spark.push_down import ALL, Range
 
@@ -20,6 +21,9 @@ __all__ = ["OptionError", "SourceOptions", "Subscription", "parse"]
 MIB = 1 << 20
 TRUE, FALSE = ("true", "1", "yes"), ("false", "0", "no")
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+Place = Literal["servers", "store", "archive"]
 
 
 class OptionError(ValueError):
@@ -35,20 +39,20 @@ class Subscription:
     assigned: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def wants_topic(self, topic: str, *, system: bool, include_system: bool) -> bool:
-        """Tell whether a topic is read; one that is named is, whatever it is."""
+        """Return whether a topic is read; a topic that is named is read even if it is a system topic."""
         if self.pattern:
             return (include_system or not system) and re.fullmatch(self.pattern, topic) is not None
         return topic in self.topics or any(topic == name for name, _ in self.assigned)
 
     def wants_queue(self, topic: str, queue_id: int) -> bool:
-        """Tell whether a queue of a topic that is read is read."""
+        """Return whether a queue of such a topic is read."""
         return not self.assigned or any(
             topic == name and queue_id in queue_ids for name, queue_ids in self.assigned
         )
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The topics that are named; none with a pattern."""
+        """The topics that are named; none when a pattern is given."""
         return self.topics or tuple(name for name, _ in self.assigned)
 
 
@@ -57,20 +61,20 @@ class SourceOptions:
     """The options of one read, checked.
 
     Attributes:
-        servers: nameservers, HOST:PORT; none where a store is read.
-        store: a store directory, ours or RocketMQ's; empty where brokers are read.
+        servers: nameservers, HOST:PORT; empty where a store or an archive is read.
+        store: a store directory, ours or RocketMQ's; empty where something else is read.
         archive: the folder of an archive; empty where something else is read.
         subscription: None reads a store's whole log, or all of an archive.
         starting, ending: EARLIEST, LATEST, or positions by queue; queues that are not named start at the
             earliest, and end at the latest.
         starting_ms, ending_ms: store times, which win over offsets; None where offsets decide.
-        latest_without_match: a queue that has nothing as late as `starting_ms` starts at its end.
-        physical_offsets: the part of a store's log that is read.
+        latest_without_match: a queue without messages as late as `starting_ms` starts at its end.
+        physical_offsets: the range of a store's log that is read.
         group: the consumer group as which a stream's progress is reported; empty for none.
-        pushdown: take Spark's filters.
+        pushdown: let Spark push filters down.
         max_offsets, max_bytes, min_offsets: of a micro-batch; 0 for no bound.
         partition_bytes: size of a task aimed at; 0: the default of the kind of query.
-        max_partitions: tasks of a micro-batch at most; 0: twice Spark's default parallelism.
+        max_partitions: most tasks of a micro-batch; 0: twice Spark's default parallelism.
     """
 
     servers: tuple[str, ...]
@@ -108,6 +112,24 @@ class SourceOptions:
     pushdown: bool = False
 
     @property
+    def place(self) -> Place:
+        """Which of the three places is read."""
+        return "servers" if self.servers else "store" if self.store else "archive"
+
+    def reads_topic(self, topic: str) -> bool:
+        """Return whether a topic is read, going by its name: brokers tell which topics are the system's."""
+        system = is_system_topic(topic) or topic.startswith(GROUP_TOPIC_PREFIXES)
+        return self.subscription is None or self.subscription.wants_topic(
+            topic, system=system, include_system=self.include_system
+        )
+
+    def reads_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue is read, likewise."""
+        return self.reads_topic(topic) and (
+            self.subscription is None or self.subscription.wants_queue(topic, queue_id)
+        )
+
+    @property
     def wanted_tags(self) -> frozenset[str] | None:
         """The tags as a set; None for all."""
         names = frozenset(name.strip() for name in self.tags.split("||")) - {""}
@@ -128,7 +150,8 @@ STREAM = (
 )  # fmt: skip
 OF_STORES = ("startingPhysicalOffset", "endingPhysicalOffset")
 OF_BROKERS = ("group", "readFrom")
-# What each place to read from has no use for.
+# Options that have no meaning for each place.
+
 MEANINGLESS = {
     "servers": OF_STORES,
     "store": OF_BROKERS,
@@ -149,34 +172,11 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
         OptionError: one is unknown, wrong, or contradicts another one.
     """
     values = {name.lower(): text for name, text in given.items() if name.lower() not in SPARKS}
-    known = {name.lower(): name for name in (*COMMON, *BATCH, *STREAM)}
-    for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(known.values())}"
-            raise OptionError(f"option {name}: there is no such option{hint}")
-        other = {True: BATCH, False: STREAM, None: ()}[streaming]
-        if known[name] in other:
-            query = "a stream" if streaming else "a batch"
-            raise OptionError(f"option {known[name]} has no meaning for {query}: leave it out")
-    read = Reader(values)
+    check_names(values, streaming)
+    read = OptionValues(values)
     servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
     store, archive = read.text("store"), read.text("archive")
-    if (bool(servers), bool(store), bool(archive)).count(True) != 1:
-        raise OptionError(
-            "options servers, store, archive: exactly one is needed, as in"
-            ' .option("servers", "127.0.0.1:8081"), .option("store", "/data/broker-a") or'
-            ' .option("archive", "/data/archive")'
-        )
-    if archive and streaming:
-        raise OptionError(
-            "option archive: an archive is read as a batch, with spark.read; a stream reads `servers`"
-            " or `store`"
-        )
-    place = "servers" if servers else "store" if store else "archive"
-    for name in MEANINGLESS[place]:
-        if read.text(name):
-            raise OptionError(f"option {name} has no meaning with `{place}`: leave it out")
+    check_place(read, bool(servers), streaming=bool(streaming))
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
         raise OptionError(
             "options maxOffsetsPerTrigger and maxBytesPerTrigger: Spark takes one limit; choose one"
@@ -221,7 +221,41 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     )
 
 
-def physical_offsets(read: "Reader") -> Range:
+def check_names(values: Mapping[str, str], streaming: bool | None) -> None:
+    """Raise OptionError for a name that is unknown, or has no meaning for this kind of query."""
+    known = {name.lower(): name for name in (*COMMON, *BATCH, *STREAM)}
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(known.values())}"
+            raise OptionError(f"option {name}: there is no such option{hint}")
+        other = {True: BATCH, False: STREAM, None: ()}[streaming]
+        if known[name] in other:
+            query = "a stream" if streaming else "a batch"
+            raise OptionError(f"option {known[name]} has no meaning for {query}: leave it out")
+
+
+def check_place(read: "OptionValues", servers: bool, *, streaming: bool) -> None:
+    """Raise OptionError unless exactly one place is named, and with nothing that has no meaning there."""
+    store, archive = read.text("store"), read.text("archive")
+    if (servers, bool(store), bool(archive)).count(True) != 1:
+        raise OptionError(
+            "options servers, store, archive: exactly one is needed, as in"
+            ' .option("servers", "127.0.0.1:8081"), .option("store", "/data/broker-a") or'
+            ' .option("archive", "/data/archive")'
+        )
+    if archive and streaming:
+        raise OptionError(
+            "option archive: an archive is read as a batch, with spark.read; a stream reads `servers`"
+            " or `store`"
+        )
+    place = "servers" if servers else "store" if store else "archive"
+    for name in MEANINGLESS[place]:
+        if read.text(name):
+            raise OptionError(f"option {name} has no meaning with `{place}`: leave it out")
+
+
+def physical_offsets(read: "OptionValues") -> Range:
     """Return the part of the log that is read."""
     names = "startingPhysicalOffset", "endingPhysicalOffset"
     first, end = (
@@ -232,7 +266,7 @@ def physical_offsets(read: "Reader") -> Range:
     return first, end
 
 
-def subscription(read: "Reader", *, needed: bool) -> Subscription | None:
+def subscription(read: "OptionValues", *, needed: bool) -> Subscription | None:
     """Return which queues are read; None for a whole log."""
     given = [name for name in ("subscribe", "subscribePattern", "assign") if read.text(name)]
     if not given and not needed:
@@ -268,7 +302,7 @@ def subscription(read: "Reader", *, needed: bool) -> Subscription | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class OptionValues:
     """Reads values of options, by their names in lower case."""
 
     values: Mapping[str, str]

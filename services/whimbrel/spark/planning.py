@@ -1,8 +1,8 @@
 """From where queues stand to what is read: the end of a micro-batch, and its tasks. Pure.
 
-    extents of the queues ──► positions at which a batch ends (`admit`) ──► pieces ──► tasks (`pack`)
+    extents of the queues ──► the end of a batch (`micro_batch_end`) ──► ranges of offsets ──► tasks (`pack`)
 
-A task costs about 27 ms even when it reads nothing, so queues are packed: a micro-batch has as many tasks as
+A task has a fixed cost even when it reads nothing, so queues are packed: a micro-batch has as many tasks as
 its bytes ask for, and no more than there are cores for. Rows keep their queue's order within a task; a queue
 is split only where it alone is larger than a task should be.
 """
@@ -10,28 +10,34 @@ is split only where it alone is larger than a task should be.
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from whimbrel.spark.offsets import EARLIEST, LATEST, Key, Positions
 
 __all__ = [
     "DataLoss",
     "Extent",
-    "Piece",
+    "OffsetRange",
     "Truncated",
-    "admit",
-    "ending",
-    "ending_at",
+    "ending_positions",
+    "ending_positions_by_time",
+    "fill_tasks",
+    "micro_batch_end",
     "pack",
-    "pieces_between",
-    "starting",
-    "starting_at",
+    "ranges_between",
+    "starting_positions",
+    "starting_positions_by_time",
+    "task_count",
 ]
+
+T = TypeVar("T")
+SLACK = 0.01  # of a task's size: a part that is so little larger is not split for it
 
 
 class DataLoss(RuntimeError):
-    """What is to be read is not there any more."""
+    """Messages that are to be read are gone."""
 
 
 class Truncated(RuntimeError):
@@ -43,7 +49,7 @@ class Extent:
     """Where a queue stands; offsets from `first` to below `end` can be read.
 
     Attributes:
-        record_bytes: of a record of this broker, on average.
+        record_bytes: average size of this broker's records.
     """
 
     first: int
@@ -52,8 +58,8 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A range of one queue, half open."""
+class OffsetRange:
+    """A half-open range of one queue's offsets."""
 
     topic: str
     broker: str
@@ -68,29 +74,39 @@ class Piece:
         return self.topic, self.broker, self.queue_id
 
     @property
+    def queue(self) -> str:
+        """Its queue, for messages to people."""
+        return f"{self.topic}, queue {self.queue_id} of {self.broker}"
+
+    @property
     def size(self) -> float:
-        """How many bytes it has, about."""
+        """Estimated bytes."""
         return (self.end - self.start) * self.record_bytes
 
 
-def starting(option: int | Positions, extents: Mapping[Key, Extent]) -> Positions:
+def starting_positions(option: int | Positions, extents: Mapping[Key, Extent]) -> Positions:
     """Return where a new query starts."""
-    return {key: resolved(option, key, extent, EARLIEST) for key, extent in extents.items()}
+    return {key: resolve_offset(option, key, extent, EARLIEST) for key, extent in extents.items()}
 
 
-def ending(option: int | Positions, extents: Mapping[Key, Extent]) -> Positions:
+def ending_positions(option: int | Positions, extents: Mapping[Key, Extent]) -> Positions:
     """Return where a batch ends."""
-    return {key: min(resolved(option, key, extent, LATEST), extent.end) for key, extent in extents.items()}
+    return {
+        key: min(resolve_offset(option, key, extent, LATEST), extent.end) for key, extent in extents.items()
+    }
 
 
-def starting_at(found: Positions, extents: Mapping[Key, Extent], *, latest_without_match: bool) -> Positions:
+def starting_positions_by_time(
+    found: Positions, extents: Mapping[Key, Extent], *, latest_without_match: bool
+) -> Positions:
     """Return where a query starts that starts at a time.
 
     Args:
-        found: the first offset as late as that of each queue, its end where there is none.
+        found: the first offset of each queue stored at that time or later, its end where there is none.
+        latest_without_match: a queue that has messages, but none stored so late, starts at its end.
 
     Raises:
-        LookupError: a queue has messages, and none as late; that is to be an error.
+        LookupError: there is such a queue, and `latest_without_match` is false.
     """
     starts = {key: max(found.get(key, extent.end), extent.first) for key, extent in extents.items()}
     early = [key for key, extent in extents.items() if extent.first < extent.end <= starts[key]]
@@ -104,18 +120,18 @@ def starting_at(found: Positions, extents: Mapping[Key, Extent], *, latest_witho
     return starts
 
 
-def ending_at(found: Positions, extents: Mapping[Key, Extent]) -> Positions:
+def ending_positions_by_time(found: Positions, extents: Mapping[Key, Extent]) -> Positions:
     """Return where a batch ends that ends before a time."""
     return {key: min(found.get(key, extent.end), extent.end) for key, extent in extents.items()}
 
 
-def resolved(option: int | Positions, key: Key, extent: Extent, default: int) -> int:
+def resolve_offset(option: int | Positions, key: Key, extent: Extent, default: int) -> int:
     """Return the offset that an option means for a queue."""
     offset = option if isinstance(option, int) else option.get(key, default)
     return extent.first if offset == EARLIEST else extent.end if offset == LATEST else offset
 
 
-def admit(
+def micro_batch_end(
     start: Mapping[Key, int],
     extents: Mapping[Key, Extent],
     *,
@@ -125,16 +141,16 @@ def admit(
 ) -> Positions:
     """Return where a micro-batch ends that begins at `start`.
 
-    A limit is shared by the queues in proportion to what each has, rounded up. Queues that nobody tells
-    anything of stay where they are. A queue that `start` does not know begins at its first message.
+    A limit is shared by the queues in proportion to their backlogs, rounded up. Queues without an extent stay
+    where they are. A queue that `start` does not have begins at its first message.
 
     Args:
-        rows, size: how many messages, and bytes, it may have at most.
+        rows, size: at most so many messages, and bytes.
         ceiling: where an AvailableNow query ends; queues that are not in it are not read by it.
     """
     ends = dict(start)
     begins: Positions = {}
-    left: Positions = {}
+    backlogs: Positions = {}
     for key, extent in extents.items():
         goal = extent.end
         if ceiling is not None:
@@ -142,32 +158,32 @@ def admit(
                 continue
             goal = min(goal, ceiling[key])
         begins[key] = max(start.get(key, extent.first), extent.first)
-        left[key] = max(goal - begins[key], 0)
+        backlogs[key] = max(goal - begins[key], 0)
     by_bytes = math.isfinite(size)
-    total = sum(count * (extents[key].record_bytes if by_bytes else 1) for key, count in left.items())
+    total = sum(count * (extents[key].record_bytes if by_bytes else 1) for key, count in backlogs.items())
     limit = size if by_bytes else rows
     share = 1.0 if total <= limit else limit / total
-    for key, count in left.items():
+    for key, count in backlogs.items():
         if count or key not in start:
             ends[key] = begins[key] + min(count, math.ceil(count * share))
     return ends
 
 
-def pieces_between(
+def ranges_between(
     start: Mapping[Key, int],
     end: Mapping[Key, int],
     extents: Mapping[Key, Extent],
     *,
     fail_on_data_loss: bool,
-) -> list[Piece]:
-    """Return what lies between two positions; a queue without news gives no piece.
+) -> list[OffsetRange]:
+    """Return the ranges between two positions; a queue without new messages has none.
 
-    Queues that nobody tells anything of now are read all the same, and fail where they are read.
+    Queues without an extent are read all the same, and fail where they are read.
 
     Raises:
-        DataLoss: a queue's first message that is there lies behind the start.
+        DataLoss: a queue's first message lies behind the start, and `fail_on_data_loss` is set.
     """
-    pieces = []
+    ranges = []
     for key in sorted(end):
         topic, broker, queue_id = key
         extent = extents.get(key, Extent(0, end[key]))
@@ -180,44 +196,51 @@ def pieces_between(
                 )
             first = min(extent.first, end[key])
         if end[key] > first:
-            pieces.append(Piece(topic, broker, queue_id, first, end[key], extent.record_bytes))
-    return pieces
+            ranges.append(OffsetRange(topic, broker, queue_id, first, end[key], extent.record_bytes))
+    return ranges
 
 
 def pack(
-    pieces: Iterable[Piece], *, task_bytes: int, tasks_max: int, tasks_min: int = 0
-) -> list[list[Piece]]:
-    """Return the tasks: each some pieces, of about the same size.
+    ranges: Iterable[OffsetRange], *, task_bytes: int, tasks_max: int, tasks_min: int = 0
+) -> list[list[OffsetRange]]:
+    """Return the ranges that each task reads; tasks are of about the same size.
 
     Args:
-        task_bytes: aimed at.
-        tasks_max: at most; 0 for no bound, when pieces are split for it.
-        tasks_min: at least, as far as there are messages.
+        task_bytes: size of a task aimed at.
+        tasks_max: 0 for no bound.
+        tasks_min: wins over both; ranges are split to reach it, as far as there are messages.
     """
-    found = list(pieces)
-    total = sum(piece.size for piece in found)
-    if not found:
-        return []
-    wanted = max(math.ceil(total / task_bytes), 1)
-    count = max(min(wanted, tasks_max) if tasks_max else wanted, tasks_min)
+    found = list(ranges)
+    total = sum(each.size for each in found)
+    count = task_count(total, task_bytes=task_bytes, tasks_max=tasks_max, tasks_min=tasks_min)
     largest = max(total / count, 1.0)
-    parts = [part for piece in found for part in split(piece, math.ceil(piece.size / largest - 0.01))]
-    tasks: list[tuple[float, int, list[Piece]]] = [
-        (0.0, number, []) for number in range(min(count, len(parts)))
-    ]
-    for part in sorted(parts, key=lambda part: -part.size):
-        filled, number, task = heapq.heappop(tasks)
-        heapq.heappush(tasks, (filled + part.size, number, [*task, part]))
+    parts = [part for each in found for part in split(each, math.ceil(each.size / largest - SLACK))]
     return [
         sorted(task, key=lambda part: (part.topic, part.broker, part.queue_id, part.start))
-        for _, _, task in sorted(tasks, key=lambda entry: entry[1])
-        if task
+        for task in fill_tasks(parts, count, lambda part: part.size)
     ]
 
 
-def split(piece: Piece, count: int) -> Sequence[Piece]:
-    """Return a piece in `count` parts, as far as it has messages for them."""
-    messages = piece.end - piece.start
+def task_count(total: float, *, task_bytes: int, tasks_max: int, tasks_min: int) -> int:
+    """Return how many tasks read `total` bytes; arguments as in `pack`."""
+    wanted = max(math.ceil(total / task_bytes), 1)
+    return max(min(wanted, tasks_max) if tasks_max else wanted, tasks_min)
+
+
+def fill_tasks(parts: Sequence[T], count: int, size_of: Callable[[T], float]) -> list[list[T]]:
+    """Spread parts over at most `count` tasks, the largest first, each to the task that has the least."""
+    tasks: list[list[T]] = [[] for _ in range(min(count, len(parts)))]
+    filled = [(0.0, number) for number in range(len(tasks))]
+    for part in sorted(parts, key=size_of, reverse=True):
+        size, number = heapq.heappop(filled)
+        tasks[number].append(part)
+        heapq.heappush(filled, (size + size_of(part), number))
+    return [task for task in tasks if task]
+
+
+def split(offset_range: OffsetRange, count: int) -> Sequence[OffsetRange]:
+    """Return a range in `count` parts, as far as it has messages for them."""
+    messages = offset_range.end - offset_range.start
     count = min(max(count, 1), messages)
-    borders = [piece.start + messages * number // count for number in range(count + 1)]
-    return [replace(piece, start=first, end=last) for first, last in itertools.pairwise(borders)]
+    borders = [offset_range.start + messages * number // count for number in range(count + 1)]
+    return [replace(offset_range, start=first, end=last) for first, last in itertools.pairwise(borders)]

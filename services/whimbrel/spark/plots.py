@@ -1,9 +1,9 @@
-"""Charts on one page: a single HTML file with all that it needs inside, to be opened offline or mailed.
+"""Charts on one page: a single HTML file without external resources, to be opened offline or mailed.
 
     page("orders.html", "Rates", [Lines(...), HeatMap(...)])
 
-Charts are drawn by plotly, whose script (4.8 MB) stands in the file. Only aggregates come here, never rows:
-a chart has `SERIES_MAX` lines and `ROWS_MAX` by `COLUMNS_MAX` cells at most, the caller's first ones, and its
+Charts are drawn by plotly, whose script (4.8 MB) is part of the file. Charts show aggregates, never rows: at
+most the first `SERIES_MAX` lines, or the first `ROWS_MAX` by `COLUMNS_MAX` cells that the caller gives; the
 title says how many were left out. Times are seconds since the epoch and are shown in UTC.
 """
 
@@ -15,15 +15,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COLUMNS_MAX", "ROWS_MAX", "SERIES_MAX", "HeatMap", "Lines", "NoPlotly", "check_plotly", "page"]
+__all__ = [
+    "COLUMNS_MAX",
+    "ROWS_MAX",
+    "SERIES_MAX",
+    "HeatMap",
+    "LineChart",
+    "NoPlotly",
+    "check_plotly",
+    "page",
+]
 
-SERIES_MAX = 24  # lines: more have no colours that can be told apart
+SERIES_MAX = 24  # lines: colours of more could not be distinguished
 ROWS_MAX = 256  # of a heat map: queues
 COLUMNS_MAX = 31 * 24  # of a heat map: the hours of a month
 LINES_HEIGHT_PX, CELL_PX, FRAME_PX = 420, 18, 180
 CONFIG = {"displaylogo": False, "responsive": True}
 
-Points = Sequence[tuple[float, float | None]]  # (seconds since the epoch, value); None leaves a gap
+ChartPoints = Sequence[tuple[float, float | None]]  # (seconds since the epoch, value); None leaves a gap
 
 
 class NoPlotly(ImportError):
@@ -31,17 +40,17 @@ class NoPlotly(ImportError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
-    """Values over time, a line for each name; those to be kept first come first."""
+class LineChart:
+    """Values over time, a line for each name; the most important ones first."""
 
     title: str
     unit: str
-    series: Mapping[str, Points]
+    series: Mapping[str, ChartPoints]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """A value for each row and time; `cells` holds those that there are, by (row, seconds)."""
+    """A value for each row and time; `cells` has the known ones by (row, seconds)."""
 
     title: str
     unit: str
@@ -51,19 +60,15 @@ class HeatMap:
 
 
 def check_plotly() -> None:
-    """Refuse early what `page` could not do.
-
-    Raises:
-        NoPlotly: plotly is missing.
-    """
+    """Raise NoPlotly if plotly is missing, so that this is known before the work."""
     try:
         import plotly  # noqa: F401
     except ImportError:
         raise NoPlotly('plotly is missing: --html needs pip install "whimbrel[spark]"') from None
 
 
-def page(path: Path, title: str, charts: Sequence[Lines | HeatMap]) -> None:
-    """Write a page; who sees the file sees all of it.
+def page(path: Path, title: str, charts: Sequence[LineChart | HeatMap]) -> None:
+    """Write a page; it appears when it is complete.
 
     Raises:
         NoPlotly: plotly is missing.
@@ -72,7 +77,9 @@ def page(path: Path, title: str, charts: Sequence[Lines | HeatMap]) -> None:
     check_plotly()
     from plotly.offline import get_plotlyjs
 
-    figures = [lines_figure(chart) if isinstance(chart, Lines) else heat_figure(chart) for chart in charts]
+    figures = [
+        lines_figure(chart) if isinstance(chart, LineChart) else heat_figure(chart) for chart in charts
+    ]
     parts = [figure.to_html(full_html=False, include_plotlyjs=False, config=CONFIG) for figure in figures]
     name = html.escape(title)
     content = (
@@ -87,8 +94,8 @@ def page(path: Path, title: str, charts: Sequence[Lines | HeatMap]) -> None:
     temporary.replace(path)
 
 
-def lines_figure(chart: Lines) -> Any:
-    """Return the figure of lines."""
+def lines_figure(chart: LineChart) -> Any:
+    """Return the figure of a line chart."""
     from plotly.graph_objects import Figure, Scatter
 
     shown = list(chart.series.items())[:SERIES_MAX]
@@ -133,7 +140,7 @@ def heat_figure(chart: HeatMap) -> Any:
 
 
 def laid_out(figure: Any, title: str, unit: str, height_px: int) -> Any:
-    """Return a figure with what all have in common."""
+    """Return a figure with the layout that all figures have."""
     figure.update_layout(
         title=html.escape(title),
         height=height_px,
@@ -147,10 +154,10 @@ def laid_out(figure: Any, title: str, unit: str, height_px: int) -> Any:
 
 
 def left_out(title: str, count: int, count_max: int) -> str:
-    """Return the title, with how much of the chart is shown where that is not all."""
+    """Return the title, with how many are shown if that is not all."""
     return title if count <= count_max else f"{title} (the first {count_max} of {count})"
 
 
 def clock(at_s: float) -> str:
-    """Return a time as plotly takes it, in UTC."""
+    """Return a time as text for plotly, in UTC."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,10 +1,11 @@
-"""What of the chosen queues is wanted: ranges and sets that filters and options leave. Pure.
+"""Filters that are pushed down: which ranges and sets of records are read. Pure.
 
-    filters of the query ──► `Narrow` + the filters that Spark has still to apply
+    filters of the query ──► `PushDown` + the filters that Spark has still to apply
 
-Planning drops queues and cuts ranges with it; tasks select by what is left. Where rows come from decides what
-can be told exactly: brokers do not know places in the log, so they leave that to Spark. Times are looked up
-in each queue and left to Spark as well: a column of time is finer than what queues are searched by.
+Planning prunes queues and ranges by it; tasks select records by what is left of it. Which filters can be
+pushed down exactly depends on the backend: brokers do not know physical offsets, so those filters are left to
+Spark. Times are looked up in each queue and left to Spark as well: a column of time is finer than the
+milliseconds by which queues are searched.
 """
 
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -13,15 +14,15 @@ from datetime import datetime
 from typing import Any
 
 from whimbrel.spark.offsets import Key
-from whimbrel.spark.planning import Piece
+from whimbrel.spark.planning import OffsetRange
 
-__all__ = ["ALL", "EVERYTHING", "Narrow", "Range", "narrowed", "push", "within"]
+__all__ = ["ALL", "UNRESTRICTED", "PushDown", "Range", "intersect", "prune", "push"]
 
 I64_MIN, I64_MAX = -(2**63), 2**63 - 1
 Range = tuple[int, int]  # half open
 ALL: Range = (I64_MIN, I64_MAX)
 
-# Columns that are never null, so that nothing is left of "is not null".
+# Columns that are never null: "is not null" always holds.
 FILLED = frozenset(("topic", "queueId", "queueOffset", "physicalOffset", "partition", "offset"))
 RANGES = {
     "queueOffset": "queue_offsets",
@@ -36,11 +37,11 @@ SETS = {"topic": "topics", "tags": "tags"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrow:
-    """What is wanted; None and ALL do not narrow.
+class PushDown:
+    """Which records are read; None and ALL restrict nothing.
 
     Attributes:
-        stored_ms: store times, in milliseconds; whole milliseconds that hold a wanted time.
+        stored_ms: store times, as whole milliseconds in which a wanted time lies.
     """
 
     topics: Set[str] | None = None
@@ -51,17 +52,17 @@ class Narrow:
     stored_ms: Range = ALL
 
 
-EVERYTHING = Narrow()
+UNRESTRICTED = PushDown()
 
 
-def push(filters: Iterable[Any], *, from_log: bool) -> tuple[Narrow, list[Any]]:
-    """Return what filters leave, and those that have still to be applied: the same objects.
+def push(filters: Iterable[Any], *, has_physical_offsets: bool) -> tuple[PushDown, list[Any]]:
+    """Return what can be pushed down, and the filters (the same objects) that Spark has still to apply.
 
     Args:
-        filters: Spark's: each asks of a column (`attribute`, the parts of its name) what its class says.
-        from_log: rows come out of a log, which knows where in it they stand; brokers do not.
+        filters: Spark's. The class says what is asked of the column whose name is in `attribute`, in parts.
+        has_physical_offsets: the backend knows where in the log a record stands; brokers do not.
     """
-    narrow = EVERYTHING
+    push_down = UNRESTRICTED
     left: list[Any] = []
     for one in filters:
         name, kind = ".".join(getattr(one, "attribute", ())), type(one).__name__
@@ -70,24 +71,24 @@ def push(filters: Iterable[Any], *, from_log: bool) -> tuple[Narrow, list[Any]]:
             left += [one] if name == "tags" else []
         elif name in SETS and (names := wanted_names(kind, value)) is not None and pushable(name, names):
             field = SETS[name]
-            before = getattr(narrow, field)
+            before = getattr(push_down, field)
             kept: Any = {field: names if before is None else names & before}
-            narrow = replace(narrow, **kept)
-        elif name in RANGES and (from_log or name != "physicalOffset"):
+            push_down = replace(push_down, **kept)
+        elif name in RANGES and (has_physical_offsets or name != "physicalOffset"):
             field = RANGES[name]
             limits = wanted_range(kind, value, in_ms=field == "stored_ms")
             if limits is not None:
-                cut: Any = {field: within(getattr(narrow, field), limits[0])}
-                narrow = replace(narrow, **cut)
+                cut: Any = {field: intersect(getattr(push_down, field), limits[0])}
+                push_down = replace(push_down, **cut)
             if limits is None or not limits[1] or field == "stored_ms":
                 left.append(one)
         else:
             left.append(one)
-    return narrow, left
+    return push_down, left
 
 
 def wanted_names(kind: str, value: Any) -> frozenset[str] | None:
-    """Return the texts that a filter leaves; None when it can't be told."""
+    """Return the texts that a filter admits; None for a filter of another kind."""
     if kind == "EqualTo" and isinstance(value, str):
         return frozenset((value,))
     if kind == "In" and all(isinstance(one, str) for one in value):
@@ -96,14 +97,14 @@ def wanted_names(kind: str, value: Any) -> frozenset[str] | None:
 
 
 def pushable(column: str, names: Set[str]) -> bool:
-    """Tell whether an expression can ask for these texts: tags are joined by `||` in one."""
+    """Return whether these texts can be asked for: in an expression, tags are joined by `||`."""
     return column != "tags" or all(
         name and name == name.strip() and not {"|", "*"} & set(name) for name in names
     )
 
 
 def wanted_range(kind: str, value: Any, *, in_ms: bool) -> tuple[Range, bool] | None:
-    """Return the range that a filter leaves, and whether that is all it asks; None when it can't be told."""
+    """Return the range that a filter admits, and whether that is the whole filter; None for another kind."""
     values = list(value) if kind == "In" else [value]
     numbers = [number_of(one, in_ms=in_ms) for one in values]
     known = [number for number in numbers if number is not None]
@@ -127,7 +128,7 @@ def wanted_range(kind: str, value: Any, *, in_ms: bool) -> tuple[Range, bool] | 
 
 
 def number_of(value: Any, *, in_ms: bool) -> int | None:
-    """Return a value as a whole number, a time as its milliseconds, rounded down; None for another."""
+    """Return a value as a whole number, a time in milliseconds, rounded down; None for another type."""
     if in_ms:
         if not isinstance(value, datetime):
             return None
@@ -135,31 +136,33 @@ def number_of(value: Any, *, in_ms: bool) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def within(one: Range, other: Range) -> Range:
-    """Return what two ranges share."""
+def intersect(one: Range, other: Range) -> Range:
+    """Return the intersection of two ranges."""
     return max(one[0], other[0]), min(one[1], other[1])
 
 
-def narrowed(
-    pieces: Sequence[Piece], narrow: Narrow, offsets_of: Callable[[Sequence[Key]], dict[Key, Range]]
-) -> list[Piece]:
-    """Return the pieces that are left.
+def prune(
+    ranges: Sequence[OffsetRange],
+    push_down: PushDown,
+    offsets_of: Callable[[Sequence[Key]], dict[Key, Range]],
+) -> list[OffsetRange]:
+    """Return the ranges that are left.
 
     Args:
-        offsets_of: gives the queue offsets that were stored within `narrow.stored_ms`, of some queues; those
-            that it can't tell are missing.
+        offsets_of: returns for some queues the offsets stored within `push_down.stored_ms`; queues for which
+            it does not know are missing.
     """
     kept = [
-        piece
-        for piece in pieces
-        if (narrow.topics is None or piece.topic in narrow.topics)
-        and narrow.queue_ids[0] <= piece.queue_id < narrow.queue_ids[1]
+        each
+        for each in ranges
+        if (push_down.topics is None or each.topic in push_down.topics)
+        and push_down.queue_ids[0] <= each.queue_id < push_down.queue_ids[1]
     ]
-    found = offsets_of([piece.key for piece in kept]) if narrow.stored_ms != ALL and kept else {}
+    by_time = offsets_of([each.key for each in kept]) if push_down.stored_ms != ALL and kept else {}
     cut = []
-    for piece in kept:
-        first, end = within(narrow.queue_offsets, found.get(piece.key, ALL))
-        start, stop = max(piece.start, first), min(piece.end, end)
-        if start < stop:
-            cut.append(replace(piece, start=start, end=stop))
+    for each in kept:
+        limits = intersect(push_down.queue_offsets, by_time.get(each.key, ALL))
+        start, end = intersect((each.start, each.end), limits)
+        if start < end:
+            cut.append(replace(each, start=start, end=end))
     return cut

@@ -1,4 +1,4 @@
-"""A Spark session that suits the source: on loopback, and one sentence where Java is missing."""
+"""A Spark session for the source: on loopback, with a clear error where Java is missing."""
 
 import os
 import shutil
@@ -20,12 +20,12 @@ LOOPBACK = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-# For the option `pushdown`; sources that do not ask for filters are not touched by it.
+# For the option `pushdown`; it does not affect sources that do not ask for filters.
 FILTERS = {"spark.sql.python.filterPushdown.enabled": "true"}
 
 
 class NoJava(RuntimeError):
-    """Spark needs Java, and what there is does not serve."""
+    """Spark needs Java, and there is none that it can use."""
 
 
 def java_problem(environment: Mapping[str, str], version_of: Callable[[str], str] | None = None) -> str:
@@ -33,7 +33,7 @@ def java_problem(environment: Mapping[str, str], version_of: Callable[[str], str
 
     Args:
         environment: with JAVA_HOME, which Spark takes first, and PATH.
-        version_of: returns what `java -version` says.
+        version_of: returns the output of `java -version`.
     """
     install = f"install Java {JAVA_MIN} or later (Debian: apt install openjdk-{JAVA_MIN}-jre-headless)"
     home = environment.get("JAVA_HOME", "")
@@ -43,16 +43,16 @@ def java_problem(environment: Mapping[str, str], version_of: Callable[[str], str
             f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on the PATH"
         )
         return f"Spark needs Java, and {where}: {install}"
-    said = (version_of or asked_version)(java)
-    number = said.partition('"')[2].partition('"')[0].partition(".")[0]
+    output = (version_of or java_version)(java)
+    number = output.partition('"')[2].partition('"')[0].partition(".")[0]
     if not number.isdigit() or int(number) < JAVA_MIN:
         found = number or "none that it can use"
         return f"Spark needs Java {JAVA_MIN} or later, and {java} is {found}: {install}"
     return ""
 
 
-def asked_version(java: str) -> str:
-    """Return what `java -version` says; nothing when it does not run."""
+def java_version(java: str) -> str:
+    """Return the output of `java -version`; "" when it does not run."""
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=JAVA_ASK_S, check=False
@@ -63,8 +63,8 @@ def asked_version(java: str) -> str:
 
 
 def attach(spark: "SparkSession") -> None:
-    """Report the progress of a session's streams that have the option `group`; `session` has done so."""
-    from whimbrel.spark import progress  # needs more than a look for Java does
+    """Commit the progress of a session's streams that have the option `group`; `session` has done so."""
+    from whimbrel.spark import progress  # imports grpc, which asking for Java does not need
 
     progress.attach(spark)
 
@@ -72,8 +72,8 @@ def attach(spark: "SparkSession") -> None:
 def session(master: str = "local[*]", **settings: str) -> "SparkSession":
     """Return a session, bound to loopback and without a UI; `settings` win over ours.
 
-    Setting names have dots, so they come as `**{"spark.driver.memory": "4g"}`. With `sc://HOST:PORT` as
-    master, the session is one of a Spark Connect server, and needs no Java here.
+    Names of settings have dots, so they are passed as `**{"spark.driver.memory": "4g"}`. With
+    `sc://HOST:PORT` as master, the session is one of a Spark Connect server, and needs no Java here.
 
     Raises:
         NoJava: Java is missing or too old; the text says what to install.
@@ -85,7 +85,7 @@ def session(master: str = "local[*]", **settings: str) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Spark looks for data sources with a Python of its own choosing, `python3` unless it is told.
+    # Spark looks for data sources with this Python, by default with the first `python3`.
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -2,12 +2,13 @@
 
     row ─► checked ─► batch of one (topic, queue) ─► lane ─► broker's answer ─► ... ─► all answered: task ends
 
-A lane has one send under way; rows that name a queue always take the same one, so their order is kept, and
-those without a queue go to the lanes in turn. `write` returns when everything is acknowledged; `commit` and
-`abort` run in other processes, have nothing to do, and undo nothing: what a failed try has sent stays sent.
+A lane has one send in flight. Rows that name a queue always take the same lane, so their order is kept; the
+others take the lanes in turn. `write` returns when everything is acknowledged. `commit` and `abort` run in
+other processes and undo nothing: messages of a failed try stay sent.
 
-What an ordinary send can't carry is refused with the row's number, never left out: reserved property names, a
-flag, an empty body. What brokers refuse (FIFO and delay, at present) fails the task with their sentence.
+Rows that an ordinary send can't carry are refused with the row's number, never left out: reserved property
+names, a flag, an empty body. Messages that brokers refuse (FIFO and delay, at present) fail the task with the
+broker's text.
 """
 
 import logging
@@ -29,7 +30,7 @@ from whimbrel.model.message import Message
 from whimbrel.model.names import check_key, check_property, check_tag, check_topic
 from whimbrel.model.route import Queue
 from whimbrel.spark.options import OptionError
-from whimbrel.spark.replaying import Target, restore
+from whimbrel.spark.replay_writer import ReplayTarget, replay_rows
 from whimbrel.spark.sink_options import ID_PROPERTY, SinkOptions, check_columns, parse_sink
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchWriter", "RowError", "StreamWriter", "batch_writer", "messages_of", "stream_writer"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-BATCH_MESSAGES_MAX = 512  # of a send: an answer has an entry for each
-PIECE_ROWS = 512  # of a batch of Spark's that become Python objects at a time
-# A broker that is started again, or a failover, takes some seconds; a task that fails sends all rows again.
+BATCH_MESSAGES_MAX = 512  # of a send: its answer has an entry for each message
+SLICE_ROWS = 512  # of a batch of Spark's, made Python objects at a time
+# A restart of a broker, or a failover, takes some seconds; a task that fails would send all rows again.
 RETRY = RetryPolicy(attempts_max=20, max_s=2.0, stored_again=True)
 
 
@@ -50,8 +51,8 @@ class RowError(ValueError):
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What a task has had acknowledged."""
+class TaskCommit(WriterCommitMessage):
+    """How many messages of a task were acknowledged."""
 
     messages: int = 0
 
@@ -81,68 +82,68 @@ def checked(options: Mapping[str, str], schema: "StructType", *, streaming: bool
     return parsed
 
 
-class Writer:
-    """What both kinds share; pickled, so it holds options only."""
+class RowWriter:
+    """What writers of batches and of streams share; pickled, so it holds options only."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Send a task's rows; returns when all are acknowledged."""
         options = self.options
         if options.preserve:
-            target = Target(
+            target = ReplayTarget(
                 servers=options.servers,
                 topic=options.topic,
                 brokers=options.brokers,
                 strict=True,
                 batch_bytes=min(options.batch_bytes, 1 << 20),
             )
-            reports = restore(target, iterator, frozenset())
+            reports = replay_rows(target, iterator, frozenset())
             for report in reports:
                 if report.refused or report.passed_over:
                     raise RowError(
                         f"{report.source}: {'; '.join(report.findings) or dict(report.passed_over)}: filter"
                         " out what can't be put back, or use `whimbrel spark replay`"
                     )
-            return Written(sum(report.stored + report.skipped for report in reports))
-        with Sending(options) as sending:
+            return TaskCommit(sum(report.stored + report.skipped for report in reports))
+        with BatchSender(options) as sender:
             for number, message, queue_id in messages_of(iterator, options, prefix_of(options)):
-                sending.put(number, message, queue_id)
-            return Written(sending.finish())
+                sender.put(number, message, queue_id)
+            return TaskCommit(sender.finish())
 
 
-class BatchWriter(Writer, DataSourceArrowWriter):
+class BatchWriter(RowWriter, DataSourceArrowWriter):
     """Writes a batch."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Note what was written: it is acknowledged already."""
-        log.info("%d messages written", total(messages))
+        """Log how many messages were written; they are acknowledged already."""
+        logger.info("%d messages written", total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Note what stays written: it can't be taken back."""
-        log.warning("the write failed; %d messages or more are sent", total(messages))
+        """Log how many messages stay written: they can't be removed."""
+        logger.warning("the write failed; %d messages or more are sent", total(messages))
 
 
-class StreamWriter(Writer, DataSourceStreamArrowWriter):
+class StreamWriter(RowWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Note what was written: it is acknowledged already."""
-        log.info("micro-batch %d: %d messages written", batchId, total(messages))
+        """Log how many messages were written; they are acknowledged already."""
+        logger.info("micro-batch %d: %d messages written", batchId, total(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Note what stays written: it can't be taken back."""
-        log.warning("micro-batch %d failed; %d messages or more are sent", batchId, total(messages))
+        """Log how many messages stay written: they can't be removed."""
+        logger.warning("micro-batch %d failed; %d messages or more are sent", batchId, total(messages))
 
 
 def total(messages: Sequence[WriterCommitMessage | None]) -> int:
     """Return how many messages tasks have written."""
-    return sum(message.messages for message in messages if isinstance(message, Written))
+    return sum(message.messages for message in messages if isinstance(message, TaskCommit))
 
 
 def prefix_of(options: SinkOptions) -> str:
-    """Return how the ids of this task's rows begin; "" where rows have none, or one of their own."""
+    """Return the prefix of the ids of this task's rows; "" where rows have none, or one of their own."""
     if options.delivery != "idempotent" or options.id_column:
         return ""
     from pyspark import TaskContext
@@ -167,8 +168,8 @@ def messages_of(
     """
     number = 0
     for batch in batches:
-        for start in range(0, batch.num_rows, PIECE_ROWS):
-            piece = batch.slice(start, PIECE_ROWS)
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            piece = batch.slice(start, SLICE_ROWS)
             columns = {name: piece.column(name).to_pylist() for name in piece.schema.names}
             for place in range(piece.num_rows):
                 row = {name: values[place] for name, values in columns.items()}
@@ -186,7 +187,7 @@ def messages_of(
 
 
 def hint_of(error: RequestError) -> str:
-    """Return what to do about an error, where a sentence more helps."""
+    """Return what to do about an error, where that needs an explanation; else ""."""
     if error.reason == "ILLEGAL_MESSAGE_PROPERTY_KEY" and "reserved" in str(error):
         return "; leave it out of the map, or put whole messages back with preserve=true"
     return ""
@@ -240,42 +241,42 @@ def seconds_of(at: datetime | int | None) -> float | None:
 
 @dataclass(slots=True)
 class Lane:
-    """Sends one after the other."""
+    """Sends batches one after the other."""
 
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "whimbrel-sink"))
-    under_way: Future[int] | None = None
+    in_flight: Future[int] | None = None
 
     def wait(self) -> int:
-        """Wait for the send under way; return how many messages it had."""
-        if self.under_way is None:
+        """Wait for the send in flight; return how many messages it had."""
+        if self.in_flight is None:
             return 0
-        done, self.under_way = self.under_way, None
+        done, self.in_flight = self.in_flight, None
         return done.result()
 
 
 @dataclass(slots=True)
-class Gathered:
-    """Rows on their way into one send."""
+class PendingBatch:
+    """Rows that will go into one send."""
 
     first_row: int
     messages: list[Message] = field(default_factory=list)
     size: int = 0
 
 
-Key = tuple[str, int | None, str]  # topic, queue, message type: what a send has one of
+SendKey = tuple[str, int | None, str]  # topic, queue, message type: the same for all messages of a send
 
 
-class Sending:
+class BatchSender:
     """The sends of one task. Use as a context manager."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.producer = Producer(";".join(options.servers), options=ProducerOptions(retry=RETRY))
         self.lanes = [Lane() for _ in range(options.in_flight)]
-        self.gathered: dict[Key, Gathered] = {}
+        self.pending: dict[SendKey, PendingBatch] = {}
         self.turn = self.acknowledged = self.held = 0
 
-    def __enter__(self) -> "Sending":
+    def __enter__(self) -> "BatchSender":
         self.producer.start()
         return self
 
@@ -288,35 +289,35 @@ class Sending:
         """Take a row's message."""
         key = (message.topic, queue_id, message.type.value)
         size = len(message.body) + sum(map(len, message.keys)) + 64 * (1 + len(message.properties))
-        found = self.gathered.get(key)
+        found = self.pending.get(key)
         if found is not None and (
             found.size + size > self.options.batch_bytes or len(found.messages) >= BATCH_MESSAGES_MAX
         ):
             self.send(key)
             found = None
         if found is None:
-            # All batches that are not full together take no more than one that is, for each lane.
-            while self.gathered and self.held + size > self.options.batch_bytes * len(self.lanes):
-                self.send(next(iter(self.gathered)))
-            found = self.gathered[key] = Gathered(number)
+            # Together, pending batches take no more than one full batch for each lane.
+            while self.pending and self.held + size > self.options.batch_bytes * len(self.lanes):
+                self.send(next(iter(self.pending)))
+            found = self.pending[key] = PendingBatch(number)
         found.messages.append(message)
         found.size, self.held = found.size + size, self.held + size
 
-    def send(self, key: Key) -> None:
-        """Hand a batch to a lane, once that has nothing under way."""
-        batch = self.gathered.pop(key)
+    def send(self, key: SendKey) -> None:
+        """Hand a batch to a lane, once that has no send in flight."""
+        batch = self.pending.pop(key)
         self.held -= batch.size
         topic, queue_id, _ = key
         if queue_id is None:
             self.turn += 1
         lane = self.lanes[(self.turn if queue_id is None else hash((topic, queue_id))) % len(self.lanes)]
         self.acknowledged += lane.wait()
-        lane.under_way = lane.pool.submit(self.sent, batch, queue_id)
+        lane.in_flight = lane.pool.submit(self.send_batch, batch, queue_id)
 
-    def sent(self, batch: Gathered, queue_id: int | None) -> int:
+    def send_batch(self, batch: PendingBatch, queue_id: int | None) -> int:
         """Send a batch; runs in a lane's thread."""
         messages = batch.messages
-        selector = None if queue_id is None else chosen(queue_id)
+        selector = None if queue_id is None else queue_selector(queue_id)
         try:
             return len(self.producer.send_batch(messages, selector=selector))
         except RequestError as error:
@@ -326,18 +327,19 @@ class Sending:
             ) from error
 
     def finish(self) -> int:
-        """Send what is left, wait for all, and return how many are acknowledged."""
-        while self.gathered:
-            self.send(next(iter(self.gathered)))
+        """Send the pending batches, wait for all sends, and return how many messages are acknowledged."""
+        while self.pending:
+            self.send(next(iter(self.pending)))
         for lane in self.lanes:
             self.acknowledged += lane.wait()
         return self.acknowledged
 
 
-def chosen(queue_id: int) -> Any:
-    """Return what selects a queue by its id; with several brokers the same one for the same id.
+def queue_selector(queue_id: int) -> Any:
+    """Return what selects a queue by its id; with several brokers, always the same queue for an id.
 
-    Queues are counted over the brokers by name: with two of four queues each, ids 0 to 3 are the first one's.
+    Ids count the queues of all brokers, in the order of their names: with two brokers of four queues each, 0
+    to 3 are those of the first.
     """
 
     def select(message: Message, queues: Sequence[Queue]) -> Queue:

@@ -2,12 +2,12 @@
 
     delivery      each message
     atLeastOnce   is acknowledged before its task ends; a task that is run again sends all of its rows again
-    idempotent    carries MQ_SPARK_ID as well, the same at every try: queryId:batchId:partitionId:row of a
-                  stream, runId:partitionId:row of a batch; or the value of `idColumn`
-    preserve      is put back as it was (`restoring.py`), so that a try stores nothing that is there
+    idempotent    has MQ_SPARK_ID as well, the same in every try: queryId:batchId:partitionId:row of a stream,
+                  runId:partitionId:row of a batch; or the value of `idColumn`
+    preserve      is replayed as it was (`replay_writer.py`), so that no try stores a message again
 
-MQ_SPARK_ID is the same only where the rows of a partition come in the same order at each try: a shuffle
-without a sort behind it has none. `idColumn` needs no order.
+MQ_SPARK_ID is the same only if the rows of a partition come in the same order in each try, which a shuffle
+without a sort does not give. `idColumn` needs no order.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from whimbrel.spark.options import SPARKS, OptionError, Reader
+from whimbrel.spark.options import SPARKS, OptionError, OptionValues
 
 __all__ = ["ID_PROPERTY", "PRESERVED_COLUMNS", "SEND_COLUMNS", "SinkOptions", "check_columns", "parse_sink"]
 
@@ -30,7 +30,7 @@ NAMES = (
 TEXT = ("string",)
 NUMBER = ("tinyint", "smallint", "int", "bigint")
 BYTES = ("binary", "string")
-# Columns and the types they may have. Those of a read that only tell where a message was are not among them.
+# Columns and the types they may have. Columns of a read that only say where a message was are not accepted.
 SEND_COLUMNS: dict[str, tuple[str, ...]] = {
     "body": BYTES,
     "topic": TEXT,
@@ -64,11 +64,11 @@ class SinkOptions:
     Attributes:
         servers: nameservers, HOST:PORT.
         topic: for all rows; empty: that of each row.
-        batch_bytes: of a send, at most; a larger message goes alone.
-        in_flight: sends of a task under way at a time; those to one queue are one at a time.
-        id_column: names each row, for `idempotent`; empty: its place does.
+        batch_bytes: most bytes of a send; a larger message is sent alone.
+        in_flight: sends of a task that are in flight at a time; to one queue one at a time.
+        id_column: identifies each row, for `idempotent`; empty: its number in the partition does.
         run_id: of a batch.
-        brokers: with preserve, the source's brokers and into which of the target each goes.
+        brokers: with preserve, the source's brokers and those of the target.
     """
 
     servers: tuple[str, ...]
@@ -95,7 +95,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(NAMES)}"
             raise OptionError(f"option {name}: a write has no such option{hint}")
-    read = Reader(values)
+    read = OptionValues(values)
     servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
     if not servers:
         raise OptionError('option servers: a write needs it, as in .option("servers", "127.0.0.1:8081")')
@@ -116,7 +116,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def check_together(options: SinkOptions, values: Mapping[str, str], *, streaming: bool) -> None:
-    """Raise OptionError for options that do not go together."""
+    """Raise OptionError for options that exclude each other."""
     idempotent = options.delivery == "idempotent"
     if options.preserve and "delivery" in values:
         raise OptionError(
@@ -137,7 +137,7 @@ def check_together(options: SinkOptions, values: Mapping[str, str], *, streaming
         )
 
 
-def delivery_of(read: Reader) -> Literal["atLeastOnce", "idempotent"]:
+def delivery_of(read: OptionValues) -> Literal["atLeastOnce", "idempotent"]:
     """Return the delivery.
 
     Raises:
@@ -155,7 +155,7 @@ def delivery_of(read: Reader) -> Literal["atLeastOnce", "idempotent"]:
     return cast(Literal["atLeastOnce", "idempotent"], value)
 
 
-def between(read: Reader, name: str, default: int, most: int) -> int:
+def between(read: OptionValues, name: str, default: int, most: int) -> int:
     """Return a number from 1 to `most`."""
     value = read.number(name, default)
     if not 1 <= value <= most:

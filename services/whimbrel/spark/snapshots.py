@@ -1,28 +1,27 @@
-"""A record of how far groups were: what brokers said, snapshot by snapshot, as files for `lag`.
+"""Records the lag of consumer groups: what brokers report, snapshot by snapshot, as files for the job `lag`.
 
     FOLDER/dt=2026-11-21/2026-11-21T14-03-00.120Z.jsonl      one file for each snapshot, named by its time
 
-A file is written under a name that begins with `_`, which Spark and others pass over, synced and renamed: who
-sees it sees all of it. Its first line says how the snapshot was taken, each further one is a group's state on
-one queue; `v` is the version of the form, and `at` milliseconds since the epoch:
+A file is written under a name that begins with `_`, which Spark and others ignore, synced and renamed: so a
+reader sees the whole file or none. Its first line says how the snapshot was taken, each further one is a
+group's state on one queue; `v` is the version of the format, and `at` milliseconds since the epoch:
 
     {"v": 1, "kind": "snapshot", "at": ..., "every_ms": 60000, "silent": ["broker-b"]}
     {"v": 1, "kind": "queue", "at": ..., "group": "billing", "topic": "orders", "broker": "broker-a",
      "queue": 0, "committed": 120, "end": 150, "lag": 30}
 
-`silent` names the brokers that did not answer, those seen earlier by the same recorder and gone since among
-them. `lag` is the broker's: the messages of a queue that the group is not done with, so one acknowledged out
-of turn does not count, though `committed` stays below it.
+`silent` names the brokers that did not answer, including those that this recorder has seen earlier and that
+are gone. `lag` is the broker's number: the messages of a queue that the group has not acknowledged. A message
+acknowledged out of order does not count, though `committed` stays below it.
 
-Brokers are asked as `whimbrel group describe` asks: who lives, then each group's description on each master,
-the slaves in its place while it does not answer; over one connection a broker. Neither Spark nor Java is
-needed to record.
+Brokers are asked as by `whimbrel group describe`: the nameserver for the brokers, then each master for each
+group, or a slave while the master does not answer; over one connection a broker. Recording needs neither
+Spark nor Java.
 """
 
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -35,13 +34,13 @@ from whimbrel.model.cluster import BrokerStatus
 from whimbrel.rpc.api import admin_calls
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.rpc.client.channel import open_channel
+from whimbrel.spark import nameservers
+from whimbrel.spark.reporting import ProgressCallback
 
-__all__ = ["VERSION", "Cluster", "QueueLag", "Snapshot", "record", "save"]
+__all__ = ["VERSION", "GroupPoller", "QueueLag", "Snapshot", "record", "save"]
 
 VERSION = 1
 ANSWER_S = 10.0  # of one call
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,39 +58,37 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was found; `silent` are the brokers that did not answer."""
+    """The state of groups at one time; `silent` are the brokers that did not answer."""
 
     queues: tuple[QueueLag, ...]
     silent: tuple[str, ...]
 
 
-class Cluster:
-    """The brokers behind a nameserver, as a recorder asks them.
+class GroupPoller:
+    """Polls the brokers that a nameserver knows for the state of groups.
 
     Attributes:
         known: names of the brokers that were ever seen.
     """
 
     def __init__(self, endpoint: str, groups: Sequence[str] = ()) -> None:
-        """Take the nameserver's address, and the groups; none for all."""
+        """Take the nameserver's address and the groups; without any, all groups are polled."""
         self.endpoint, self.groups = endpoint, tuple(groups)
         self.known: set[str] = set()
 
-    def look(self, tell: Tell) -> Snapshot:
-        """Return how far groups are now.
+    def poll(self, on_progress: ProgressCallback) -> Snapshot:
+        """Return the state of the groups now.
 
         Raises:
             WhimbrelError: the nameserver does not answer, and no broker was seen before.
         """
         members: dict[str, list[BrokerStatus]] = {}
         try:
-            host = re.sub(r":\d+$", "", self.endpoint).strip("[]")
-            with open_channel(self.endpoint) as channel:
-                cluster = perform_blocking(channel, admin_calls.describe_cluster(host), (), ANSWER_S)
+            cluster = nameservers.describe_cluster(self.endpoint, ANSWER_S)
         except WhimbrelError as error:
             if not self.known:
                 raise
-            tell(f"the nameserver does not answer: {error}")
+            on_progress(f"the nameserver does not answer: {error}")
         else:
             for broker in sorted(cluster.brokers, key=lambda broker: broker.broker_id):
                 members.setdefault(broker.broker_name, []).append(broker)
@@ -99,25 +96,27 @@ class Cluster:
         queues: list[QueueLag] = []
         silent = sorted(self.known - members.keys())
         for name, brokers in members.items():
-            found = self.ask(name, brokers, tell)
+            found = self.ask(name, brokers, on_progress)
             if found is None:
                 silent.append(name)
             else:
                 queues += found
         return Snapshot(tuple(queues), tuple(silent))
 
-    def ask(self, name: str, members: Sequence[BrokerStatus], tell: Tell) -> list[QueueLag] | None:
-        """Return what the first member that answers says, the master being first; None when none does."""
+    def ask(
+        self, name: str, members: Sequence[BrokerStatus], on_progress: ProgressCallback
+    ) -> list[QueueLag] | None:
+        """Return the groups' state on a broker, from the first member that answers; None when none does."""
         for broker in members:
             try:
                 with open_channel(broker.address) as channel:
                     return list(self.described(channel, name))
             except WhimbrelError as error:
-                tell(f"{broker.role} {name} at {broker.address} does not answer: {error}")
+                on_progress(f"{broker.role} {name} at {broker.address} does not answer: {error}")
         return None
 
     def described(self, channel: grpc.Channel, broker: str) -> Iterator[QueueLag]:
-        """Give what one broker says of the groups."""
+        """Yield the groups' state on one broker."""
         groups: Sequence[str] = self.groups or [
             group.name for group in perform_blocking(channel, admin_calls.list_groups(), (), ANSWER_S)
         ]
@@ -138,30 +137,30 @@ class Cluster:
 
 def record(
     folder: Path,
-    look: Callable[[], Snapshot],
+    poll: Callable[[], Snapshot],
     *,
     every_s: float,
     for_s: float | None,
     clock: Callable[[], float],
     wait: Callable[[float], bool],
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> int:
-    """Take snapshots until the time is over or `wait` says so; return how many.
+    """Take snapshots until the time is over or `wait` returns true; return how many.
 
-    The first is taken at once, the others at whole multiples of `every_s` after it. One that takes longer
-    than that leaves out those it has missed: the record then has a gap, which the report states.
+    The first is taken at once, the others at whole multiples of `every_s` after it. If one takes longer than
+    that, those that were due meanwhile are left out: the record then has a gap, which the job reports.
 
     Args:
-        folder: where they go; made if it is not there.
-        look: asks the brokers.
-        every_s: seconds between two.
+        folder: where they go; created if it is not there.
+        poll: asks the brokers.
+        every_s: seconds between two snapshots.
         for_s: seconds after which to end; None for never.
-        clock: gives seconds since the epoch.
-        wait: waits so many seconds; True: end now.
-        tell: is told of each snapshot.
+        clock: returns seconds since the epoch.
+        wait: waits so many seconds; returns true to end now.
+        on_progress: called with a line for each snapshot.
 
     Raises:
-        WhimbrelError: nobody answers at the first.
+        WhimbrelError: the first snapshot failed, since nothing answers.
         OSError: a file can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,11 +168,11 @@ def record(
     count, turn = 0, 0
     while True:
         at = clock()
-        found = look()
+        found = poll()
         path = save(folder, found, at_ms=round(at * 1000), every_ms=round(every_s * 1000))
         count += 1
         missing = f"; silent: {', '.join(found.silent)}" if found.silent else ""
-        tell(
+        on_progress(
             f"{path.name}: {len(found.queues)} queues of groups,"
             f" lag {sum(queue.lag for queue in found.queues)}{missing}"
         )

@@ -1,13 +1,13 @@
-"""`spark.read.format("whimbrel")` and `spark.readStream.format("whimbrel")`.
+"""`spark.read.format("whimbrel")` and `spark.readStream.format("whimbrel")`: the classes that Spark calls.
 
-Spark pickles readers and copies them: one answers for the whole query on the driver, others read in tasks. So
-nothing is shared between them, and a reader holds options only, apart from what the driver's remembers:
+Spark pickles readers and copies them: one copy plans the whole query on the driver, others read in tasks. So
+nothing is shared between them, and a reader holds options only, apart from what the driver's copy remembers:
 
     a stream's life    initialOffset ─► latestOffset ─► partitions ─► read (in tasks) ─► commit, a batch late
 
-`initialOffset` may be called again, and gives the same then. `latestOffset` never goes back; a broker that
-does not answer leaves its queues where they were. The columns that a user's `.schema(...)` names are the only
-ones that are decoded.
+`initialOffset` may be called again, and returns the same then. `latestOffset` never goes back; a broker that
+does not answer leaves its queues where they were. Only the columns of the schema are decoded, which the user
+may have named by `.schema(...)`. What is read, and from where, is behind `Backend`.
 """
 
 import logging
@@ -38,42 +38,47 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from whimbrel.spark.archives import ArchiveTask, ArchiveView, read_archive_task
-from whimbrel.spark.brokers import Brokers, Seen
+from whimbrel.spark.archive_backend import ArchiveBackend
+from whimbrel.spark.backend import Backend, ReadRequest, ReadTask, merge_small_batches
+from whimbrel.spark.broker_backend import BrokerBackend
+from whimbrel.spark.brokers import Brokers
 from whimbrel.spark.offsets import Key, Positions, from_checkpoint, to_checkpoint
-from whimbrel.spark.options import OptionError, SourceOptions, parse
+from whimbrel.spark.options import OptionError, Place, SourceOptions, parse
 from whimbrel.spark.planning import (
-    Piece,
     Truncated,
-    admit,
-    ending,
-    ending_at,
-    pack,
-    pieces_between,
-    starting,
-    starting_at,
+    ending_positions,
+    ending_positions_by_time,
+    micro_batch_end,
+    ranges_between,
+    starting_positions,
+    starting_positions_by_time,
 )
-from whimbrel.spark.progress import Reporter, carrying
-from whimbrel.spark.push_down import ALL, EVERYTHING, Range, narrowed, push, within
+from whimbrel.spark.progress import ProgressReporter, with_group
+from whimbrel.spark.push_down import ALL, UNRESTRICTED, Range, intersect, prune, push
 from whimbrel.spark.sink import batch_writer, stream_writer
-from whimbrel.spark.stores import StoreTask, StoreView, read_store_task, splits
-from whimbrel.spark.tasks import Task, gathered, read_task
+from whimbrel.spark.store_backend import StoreBackend
 from whimbrel.store.columns import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
 
 __all__ = ["WhimbrelSource"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 BATCH_PARTITION_BYTES = 1 << 30  # a task of seconds
 STREAM_PARTITION_BYTES = 128 * MIB
 TASKS_PER_CORE = 2
 
+BACKENDS: Mapping[Place, type[Backend]] = {
+    "servers": BrokerBackend,
+    "store": StoreBackend,
+    "archive": ArchiveBackend,
+}
+
 
 class TaskPartition(InputPartition):
-    """What a task is given."""
+    """The task of one partition, on its way to an executor."""
 
-    def __init__(self, task: Task | StoreTask | ArchiveTask) -> None:
+    def __init__(self, task: ReadTask) -> None:
         self.task = task
         super().__init__(None)
 
@@ -109,7 +114,7 @@ class WhimbrelSource(DataSource):
 
 
 def default_columns(options: SourceOptions) -> tuple[str, ...]:
-    """Return the columns of a table whose columns nobody names."""
+    """Return the columns of a table without a schema of the user's."""
     if options.kafka_columns:
         return KAFKA_COLUMNS
     names = COLUMNS if options.properties != "none" else tuple(n for n in COLUMNS if n != "properties")
@@ -141,169 +146,124 @@ def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ..
     return columns
 
 
-Stand = Seen | StoreView | ArchiveView  # where queues stand: of brokers, a store directory, an archive
-
-
-class Reader:
-    """What both kinds of readers share."""
+class TopicReader:
+    """What readers of batches and of streams share."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.options = options
         self.columns = checked_columns(schema, options)
-        self.narrow = replace(EVERYTHING, physical_offsets=options.physical_offsets)
+        self.push_down = replace(UNRESTRICTED, physical_offsets=options.physical_offsets)
 
-    def first(self, seen: Stand) -> Positions:
+    def describe(self) -> Backend:
+        """Return how the queues stand now."""
+        return BACKENDS[self.options.place].describe(self.options)
+
+    def first(self, backend: Backend) -> Positions:
         """Return where a new query starts.
 
         Raises:
-            LookupError: a queue has nothing as late as the time to start at, and that is to be an error.
+            LookupError: a queue has no message as late as the time to start at, and the options say that this
+                fails.
         """
-        options = self.options
-        if options.starting_ms is None or isinstance(seen, ArchiveView):
-            return starting(options.starting, seen.extents)
-        found = self.offsets_by_time(seen, list(seen.extents), options.starting_ms)
-        return starting_at(found, seen.extents, latest_without_match=options.latest_without_match)
+        options, extents = self.options, backend.extents
+        if options.starting_ms is None or backend.selects_by_time:
+            return starting_positions(options.starting, extents)
+        found = backend.offsets_by_time(list(extents), options.starting_ms)
+        return starting_positions_by_time(found, extents, latest_without_match=options.latest_without_match)
 
-    def last(self, seen: Stand) -> Positions:
+    def last(self, backend: Backend) -> Positions:
         """Return where a batch ends."""
-        options = self.options
-        if options.ending_ms is None or isinstance(seen, ArchiveView):
-            return ending(options.ending, seen.extents)
-        return ending_at(self.offsets_by_time(seen, list(seen.extents), options.ending_ms), seen.extents)
-
-    def offsets_by_time(self, seen: Seen | StoreView, keys: Sequence[Key], at_ms: int) -> Positions:
-        """Return the first offset of each queue that was stored at a time or later, else the queue's end."""
-        if isinstance(seen, StoreView):
-            return seen.offsets_by_time(keys, at_ms)
-        return Brokers(self.options).offsets_by_time(keys, at_ms, seen.groups)
-
-    def offsets_between(self, seen: Stand, keys: Sequence[Key], stored_ms: Range) -> dict[Key, Range]:
-        """Return the queue offsets that were stored within a range of times."""
-        if isinstance(seen, ArchiveView):
-            return {}  # its tasks go by the times of files and rows
-        low, high = stored_ms
-        begins = self.offsets_by_time(seen, keys, low) if low > ALL[0] else {}
-        ends = self.offsets_by_time(seen, keys, high) if high < ALL[1] else {}
-        return {key: (begins.get(key, ALL[0]), ends.get(key, ALL[1])) for key in keys}
+        options, extents = self.options, backend.extents
+        if options.ending_ms is None or backend.selects_by_time:
+            return ending_positions(options.ending, extents)
+        return ending_positions_by_time(backend.offsets_by_time(list(extents), options.ending_ms), extents)
 
     def tasks(
-        self, start: Positions, end: Positions, seen: Stand, partition_bytes: int
+        self, start: Positions, end: Positions, backend: Backend, partition_bytes: int
     ) -> list[InputPartition]:
         """Return the tasks that read from one position to another."""
         options = self.options
-        pieces = pieces_between(start, end, seen.extents, fail_on_data_loss=options.fail_on_data_loss)
-        if self.narrow != EVERYTHING:
-            between = partial(self.offsets_between, seen, stored_ms=self.narrow.stored_ms)
-            pieces = narrowed(pieces, self.narrow, between)
-        if isinstance(seen, StoreView):
-            return self.store_tasks(seen, pieces, partition_bytes) if pieces else []
-        if isinstance(seen, ArchiveView):
-            chosen = seen.tasks(pieces, self.columns, options, self.narrow, default_tasks_max())
-            return [TaskPartition(task) for task in chosen]
-        packed = pack(
-            pieces,
+        ranges = ranges_between(start, end, backend.extents, fail_on_data_loss=options.fail_on_data_loss)
+        if self.push_down != UNRESTRICTED:
+            ranges = prune(
+                ranges, self.push_down, partial(offsets_between, backend, stored_ms=self.push_down.stored_ms)
+            )
+        request = ReadRequest(
+            columns=self.columns,
+            options=options,
+            push_down=self.push_down,
             task_bytes=options.partition_bytes or partition_bytes,
             tasks_max=options.max_partitions or default_tasks_max(),
-            tasks_min=options.min_partitions,
         )
-        return [TaskPartition(Task(tuple(task), seen.groups, self.columns, self.options)) for task in packed]
-
-    def store_tasks(
-        self, view: StoreView, pieces: Sequence[Piece] | None, partition_bytes: int
-    ) -> list[InputPartition]:
-        """Return the tasks that read pieces from a store's log, or with None all of it."""
-        wanted = None
-        if pieces is not None:
-            wanted = {(piece.topic, piece.queue_id): (piece.start, piece.end) for piece in pieces}
-        return [
-            TaskPartition(
-                StoreTask(
-                    view.root,
-                    begin,
-                    end,
-                    view.end,
-                    view.file_size,
-                    view.broker,
-                    wanted,
-                    self.columns,
-                    self.options,
-                    self.narrow,
-                )
-            )
-            for begin, end in splits(
-                view, pieces, self.options.partition_bytes or partition_bytes, self.narrow
-            )
-        ]
-
-    def look(self) -> Stand:
-        """Return where the queues stand now."""
-        if self.options.archive:
-            return ArchiveView.of(self.options)
-        return StoreView.of(self.options) if self.options.store else Brokers(self.options).look()
+        return [TaskPartition(task) for task in backend.plan(ranges, request)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task; runs in a worker."""
         if not isinstance(partition, TaskPartition):  # what Spark makes of a batch without tasks
             return iter(())
-        task = partition.task
-        if isinstance(task, ArchiveTask):
-            return gathered(read_archive_task(task))
-        return gathered(read_store_task(task)) if isinstance(task, StoreTask) else read_task(task)
+        return merge_small_batches(partition.task.read())
+
+
+def offsets_between(backend: Backend, keys: Sequence[Key], stored_ms: Range) -> dict[Key, Range]:
+    """Return the offsets that were stored within a range of times; none where tasks select by time."""
+    if backend.selects_by_time:
+        return {}
+    low, high = stored_ms
+    begins = backend.offsets_by_time(keys, low) if low > ALL[0] else {}
+    ends = backend.offsets_by_time(keys, high) if high < ALL[1] else {}
+    return {key: (begins.get(key, ALL[0]), ends.get(key, ALL[1])) for key in keys}
 
 
 def default_tasks_max() -> int:
-    """Return how many tasks a batch should have at most: twice what runs at a time."""
+    """Return the most tasks that a batch should have: twice as many as run at a time."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
     return TASKS_PER_CORE * context.defaultParallelism if context is not None else 0
 
 
-class BatchReader(Reader, DataSourceReader):
-    """Reads what is there when the query begins."""
+class BatchReader(TopicReader, DataSourceReader):
+    """Reads the messages that are there when the query begins."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
-        seen = self.look()
-        whole_log = isinstance(seen, StoreView) and self.options.subscription is None
-        if whole_log or isinstance(seen, ArchiveView):  # times choose rows, not places in queues
+        backend = self.describe()
+        if backend.selects_by_time:
             low, high = self.options.starting_ms, self.options.ending_ms
             stored_ms = ALL[0] if low is None else low, ALL[1] if high is None else high
-            self.narrow = replace(self.narrow, stored_ms=within(self.narrow.stored_ms, stored_ms))
-        if isinstance(seen, StoreView) and whole_log:
-            return self.store_tasks(seen, None, BATCH_PARTITION_BYTES)
-        return self.tasks(self.first(seen), self.last(seen), seen, BATCH_PARTITION_BYTES)
+            self.push_down = replace(self.push_down, stored_ms=intersect(self.push_down.stored_ms, stored_ms))
+        return self.tasks(self.first(backend), self.last(backend), backend, BATCH_PARTITION_BYTES)
 
 
 class FilteringReader(BatchReader):
-    """Takes Spark's filters.
+    """Lets Spark push filters down.
 
-    A class of its own: with the session's setting off, Spark refuses any reader that could.
+    A class of its own: Spark refuses any reader that has `pushFilters` while the session's setting is off.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep what can be told of the queues or records; return what Spark has still to apply."""
-        pushed, left = push(filters, from_log=not self.options.servers)
-        self.narrow = replace(
-            pushed, physical_offsets=within(pushed.physical_offsets, self.narrow.physical_offsets)
+        """Keep what can be pushed down; return the filters that Spark has still to apply."""
+        pushed, left = push(filters, has_physical_offsets=BACKENDS[self.options.place].has_physical_offsets)
+        self.push_down = replace(
+            pushed, physical_offsets=intersect(pushed.physical_offsets, self.push_down.physical_offsets)
         )
         if pushed.tags is not None:
             wanted = self.options.wanted_tags
             tags = pushed.tags if wanted is None else pushed.tags & wanted
             self.options = replace(self.options, tags=" || ".join(sorted(tags)))
             if not tags:
-                self.narrow = replace(self.narrow, topics=frozenset())
+                self.push_down = replace(self.push_down, topics=frozenset())
         return left
 
 
-class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows queues. The copy on the driver remembers; those in tasks only read.
+class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows queues. The copy on the driver keeps state; those in tasks only read.
 
     Attributes:
-        initial: where a new query starts, once it was asked.
+        initial: where a new query starts, once Spark has asked.
         ceiling: where an AvailableNow query ends.
-        waiting_since: monotonic time at which there was something too little for a batch.
-        newest: where the queues ended when last looked at.
+        waiting_since: monotonic time since which there are messages, but too few for a batch.
+        newest: where the queues ended when they were last described.
     """
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
@@ -312,13 +272,12 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.ceiling: Positions | None = None
         self.waiting_since: float | None = None
         self.newest: Positions | None = None
-        self.reporter: Reporter | None = None
+        self.progress: ProgressReporter | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         if self.initial is None:
-            seen = self.look()
-            self.initial = to_checkpoint(self.first(seen))
+            self.initial = to_checkpoint(self.first(self.describe()))
         return self.initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -330,20 +289,20 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next micro-batch ends; `start` when there is nothing for one."""
+        """Return where the next micro-batch ends; `start` when there are no messages for one."""
         before = from_checkpoint(start)
-        seen = self.look()
-        begin = self.untruncated(before, seen)
-        self.newest = admit(begin, seen.extents)
+        backend = self.describe()
+        begin = self.untruncated(before, backend)
+        self.newest = micro_batch_end(begin, backend.extents)
         rows = float(limit.max_rows) if isinstance(limit, ReadMaxRows) else math.inf
         size = float(limit.max_bytes) if isinstance(limit, ReadMaxBytes) else math.inf
-        end = admit(begin, seen.extents, rows=rows, size=size, ceiling=self.ceiling)
+        end = micro_batch_end(begin, backend.extents, rows=rows, size=size, ceiling=self.ceiling)
         if not self.worthwhile(begin, self.newest):
             return start
         return to_checkpoint(end)
 
     def worthwhile(self, start: Mapping[Any, int], newest: Mapping[Any, int]) -> bool:
-        """Tell whether there is enough for a batch, or has been something for long enough."""
+        """Return whether there are enough messages for a batch, or there have been some for long enough."""
         options = self.options
         if not options.min_offsets or self.ceiling is not None:
             return True
@@ -361,20 +320,18 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             return True
         return False
 
-    def untruncated(self, before: Positions, seen: Stand) -> Positions:
-        """Return the position, with queues that were cut dealt with as the options say.
+    def untruncated(self, before: Positions, backend: Backend) -> Positions:
+        """Return the position, moved back in queues that were truncated.
 
         Raises:
-            Truncated: a queue ends before what was read of it, and that is to fail.
+            Truncated: a queue ends before what was read of it, and the options say that this fails.
         """
         begin = dict(before)
         for key, offset in before.items():
-            extent = seen.extents.get(key)
+            extent = backend.extents.get(key)
             if extent is None or offset <= extent.end:
                 continue
-            # A slave that lags, or a master that has not heard of its slaves yet, shows less than before:
-            # only the end of the master's queue tells.
-            end = extent.end if isinstance(seen, StoreView) else Brokers(self.options).master_end(key)
+            end = backend.confirmed_end(key)
             if end is None or end >= offset:
                 continue
             topic, broker, queue_id = key
@@ -384,30 +341,30 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             if self.options.on_truncation == "fail":
                 raise Truncated(f"{what}; onTruncation=reset goes on from its end as it is now")
-            log.warning("%s; going on from its end", what)
+            logger.warning("%s; going on from its end", what)
             begin[key] = end
         return begin
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where the query ends."""
-        self.ceiling = {key: extent.end for key, extent in self.look().extents.items()}
+        self.ceiling = {key: extent.end for key, extent in self.describe().extents.items()}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the queues end, whatever a limit made of it."""
+        """Return where the queues end, regardless of the limit of a batch."""
         if self.newest is None:
             return None
-        return carrying(to_checkpoint(self.newest), self.options.group, self.options.servers)
+        return with_group(to_checkpoint(self.newest), self.options.group, self.options.servers)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Report the progress of a group where no listener does; see `progress.py`."""
         if self.options.group:
-            if self.reporter is None:
-                self.reporter = Reporter(self.options.group, Brokers(self.options))
-            self.reporter.report(from_checkpoint(end))
+            if self.progress is None:
+                self.progress = ProgressReporter(self.options.group, Brokers(self.options))
+            self.progress.report(from_checkpoint(end))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch."""
         first, last = from_checkpoint(start), from_checkpoint(end)
         if first == last:
             return []
-        return self.tasks(first, last, self.look(), STREAM_PARTITION_BYTES)
+        return self.tasks(first, last, self.describe(), STREAM_PARTITION_BYTES)

@@ -1,18 +1,19 @@
 """Spans of OpenTelemetry as a table: files of OTLP's JSON lines, as our processes and collectors write them.
 
 A line is an `ExportTraceServiceRequest`: resourceSpans, in them scopeSpans, in them spans. It is read with
-the schema below and exploded, so that what is not named here is never parsed; 64-bit numbers are text in that
-form, and ids hexadecimal. What lines hold besides (metrics and logs, in a collector's file) has no
-resourceSpans and is passed over. A span that stands in two files, ours and a collector's, counts once.
+the schema below and exploded, so that only the fields named here are parsed. In that form 64-bit numbers are
+text, and ids hexadecimal. Lines without resourceSpans (metrics and logs, in a collector's file) are passed
+over. A span in two files, ours and a collector's, counts once.
 
 A row has the ids, name, begin_ns, end_ns, the attributes that `TEXTS` and `NUMBERS` name, and
 
-    ms          how long it took, in milliseconds; negative where a clock was set back, null without both ends
-    stage       which part of a message's way it is, null for all else (`STAGES`, in their order)
+    ms          duration in milliseconds; negative where a clock was set back, null without both times
+    stage       the stage of a message's life that it covers (`STAGES`, in their order), null for other spans
     failed      its status is an error
 
-Stages of clients are told by `messaging.operation.type` of the conventions, and only where `messaging.system`
-is rocketmq: a collector has spans of others. `settle` covers acknowledging and changing the invisible time.
+Stages of clients are recognized by `messaging.operation.type` of the conventions, and only where
+`messaging.system` is rocketmq: a collector has spans of other systems too. `settle` covers acknowledging and
+changing the invisible time.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,9 @@ from whimbrel.telemetry import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["GLOB", "OURS", "STAGES", "lines", "spans_of"]
+__all__ = ["GLOB", "OURS", "STAGES", "span_lines", "spans_of"]
 
-GLOB = "{*.jsonl,*.jsonl.1,*.json}"  # ours, one put aside, and a collector's
+GLOB = "{*.jsonl,*.jsonl.1,*.json}"  # ours, our rotated ones, and a collector's
 KEY_VALUES = "array<struct<key:string,value:struct<stringValue:string,intValue:string>>>"
 SPAN = (
     "struct<traceId:string,spanId:string,name:string,startTimeUnixNano:string,endTimeUnixNano:string,"
@@ -71,8 +72,8 @@ NUMBERS = {
 ERROR_CODES = ("2", "STATUS_CODE_ERROR")
 
 
-def lines(session: "SparkSession", path: str) -> "DataFrame":
-    """Return the lines of a file, or of those below a folder; `_corrupt` has what is no JSON."""
+def span_lines(session: "SparkSession", path: str) -> "DataFrame":
+    """Return the lines of a file, or of all files below a folder; `_corrupt` has lines that are no JSON."""
     return (
         session.read.schema(SCHEMA)
         .option("columnNameOfCorruptRecord", "_corrupt")
@@ -82,11 +83,11 @@ def lines(session: "SparkSession", path: str) -> "DataFrame":
     )
 
 
-def spans_of(lines: "DataFrame") -> "DataFrame":
+def spans_of(span_lines: "DataFrame") -> "DataFrame":
     """Return a row for each span."""
     from pyspark.sql import functions as F
 
-    resource = lines.select(F.explode("resourceSpans").alias("one"))
+    resource = span_lines.select(F.explode("resourceSpans").alias("one"))
     scope = resource.select(F.explode("one.scopeSpans").alias("one"))
     span = scope.select(F.explode("one.spans").alias("span"))
     row = span.select(
@@ -105,7 +106,7 @@ def spans_of(lines: "DataFrame") -> "DataFrame":
 
 
 def attribute(name: str) -> "Column":
-    """Return an attribute of `span` as text, null where it has none of that name."""
+    """Return an attribute of `span` as text, null where it is missing."""
     from pyspark.sql import functions as F
 
     same: Any = F.filter("span.attributes", lambda one: one["key"] == F.lit(name))
@@ -114,7 +115,7 @@ def attribute(name: str) -> "Column":
 
 
 def stage() -> "Column":
-    """Return the stage of a row, null for a span that is none."""
+    """Return the stage of a row, null for other spans."""
     from pyspark.sql import functions as F
 
     ours = F.create_map(*(F.lit(text) for pair in OURS.items() for text in pair))

@@ -1,7 +1,7 @@
-"""Reads a store in bulk: queue entries and pieces of the log as they stand, nothing decoded.
+"""Reads a store in bulk: queue entries and ranges of the log as bytes, not decoded.
 
-Everything is read with `pread`, the last queue file too: what a bulk reader passes must not become resident
-memory of the broker. `confirmed_end` tells how far a store directory may be read without asking a broker.
+Everything is read with `pread`, the last queue file, too: bulk reads must not become resident memory of the
+broker. `confirmed_end` is how far a store directory may be read without a broker.
 """
 
 from pathlib import Path
@@ -9,23 +9,23 @@ from pathlib import Path
 from whimbrel.errors import CorruptRecord, IllegalOffset, RangeGone
 from whimbrel.store.codec import UNIT
 from whimbrel.store.consumequeue import ConsumeQueue, is_filler
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.store import MessageStore
-from whimbrel.store.view import LogView, page_cells
+from whimbrel.store.view import LogView
 
 __all__ = ["BulkSource", "confirmed_end", "confirmed_offset"]
 
-FILLERS_AT_ONCE = 1024
-CONFIRMED_CELL = 218  # int64 cell of the page of marks, see watermark.py
+FILLERS_AT_ONCE = 1024  # entries read at a time while looking for one that is no filler
 
 
 class BulkSource:
-    """An open store, as a bulk reader sees it."""
+    """An open store for bulk readers."""
 
     def __init__(self, store: MessageStore) -> None:
         """Take the store; all calls come from its thread."""
         self.store = store
         self.file_size = store.file_size
-        self.begin = -1  # of the log, when the queues were last made to begin there
+        self.begin = -1  # of the log, when the queues' begins were last corrected to it
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue, None when nothing was ever stored in it."""
@@ -35,30 +35,30 @@ class BulkSource:
         """Return (first offset, first one not below `log_end`, next offset) of a queue."""
         begin = self.store.min_offset
         if begin != self.begin:
-            # A slave's replicator moves it; nobody is to be told of records that are gone.
+            # A slave's replicator moves it; entries of records that are gone are not to be returned.
             self.store.queues.follow_log(begin, drop=False)
             self.begin = begin
         queue = self.store.queues.get(topic, queue_id)
         return (queue.min, confirmed_offset(queue, log_end), queue.max) if queue is not None else (0, 0, 0)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
-        """Return up to `count` entries from an offset on, packed as in `codec.UNIT`."""
+        """Return up to `count` entries from an offset on, packed (`codec.UNIT`)."""
         queue = self.store.queues.get(topic, queue_id)
         return queue.packed_units(offset, count) if queue is not None else b""
 
     def span(self, begin: int, end: int) -> bytes:
-        """Return the log's bytes [begin, end), which lie in one file.
+        """Return the log's bytes [begin, end), which are in one file.
 
         Raises:
             RangeGone: the log begins later.
-            CorruptRecord: the log ends earlier; queue entries pointed there.
+            CorruptRecord: the log ends earlier, although queue entries point there.
         """
         store = self.store
         if begin < store.min_offset:
             raise RangeGone(f"byte {begin} of the log is gone: it begins at {store.min_offset}")
         try:
             data = store.read_log(begin, end - begin) if end <= store.written else b""
-        except IllegalOffset as error:  # a slave's replicator removed the file just now
+        except IllegalOffset as error:  # a slave's replicator has just removed the file
             raise RangeGone(f"byte {begin} of the log is gone: {error}") from error
         if len(data) != end - begin:
             raise CorruptRecord(f"a queue entry points at {begin} to {end}; the log ends at {store.written}")
@@ -73,7 +73,7 @@ def confirmed_offset(queue: ConsumeQueue, log_end: int) -> int:
     low, high = queue.min, queue.max
     last = queue.units(high - 1, 1) if low < high else []
     if last and last[0][0] + last[0][1] <= log_end:
-        return high  # as nearly always
+        return high  # the usual case
     while low < high:
         middle = (low + high) // 2
         at, record_end = record_from(queue, middle, high)
@@ -85,10 +85,8 @@ def confirmed_offset(queue: ConsumeQueue, log_end: int) -> int:
 
 
 def record_from(queue: ConsumeQueue, offset: int, end: int) -> tuple[int, int]:
-    """Return the number of the first entry from an offset on that is no filler, and where its record ends.
-
-    (end, 0) without one.
-    """
+    """Return the number of the first entry from an offset on that is no filler, and the end of its record;
+    (end, 0) without one."""
     count = 1
     while offset < end:
         packed = queue.packed_units(offset, min(count, end - offset))
@@ -103,15 +101,15 @@ def record_from(queue: ConsumeQueue, offset: int, end: int) -> tuple[int, int]:
 
 
 def confirmed_end(root: Path) -> int:
-    """Return the log offset up to which a store directory may be read, whoever writes it at the moment.
+    """Return the log offset up to which a store directory may be read, whether or not it is being written.
 
-    With a page of marks of this boot, that is what its broker has confirmed, and no more than the log holds.
-    Without one (RocketMQ's own store, a copy, a machine that was started again) it is where recovery would
-    end the log, as `whimbrel store recover --dry-run` reports it.
+    With a shared page of this boot, that is what its broker has confirmed, and no more than the log holds.
+    Without one (a store of RocketMQ, a copy, a machine that was restarted) it is where recovery would end the
+    log, as `whimbrel store recover --dry-run` reports it.
 
     Raises:
         StoreError: its files can't be a log.
     """
     view = LogView.of(root)
-    cells = page_cells(root)
-    return view.end if cells is None else min(cells[CONFIRMED_CELL], view.end)
+    page = SharedPage.snapshot(root)
+    return view.end if page is None else min(page.confirmed, view.end)

@@ -1,4 +1,4 @@
-"""RocketMQ's `checkpoint`: up to when the log, the queues and the index are on disk, as store times.
+"""RocketMQ's `checkpoint`: the store times up to which the log, the queues and the index are on disk.
 
     0   i64  store time of the last flushed record           the process that writes the log
     8   i64  store time of the last queue entry on disk      the broker
@@ -6,7 +6,7 @@
     24       zeros up to 4096 (RocketMQ 5.x: i64 master's flushed offset, i64 confirmed offset)
 
 We write it for RocketMQ, whose recovery after a crash starts at the last file whose first record is older
-than the lowest of these. Ours starts at its own marks (`marks.py`).
+than the lowest of these. Ours starts at its own marks (`recovery_marks.py`).
 """
 
 import os
@@ -19,7 +19,7 @@ __all__ = ["CHECKPOINT_SIZE", "Checkpoint", "read_checkpoint", "write_checkpoint
 CHECKPOINT_SIZE = 4096
 TIMES = struct.Struct(">qqq")
 TIME = struct.Struct(">q")
-GRACE_MS = 3000  # RocketMQ takes this off, since times are written a moment after the data
+GRACE_MS = 3000  # RocketMQ subtracts this: times are written a little later than the data
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """The commitlog: one writer, any number of readers in other processes.
 
 `LogWriter` owns the files of `commitlog/`, `lock`, `abort`, the checkpoint's log time, the log mark, and the
-log section of the page of marks. On a master it lives inside the broker's `MessageStore` and takes records;
-on a slave it lives in the replicator and takes the master's bytes as they come. Offsets are positions in the
-endless log; file number n holds [n * file_size, (n + 1) * file_size).
+log section of the shared page. On a master it belongs to the broker's `MasterStore` and appends records; on a
+slave it belongs to the replicator and appends bytes of the master's log as they are received. Offsets count
+all bytes that the log has ever had; file number n holds [n * file_size, (n + 1) * file_size).
 
 All calls come from one thread, except the flusher's. `end` moves with every append; other processes see it
 when `publish` is called, once a tick.
 
-`LogReader` is what other processes have: it trusts the page's marks `begin` and `written` and nothing else.
+`LogReader` is for the other processes: it reads from the shared page's `begin` to its `written`.
 """
 
 import logging
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 from whimbrel.errors import IllegalOffset, MessageTooLarge, NotRecovered, NotWritable, StoreError, StoreFull
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
-from whimbrel.store.codec import BLANK, BLANK_MAGIC, BLANK_SIZE_MIN
+from whimbrel.store.codec import BLANK_MAGIC, BLANK_SIZE_MIN, SIZE_AND_MAGIC
 from whimbrel.store.flush import Flusher
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, sync_directory, zero
 from whimbrel.store.preallocation import RESIDENT_BEHIND_BYTES, Preallocator
-from whimbrel.store.recovery import LogState, first_store_time, recover_log, stands_record
-from whimbrel.store.recovery_marks import CHECK_BYTES, LogMark
+from whimbrel.store.recovery import LogState, is_boundary, recover_log, store_time_at
+from whimbrel.store.recovery_marks import CHECK_BYTES, MARK_BYTES, MARK_INTERVAL_S, LogMark
 from whimbrel.store.retention import DiskUse, expired_segments
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.segments import Segments
@@ -41,28 +41,25 @@ __all__ = ["LogReader", "LogWriter"]
 
 logger = logging.getLogger(__name__)
 
-MARK_BYTES = 64 * 1024 * 1024  # the mark moves after so much log ...
-MARK_INTERVAL_S = 5.0  # ... or so long, whichever is first: what recovery reads stays small
 SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every populated page once more
 RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file, or looks at the disk
-PWRITE_BYTES_MIN = (
-    8 * 1024
-)  # raw bytes from here on are written by a call: no page faults, no pages to populate
-FILES_REMOVED_MAX = 10  # a retention round; removing 1 GiB files takes the disk's time
+# Raw bytes from this size on are written by a system call: no page faults, and no pages to populate.
+PWRITE_BYTES_MIN = 8 * 1024
+FILES_REMOVED_MAX = 10  # in one round of retention; removing files of 1 GiB keeps the disk busy
 
 
 class LogWriter:
     """The log's only writer.
 
     Attributes:
-        begin, end: the log is [begin, end); `end` is a border between records on a master.
-        flushed: what is on disk.
+        begin, end: the log is [begin, end); on a master, `end` is a boundary between records.
+        flushed: bytes below are on disk.
         file_size: of every file.
-        page: the marks other processes see.
+        page: where other processes see the log's range.
+        replicated: whether bytes of a master's log were appended, so that `end` may lie within a record.
         state: what recovery found.
-        cut: number of this opening's recovery, see `marks.py`.
-        full_reason: why no file can be had for the next record; "" when one can.
-        failed: why nothing can be written any more (the disk refused a sync); "" normally.
+        full_reason: why there is no file for the next record, "" when there is one.
+        failed: why nothing can be written any more (the disk refused a sync), "" normally.
         on_flushed: called from the flush thread with the new `flushed`.
         on_flush_timed: called with the seconds that each flush took, one at a time.
         store_time_ms: of the last record; for the checkpoint.
@@ -74,7 +71,7 @@ class LogWriter:
         self.root, self.options, self.clock, self.lock = root, options, clock, lock
         self.segments = segments
         self.file_size = segments.file_size
-        self.mark_reader = Segments(segments.directory, segments.file_size)  # the flush thread's own
+        self.flush_segments = Segments(segments.directory, segments.file_size)  # the flush thread's own
         self.page = SharedPage.open(root)
         self.begin = self.end = self.flushed = self.limit = self.base = 0
         self.segment: Segment | None = None
@@ -84,26 +81,25 @@ class LogWriter:
         self.on_flushed: Callable[[int], None] | None = None
         self.on_flush_timed: Callable[[float], None] | None = None
         self.mark = LogMark()
-        self.borders: list[int] = []  # recent borders, oldest first; for the mark's `check`
+        self.boundaries: list[int] = []  # recent boundaries, oldest first; for the mark's `check`
         self.marked_at = 0.0
-        self.raw = False
+        self.replicated = False
         self.store_time_ms = 0
         self.full_reason = self.failed = ""
         self.retry_at = 0.0
         self.disk = DiskUse()
-        self.disk_retry_at = 0.0  # when a refusal by the fill level is looked at again
+        self.disk_retry_at = 0.0  # when the fill level is measured again for an append that it refuses
         self.state = LogState(0, 0, 0, (), False, "", False)
         self.was_clean = True
-        self.cut = 0
         window = options.prefault_bytes
         if options.flush == "sync":
             window = min(window, SYNC_PREFAULT_BYTES_MAX)
-        self.ahead = Preallocator(window, self.create_segment)
+        self.preallocator = Preallocator(window, self.create_segment)
         self.flusher = Flusher(self.flush, options.flush_interval_ms / 1000)
 
     @classmethod
     def open(cls, root: Path, options: StoreOptions, *, clock: Callable[[], int]) -> "LogWriter":
-        """Lock the store, recover the log, cut its torn tail, and publish its marks as a new epoch.
+        """Lock the store, recover the log, truncate its torn tail, and publish its range as a new epoch.
 
         Raises:
             StoreError: the store is in use, or its files can't be a log.
@@ -125,7 +121,7 @@ class LogWriter:
         return writer
 
     def recover(self) -> None:
-        """Find the log's end, cut what is behind it, and start an epoch."""
+        """Find the log's end, remove what is behind it, and start an epoch."""
         root, segments = self.root, self.segments
         self.page.recovering()
         self.measure_disk()
@@ -141,14 +137,14 @@ class LogWriter:
         )
         self.mark = mark or LogMark()
         self.begin, self.end = state.begin, state.end
-        self.cut_tail(state)
+        self.truncate_tail(state)
         for start in [start for start in segments.starts if start + self.file_size > state.verified_from]:
-            os.fdatasync(segments.fd(start))  # after a kill the page cache may hold what the disk does not
+            os.fdatasync(segments.fd(start))  # after a kill the page cache may be ahead of the disk
         self.flushed = state.end
         self.mark.offset = state.end
         self.mark.check = state.verified_from
-        self.borders = [self.mark.check, state.end]
-        self.mark.add_cut(state.end)
+        self.boundaries = [self.mark.check, state.end]
+        self.mark.add_recovery(state.end)
         try:
             self.mark.save(root)
             write_checkpoint(root)
@@ -157,7 +153,6 @@ class LogWriter:
             raise StoreError(
                 f"the marks of the store {root} can't be written: {error}; see to it, then start again"
             ) from error
-        self.cut = self.mark.cut
         if state.begin < state.end:
             self.open_tail()
         epoch = self.page.recovered(
@@ -177,15 +172,15 @@ class LogWriter:
             f", cut before {state.fault}" if state.fault else "",
         )
 
-    def cut_tail(self, state: LogState) -> None:
-        """Make the log end where recovery says.
+    def truncate_tail(self, state: LogState) -> None:
+        """Make the log end where recovery found its end.
 
-        Bytes left behind the end are made zeros: if a later record ended exactly where an old one begins, a
-        crash would bring the old ones back.
+        Bytes behind the end are made zeros. Otherwise, when a later record ends exactly where an old record
+        begins, recovery after a crash would take the old one for a part of the log.
         """
         directory = self.segments.directory
         for path in (self.root / "whimbrel").glob("segment-*"):
-            path.unlink()  # a file that was being made when its writer died
+            path.unlink()  # a file that was being created when its writer was killed
         for start in state.removed:
             (directory / segment_name(start)).unlink()
             self.segments.starts.remove(start)
@@ -200,46 +195,46 @@ class LogWriter:
             sync_directory(directory)
 
     def create_segment(self, start: int) -> Segment:
-        """Make a file; called from the helper thread and from the writer, one at a time."""
+        """Create a file; called by the preallocator's thread and by the writer, one at a time."""
         if free_bytes(self.segments.directory) < self.file_size:
             raise StoreFull(
                 f"the disk is full (no {self.file_size} bytes left for the next log file); {FULL_ADVICE}"
             )
         with refusing_when_full("no room for the next log file"):
             segment = Segment.create(self.segments.directory, start, self.file_size, self.root / "whimbrel")
-        self.measure_disk()  # nothing of ours fills a disk faster than this
+        self.measure_disk()  # the store fills a disk no faster than by new log files
         return segment
 
     def open_tail(self) -> None:
-        """Map the file that holds the end, or make it; notes in `full_reason` when the disk has no room.
+        """Map the file that holds the end, or create it; sets `full_reason` when the disk has no room.
 
-        At the end of a full file this makes the next one.
+        At the end of a full file this is the next one.
         """
         position = self.end % self.file_size
         start = self.end - position
         try:
             if start in self.segments.starts:
-                self.use(Segment.open(self.segments.directory, start, self.file_size, position))
+                self.switch_to(Segment.open(self.segments.directory, start, self.file_size, position))
             else:
-                self.use(self.ahead.take(start))
+                self.switch_to(self.preallocator.take(start))
         except StoreFull as error:
             self.full_reason = str(error)
             self.retry_at = time.monotonic() + RETRY_ALLOCATE_S
         else:
             self.full_reason = ""
 
-    def use(self, segment: Segment) -> None:
-        """Go on writing in a file."""
+    def switch_to(self, segment: Segment) -> None:
+        """Continue writing in a file."""
         if not self.segments.starts or self.segments.starts[-1] < segment.start:
             self.segments.starts.append(segment.start)
         self.base, self.limit, self.segment = segment.start, segment.start + segment.size, segment
-        self.ahead.wake(segment, max(self.end, segment.start))
+        self.preallocator.wake(segment, max(self.end, segment.start))
 
-    def ready(self) -> None:
-        """See to it that there is a file to write in.
+    def ensure_segment(self) -> None:
+        """Make sure that there is a file to write in.
 
         Raises:
-            StoreFull: there is none, for want of room.
+            StoreFull: the disk has no room for it.
             NotWritable: the disk refused a sync earlier.
         """
         if self.failed:
@@ -253,7 +248,7 @@ class LogWriter:
                 raise StoreFull(self.full_reason)
 
     def reserve(self, size: int) -> int:
-        """Return where a record of `size` bytes goes, after a blank and a new file where it does not fit.
+        """Return where a record of `size` bytes goes; where it does not fit, after a blank in a new file.
 
         Raises:
             StoreFull: there is no room for it; nothing was written.
@@ -263,69 +258,70 @@ class LogWriter:
         if end + size + BLANK_SIZE_MIN > self.limit or self.failed:
             if size + BLANK_SIZE_MIN > self.file_size:
                 raise MessageTooLarge(f"{size} bytes fit into no log file of {self.file_size}")
-            self.ready()
+            self.ensure_segment()
             if self.end + size + BLANK_SIZE_MIN > self.limit:
                 self.roll()
             end = self.end
         return end
 
     def roll(self) -> None:
-        """Close the current file with a blank and go on in the next.
+        """Close the current file with a blank and continue in the next.
 
         Raises:
-            StoreFull: there is no next file; nothing was written, smaller records may still fit.
+            StoreFull: there is no next file; nothing was written, and smaller records may still fit.
         """
         current = self.segment
         assert current is not None
         if self.full_reason and time.monotonic() < self.retry_at:
             raise StoreFull(self.full_reason)
         try:
-            following = self.ahead.take(self.limit)
+            following = self.preallocator.take(self.limit)
         except StoreFull as error:
             self.full_reason = str(error)
             self.retry_at = time.monotonic() + RETRY_ALLOCATE_S
             raise
         self.full_reason = ""
-        BLANK.pack_into(current.mapped, self.end - self.base, self.limit - self.end, BLANK_MAGIC)
+        SIZE_AND_MAGIC.pack_into(current.mapped, self.end - self.base, self.limit - self.end, BLANK_MAGIC)
         self.end = self.limit
         self.seal()
-        self.use(following)
+        self.switch_to(following)
 
     def seal(self) -> None:
-        """Leave the current file to the flusher, who closes it."""
+        """Leave the current file to the flusher, which closes it."""
         if self.segment is not None:
-            self.ahead.leave(self.segment)
+            self.preallocator.leave(self.segment)
             self.sealed.append(self.segment)
             self.segment = None
 
     def put(self, record: bytes) -> None:
-        """Append what `reserve` made room for."""
+        """Append a record for which `reserve` has made room."""
         segment = self.segment
         assert segment is not None
         position = self.end - self.base
         length = len(record)
         segment.mapped[position : position + length] = record
         self.end = end = self.end + length
-        if end >= self.ahead.wake_at:
-            self.ahead.wake(segment, end)
+        if end >= self.preallocator.wake_at:
+            self.preallocator.wake(segment, end)
 
     def append_raw(self, offset: int, data: "ReadableBuffer") -> int:
         """Append bytes of a master's log, which may begin and end in the middle of a record.
 
         Args:
             offset: where they stand in the master's log; must be `end`, or the start of a file when the log
-            is empty. data: not crossing a file's end.
+                is empty.
+            data: must not cross a file's end.
 
         Returns:
             The new end.
 
         Raises:
             StoreFull: no room; nothing was written.
-            StoreError: `offset` is not where this log goes on.
+            StoreError: `offset` is not where this log ends, or `data` crosses a file's end.
         """
         view = memoryview(data)
         length = len(view)
-        self.raw = True
+        self.replicated = True
         if self.begin == self.end and not self.segments.starts:
             if offset % self.file_size:
                 raise StoreError(f"a log with files of {self.file_size} bytes can't begin at {offset}")
@@ -338,7 +334,7 @@ class LogWriter:
             return offset
         if offset % self.file_size + length > self.file_size:
             raise StoreError(f"{length} bytes at {offset} cross the end of a file of {self.file_size}")
-        self.ready()
+        self.ensure_segment()
         segment = self.segment
         assert segment is not None
         position = offset - self.base
@@ -347,19 +343,25 @@ class LogWriter:
         else:
             segment.mapped[position : position + length] = view
         self.end = end = offset + length
-        if end >= self.ahead.wake_at:
-            self.ahead.wake(segment, end)
+        if end >= self.preallocator.wake_at:
+            self.preallocator.wake(segment, end)
         return end
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the log, fewer at the end of a file."""
+        """Return bytes of the log, fewer at the end of a file.
+
+        Raises:
+            IllegalOffset: they are outside the log.
+        """
+        if not self.begin <= offset or offset + size > self.end:
+            raise IllegalOffset(f"{offset} is outside the log, which is {self.begin} to {self.end}")
         if offset >= self.base and self.segment is not None and self.end - offset < RESIDENT_BEHIND_BYTES:
             position = offset - self.base
             return self.segment.mapped[position : position + size]
         return self.segments.read(offset, size)
 
     def publish(self) -> None:
-        """Let other processes see the end; once a tick."""
+        """Show other processes the end; once a tick."""
         page = self.page
         end = self.end
         if page.written != end:
@@ -369,14 +371,14 @@ class LogWriter:
         page.log_beat_ns = time.monotonic_ns()
 
     def request_flush(self, end: int) -> None:
-        """Ask for a flush that covers `end`; `on_flushed` tells when it did."""
+        """Ask for a flush that covers `end`; `on_flushed` is called when it is done."""
         if end > self.flushed:
             self.flusher.wake()
 
     def flush(self) -> None:
-        """Put the log on disk up to its current end; runs in the flush thread, or in another in a hurry."""
+        """Put the log on disk up to its current end; runs in the flush thread, and at `close`."""
         with self.flush_lock:
-            target = self.end  # read before the files: each file that holds bytes below it is then among them
+            target = self.end  # read before the files, so that they hold all bytes below it
             sealed = list(self.sealed)
             segment = self.segment
             if target == self.flushed and not sealed:
@@ -388,8 +390,8 @@ class LogWriter:
                 if segment is not None:
                     segment.flush()
             except OSError as error:
-                # What was dirty is clean now without being on disk: trying again would claim what is not
-                # true.
+                # The kernel has marked the dirty pages clean although they are not on disk: a second sync
+                # would succeed without having written them.
                 self.failed = f"the disk refused a sync: {error.strerror}; restart the broker"
                 logger.critical("log %s: %s", self.root, self.failed)
                 return
@@ -405,62 +407,62 @@ class LogWriter:
             self.on_flushed(target)
 
     def advance_mark(self, flushed: int) -> None:
-        """Move the log's mark now and then; called with the flush lock held."""
+        """Write the log's mark when it is due; called with the flush lock held."""
         now = time.monotonic()
         if flushed - self.mark.offset < MARK_BYTES and now - self.marked_at < MARK_INTERVAL_S:
             return
         self.marked_at = now
-        border = self.border_below(flushed)
-        if border > self.mark.offset:
+        boundary = self.boundary_below(flushed)
+        if boundary > self.mark.offset:
             try:
-                self.save_mark(border)
+                self.save_mark(boundary)
             except OSError:
                 logger.exception("log %s: the mark can't be written: recovery starts further back", self.root)
 
-    def border_below(self, flushed: int) -> int:
-        """Return a border between records at or below a flushed offset.
+    def boundary_below(self, flushed: int) -> int:
+        """Return a boundary between records at or below a flushed offset.
 
-        A master's own end is one. A slave takes what its broker says it has dispatched, if a record stands
-        there, else the start of the last file.
+        A master's own end is one. A slave takes what its broker has dispatched, if that is a boundary, else
+        the start of the last file.
         """
-        if not self.raw:
+        if not self.replicated:
             return flushed
         dispatched = self.page.dispatched
-        if self.mark.offset < dispatched < flushed and stands_record(
-            self.mark_reader.read, dispatched, self.file_size
+        if self.mark.offset < dispatched < flushed and is_boundary(
+            self.flush_segments.read, dispatched, self.file_size
         ):
             return dispatched
         return max(self.begin, self.segments.start_of(max(flushed - 1, 0)))
 
-    def save_mark(self, border: int) -> None:
+    def save_mark(self, boundary: int) -> None:
         """Write the log's mark, its `check` at least 64 MiB behind, and the checkpoint's log time."""
-        self.borders.append(border)
-        while len(self.borders) > 1 and self.borders[1] <= border - CHECK_BYTES:
-            self.borders.pop(0)
-        self.mark.offset, self.mark.check = border, max(self.begin, self.borders[0])
+        self.boundaries.append(boundary)
+        while len(self.boundaries) > 1 and self.boundaries[1] <= boundary - CHECK_BYTES:
+            self.boundaries.pop(0)
+        self.mark.offset, self.mark.check = boundary, max(self.begin, self.boundaries[0])
         self.mark.save(self.root)
         stored_ms = self.store_time_ms
-        if self.raw and border > self.begin:
-            stored_ms = first_store_time(self.mark_reader.read, self.segments.start_of(border - 1))
+        if self.replicated and boundary > self.begin:
+            stored_ms = store_time_at(self.flush_segments.read, self.segments.start_of(boundary - 1))
         if stored_ms:
             write_checkpoint(self.root, log_ms=stored_ms)
 
     def run_retention(self, now_ms: int) -> int:
-        """Remove files that are old enough, or that a filling disk needs back; never the one being written.
+        """Remove files that are old enough, or whose room a filling disk needs; never the one being written.
 
         Returns:
             How many were removed.
         """
         self.measure_disk()
         if self.full_reason and free_bytes(self.segments.directory) >= self.file_size:
-            self.full_reason = ""  # nobody may have tried to append meanwhile
+            self.full_reason = ""  # without an append, nothing else would notice
         current = self.segments.start_of(max(self.end - 1, 0))
         candidates = [start for start in self.segments.starts if start < current][:FILES_REMOVED_MAX]
         doomed = expired_segments(self.segments.directory, candidates, now_ms, self.disk, self.options)
         if not doomed:
             return 0
         self.begin = doomed[-1] + self.file_size
-        self.page.begin = self.begin  # before the files go: a reader looks here first
+        self.page.begin = self.begin  # before the files are removed: readers check it first
         self.segments.drop_below(self.begin)
         for start in doomed:
             (self.segments.directory / segment_name(start)).unlink(missing_ok=True)
@@ -468,14 +470,14 @@ class LogWriter:
         return len(doomed)
 
     def measure_disk(self) -> None:
-        """Look how full the disk is: at the start, with each new file, at each round of retention, and by
-        appends that are refused for it, now and then."""
+        """Measure how full the disk is: at the start, with each new file, at each round of retention, and
+        every `RETRY_ALLOCATE_S` for appends that are refused for it."""
         self.disk = DiskUse.of(self.segments.directory)
         self.disk_retry_at = time.monotonic() + RETRY_ALLOCATE_S
 
     @property
     def disk_refusal(self) -> str:
-        """Why the disk's fill level forbids writing, as of the last measurement; "" when it does not."""
+        """Why the disk's fill level, as last measured, forbids writing; "" when it does not."""
         if self.disk.ratio > self.options.disk_full_ratio:
             return (
                 f"the disk is {self.disk.ratio:.0%} full, the limit is {self.options.disk_full_ratio:.0%}; "
@@ -484,15 +486,16 @@ class LogWriter:
         return ""
 
     def close(self, *, clean: bool = True) -> None:
-        """Stop; `clean` flushes, moves the mark to the end and removes `abort`, which the next start sees."""
-        self.ahead.stop()
+        """Stop and unlock; `clean` flushes, moves the mark to the end, and removes `abort` for the next
+        start."""
+        self.preallocator.stop()
         self.flusher.stop()
         if clean and not self.failed:
             self.flush()
         with self.flush_lock:
             if clean and not self.failed:
                 self.page.written = self.end
-                self.save_mark(self.border_below(self.flushed))
+                self.save_mark(self.boundary_below(self.flushed))
                 (self.root / "abort").unlink(missing_ok=True)
             for segment in self.sealed:
                 segment.close()
@@ -501,16 +504,16 @@ class LogWriter:
             self.sealed.clear()
             self.segment = None
         self.segments.close()
-        self.mark_reader.close()
+        self.flush_segments.close()
         self.page.close()
         self.lock.release()
 
 
 class LogReader:
-    """The log as the page's marks show it, for the process that does not write it.
+    """The log for a process that does not write it.
 
     Attributes:
-        page: where the marks come from; `begin` and `written` are looked at in every call.
+        page: its `begin` and `written` are the log's range; every call reads them anew.
     """
 
     def __init__(self, root: Path, page: SharedPage, file_size: int) -> None:
@@ -523,10 +526,10 @@ class LogReader:
 
         Args:
             file_size: 0 takes the page's.
-            page: to share a mapped page; it then stays the caller's to close.
+            page: a mapped page to share; closing it stays the caller's.
 
         Raises:
-            NotRecovered: the process that writes the log has not recovered it, and no size is given.
+            NotRecovered: the log's writer has not recovered it, and no size is given.
         """
         page = page or SharedPage.open(root)
         size = page.file_size or file_size
@@ -567,9 +570,9 @@ class LogReader:
         return memoryview(os.pread(self.segments.fd(start), min(limit, available), position))
 
     def file_for(self, offset: int) -> tuple[int, int, int]:
-        """Return (file descriptor, position, bytes available) for `os.sendfile`; the descriptor stays ours.
+        """Return (file descriptor, position, bytes available) for `os.sendfile`; do not close the descriptor.
 
-        At the log's end the descriptor is -1 and nothing is available: the file may not be there yet.
+        At the log's end the descriptor is -1 and nothing is available: the file may not exist yet.
         """
         start, position, available = self.locate(offset)
         return (self.segments.fd(start) if available else -1), position, available
@@ -580,5 +583,5 @@ class LogReader:
         return os.pread(self.segments.fd(start), min(size, available), position) if available else b""
 
     def close(self) -> None:
-        """Close the files; the page is left to its owner."""
+        """Close the files, not the page."""
         self.segments.close()

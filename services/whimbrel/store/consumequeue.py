@@ -1,17 +1,17 @@
-"""One consume queue: entry number n says where the log holds the queue's message n.
+"""One consume queue: entry number n is the place of the queue's message n in the log.
 
 Entries are 20 bytes (`codec.UNIT`): i64 physical offset, i32 record size, i64 tags code. Files have a fixed
 size, are named by the byte offset of their first entry, and are zero behind the last one. An entry of size
-0x7FFFFFFF at physical offset 0 is a filler: it stands for a message this store never had (a slave that began
-in the middle of the log).
+0x7FFFFFFF at physical offset 0 is a filler: it stands for a message that this store never had (a slave whose
+log begins in the middle of the master's).
 
-The last file is mapped for writing, older ones are read with `pread`. A file gets its full size at once but
-its blocks in steps ahead of the write position, so a thousand queues don't take gigabytes. **Room is
-reserved before the record goes into the log**, so that no record can be there without room for its entry.
+The last file is mapped for writing, older ones are read with `pread`. A file gets its full size at once, but
+its blocks in steps ahead of the write position, so that a thousand queues do not take gigabytes. **Room is
+reserved before the record is appended to the log**, so that there is no record without room for its entry.
 
-Entries are in order of physical offset. That makes finding an end a binary search: entries on disk below the
-mark are whole, and what follows is either beyond the offset searched for, or zero, or was made zero when the
-queue was cut.
+Entries are in the order of their physical offsets, so the end of a queue is found by binary search: entries
+below the queues' mark are whole, and what follows is beyond the offset that is searched for, or zero, or was
+made zero when the queue was truncated.
 """
 
 import mmap
@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from whimbrel.errors import StoreError
-from whimbrel.store.codec import FILLER_SIZE, UNIT
+from whimbrel.store.codec import FILLER_SIZE, UNIT, UNIT_SIZE
 from whimbrel.store.pages import (
     PAGE,
     address_of,
@@ -32,13 +32,11 @@ from whimbrel.store.pages import (
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import list_segments
 
-__all__ = ["FILLER", "ConsumeQueue"]
+__all__ = ["ConsumeQueue", "Unit", "is_filler"]
 
-UNIT_SIZE = UNIT.size
 ALLOCATE_BYTES = 64 * 1024  # blocks taken at a time: 3276 entries
-RELEASE_BYTES = 256 * 1024  # written entries that may stay mapped; with 1000 queues each page counts
-FILLERS_MAX = 1_000_000  # a record that claims to be further ahead is not believed; its entry goes to the end
-FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+RELEASE_BYTES = 256 * 1024  # written entries that may stay resident; there may be thousands of queues
+FILLERS_MAX = 1_000_000  # a queue offset further ahead is taken for damage: the entry is put at the end
 EMPTY = bytes(UNIT_SIZE)
 
 Unit = tuple[int, int, int]
@@ -48,11 +46,14 @@ class ConsumeQueue:
     """A queue's entries; written by one thread of one process.
 
     Attributes:
-        min, max: entries [min, max) are there and their records are in the log; `max` is the next entry's
-        number. room: entries below have blocks on disk, and a mapping.
-        floor: entries below are of a deleted topic of the same name.
+        min, max: entries [min, max) are there and their records are in the log; `max` is the number of the
+            next entry.
+        room: entries below have blocks on disk, and a mapping.
+        deleted_below: entries below are of a deleted topic of the same name.
         base, limit: entries [base, limit) are in the mapped file.
         mapped: the last file, None until it is written the first time.
+        next_files: mapped files behind the last, by their first entry, for which room was reserved.
+        rolled: files left since the last `take_dirty`.
         dirty: whether anything was written since `take_dirty`.
     """
 
@@ -60,18 +61,18 @@ class ConsumeQueue:
         "address",
         "base",
         "created",
+        "deleted_below",
         "directory",
         "dirty",
         "file_size",
-        "floor",
-        "following",
-        "left",
         "limit",
         "mapped",
         "max",
         "min",
+        "next_files",
         "queue_id",
         "released",
+        "rolled",
         "room",
         "scratch",
         "starts",
@@ -82,19 +83,21 @@ class ConsumeQueue:
         self.directory, self.topic, self.queue_id, self.scratch = directory, topic, queue_id, scratch
         self.file_size = file_size
         self.starts: list[int] = []
-        self.min = self.max = self.floor = 0
+        self.min = self.max = self.deleted_below = 0
         self.base = self.limit = self.room = 0
         self.mapped: mmap.mmap | None = None
         self.address = self.released = 0
-        self.following: list[tuple[int, mmap.mmap]] = []
-        self.left: list[Path] = []  # files left since the last `take_dirty`, written but perhaps not on disk
+        self.next_files: list[tuple[int, mmap.mmap]] = []
+        self.rolled: list[
+            Path
+        ] = []  # files left since the last `take_dirty`, written but perhaps not on disk
         self.dirty = self.created = False
 
     @classmethod
     def load(
         cls, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path
     ) -> "ConsumeQueue":
-        """List a queue's files; their size wins. Its range is unknown until `cut` or `measure`.
+        """List a queue's files; their size wins. Its range is unknown until `truncate`.
 
         Raises:
             StoreError: the files differ in size or leave a gap.
@@ -112,20 +115,20 @@ class ConsumeQueue:
         return queue
 
     def put(self, physical_offset: int, size: int, tags_code: int) -> int:
-        """Write the next entry, for which room was reserved; return its number."""
+        """Write the next entry, for which there is room; return its number."""
         index = self.max
         if index == self.limit:
-            self.turn()
+            self.roll()
         assert self.mapped is not None
         UNIT.pack_into(self.mapped, (index - self.base) * UNIT_SIZE, physical_offset, size, tags_code)
         self.max = index + 1
         return index
 
     def put_at(self, index: int, physical_offset: int, size: int, tags_code: int) -> int:
-        """Write an entry whose number a record names; return the number it got, -1 when it was there already.
+        """Write the entry of a record with a queue offset; return its number, -1 when it was there already.
 
-        A new queue begins at that number, its file filled up with fillers before; so does a gap. A number so
-        far ahead that it can't be true gets its entry at the end, as in RocketMQ.
+        A new queue begins at that number, behind fillers in its file; a gap is closed with fillers. An entry
+        whose number is too far ahead to be true is put at the end, as in RocketMQ.
 
         Raises:
             StoreFull: the disk has no room for the entry.
@@ -143,7 +146,7 @@ class ConsumeQueue:
         return self.put(physical_offset, size, tags_code)
 
     def begin_at(self, index: int) -> None:
-        """Make the first file of a queue that begins at an entry other than 0."""
+        """Create the first file of a queue that begins at an entry other than 0."""
         per_file = self.file_size // UNIT_SIZE
         first = index - index % per_file
         self.max = self.base = self.limit = self.room = first
@@ -152,13 +155,13 @@ class ConsumeQueue:
             self.put(0, FILLER_SIZE, 0)
         self.min = index
 
-    def begin_at_floor(self, floor: int) -> None:
-        """Let an empty queue begin where it ended when its topic was deleted."""
-        if floor and not self.starts:
-            self.begin_at(floor)
+    def skip_deleted(self) -> None:
+        """Begin an empty queue where it ended when its topic was deleted."""
+        if self.deleted_below and not self.starts:
+            self.begin_at(self.deleted_below)
 
     def reserve(self, count: int) -> None:
-        """See to it that the next `count` entries have room.
+        """Make sure that the next `count` entries have room.
 
         Raises:
             StoreFull: the disk has none.
@@ -187,7 +190,7 @@ class ConsumeQueue:
         self.room = first + end // UNIT_SIZE
 
     def create(self, first: int) -> None:
-        """Make the file that begins with an entry; under another name until it has its size."""
+        """Create the file that begins with an entry, under another name until it has its size."""
         self.directory.mkdir(parents=True, exist_ok=True)
         draft = self.scratch / "queue-file"
         path = self.directory / segment_name(first * UNIT_SIZE)
@@ -207,30 +210,30 @@ class ConsumeQueue:
         self.starts.append(first * UNIT_SIZE)
         self.room = first + step // UNIT_SIZE
         if self.mapped is None and self.max == first:
-            self.use(first, mapped)
+            self.switch_to(first, mapped)
         else:
-            self.following.append((first, mapped))
+            self.next_files.append((first, mapped))
 
     def map_last(self, first: int) -> None:
         """Map the existing file into which the next entry goes."""
         fd = os.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDWR | os.O_CLOEXEC)
         try:
-            self.use(first, mmap.mmap(fd, self.file_size))
+            self.switch_to(first, mmap.mmap(fd, self.file_size))
         finally:
             os.close(fd)
 
-    def use(self, first: int, mapped: mmap.mmap) -> None:
+    def switch_to(self, first: int, mapped: mmap.mmap) -> None:
         """Write into a mapped file from now on."""
         self.mapped, self.base, self.limit = mapped, first, first + self.file_size // UNIT_SIZE
-        mapped.madvise(mmap.MADV_RANDOM)  # else the first touch reads ahead, which takes a millisecond
+        mapped.madvise(mmap.MADV_RANDOM)  # no reading ahead at the first access
         self.address, self.released = address_of(mapped), 0
 
-    def turn(self) -> None:
-        """Go on in the file that `reserve` has made."""
+    def roll(self) -> None:
+        """Continue in the file that `reserve` has created."""
         if self.mapped is not None:
-            self.left.append(self.directory / segment_name(self.base * UNIT_SIZE))
+            self.rolled.append(self.directory / segment_name(self.base * UNIT_SIZE))
             self.mapped.close()
-        self.use(*self.following.pop(0))
+        self.switch_to(*self.next_files.pop(0))
 
     def units(self, offset: int, count: int) -> list[Unit]:
         """Return up to `count` entries from a number on, as (physical offset, size, tags code)."""
@@ -255,9 +258,9 @@ class ConsumeQueue:
         return list(UNIT.iter_unpack(self.packed(offset, count)))
 
     def packed_units(self, offset: int, count: int) -> bytes:
-        """Return entries from a number on as they stand: up to `count`, fewer at the end of a file.
+        """Return entries from a number on, packed: up to `count`, fewer at the end of a file.
 
-        They are read by a call, also where the file is mapped: what is read in bulk is not to stay in memory.
+        They are read with `pread` from the mapped file, too: bulk reads must not become resident memory.
         """
         count = min(count, self.max - offset)
         if count <= 0 or offset < 0:
@@ -283,7 +286,7 @@ class ConsumeQueue:
         """Return the number of the first entry that is missing, or whose record is not below an offset."""
         if not self.starts:
             return 0
-        for start in reversed(self.starts):  # the last file whose first entry still counts holds the end
+        for start in reversed(self.starts):  # the end is in the last file whose first entry counts
             fd = os.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 low, high = 0, self.file_size // UNIT_SIZE
@@ -300,11 +303,11 @@ class ConsumeQueue:
             return start // UNIT_SIZE + low
         raise AssertionError
 
-    def cut(self, below: int, *, scrub: bool = False) -> None:
+    def truncate(self, below: int, *, scrub: bool = False) -> None:
         """Keep only the entries of records below a physical offset.
 
         Args:
-            scrub: make everything behind them zeros, even when nothing seems to be there.
+            scrub: make everything behind them zeros, even when the next entry is zero already.
         """
         self.unmap()
         end = self.search(below)
@@ -338,10 +341,10 @@ class ConsumeQueue:
         """Move `min` to the first entry whose record the log still has."""
         low = max(self.min, self.starts[0] // UNIT_SIZE) if self.starts else self.max
         high = self.max
-        low = min(max(low, self.floor), high)
+        low = min(max(low, self.deleted_below), high)
         first = self.units(low, 1)
         if first and first[0][0] >= log_begin and not is_filler(first[0]):
-            high = low  # nothing has gone since the last time, as nearly always
+            high = low  # nothing was removed since the last time: the usual case
         while low < high:
             middle = (low + high) // 2
             unit = self.units(middle, 1)
@@ -360,8 +363,9 @@ class ConsumeQueue:
         return len(doomed)
 
     def take_dirty(self) -> tuple[list[Path], list[Path]]:
-        """Return (files, directories) that must be synced for everything written so far to be on disk."""
-        files, self.left = self.left, []
+        """Return (files, directories) to sync for everything written so far to be on disk, and forget
+        them."""
+        files, self.rolled = self.rolled, []
         directories: list[Path] = []
         if self.starts:
             files.append(
@@ -381,9 +385,9 @@ class ConsumeQueue:
         if self.mapped is not None:
             self.mapped.close()
             self.mapped = None
-        for _, mapped in self.following:
+        for _, mapped in self.next_files:
             mapped.close()
-        self.following.clear()
+        self.next_files.clear()
         self.base = self.limit = 0
         self.room = self.max
 
@@ -400,12 +404,12 @@ class ConsumeQueue:
 
 
 def is_filler(unit: Unit) -> bool:
-    """Return whether an entry stands for nothing."""
+    """Return whether an entry is a filler."""
     return unit[0] == 0 and unit[1] == FILLER_SIZE
 
 
 def counts(entry: bytes, below: int) -> bool:
-    """Return whether an entry is there and its record lies below a physical offset."""
+    """Return whether there is an entry, of a record below a physical offset."""
     if len(entry) < UNIT_SIZE:
         return False
     physical_offset, size, _ = UNIT.unpack(entry)

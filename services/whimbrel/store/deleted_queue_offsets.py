@@ -1,11 +1,12 @@
-"""Where the queues of deleted topics ended: a topic of the same name goes on there.
+"""Where the queues of deleted topics ended: a new topic of the same name continues there.
 
-Queue offsets are never given twice. The log still holds the records of a deleted topic, and a slave, or a
-start that builds the queues anew, takes each record's queue offset for its place: a second record of the same
-place would be passed over, although it was acknowledged. (RocketMQ begins again at 0, and loses it there.)
+No queue offset is given twice. The log still holds the records of a deleted topic. A slave, and a start that
+rebuilds the queues, puts each record at its stored queue offset, and skips a second record for the same
+offset, although it was acknowledged. (RocketMQ begins again at 0, and loses such records.)
 
-`STORE/whimbrel/queue-floors.json`, and the text that slaves are told: `{"topic":{"queue id":offset}}`.
-Entries below an offset are not shown. Only ever grows; one entry for each queue that was deleted.
+Kept in `STORE/whimbrel/queue-floors.json` and sent to slaves as the same text:
+`{"topic":{"queue id":offset}}`. Entries below an offset are not shown. It only grows, by one offset for each
+deleted queue.
 """
 
 import json
@@ -22,10 +23,11 @@ logger = logging.getLogger(__name__)
 
 
 class DeletedQueueOffsets:
-    """The first offset that counts, by topic and queue id.
+    """The first offset that is shown, by topic and queue id.
 
     Attributes:
         on_change: called after a change was written.
+        by_topic: topic to queue id to offset.
     """
 
     def __init__(self, root: Path) -> None:
@@ -41,23 +43,23 @@ class DeletedQueueOffsets:
             self.by_topic = self.decode(self.path.read_text(encoding="utf-8", errors="replace"))
 
     def get(self, topic: str, queue_id: int) -> int:
-        """Return a queue's first offset that counts, 0 when it was never deleted."""
+        """Return a queue's first offset that is shown, 0 when it was never deleted."""
         return self.by_topic.get(topic, {}).get(queue_id, 0)
 
     @property
     def text(self) -> str:
-        """Return all of them as text."""
+        """The offsets as text, as in the file."""
         return json.dumps(self.by_topic, sort_keys=True, separators=(",", ":"))
 
     def decode(self, text: str) -> dict[str, dict[int, int]]:
-        """Return what a text says.
+        """Return the offsets of a text.
 
         Raises:
-            StoreError: it can't be such a text.
+            StoreError: it can't be parsed.
         """
         try:
             return {
-                topic: {int(queue_id): int(floor) for queue_id, floor in queues.items()}
+                topic: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
                 for topic, queues in json.loads(text).items()
             }
         except (ValueError, AttributeError, TypeError) as error:
@@ -66,7 +68,7 @@ class DeletedQueueOffsets:
             ) from error
 
     def merge(self, other: Mapping[str, Mapping[int, int]]) -> bool:
-        """Take over what is higher there; return whether anything was.
+        """Take over higher offsets; return whether there were any.
 
         Raises:
             StoreFull: it can't be written; nothing has changed.
@@ -75,8 +77,8 @@ class DeletedQueueOffsets:
         after = {topic: dict(queues) for topic, queues in before.items()}
         for topic, queues in other.items():
             mine = after.setdefault(topic, {})
-            for queue_id, floor in queues.items():
-                mine[queue_id] = max(floor, mine.get(queue_id, 0))
+            for queue_id, offset in queues.items():
+                mine[queue_id] = max(offset, mine.get(queue_id, 0))
         if after == before:
             return False
         self.by_topic = after
@@ -85,6 +87,6 @@ class DeletedQueueOffsets:
         except BaseException:
             self.by_topic = before
             raise
-        for told in self.on_change:
-            told()
+        for callback in self.on_change:
+            callback()
         return True

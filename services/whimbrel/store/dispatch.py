@@ -1,54 +1,57 @@
-"""Gives every record of the log its entry in its consume queue: on a slave, and everywhere after a recovery.
+"""Dispatch: writes the queue entry of every record of the log, on a slave, and on a master after a recovery.
 
-(On a master `MessageStore.append` writes the entry itself, at once.) Records of prepared and rolled-back
-transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place
-of the tags code.
+(`MasterStore.append` writes the entry of a new record itself.) Records of prepared and rolled-back
+transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place of
+the tags code.
 
 RocketMQ: ReputMessageService.doReput, ConsumeQueue.putMessagePositionInfo,
 CommitLog.checkMessageAndReturnSize.
 """
 
 import logging
-import struct
 from collections.abc import Callable
 
 from whimbrel.errors import CorruptRecord, StoreFull
+from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.codec import (
     HEAD_SIZES,
     MAGIC_V1,
+    QUEUED_FIELDS_V4,
+    RAW_DELAY,
+    RAW_TAGS,
+    STORE_TIMES,
+    SYS_FLAG,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     UNIT,
+    UNIT_SIZE,
+    V6_MASK,
     property_of,
     tag_bytes_code,
+    topic_and_properties,
 )
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.walk import Chunk, Walk
 
-__all__ = ["SCHEDULE_TOPIC", "Arrival", "Dispatcher", "deliver_time"]
+__all__ = ["NO_ENTRY", "Arrival", "Dispatcher", "deliver_time"]
 
 logger = logging.getLogger(__name__)
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SCHEDULE_FIELD = bytes((len(SCHEDULE_TOPIC),)) + SCHEDULE_TOPIC.encode()
-UNKNOWN_DELAY_MS = 1000  # RocketMQ's answer to a level it has no delay for
-HEAD_V4 = struct.Struct(
-    ">iI4xi4xqqi44xi"
-)  # size, magic, queue id, queue offset, own offset, flags, body length
-BODY_LENGTHS = {bits: struct.Struct(f">{size - 4}xi") for bits, size in HEAD_SIZES.items()}
-STORE_TIMES = {bits: struct.Struct(f">{68 if bits & 0x10 else 56}xq") for bits in HEAD_SIZES}
-U16 = struct.Struct(">H")
-UNIT_SIZE = UNIT.size
+UNKNOWN_DELAY_MS = 1000  # of a level without one; RocketMQ: ScheduleMessageService.computeDeliverTimestamp
+HEAD_V4_SIZE = HEAD_SIZES[0]
+TAGS_START = RAW_TAGS + b"\x01"
 NO_ENTRY = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 Arrival = Callable[[str, int, int, int], None]  # topic, queue id, queue offset, tags code
 
 
 def deliver_time(properties: bytes, store_time_ms: int, delays_ms: tuple[int, ...], tags_code: int) -> int:
-    """Return what the entry of a record in the delay topic carries."""
-    text = property_of(properties, b"DELAY")
+    """Return the time of delivery of a record in the delay topic, its tags code when it has no delay
+    level."""
+    text = property_of(properties, RAW_DELAY)
     if not text.isdigit() or not int(text):
         return tags_code
     level = min(int(text), len(delays_ms))
@@ -57,13 +60,14 @@ def deliver_time(properties: bytes, store_time_ms: int, delays_ms: tuple[int, ..
 
 def tags_of(properties: bytes) -> int:
     """Return the tags code of a property text."""
-    start = properties.find(b"TAGS\x01")
+    start = properties.find(TAGS_START)
     if start < 0:
         return 0
     end = properties.find(b"\x02", start)
-    if (start and properties[start - 1] != 2) or (end >= 0 and properties.find(b"TAGS\x01", end) >= 0):
-        return tag_bytes_code(property_of(properties, b"TAGS"))
-    return tag_bytes_code(properties[start + 5 : end] if end >= 0 else properties[start + 5 :])
+    if (start and properties[start - 1] != 2) or (end >= 0 and properties.find(TAGS_START, end) >= 0):
+        return tag_bytes_code(property_of(properties, RAW_TAGS))
+    start += len(TAGS_START)
+    return tag_bytes_code(properties[start:end] if end >= 0 else properties[start:])
 
 
 class Dispatcher:
@@ -97,20 +101,22 @@ class Dispatcher:
                 raise
 
     def dispatch(self, chunk: Chunk) -> None:
-        """Write the entries of a chunk's records, passing over those that can't be."""
+        """Write the entries of a chunk's records; a record whose fields can't be right is logged and
+        skipped."""
         base, data, positions = chunk
         by_field = self.queues.by_field
         on_arrival = self.on_arrival
-        unpack, pack = HEAD_V4.unpack_from, UNIT.pack_into
+        unpack, pack = QUEUED_FIELDS_V4.unpack_from, UNIT.pack_into
         for at in positions:
             size, magic, queue_id, queue_offset, place, sys_flag, body_length = unpack(data, at)
             if place != base + at:
                 logger.error("the record at %d says that it stands at %d: it gets no entry", base + at, place)
                 continue
-            if sys_flag & 0x30 or magic != MAGIC_V1:
-                field, properties = self.tail_of(data, at, size, magic, sys_flag)
+            if sys_flag & V6_MASK or magic != MAGIC_V1:
+                topic, properties = topic_and_properties(data, at)
+                field = bytes((min(len(topic), 255),)) + topic
             else:
-                topic_at = at + 88 + body_length
+                topic_at = at + HEAD_V4_SIZE + body_length
                 properties_at = topic_at + 3 + data[topic_at]
                 field = data[topic_at : properties_at - 2]
                 properties = data[properties_at : at + size]
@@ -118,7 +124,7 @@ class Dispatcher:
                 continue
             tags = tags_of(properties)
             if field == SCHEDULE_FIELD:
-                (stored_ms,) = STORE_TIMES[sys_flag & 0x30].unpack_from(data, at)
+                (stored_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(data, at)
                 tags = deliver_time(properties, stored_ms, self.delays_ms, tags)
             try:
                 queue = by_field[field][queue_id]
@@ -133,7 +139,7 @@ class Dispatcher:
             try:
                 if queue_offset == queue.max:
                     if queue_offset < queue.room and queue_offset < queue.limit and queue.mapped is not None:
-                        # `ConsumeQueue.put`, without the call: this line is what catching up consists of.
+                        # `ConsumeQueue.put`, inlined: catching up consists of this line.
                         pack(queue.mapped, (queue_offset - queue.base) * UNIT_SIZE, place, size, tags)
                         index = queue_offset
                         queue.max = index + 1
@@ -149,28 +155,15 @@ class Dispatcher:
                 on_arrival(queue.topic, queue_id, index, tags)
         if positions:
             at = positions[-1]
-            (self.store_time_ms,) = STORE_TIMES[PREFIX_FLAGS(data, at)[0] & 0x30].unpack_from(data, at)
-
-    def tail_of(self, data: bytes, at: int, size: int, magic: int, sys_flag: int) -> tuple[bytes, bytes]:
-        """Return topic field and properties of a record with an IPv6 host or of version 2."""
-        bits = sys_flag & 0x30
-        (body_length,) = BODY_LENGTHS[bits].unpack_from(data, at)
-        topic_at = at + HEAD_SIZES[bits] + body_length
-        if magic == MAGIC_V1:
-            properties_at = topic_at + 3 + data[topic_at]
-            return data[topic_at : properties_at - 2], data[properties_at : at + size]
-        topic = data[topic_at + 2 : topic_at + 2 + U16.unpack_from(data, topic_at)[0]]
-        return bytes((min(len(topic), 255),)) + topic, data[topic_at + 4 + len(topic) : at + size]
+            (sys_flag,) = SYS_FLAG.unpack_from(data, at)
+            (self.store_time_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(data, at)
 
     def queue_for(self, field: bytes, queue_id: int) -> ConsumeQueue:
         """Return a queue that is not in the table yet."""
         topic = field[1:].decode("utf-8", "replace")
         if queue_id < 0 or not topic or "/" in topic or topic in (".", ".."):
-            # It would name another directory.
+            # As a path, the topic would name another directory.
             raise CorruptRecord(f"a record of topic {topic!r}, queue {queue_id}")
-        queue = self.queues.need(topic, queue_id)
+        queue = self.queues.get_or_create(topic, queue_id)
         self.queues.by_field.setdefault(field, {})[queue_id] = queue
         return queue
-
-
-PREFIX_FLAGS = struct.Struct(">36xi").unpack_from

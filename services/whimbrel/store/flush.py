@@ -1,9 +1,8 @@
-"""Group commit: one thread, one fdatasync for all who wait.
+"""Group commit: one thread, and one fdatasync for all appends that wait.
 
-The flusher asks its log for the current end, syncs the files that hold data below it, and then tells that
-everything below is on disk. Whoever asks while a sync runs is served by the next one, together with all
-others who asked meanwhile. With asynchronous flush nobody asks: it runs by interval, and earlier when the
-log tells that much is waiting.
+A flush takes the log's current end, syncs the files that hold data below it, and reports that everything
+below is on disk. Requests made while a sync runs are served together by the next one. With asynchronous
+flush there are no requests: a flush runs by interval, and earlier when much data is waiting.
 """
 
 import logging
@@ -40,7 +39,7 @@ class Flusher:
             self.flush()
 
     def stop(self) -> None:
-        """End the thread; what is not flushed yet stays so."""
+        """End the thread without a last flush."""
         self.stopping = True
         self.wanted.set()
         if threading.current_thread() is not self.thread:

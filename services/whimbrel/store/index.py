@@ -1,22 +1,22 @@
 """The key index: files of hash chains, from a key to the physical offsets of the records that carry it.
 
-    0                40 bytes  i64 begin time, i64 end time, i64 begin offset, i64 end offset, i32 slots
-    used, i32 count 40               4 a slot  i32 number of the newest entry of the slot, 0 for none
-    40 + 4 * slots   20 each   i32 key hash, i64 physical offset, i32 seconds since the begin time, i32
-    number of the
-                               slot's entry before
+    0               40 bytes      i64 begin time, i64 end time, i64 begin offset, i64 end offset,
+                                  i32 slots used, i32 count
+    40              4 a slot      i32 number of the slot's newest entry, 0 for none
+    40 + 4 * slots  20 an entry   i32 key hash, i64 physical offset, i32 seconds since the begin time,
+                                  i32 number of the slot's entry before this one
 
 Entry 0 is never used, so the count starts at 1 and a file is full when it reaches `entries`. Files are named
 by their time of creation. Times and offsets in the header are those of the first and the last entry's record.
 
-The index may lag behind the log: records below `Index.position` are in it. Entries are put in by groups of
-at most `GROUP_MAX`, and the header counts them when the whole group is in. What is behind the last crash's
-mark, or beyond a cut of the log, is taken out again entry by entry, newest first, the entries of a group that
-was never counted among them: each names the one before it in its slot, so a slot can be put back exactly.
-Only after a power failure, when the pages of a file may be of different ages, is the unfinished file dropped
-and built again.
+The index may lag behind the log: records below `Index.position` are in it. Entries are written in groups of
+at most `GROUP_MAX`, and the header counts them when the whole group is written. After a crash, and when the
+log was truncated, entries behind the position that is known to be right are removed one by one, newest first,
+those of an uncounted group among them: each names the entry before it in its slot, so the slot gets its old
+value back. Only after a power failure, when the pages of a file may be of different ages, is the last file
+dropped and built again.
 
-A search can meet other keys of the same hash: whoever searches compares the keys of the records found.
+A search also finds other keys of the same hash: the caller compares the keys of the records found.
 
 RocketMQ: index.IndexFile, index.IndexService.
 """
@@ -34,20 +34,20 @@ from whimbrel.store.codec import index_key_hash, index_key_hashes
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full, release, sync_directory
 
-__all__ = ["Index", "IndexFile", "Keyed", "index_sizes", "list_index_files"]
+__all__ = ["Index", "IndexFile", "KeyedRecord", "entries_of", "index_sizes", "list_index_files"]
 
 logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")
-I32 = struct.Struct(">i")
-ENTRIES_AT = HEADER.size
+SLOT = struct.Struct(">i")
+HEADER_SIZE, ENTRY_SIZE, SLOT_SIZE = HEADER.size, ENTRY.size, SLOT.size
 ALLOCATE_BYTES = 1 << 20  # blocks for entries taken at a time
 RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
-GROUP_MAX = 256  # entries put in before the header counts them
+GROUP_MAX = 256  # entries written before the header counts them
 SECONDS_MAX = 0x7FFFFFFF
 
-Keyed = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
+KeyedRecord = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
 
 
 def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
@@ -56,12 +56,22 @@ def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
     Raises:
         StoreError: the size fits neither.
     """
-    if options is not None and size == HEADER.size + 4 * options.index_slots + 20 * options.index_entries:
+    if options is not None and size == file_size(options.index_slots, options.index_entries):
         return options.index_slots, options.index_entries
-    slots, rest = divmod(size - HEADER.size, 84)
+    slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + 4 * ENTRY_SIZE)
     if slots < 1 or rest:
         raise StoreError(f"an index file of {size} bytes: give its number of slots")
     return slots, slots * 4
+
+
+def file_size(slots: int, entries: int) -> int:
+    """Return how large a file is."""
+    return HEADER_SIZE + SLOT_SIZE * slots + ENTRY_SIZE * entries
+
+
+def entries_of(size: int, slots: int) -> int:
+    """Return how many entries a file of a size has room for."""
+    return (size - HEADER_SIZE - SLOT_SIZE * slots) // ENTRY_SIZE
 
 
 class IndexFile:
@@ -69,14 +79,14 @@ class IndexFile:
 
     def __init__(self, path: Path, slots: int, entries: int, *, writable: bool) -> None:
         self.path, self.slots, self.entries, self.writable = path, slots, entries, writable
-        self.entries_at = HEADER.size + 4 * slots
-        self.size = self.entries_at + 20 * entries
+        self.entries_at = HEADER_SIZE + SLOT_SIZE * slots
+        self.size = file_size(slots, entries)
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
             self.mapped = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         finally:
             os.close(fd)
-        self.mapped.madvise(mmap.MADV_RANDOM)  # slots are far apart: reading ahead would be in vain
+        self.mapped.madvise(mmap.MADV_RANDOM)  # slots are far apart: reading ahead gains nothing
         fields = HEADER.unpack_from(self.mapped)
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = fields
         if self.count <= 0:
@@ -88,7 +98,7 @@ class IndexFile:
     def create(
         cls, directory: Path, name: str, options: StoreOptions, scratch: Path, last: "IndexFile | None"
     ) -> "IndexFile":
-        """Make a new file behind `last`, whose end it takes as its begin until the first entry comes.
+        """Create a file behind `last`, whose end is its begin until its first entry is written.
 
         Raises:
             StoreFull: the disk has no room for the slots.
@@ -98,8 +108,8 @@ class IndexFile:
         draft = scratch / "index-file"
         fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(fd, HEADER.size + 4 * slots + 20 * entries)
-            allocate(fd, 0, HEADER.size + 4 * slots)
+            os.ftruncate(fd, file_size(slots, entries))
+            allocate(fd, 0, HEADER_SIZE + SLOT_SIZE * slots)
             draft.rename(directory / name)
         except BaseException:
             draft.unlink(missing_ok=True)
@@ -120,19 +130,19 @@ class IndexFile:
         return bool(self.count >= self.entries)
 
     def reserve(self, entries: int = 1) -> None:
-        """See to it that the header, the slots and the next entries have blocks.
+        """Make sure that the header, the slots and the next entries have blocks.
 
         Raises:
             StoreFull: the disk has no room.
         """
-        need = self.entries_at + 20 * (self.count + entries)
+        need = self.entries_at + ENTRY_SIZE * (self.count + entries)
         if need <= self.allocated:
             return
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if not self.allocated:  # a file of RocketMQ's may be sparse
+            if not self.allocated:  # RocketMQ's files may be sparse
                 allocate(fd, 0, self.entries_at)
-            start = (self.entries_at + 20 * self.count) // PAGE * PAGE
+            start = (self.entries_at + ENTRY_SIZE * self.count) // PAGE * PAGE
             end = min(self.size, start + ALLOCATE_BYTES)
             allocate(fd, start, end - start)
             self.allocated = end
@@ -149,10 +159,10 @@ class IndexFile:
         """Add entries (key hash, physical offset, store time in ms); `reserve` was called for all of them."""
         mapped, slots, number = self.mapped, self.slots, self.count
         begin_ms, slots_used = self.begin_ms, self.slots_used
-        at = self.entries_at + 20 * number
+        at = self.entries_at + ENTRY_SIZE * number
         for key_hash, physical_offset, store_time_ms in group:
-            slot_at = HEADER.size + 4 * (key_hash % slots)
-            (before,) = I32.unpack_from(mapped, slot_at)
+            slot_at = HEADER_SIZE + SLOT_SIZE * (key_hash % slots)
+            (before,) = SLOT.unpack_from(mapped, slot_at)
             if not 0 < before < number:
                 before = 0
                 slots_used += 1
@@ -160,18 +170,18 @@ class IndexFile:
             if not 0 <= seconds <= SECONDS_MAX:
                 seconds = 0 if seconds < 0 else SECONDS_MAX
             ENTRY.pack_into(mapped, at, key_hash, physical_offset, seconds, before)
-            I32.pack_into(mapped, slot_at, number)
-            if number == 1:  # its own time counts from the end of the file before
+            SLOT.pack_into(mapped, slot_at, number)
+            if number == 1:  # its seconds count from the end of the file before
                 self.begin_ms, self.begin_offset = store_time_ms, physical_offset
                 begin_ms = store_time_ms
             number += 1
-            at += 20
+            at += ENTRY_SIZE
         _, self.end_offset, self.end_ms = group[-1]
         self.count, self.slots_used = number, slots_used
         self.write_header()
 
     def write_header(self) -> None:
-        """Put the header's fields into the file."""
+        """Write the header's fields."""
         HEADER.pack_into(
             self.mapped,
             0,
@@ -184,11 +194,12 @@ class IndexFile:
         )
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterable[int]:
-        """Give the physical offsets stored under a hash within a span of times, newest first."""
+        """Yield the physical offsets stored under a hash within a range of times, newest first."""
         mapped, count = self.mapped, self.count
-        (number,) = I32.unpack_from(mapped, HEADER.size + 4 * (key_hash % self.slots))
+        (number,) = SLOT.unpack_from(mapped, HEADER_SIZE + SLOT_SIZE * (key_hash % self.slots))
         while 0 < number < count:
-            found, physical_offset, seconds, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+            at = self.entries_at + ENTRY_SIZE * number
+            found, physical_offset, seconds, before = ENTRY.unpack_from(mapped, at)
             stored_ms = self.begin_ms + max(seconds, 0) * 1000
             if found == key_hash and begin_ms <= stored_ms <= end_ms:
                 yield physical_offset
@@ -197,38 +208,39 @@ class IndexFile:
             number = before
 
     def reachable(self) -> Iterator[tuple[int, int]]:
-        """Give (key hash, physical offset) of all entries that `find` can come to, in the log's order."""
+        """Yield (key hash, physical offset) of all entries that `find` can reach, in the log's order."""
         mapped, slots, count = self.mapped, self.slots, self.count
         visited, there = bytearray(count), bytearray(count)
-        for slot, (number,) in enumerate(I32.iter_unpack(mapped[HEADER.size : self.entries_at])):
+        for slot, (number,) in enumerate(SLOT.iter_unpack(mapped[HEADER_SIZE : self.entries_at])):
             while 0 < number < count and not visited[number]:
-                key_hash, _, _, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+                key_hash, _, _, before = ENTRY.unpack_from(mapped, self.entries_at + ENTRY_SIZE * number)
                 visited[number], there[number] = 1, key_hash % slots == slot
                 if before >= number:
                     break
                 number = before
         for number in range(1, count):
             if there[number]:
-                yield ENTRY.unpack_from(mapped, self.entries_at + 20 * number)[:2]
+                yield ENTRY.unpack_from(mapped, self.entries_at + ENTRY_SIZE * number)[:2]
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether any entry can lie in a span of times."""
+        """Return whether any entry can lie in a range of times."""
         return bool(self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms)
 
-    def cut(self, below: int) -> bool:
-        """Take out the entries of records at or beyond a physical offset; return whether any is left."""
+    def truncate(self, below: int) -> bool:
+        """Remove the entries of records at or beyond a physical offset; return whether any is left."""
         mapped = self.mapped
         number = min(self.count + GROUP_MAX - 1, self.entries - 1)
         changed = False
         while number > 0:
-            key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, self.entries_at + 20 * number)
+            at = self.entries_at + ENTRY_SIZE * number
+            key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, at)
             counted = number < self.count
             if counted and physical_offset < below:
                 break
-            slot_at = HEADER.size + 4 * (key_hash % self.slots if key_hash >= 0 else 0)
-            if I32.unpack_from(mapped, slot_at)[0] == number:  # else its slot was not written
+            slot_at = HEADER_SIZE + SLOT_SIZE * (key_hash % self.slots if key_hash >= 0 else 0)
+            if SLOT.unpack_from(mapped, slot_at)[0] == number:  # else its slot was not written
                 self.reserve_all()
-                I32.pack_into(mapped, slot_at, before)
+                SLOT.pack_into(mapped, slot_at, before)
                 if counted and not before:
                     self.slots_used -= 1
                 changed = True
@@ -245,9 +257,9 @@ class IndexFile:
             self.reserve()
 
     def set_end(self) -> None:
-        """Make the header's end that of the last entry; its time is known to the second only."""
+        """Set the header's end to the last entry, whose time is known to the second only."""
         if self.count > 1:
-            at = self.entries_at + 20 * (self.count - 1)
+            at = self.entries_at + ENTRY_SIZE * (self.count - 1)
             _, self.end_offset, seconds, _ = ENTRY.unpack_from(self.mapped, at)
             latest_ms = self.begin_ms + (seconds * 1000 + 999 if self.count > 2 else 0)
             self.end_ms = min(self.end_ms, latest_ms)
@@ -256,21 +268,21 @@ class IndexFile:
         self.write_header()
 
     def faults(self, end: int) -> Iterable[tuple[int, str]]:
-        """Give (position, what) of everything in the file that can't be; `end` is the log's."""
+        """Yield (position, what) of everything in the file that is wrong; `end` is the log's."""
         mapped, count = self.mapped, self.count
         if count > self.entries:
             yield 36, f"a count of {count} in a file of {self.entries} entries"
             return
         for number in range(1, count):
-            at = self.entries_at + 20 * number
+            at = self.entries_at + ENTRY_SIZE * number
             key_hash, physical_offset, _, before = ENTRY.unpack_from(mapped, at)
             if key_hash < 0 or before < 0 or before >= number:
                 yield at, "an entry that is not chained backwards"
             elif physical_offset >= end:
                 yield at, "an entry of a record behind the log's end"
         for slot in range(self.slots):
-            at = HEADER.size + 4 * slot
-            (number,) = I32.unpack_from(mapped, at)
+            at = HEADER_SIZE + SLOT_SIZE * slot
+            (number,) = SLOT.unpack_from(mapped, at)
             if number and (number < 0 or number >= count + GROUP_MAX):
                 yield at, "a slot that names no entry"
 
@@ -290,9 +302,9 @@ class Index:
     """All index files of a store.
 
     Attributes:
-        position: the keys of every record below are in the index; a border between records.
-        files: oldest first; those before the last are full, or were left by an earlier start.
-        finished: files filled since `take_dirty`.
+        position: the keys of every record below are in the index; a boundary between records.
+        files: oldest first; those before the last are full, or were the last of an earlier start.
+        finished: files filled since the last `take_dirty`.
     """
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
@@ -315,13 +327,12 @@ class Index:
     def recover(
         self, log_begin: int, end: int, *, trusted_to: int | None, indexed: int, index_end: int
     ) -> None:
-        """Bring the index back to a state that it had, at or before `end`, and set `position` to where it
-        goes on.
+        """Bring the index back to a state that it had, at or before `end`, and set `position` to match.
 
         Args:
             end: of the log; nothing beyond stays.
-            trusted_to: None when all pages are of one age; else files are kept only when full and ending at
-            or below. indexed: up to where the last mark says it was complete; 0 when unknown.
+            trusted_to: None when all pages are of one age; else only full files that end at or below it stay.
+            indexed: up to where it was complete by the last mark; 0 when unknown.
             index_end: the end offset that its newest file had then, -1 when there was none.
         """
         if not self.files:
@@ -330,11 +341,11 @@ class Index:
             while self.files and not (self.files[-1].full and self.files[-1].end_offset <= trusted_to):
                 self.drop_last()
         last = self.end_offset
-        complete = indexed if last >= index_end else 0  # else a file went missing since
-        if complete <= last:  # the last record's keys may be in only partly: take it out and put it in again
+        complete = indexed if last >= index_end else 0  # else a file is missing
+        if complete <= last:  # the last record's keys may be in only partly: it is removed and indexed again
             complete = max(last, 0)
         complete = min(complete, end)
-        self.cut(complete)  # always: slots may lead to entries of a group that was never counted
+        self.truncate(complete)  # always: slots may lead to entries of an uncounted group
         self.position = max(log_begin, complete)
 
     @property
@@ -343,7 +354,8 @@ class Index:
         return self.files[-1].end_offset if self.files and self.files[-1].count > 1 else -1
 
     def drop_newer(self, limit_ms: int) -> None:
-        """Load, and remove the files that a crashed RocketMQ had not put on disk by its checkpoint's time."""
+        """Load, and remove the files that were not on disk at the checkpoint's time, of a RocketMQ that
+        crashed."""
         self.load()
         while self.files and self.files[-1].end_ms > limit_ms:
             self.drop_last()
@@ -362,18 +374,18 @@ class Index:
             old.close()
             self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True)
 
-    def cut(self, below: int) -> None:
-        """Take out the entries of records at or beyond a physical offset."""
+    def truncate(self, below: int) -> None:
+        """Remove the entries of records at or beyond a physical offset."""
         self.dirty = True
         self.position = min(self.position, below)
-        while self.files and not self.files[-1].cut(below):
+        while self.files and not self.files[-1].truncate(below):
             self.drop_last()
 
-    def put(self, records: Sequence[Keyed]) -> None:
+    def put(self, records: Sequence[KeyedRecord]) -> None:
         """Add the keys of records, in the order of the log.
 
         Raises:
-            StoreFull: the disk has no room; some of the keys may be in.
+            StoreFull: the disk has no room; some of the keys may be in the index.
         """
         hashes = index_key_hashes([(topic, key) for topic, keys, _, _ in records for key in keys])
         places = [(offset, time_ms) for _, keys, offset, time_ms in records for _ in keys]
@@ -382,14 +394,14 @@ class Index:
         while done < len(entries):
             last = self.files[-1] if self.files else None
             if last is None or last.full:
-                last = self.turn(last)
+                last = self.roll(last)
             group = entries[done : done + min(GROUP_MAX, last.entries - last.count)]
             last.reserve(len(group))
             last.put(group)
             self.dirty = True
             done += len(group)
 
-    def turn(self, last: IndexFile | None) -> IndexFile:
+    def roll(self, last: IndexFile | None) -> IndexFile:
         """Begin a new file."""
         now = time.time()
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
@@ -404,7 +416,7 @@ class Index:
         return made
 
     def find(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return physical offsets under a key's hash, newest first, other keys of that hash among them."""
+        """Return physical offsets under a key's hash, newest first; records of other keys are among them."""
         key_hash = index_key_hash(topic, key)
         found: list[int] = []
         for file in reversed(self.files):
@@ -418,7 +430,7 @@ class Index:
         return found
 
     def follow_log(self, log_begin: int) -> int:
-        """Remove files whose records are all gone, never the last; return how many."""
+        """Remove files all of whose records are gone, never the last; return how many."""
         removed = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_begin:
             gone = self.files.pop(0)
@@ -428,7 +440,7 @@ class Index:
         return removed
 
     def take_dirty(self) -> list[Path]:
-        """Return the files to sync for everything put so far to be on disk."""
+        """Return the files to sync for everything written so far to be on disk, and forget them."""
         paths = [file.path for file in self.finished]
         if self.files and self.dirty:
             paths.append(self.files[-1].path)

@@ -1,28 +1,29 @@
-"""Feeds the index: from a queue in memory while it keeps up, from the log itself when it does not.
+"""Feeds the index: from a queue in memory while it keeps up, else from the log.
 
-Indexing a message costs as much as appending it, so an append only queues its keys, and the index is built at
-the ends of ticks: by groups, since hashes are cheap only in numbers, and a bounded number of them. Fewer than
-a group wait for `step(..., rest=True)`. When the queue in memory is full, when the disk has no room for
-an index file, after a recovery, and always on a slave, the queue is dropped and the log is walked from
-`Index.position` instead.
+Indexing a message costs as much as appending it. So an append only queues its keys, and the index is built at
+the ends of ticks, by a bounded number of groups: hashes are cheap only for many keys at once. Fewer records
+than a group wait for `step(..., rest=True)`. The queue is dropped and the log is read from `Index.position`
+on when the queue is full, when the disk has no room for an index file, after a recovery, and always on a
+slave.
 """
 
 import logging
-import struct
 import time
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 
 from whimbrel.errors import StoreFull
 from whimbrel.store.codec import (
-    HEAD_SIZES,
-    MAGIC_V1,
+    STORE_TIMES,
+    SYS_FLAG,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    V6_MASK,
     keys_of,
+    topic_and_properties,
 )
-from whimbrel.store.index import Index, Keyed
+from whimbrel.store.index import Index, KeyedRecord
+from whimbrel.store.recovery import ReadAt
 from whimbrel.store.walk import Chunk, Walk
 
 __all__ = ["PENDING_MAX", "STEP_BYTES", "STEP_RECORDS", "Indexer"]
@@ -30,31 +31,24 @@ __all__ = ["PENDING_MAX", "STEP_BYTES", "STEP_RECORDS", "Indexer"]
 logger = logging.getLogger(__name__)
 
 PENDING_MAX = 65536  # records whose keys wait in memory: some 20 MiB at worst, seconds of sending
-STEP_RECORDS = 128  # indexed in one tick: under a millisecond
+STEP_RECORDS = 128  # indexed in one tick; more would delay the messages of the next
 GROUP_RECORDS = 64  # mostly two keys each
 STEP_BYTES = 128 * 1024  # of log walked in one tick
 RETRY_S = 1.0  # on a full disk
-
-FLAGS = struct.Struct(">36xi")
-TAILS = {bits: struct.Struct(f">{size - 4}xi") for bits, size in HEAD_SIZES.items()}
-STORE_TIMES = {bits: struct.Struct(f">{68 if bits & 0x10 else 56}xq") for bits in HEAD_SIZES}
-MAGIC = struct.Struct(">4xI")
-SIZE = struct.Struct(">i")
-U16 = struct.Struct(">H")
 
 
 class Indexer:
     """Builds an index step by step.
 
     Attributes:
-        behind: whether it walks the log; what `add` is given then is ignored, since the walk will meet it.
+        behind: whether it reads the log; `add` then does nothing, since the log has those records.
     """
 
-    def __init__(self, index: Index, read: Callable[[int, int], bytes], file_size: int) -> None:
+    def __init__(self, index: Index, read: ReadAt, file_size: int) -> None:
         self.index = index
         self.read = read
         self.file_size = file_size
-        self.pending: deque[Keyed] = deque()
+        self.pending: deque[KeyedRecord] = deque()
         self.behind = True
         self.retry_at = 0.0
 
@@ -67,7 +61,7 @@ class Indexer:
             self.fall_behind()
 
     def fall_behind(self) -> None:
-        """Drop the queue: the log has it all."""
+        """Drop the queue and read the log from now on."""
         self.pending.clear()
         self.behind = True
 
@@ -77,7 +71,7 @@ class Indexer:
         """Index a bounded part of what lies below `end`; return whether something is left to do now.
 
         Args:
-            rest: also what is queued in memory and makes no group yet.
+            rest: also index what is queued in memory and makes no full group.
         """
         if self.index.position >= end and not self.pending:
             self.behind = False
@@ -101,7 +95,7 @@ class Indexer:
         return len(self.pending) >= (1 if rest else GROUP_RECORDS)
 
     def drain(self, end: int, records: int, at_least: int) -> None:
-        """Index from the queue in memory, while it holds `at_least` so many."""
+        """Index from the queue in memory, while it holds at least `at_least` records."""
         pending, index = self.pending, self.index
         while len(pending) >= at_least and records > 0:
             some = list(islice(pending, GROUP_RECORDS))
@@ -131,34 +125,23 @@ class Indexer:
             self.behind = False
 
     def index_chunk(self, chunk: Chunk) -> None:
-        """Index the records of a chunk; one that is in already, at least partly, is taken out first."""
+        """Index the records of a chunk; entries of its records that are in the index already are removed
+        first."""
         base, data, positions = chunk
         index = self.index
-        records: list[Keyed] = []
+        records: list[KeyedRecord] = []
         for at in positions:
-            sys_flag = FLAGS.unpack_from(data, at)[0]
+            (sys_flag,) = SYS_FLAG.unpack_from(data, at)
             if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
-            topic, properties = tail_of(data, at, sys_flag & 0x30)
+            topic, properties = topic_and_properties(data, at)
             keys = keys_of(properties)
             if not keys:
                 continue
-            (store_time_ms,) = STORE_TIMES[sys_flag & 0x30].unpack_from(data, at)
-            records.append((topic, keys, base + at, store_time_ms))
+            (store_time_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(data, at)
+            records.append((topic.decode("utf-8", "replace"), keys, base + at, store_time_ms))
         if records:
             index.position = records[0][2]
             if index.end_offset >= index.position:
-                index.cut(index.position)
+                index.truncate(index.position)
             index.put(records)
-
-
-def tail_of(data: bytes, at: int, bits: int) -> tuple[str, bytes]:
-    """Return topic and properties of a record."""
-    topic_at = at + HEAD_SIZES[bits] + TAILS[bits].unpack_from(data, at)[0]
-    if MAGIC.unpack_from(data, at)[0] == MAGIC_V1:
-        topic_end = topic_at + 1 + data[topic_at]
-        topic = data[topic_at + 1 : topic_end]
-    else:
-        topic_end = topic_at + 2 + U16.unpack_from(data, topic_at)[0]
-        topic = data[topic_at + 2 : topic_end]
-    return topic.decode("utf-8", "replace"), data[topic_end + 2 : at + SIZE.unpack_from(data, at)[0]]

@@ -1,8 +1,8 @@
-"""Reads a store directory without changing anything in it, at rest or while a broker writes it: ours or
-RocketMQ's. The commands `whimbrel store …` stand on this module.
+"""What the commands `whimbrel store …` show: a store of ours or of RocketMQ, read without changing anything
+in it, also while a broker writes it.
 
-Field names are those of RocketMQ's own dumps as the tests have them
-(`tests/golden/README.md`): `record` and `blank` rows in log order, `queue` rows, `indexFile` rows.
+Field names are those of RocketMQ's own dumps as in `tests/golden/README.md`: `record` and `blank` rows in log
+order, and `queue` rows.
 """
 
 import base64
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.errors import CorruptRecord
+from whimbrel.model.properties import UNIQ_KEY
 from whimbrel.store.codec import StoredMessage, decode_record
 from whimbrel.store.offline_recovery import recover
 from whimbrel.store.queues import ConsumeQueues
@@ -20,7 +21,6 @@ from whimbrel.store.view import LogView, open_index, store_options
 
 __all__ = [
     "Damage",
-    "dump_index",
     "dump_queues",
     "dump_records",
     "query_index",
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def dump_records(root: Path) -> Iterator[Row]:
-    """Give a row for every record and blank, in log order; a damaged stretch is a row of type `damage`."""
+    """Yield a row for every record and blank, in log order, and one of type `damage` for a damaged range."""
     view = LogView.of(root)
     walk = view.walk()
     while True:
@@ -90,13 +90,13 @@ def record_row(message: StoredMessage, record: bytes) -> Row:
     row["propertiesRaw"] = base64.b64encode(message.properties_raw).decode()
     row["properties"] = message.properties
     row["offsetMsgId"] = message.offset_message_id
-    row["uniqKey"] = message.properties.get("UNIQ_KEY")
+    row["uniqKey"] = message.properties.get(UNIQ_KEY)
     row["recordSha256"] = hashlib.sha256(record).hexdigest()
     return row
 
 
 def dump_queues(root: Path) -> Iterator[Row]:
-    """Give a row for every queue with its entries, as they stand in the files."""
+    """Yield a row for every queue with its entries, as in its files."""
     options = store_options(root)
     begin = LogView.of(root).begin
     queues = ConsumeQueues.load(root, options.consumequeue_file_size)
@@ -116,25 +116,6 @@ def dump_queues(root: Path) -> Iterator[Row]:
         }
 
 
-def dump_index(root: Path, *, index_slots: int = 0) -> Iterator[Row]:
-    """Give a row for the header of every index file, oldest first."""
-    index = open_index(root, index_slots)
-    try:
-        for file in index.files:
-            yield {
-                "type": "indexFile",
-                "name": file.path.name,
-                "beginTimestamp": file.begin_ms,
-                "endTimestamp": file.end_ms,
-                "beginPhyOffset": file.begin_offset,
-                "endPhyOffset": file.end_offset,
-                "hashSlotCount": file.slots_used,
-                "indexCount": file.count,
-            }
-    finally:
-        index.close()
-
-
 def query_index(
     root: Path,
     topic: str,
@@ -145,8 +126,7 @@ def query_index(
     end: int = NO_LIMIT,
     index_slots: int = 0,
 ) -> list[int]:
-    """Return the physical offsets that the index has under a key's hash, newest first, as RocketMQ returns
-    them.
+    """Return the physical offsets that the index has under a key's hash, newest first, as RocketMQ does.
 
     Records with other keys of the same hash are among them.
     """

@@ -1,6 +1,6 @@
 """RocketMQ's `config/*.json`: the text that fastjson writes, read and written without losing a byte.
 
-The text is JSON but for one thing: integer map keys stand without quotes, and such maps on one line.
+The text is JSON except that integer map keys have no quotes, and such maps are on one line.
 
     {                                       pretty: one TAB a level, no space behind `:`
     <TAB>"offsetTable":{
@@ -9,18 +9,17 @@ The text is JSON but for one thing: integer map keys stand without quotes, and s
     <TAB>}
     }
 
-Arrays stand on one line, empty maps are `{}`, absent (null) fields are left out by whoever builds the object.
-The compact form, which travels between brokers, is the same without line ends and indents. Bean fields are
-alphabetical: the models see to that; the order of maps is kept, so that a file read and written again has the
-same bytes.
+Arrays are on one line, empty maps are `{}`, and the models leave absent (null) fields out. The compact form,
+which brokers send each other, is the same without line ends and indents. The models give bean fields in
+alphabetical order; the order of maps is kept, so that a file read and written again has the same bytes.
 
-The reader takes `{0:1}` and `{"0":1}`, trailing commas and raw control characters in strings, as fastjson
+The reader accepts `{0:1}` and `{"0":1}`, trailing commas, and raw control characters in strings, as fastjson
 does.
 
 A file is saved as `NAME.tmp`, flushed, its predecessor kept as `NAME.bak`, and renamed. When the main file is
-missing, empty or does not parse, the `.bak` counts, and whoever owns the file sets the broken one aside as
-`NAME.damaged`, so that it does not become the next `.bak`. When neither can be read but one is there, the
-owner refuses to start: beginning anew would throw away what the file held.
+missing, empty or does not parse, the `.bak` is used, and the file's owner renames the broken one to
+`NAME.damaged`, so that it does not become the next `.bak`. When one is there and neither can be read, the
+owner refuses to start: starting without it would lose what the file held.
 """
 
 import json
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# Strings first, so that what looks like a key or a comma inside one is left alone.
+# Strings first, so that what looks like a key or a comma inside one is not replaced.
 UNUSUAL = re.compile(r'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)|,(?=\s*[}\]])', re.DOTALL)
 INTEGER_KEY = "\x00int:"  # no name in a RocketMQ file may hold a control character
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -119,9 +118,9 @@ def quoted(text: str) -> str:
 
 
 def load(path: Path) -> Any:
-    """Return the parsed file, or that of its `.bak` when it is missing or broken; nothing is changed.
+    """Return the parsed file, its parsed `.bak` when it is missing or broken, None when neither can be read.
 
-    None when neither can be read.
+    Nothing is changed.
     """
     for candidate in (path, backup_of(path)):
         try:
@@ -134,16 +133,16 @@ def load(path: Path) -> Any:
 
 
 def open_own(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, bool]:
-    """Return what the file means to its owner, and whether the file itself, and not its `.bak`, said it.
+    """Return what the file or its `.bak` decodes to, and whether it was the file; None when neither is there.
 
-    None when neither is there. A broken file whose `.bak` is good is set aside.
+    A broken file whose `.bak` is good is renamed to `NAME.damaged`.
 
     Args:
         path: the file.
-        decode: turns the parsed file into what is returned; raises StoreError when it makes no sense.
+        decode: turns the parsed file into what is returned; raises StoreError when that is impossible.
 
     Raises:
-        StoreError: one is there, and none can be read; says what to do.
+        StoreError: one is there, and none can be read; its text is what to do.
     """
     faults = []
     for candidate in (path, backup_of(path)):
@@ -197,7 +196,7 @@ def read(path: Path) -> Any:
 
 
 def save(path: Path, text: str) -> None:
-    """Replace the file by `text`, so that a crash leaves either the old or the new one whole.
+    """Replace the file by `text`; a crash leaves either the old or the new one, whole.
 
     Raises:
         StoreFull: the disk has no room; the old file is as it was.
@@ -212,12 +211,12 @@ def save(path: Path, text: str) -> None:
                 os.fsync(file.fileno())
             replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # what is left of it takes room
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def replace(temporary: Path, path: Path) -> None:
-    """Put a file that is on disk in the place of another, which stays as its `.bak`."""
+    """Put a file that is on disk in the place of another, which becomes its `.bak`."""
     backup = backup_of(path)
     if path.exists():
         # A link and not a rename: the main name must exist at every moment.

@@ -1,8 +1,8 @@
-"""`STORE/lock` and `STORE/abort`: one writer at a time, and whether the last one stopped cleanly.
+"""`STORE/lock`: one writer at a time.
 
-The lock is RocketMQ's: a POSIX lock on the first byte of a file that holds the text `lock`, so that neither
-a second broker of ours nor one of RocketMQ's opens the store. POSIX locks do not keep a process from itself,
-hence the set.
+The lock is RocketMQ's: a POSIX lock on the first byte of a file that holds the text `lock`, so that neither a
+second broker of ours nor one of RocketMQ opens the store. POSIX locks do not exclude the process that holds
+them; the set of held locks does.
 """
 
 import fcntl
@@ -31,14 +31,14 @@ class StoreLock:
         """Take the lock.
 
         Raises:
-            StoreError: somebody else holds it.
+            StoreError: it is held, by this process or another.
         """
         path = root / "lock"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         stat = os.fstat(fd)
         identity = (stat.st_dev, stat.st_ino)
         if identity in held:
-            # Closing any descriptor of the file would let the POSIX lock go: keep this one open.
+            # Closing any descriptor of the file would release the POSIX lock, so this one stays open.
             raise StoreError(f"{root} is open in this process already")
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
@@ -50,26 +50,26 @@ class StoreLock:
         return cls(fd, identity)
 
     def release(self) -> None:
-        """Let the lock go."""
+        """Release the lock."""
         held.discard(self.identity)
         os.close(self.fd)
 
 
 def is_locked(root: Path) -> bool:
-    """Return whether some process has the store open for writing."""
+    """Return whether a process has the store open for writing."""
     path = root / "lock"
     try:
         stat = path.stat()
     except FileNotFoundError:
         return False
-    if (stat.st_dev, stat.st_ino) in held:  # opening and closing the file here would let our own lock go
+    if (stat.st_dev, stat.st_ino) in held:  # opening and closing the file would release our own lock
         return True
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the store may lie on a disk that we can't write
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the store may be on a read-only disk
     except PermissionError:
         return False
     try:
-        # Asked, not tried: a broker that starts at this moment must not find the lock taken by us.
+        # Queried, not tried: a broker that starts at this moment must not find the lock taken.
         asked = fcntl.fcntl(fd, fcntl.F_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
     finally:
         os.close(fd)

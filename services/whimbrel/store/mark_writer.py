@@ -1,7 +1,8 @@
-"""The thread that writes the queues' mark: sync what was written, then say how far it goes.
+"""The thread that writes the queues' mark: it syncs the files of queues and index, then writes the mark.
 
-The broker's thread takes a snapshot between two ticks (what the mark says, and which files and directories
-hold it); this thread waits for the disk, so that a thousand syncs never delay a message.
+The broker's thread collects both between two ticks: the mark, and the files and directories that must be on
+disk for it to be true. The syncs, one for each queue, are left to this thread, so that no message waits for
+them.
 """
 
 import logging
@@ -22,7 +23,7 @@ Job = tuple[QueueMark, set[Path], set[Path], int]
 
 
 class MarkWriter:
-    """Writes one mark at a time; `busy` while it does."""
+    """Writes one mark at a time."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -34,11 +35,11 @@ class MarkWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether a mark is being written; at most one job waits."""
+        """Whether a mark is being written."""
         return not self.idle.is_set()
 
     def submit(self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int) -> None:
-        """Have a mark written; not while busy."""
+        """Have a mark written; not to be called while `busy`."""
         self.idle.clear()
         self.jobs.put((mark, files, directories, store_time_ms))
 
@@ -61,7 +62,7 @@ class MarkWriter:
         for path in files:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # removed since
                 continue
             try:
                 os.fdatasync(fd)

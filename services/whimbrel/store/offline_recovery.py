@@ -1,8 +1,8 @@
-"""`recover`: brings a store into the state that a broker's start would, or tells what that state is (dry
-run).
+"""Offline recovery (`whimbrel store recover`): brings a store into the state that a broker's start would, or
+reports that state (dry run).
 
-The dry run goes the same way as the start, over queues that only count: cutting looks for the place and
-writes nothing, and a new entry moves the end.
+A dry run takes the same steps as a start, over queues that only count: truncating finds the place and writes
+nothing, and a new entry moves the end.
 """
 
 import time
@@ -10,67 +10,71 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.errors import StoreError
-from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.codec import UNIT_SIZE
+from whimbrel.store.consumequeue import ConsumeQueue, is_filler
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.locking import is_locked
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
-from whimbrel.store.rebuild import cut_queues, dispatch_log
+from whimbrel.store.rebuild import dispatch_log, truncate_queues
 from whimbrel.store.recovery_marks import LogMark, QueueMark
-from whimbrel.store.store import MessageStore
 from whimbrel.store.view import LogView, store_options
 
 __all__ = ["recover"]
 
 
-class PlannedQueue(ConsumeQueue):
-    """A queue that says where it would begin and end, and writes nothing."""
+class DryRunQueue(ConsumeQueue):
+    """A queue that finds where it would begin and end, and writes nothing.
 
-    __slots__ = ("first_new", "kept")
+    Attributes:
+        kept_below: entries below stay as they are on disk.
+        first_new: number of the first entry that would be written, -1 for none.
+    """
 
-    kept: int  # entries below stay as they are on disk
-    first_new: int  # number of the first entry that would be written, -1 for none
+    __slots__ = ("first_new", "kept_below")
 
-    def cut(self, below: int, *, scrub: bool = False) -> None:
+    def __init__(self, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path) -> None:
+        super().__init__(directory, topic, queue_id, file_size, scratch)
+        self.kept_below, self.first_new = 0, -1
+
+    def truncate(self, below: int, *, scrub: bool = False) -> None:
         """Find the end."""
-        self.kept = self.max = self.search(below)
+        self.kept_below = self.max = self.search(below)
         self.first_new = -1
-        self.min = self.starts[0] // 20 if self.starts and self.max else self.max
+        self.min = self.starts[0] // UNIT_SIZE if self.starts and self.max else self.max
 
     def reserve(self, count: int) -> None:
         """Counting needs no room."""
 
     def begin_at(self, index: int) -> None:
         """A new queue would begin at an entry other than 0."""
-        self.kept = self.max = self.min = index
+        self.kept_below = self.max = self.min = index
 
     def put(self, physical_offset: int, size: int, tags_code: int) -> int:
         """Count an entry."""
-        if physical_offset or tags_code or size != 0x7FFFFFFF:
-            if getattr(self, "first_new", -1) < 0:
-                self.first_new = self.max
+        if self.first_new < 0 and not is_filler((physical_offset, size, tags_code)):
+            self.first_new = self.max
         self.max += 1
         return self.max - 1
 
     def correct_min(self, log_begin: int) -> None:
         """Find where it would begin: among the entries that stay, else at the first new one."""
-        end = self.max
-        self.max = getattr(self, "kept", 0)
+        end, self.max = self.max, self.kept_below
         super().correct_min(log_begin)
-        low, self.max = self.min, end
-        first_new = getattr(self, "first_new", -1)
-        if low >= getattr(self, "kept", 0) and first_new >= 0:
-            self.min = first_new
+        self.max = end
+        if self.min >= self.kept_below and self.first_new >= 0:
+            self.min = self.first_new
 
 
-class PlannedQueues(ConsumeQueues):
-    """A table of them."""
+class DryRunQueues(ConsumeQueues):
+    """The table of queues of a dry run."""
 
-    queue_class = PlannedQueue
+    queue_class = DryRunQueue
 
 
 def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any]:
-    """Recover a store at rest, or tell what that would do.
+    """Recover a store at rest, or report what that would do.
 
     Returns:
         `ok`, `minPhyOffset`, `maxPhyOffset`, and `queues`: `topic@queueId` to [min, max], without empty
@@ -81,7 +85,7 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     """
     options = store_options(root, index_slots=index_slots)
     if not dry_run:
-        store = MessageStore.open_master(root, options, clock=lambda: time.time_ns() // 1_000_000)
+        store = MasterStore.open(root, options, clock=lambda: time.time_ns() // 1_000_000)
         begin, end, queues = store.min_offset, store.written, store.queues
         found = ranges(queues)
         store.close()
@@ -89,18 +93,18 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     if is_locked(root):
         raise StoreError(f"{root} is in use")
     view = LogView.of(root)
-    planned = PlannedQueues.load(root, options.consumequeue_file_size)
+    queues = DryRunQueues.load(root, options.consumequeue_file_size)
     log_mark = LogMark.load(root) or LogMark()
-    log_mark.add_cut(view.end)
+    log_mark.add_recovery(view.end)
     read, size = view.segments.read, view.segments.file_size
-    start = cut_queues(planned, QueueMark.load(root), log_mark, view.begin, view.end, read)
+    start = truncate_queues(queues, QueueMark.load(root), log_mark, view.begin, view.end, read)
     walk = view.walk()
     walk.position = start
     if size:
-        dispatcher = Dispatcher(planned, parse_delay_levels(options.delay_levels))
+        dispatcher = Dispatcher(queues, parse_delay_levels(options.delay_levels))
         dispatch_log(dispatcher, walk, skip_damage=start == view.begin, name=root)
-    planned.follow_log(view.begin, drop=False)
-    return {"ok": True, "minPhyOffset": view.begin, "maxPhyOffset": view.end, "queues": ranges(planned)}
+    queues.follow_log(view.begin, drop=False)
+    return {"ok": True, "minPhyOffset": view.begin, "maxPhyOffset": view.end, "queues": ranges(queues)}
 
 
 def ranges(queues: ConsumeQueues) -> dict[str, list[int]]:

@@ -1,12 +1,13 @@
-"""Sizes, flush policy and retention of a store; the defaults are RocketMQ's where nothing else is said."""
+"""Sizes, flush policy and retention of a store. Defaults without a reason of their own are RocketMQ's."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["COMMITLOG_FILE_SIZE_MIN", "DELAY_LEVELS", "QUEUE_UNIT_SIZE", "StoreOptions", "parse_delay_levels"]
+from whimbrel.store.codec import UNIT_SIZE
 
-COMMITLOG_FILE_SIZE_MIN = 64 * 1024  # below that the end-of-file blanks would be most of the log
-QUEUE_UNIT_SIZE = 20  # bytes of one consume-queue entry
+__all__ = ["COMMITLOG_FILE_SIZE_MIN", "DELAY_LEVELS", "StoreOptions", "parse_delay_levels"]
+
+COMMITLOG_FILE_SIZE_MIN = 64 * 1024  # in smaller files, blanks would take much of the log
 PREFAULT_BYTES_MAX = 16 * 1024 * 1024  # populated pages count as resident memory of the process
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -14,9 +15,9 @@ SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """How a store is laid out and kept.
+    """Layout and upkeep of a store.
 
-    Sizes hold for new files: a store that already has commitlog files keeps their size.
+    Sizes are those of new files: a store with commitlog files keeps their size.
 
     Attributes:
         commitlog_file_size: bytes of a commitlog file.
@@ -24,10 +25,9 @@ class StoreOptions:
         index_slots: hash slots of an index file.
         index_entries: entries of an index file; the first is never used.
         flush: `sync` answers a send after fdatasync, `async` flushes by interval and bytes.
-        flush_interval_ms: asynchronous flush: the longest time data stays in the page cache only.
-        flush_bytes: asynchronous flush: flush earlier when this much is waiting.
+        flush_interval_ms: asynchronous flush: the longest time that data is only in the page cache.
+        flush_bytes: asynchronous flush: flush earlier when so much is waiting.
         prefault_bytes: how far ahead of the write position pages are populated, at most 16 MiB.
-        message_bytes_max: limit of a body; a record may be 64 KiB larger (RocketMQ 5.x).
         reserved_hours: age at which a commitlog file may be removed.
         delete_when: local hours of the day in which aged files are removed.
         disk_used_ratio_max: above this aged files are removed at any hour.
@@ -45,7 +45,6 @@ class StoreOptions:
     flush_interval_ms: int = 500
     flush_bytes: int = 64 * 1024 * 1024
     prefault_bytes: int = 4 * 1024 * 1024
-    message_bytes_max: int = 4 * 1024 * 1024
     reserved_hours: float = 72
     delete_when: tuple[int, ...] = (4,)
     disk_used_ratio_max: float = 0.75
@@ -58,8 +57,8 @@ class StoreOptions:
         """Refuse sizes that no store can have."""
         if self.commitlog_file_size < COMMITLOG_FILE_SIZE_MIN:
             raise ValueError(f"commitlog_file_size is below {COMMITLOG_FILE_SIZE_MIN}")
-        if self.consumequeue_file_size <= 0 or self.consumequeue_file_size % QUEUE_UNIT_SIZE:
-            raise ValueError(f"consumequeue_file_size is not a multiple of {QUEUE_UNIT_SIZE}")
+        if self.consumequeue_file_size <= 0 or self.consumequeue_file_size % UNIT_SIZE:
+            raise ValueError(f"consumequeue_file_size is not a multiple of {UNIT_SIZE}")
         if self.index_slots < 1 or self.index_entries < 2:
             raise ValueError("an index file needs at least 1 slot and 2 entries")
         if not 0 <= self.prefault_bytes <= PREFAULT_BYTES_MAX:

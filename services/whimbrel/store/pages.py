@@ -1,8 +1,8 @@
-"""What the store asks of the kernel's memory and disk management, without holding the GIL.
+"""Calls to the kernel's memory and disk management, without holding the GIL.
 
 `mmap.flush` and `mmap.madvise` hold the GIL for as long as they take, so flushing goes through
-`os.fdatasync` and `madvise` through ctypes. A page of a mapped file that has no block behind it, on a full
-disk, kills the process with SIGBUS when it is written: whatever is mapped for writing was allocated before.
+`os.fdatasync` and `madvise` through ctypes. Writing to a page of a mapped file that has no block kills the
+process with SIGBUS when the disk is full, so all that is mapped for writing is allocated before.
 """
 
 import contextlib
@@ -30,9 +30,7 @@ __all__ = [
 
 PAGE = mmap.PAGESIZE
 MADV_DONTNEED = 4
-MADV_POPULATE_WRITE = (
-    23  # Linux 5.14; older kernels refuse it, and pages are then populated at their first touch
-)
+MADV_POPULATE_WRITE = 23  # Linux 5.14; an older kernel refuses it, and pages come with page faults
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 ZERO_CHUNK = bytes(1 << 20)
@@ -50,7 +48,7 @@ def address_of(mapped: mmap.mmap) -> int:
 
 
 def populate(address: int, length: int) -> None:
-    """Make the pages of a range present and writable. Failing is no harm: they come at their first touch."""
+    """Make the pages of a range present and writable. A failure is harmless: they come with page faults."""
     libc.madvise(address, length, MADV_POPULATE_WRITE)
 
 
@@ -71,10 +69,10 @@ def allocate(fd: int, start: int, length: int) -> None:
 
 @contextlib.contextmanager
 def refusing_when_full(what: str) -> Iterator[None]:
-    """Turn the kernel's word for a full disk into ours.
+    """Turn the kernel's error for a full disk into StoreFull.
 
     Raises:
-        StoreFull: the disk has no room; `what` says for what.
+        StoreFull: the disk has no room; its text names `what`.
     """
     try:
         yield
@@ -85,7 +83,7 @@ def refusing_when_full(what: str) -> Iterator[None]:
 
 
 def zero(fd: int, start: int, length: int) -> None:
-    """Make a range of a file read as zeros. It may have no blocks afterwards: allocate before mapping."""
+    """Make a range of a file zeros. It may have no blocks afterwards: allocate before mapping."""
     if length <= 0 or libc.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, length) == 0:
         return
     end = start + length
@@ -94,7 +92,7 @@ def zero(fd: int, start: int, length: int) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make files created in, renamed in or removed from a directory so on disk too."""
+    """Put on disk which files a directory holds, and by which names."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,12 +1,11 @@
-"""The helper thread ahead of the log's write position: populates pages, lets old ones go, makes the next
-file in time.
+"""Preallocation: a thread that populates pages ahead of the log's write position, releases those far behind
+it, and creates the next file in time.
 
-All of it can also happen without the thread, only slower: a page not populated comes at its first touch, a
-next file that is not there when it is needed is made by the writer itself. So a lost or late wake-up costs
-time, nothing else.
+The writer does not depend on it, only its speed: a page that is not populated comes with a page fault, and a
+next file that is missing is created by the writer itself. So a lost or late wake-up costs only time.
 
-A late one must not make what the writer has made meanwhile: the next file is reckoned from the file that the
-writer is in, so that stops being known in the moment in which the writer takes the next one.
+A late wake-up must not create a file that the writer has created since. The next file is derived from the
+file that the writer is in (`current`), and `take` clears that.
 """
 
 import logging
@@ -20,9 +19,9 @@ __all__ = ["RESIDENT_BEHIND_BYTES", "Preallocator"]
 
 logger = logging.getLogger(__name__)
 
-RESIDENT_BEHIND_BYTES = 8 * 1024 * 1024  # kept mapped behind the write position, where most reads are
+RESIDENT_BEHIND_BYTES = 8 * 1024 * 1024  # stays resident behind the write position, where most reads are
 STEPS_PER_WINDOW = 2  # wake-ups while the writer crosses one window
-NEXT_FILE_SHARE = 8  # the next file is made when less than 1/8 of the current one is left
+NEXT_FILE_SHARE = 8  # the next file is created when less than 1/8 of the current one is left
 
 
 class Preallocator:
@@ -30,25 +29,25 @@ class Preallocator:
 
     def __init__(self, window_bytes: int, create: Callable[[int], Segment]) -> None:
         self.window_bytes = window_bytes
-        self.create = create  # makes the file that begins at an offset; raises StoreFull
+        self.create = create  # creates the file that begins at an offset; raises StoreFull
         self.wake_at = 0
         self.current: Segment | None = None
         self.end = 0
         self.next: Segment | None = None
-        self.lock = threading.Lock()  # held while a file is made, and by the writer while it takes one
+        self.lock = threading.Lock()  # held while a file is created, and by the writer while it takes one
         self.wanted = threading.Event()
         self.stopping = False
-        self.thread = threading.Thread(target=self.run, name="log-ahead", daemon=True)
+        self.thread = threading.Thread(target=self.run, name="log-preallocate", daemon=True)
         self.thread.start()
 
     def wake(self, current: Segment, end: int) -> None:
-        """Tell where the writer is."""
+        """Report where the writer is."""
         self.current, self.end = current, end
         self.wake_at = end + max(self.window_bytes // STEPS_PER_WINDOW, 64 * 1024)
         self.wanted.set()
 
     def take(self, start: int) -> Segment:
-        """Return the file that begins at an offset: the one made ahead, else a new one.
+        """Return the file that begins at an offset: the preallocated one, else a new one.
 
         Raises:
             StoreFull: the disk has no room for it.
@@ -59,7 +58,7 @@ class Preallocator:
                 if made is not None:
                     discard(made)
                 made = self.create(start)
-            self.current = None  # from here on the writer is in no file that another one follows
+            self.current = None  # until the next `wake`, nothing is preallocated
             return made
 
     def run(self) -> None:
@@ -74,8 +73,8 @@ class Preallocator:
                 self.step(current, end)
 
     def step(self, current: Segment, end: int) -> None:
-        """Do what is due, unless the writer has left that file meanwhile."""
-        with self.lock:  # the mapping stays while the lock is held: `leave` and `take` need it too
+        """Do what is due, unless the writer has left that file since."""
+        with self.lock:  # keeps the mapping open: `leave` and `take` need the lock too
             if self.stopping or self.current is not current:
                 return
             position = end - current.start
@@ -86,22 +85,22 @@ class Preallocator:
                 self.make_next(current.start + current.size)
 
     def make_next(self, start: int) -> None:
-        """Make the next file; on a full disk the writer will find out itself."""
+        """Create the next file; on a full disk the writer gets the error when it needs the file."""
         try:
             self.next = self.create(start)
         except StoreFull as error:
-            logger.warning("the next log file can't be made yet: %s", error)
+            logger.warning("the next log file can't be created yet: %s", error)
         except OSError:
-            logger.exception("the next log file can't be made")
+            logger.exception("the next log file can't be created")
 
     def leave(self, segment: Segment) -> None:
-        """The writer has left a file, which may be closed from now on."""
+        """Stop using a file that the writer has left, and that may be closed from now on."""
         with self.lock:
             if self.current is segment:
                 self.current = None
 
     def stop(self) -> None:
-        """End the thread and remove a file made ahead that was not needed."""
+        """End the thread and remove a preallocated file that was not needed."""
         self.stopping = True
         self.wanted.set()
         self.thread.join()
@@ -111,11 +110,11 @@ class Preallocator:
 
 
 def needs_next(current: Segment, position: int) -> bool:
-    """Return whether it is time to make the next file."""
+    """Return whether it is time to create the next file."""
     return current.size - position < current.size // NEXT_FILE_SHARE
 
 
 def discard(segment: Segment) -> None:
-    """Remove a file that was made but never written."""
+    """Remove a file that was created but never written."""
     segment.close()
     segment.path.unlink(missing_ok=True)

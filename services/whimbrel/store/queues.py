@@ -13,9 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumeQueues:
-    """The table of queues; those on disk are there from the start, others come with their first entry.
+    """The table of queues: those on disk, and those created by their first entry since.
 
     Attributes:
+        deleted_offsets: where queues of deleted topics ended.
         by_key: (topic, queue id) to queue.
         by_field: the topic as records hold it (length byte first), then the queue id, to queue.
     """
@@ -26,54 +27,55 @@ class ConsumeQueues:
         self.directory = root / "consumequeue"
         self.scratch = root / "whimbrel"
         self.file_size = file_size
-        self.floors = DeletedQueueOffsets(root)
+        self.deleted_offsets = DeletedQueueOffsets(root)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
     @classmethod
     def load(cls, root: Path, file_size: int) -> "ConsumeQueues":
-        """List the queues on disk. Their ranges are unknown until `cut`."""
+        """List the queues on disk. Their ranges are unknown until `truncate`."""
         queues = cls(root, file_size)
         for topic, queue_id, directory in list_queues(queues.directory):
             queues.add(cls.queue_class.load(directory, topic, queue_id, file_size, queues.scratch))
         return queues
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """Go through the queues in no order."""
+        """Iterate over the queues, in no order."""
         return iter(self.by_key.values())
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue, None when it is not there."""
         return self.by_key.get((topic, queue_id))
 
-    def need(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, making one when it is not there; its file comes with the first entry.
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, creating it when it is not there; its file is created with the first entry.
 
-        One that was deleted goes on where it ended.
+        A queue that was deleted continues where it ended.
 
         Raises:
-            StoreFull: there is no room for the file that this takes.
+            StoreFull: there is no room for the file of a queue that continues.
         """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             queue = self.queue_class(
                 self.directory / topic / str(queue_id), topic, queue_id, self.file_size, self.scratch
             )
-            queue.begin_at_floor(self.floors.get(topic, queue_id))
+            queue.deleted_below = self.deleted_offsets.get(topic, queue_id)
+            queue.skip_deleted()  # may find no room: the queue is not in the table then
             self.add(queue)
         return queue
 
     def add(self, queue: ConsumeQueue) -> None:
         """Put a queue into the table."""
-        queue.floor = self.floors.get(queue.topic, queue.queue_id)
+        queue.deleted_below = self.deleted_offsets.get(queue.topic, queue.queue_id)
         self.by_key[(queue.topic, queue.queue_id)] = queue
         self.by_field.setdefault(field_of(queue.topic), {})[queue.queue_id] = queue
 
-    def cut(self, below: int, *, scrub: bool = False) -> None:
+    def truncate(self, below: int, *, scrub: bool = False) -> None:
         """Keep only the entries of records below a physical offset."""
         for queue in self:
-            queue.cut(below, scrub=scrub)
-            queue.begin_at_floor(queue.floor)
+            queue.truncate(below, scrub=scrub)
+            queue.skip_deleted()
 
     def totals(self) -> tuple[int, int]:
         """Return how many queues have entries, and the sum of their ends."""
@@ -94,37 +96,37 @@ class ConsumeQueues:
         files: set[Path] = set()
         directories: set[Path] = set()
         for queue in self:
-            if queue.dirty or queue.created or queue.left:
+            if queue.dirty or queue.created or queue.rolled:
                 more_files, more_directories = queue.take_dirty()
                 files.update(more_files)
                 directories.update(more_directories)
         return files, directories
 
-    def retire_topic(self, topic: str) -> None:
-        """Delete all queues of a topic, and remember where they ended.
+    def delete_topic(self, topic: str) -> None:
+        """Delete all queues of a topic, and store where they ended.
 
         Raises:
-            StoreFull: that can't be written; nothing was deleted.
+            StoreFull: that can't be stored; nothing was deleted.
         """
         ends = {queue.queue_id: queue.max for queue in self if queue.topic == topic and queue.max}
         if ends:
-            self.floors.merge({topic: ends})
+            self.deleted_offsets.merge({topic: ends})
         self.remove_topic(topic)
 
-    def raise_floors(self, text: str) -> None:
-        """Take over where deleted queues ended on the master: what is below goes, or is not shown any more.
+    def merge_deleted_offsets(self, text: str) -> None:
+        """Take over where deleted queues ended on the master; entries below are deleted or hidden.
 
         Raises:
-            StoreError: the text is none.
-            StoreFull: it can't be written; nothing has changed.
+            StoreError: the text can't be parsed.
+            StoreFull: it can't be stored; nothing has changed.
         """
-        if not self.floors.merge(self.floors.decode(text)):
+        if not self.deleted_offsets.merge(self.deleted_offsets.decode(text)):
             return
         for queue in self:
-            queue.floor = self.floors.get(queue.topic, queue.queue_id)
-        for topic in self.floors.by_topic:
+            queue.deleted_below = self.deleted_offsets.get(queue.topic, queue.queue_id)
+        for topic in self.deleted_offsets.by_topic:
             queues = [queue for queue in self if queue.topic == topic]
-            if queues and all(queue.max <= queue.floor for queue in queues):
+            if queues and all(queue.max <= queue.deleted_below for queue in queues):
                 self.remove_topic(topic)
 
     def remove_topic(self, topic: str) -> None:

@@ -1,32 +1,34 @@
-"""Where the log really ends, after a stop of any kind.
+"""Log recovery: where the log ends after a stop of any kind.
 
-`recover_log` decides and changes nothing; `commitlog.LogWriter` then cuts. The log ends before the first
+`recover_log` decides and changes nothing; `commitlog.LogWriter` then truncates. The log ends before the first
 record that is not whole:
 
-    a whole record        go on behind it
-    a blank               go on at the next file; without one the log ends before the blank
-    anything else         the log ends here: zeros, a size or magic that can't be, parts that do not make up
-    the size, a
-                          body that does not match its CRC, or a record that says it stands elsewhere (bytes
-                          left over from before an earlier cut)
+    a whole record  go on behind it
+    a blank         go on at the next file; without one the log ends before the blank
+    anything else   the log ends here: zeros, an impossible size or magic, parts that do not add up to the
+                    size, a body that does not match its CRC, or a record whose own offset names another place
+                    (bytes left from before an earlier truncation)
 
-Verifying starts at the log's mark when there is one (`marks.py`), else where RocketMQ starts: after a clean
-stop at the third last file, after a crash at the last file whose first record is older than the checkpoint.
+Verifying starts at the log's mark when there is one (`recovery_marks.py`), else where RocketMQ starts: after
+a clean stop at the third last file, after a crash at the last file whose first record is older than the
+checkpoint.
 
 RocketMQ: CommitLog.recoverNormally, recoverAbnormally, checkMessageAndReturnSize.
 """
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from whimbrel.store.checkpoint import Checkpoint
 from whimbrel.store.codec import (
     BLANK_MAGIC,
-    HEAD_SIZES,
     MAGIC_V1,
     MAGIC_V2,
     PREFIX,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    STORE_TIMES,
+    V6_MASK,
     decode_record,
     record_fault,
 )
@@ -36,31 +38,29 @@ __all__ = [
     "READ_BYTES",
     "FileVerdict",
     "LogState",
-    "first_store_time",
+    "ReadAt",
+    "is_boundary",
     "recover_log",
-    "stands_record",
+    "store_time_at",
     "verify_file",
 ]
 
-READ_BYTES = 1 << 20  # of a file at a time; larger ones gain nothing and cost memory
+READ_BYTES = 1 << 20  # of a file at a time; larger reads gain nothing and cost memory
 FILES_CHECKED_AFTER_CLEAN_STOP = 3
-SIZE_AND_MAGIC = struct.Struct(">iI")
-FIRST_STORE_TIME = {
-    bits: struct.Struct(f">{56 if bits & 0x10 == 0 else 68}xq") for bits in HEAD_SIZES
-}  # store time of a record, by the IPv6 bits of its system flag
+STORE_TIME_END = max(field.size for field in STORE_TIMES.values())
 
 ReadAt = Callable[[int, int], bytes]  # (offset in the log, length) -> bytes, fewer at the end of the file
 
 
 @dataclass(frozen=True, slots=True)
 class FileVerdict:
-    """How far a file's records are whole.
+    """Up to where the records of a file are whole.
 
     Attributes:
         end: offset behind the last whole record.
         last: offset of that record, -1 when the walk met none.
         blank: whether a blank stands there.
-        fault: what stands there otherwise.
+        fault: what stands there otherwise; "" for zeros.
     """
 
     end: int
@@ -78,7 +78,7 @@ class LogState:
         verified_from: where verifying started.
         removed: starts of files behind the end.
         dirty: whether something other than zeros stands behind the end in its file.
-        fault: what stands there.
+        fault: what is wrong there, "" for nothing.
         marked: whether verifying started at our mark.
     """
 
@@ -92,12 +92,12 @@ class LogState:
 
 
 def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool = True) -> FileVerdict:
-    """Walk the records of one file from a border on."""
+    """Walk the records of one file from a boundary on."""
     last = -1
     while True:
         chunk = read(position, min(READ_BYTES, file_end - position))
         at, filled = 0, len(chunk)
-        while filled - at >= 40:
+        while filled - at >= PREFIX.size:
             size, magic, _ = PREFIX.unpack_from(chunk, at)
             if magic != MAGIC_V1 and magic != MAGIC_V2:
                 break
@@ -110,11 +110,11 @@ def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool =
                 return FileVerdict(position + at, False, fault, last)
             last = position + at
             at += size
-        verdict = border_verdict(chunk, at, position, file_end)
+        verdict = boundary_verdict(chunk, at, position, file_end)
         if verdict is not None:
             return replace(verdict, last=last)
         if at == 0:  # a record larger than what was read
-            (size,) = struct.unpack_from(">i", chunk)
+            size, _ = SIZE_AND_MAGIC.unpack_from(chunk)
             fault = "the file is cut off"
             chunk = read(position, size)
             if len(chunk) == size:
@@ -125,8 +125,8 @@ def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool =
         position += at
 
 
-def border_verdict(chunk: bytes, at: int, position: int, file_end: int) -> FileVerdict | None:
-    """Say what a walk found that stopped at `at`; None when it only needs the next chunk."""
+def boundary_verdict(chunk: bytes, at: int, position: int, file_end: int) -> FileVerdict | None:
+    """Return what a walk that stopped at `at` has found; None when it only needs the next chunk."""
     if len(chunk) - at < 8:
         if position + len(chunk) < file_end and at:
             return None
@@ -135,7 +135,7 @@ def border_verdict(chunk: bytes, at: int, position: int, file_end: int) -> FileV
     if magic == BLANK_MAGIC:
         return FileVerdict(position + at, True, "")
     if magic == MAGIC_V1 or magic == MAGIC_V2:
-        if at == 0 and len(chunk) < 40:
+        if at == 0 and len(chunk) < PREFIX.size:
             return FileVerdict(position, False, "a record is cut off by the end of the file")
         return None
     return FileVerdict(position + at, False, "" if magic == 0 else f"magic {magic:#010x}")
@@ -157,7 +157,7 @@ def recover_log(
     verify_from = begin
     if mark is not None and begin <= mark.offset <= starts[-1] + file_size:
         verify_from = max(begin, mark.check)
-        marked = verify_from == begin or stands_record(read, verify_from, file_size)
+        marked = verify_from == begin or is_boundary(read, verify_from, file_size)
     if not marked:
         verify_from = rocketmq_start(read, starts, clean=clean, checkpoint=checkpoint)
     end, fault = walk_files(read, verify_from, starts[-1], file_size)
@@ -168,7 +168,7 @@ def recover_log(
 
 
 def walk_files(read: ReadAt, position: int, last: int, file_size: int) -> tuple[int, str]:
-    """Walk from a border to the log's end; return it and what stands there."""
+    """Walk from a boundary to the log's end; return that end and what is wrong there."""
     while True:
         file_end = position - position % file_size + file_size
         verdict = verify_file(read, position, file_end)
@@ -186,23 +186,23 @@ def walk_files(read: ReadAt, position: int, last: int, file_size: int) -> tuple[
 def text_ends_in_zeros(record: bytes) -> bool:
     """Return whether the last record of a log was torn within topic or properties.
 
-    No CRC covers them, but what did not reach the disk reads as zeros, and no such text ends in one
-    (`MessageStore.append` refuses it).
+    No CRC covers them. What did not reach the disk reads as zeros, and `MasterStore.append` stores no text
+    that ends in a zero byte.
     """
     message = decode_record(record, check_crc=False)
     return (message.properties_raw or message.topic.encode()).endswith(b"\0")
 
 
-def stands_record(read: ReadAt, offset: int, file_size: int) -> bool:
-    """Return whether a whole record or a blank begins at an offset, so that it is a border."""
+def is_boundary(read: ReadAt, offset: int, file_size: int) -> bool:
+    """Return whether a whole record or a blank begins at an offset."""
     left = file_size - offset % file_size
-    head = read(offset, min(40, left))
+    head = read(offset, min(PREFIX.size, left))
     if len(head) < 8:
         return False
     size, magic = SIZE_AND_MAGIC.unpack_from(head)
     if magic == BLANK_MAGIC:
         return True
-    if magic not in (MAGIC_V1, MAGIC_V2) or not 40 <= size <= left or len(head) < 40:
+    if magic not in RECORD_MAGICS or not PREFIX.size <= size <= left or len(head) < PREFIX.size:
         return False
     chunk = read(offset, size)
     return len(chunk) == size and not record_fault(chunk, 0, offset)
@@ -214,18 +214,18 @@ def rocketmq_start(read: ReadAt, starts: list[int], *, clean: bool, checkpoint: 
         return starts[max(len(starts) - FILES_CHECKED_AFTER_CLEAN_STOP, 0)]
     limit_ms = checkpoint.minimum_ms if checkpoint else 0
     for start in reversed(starts):
-        if 0 < first_store_time(read, start) <= limit_ms:
+        if 0 < store_time_at(read, start) <= limit_ms:
             return start
     return starts[0]
 
 
-def first_store_time(read: ReadAt, start: int) -> int:
-    """Return the store time of the first record of the file that begins at `start`, 0 when there is none."""
-    head = read(start, 80)
-    if len(head) < 80:
+def store_time_at(read: ReadAt, offset: int) -> int:
+    """Return the store time of the record that begins at an offset, 0 when there is none."""
+    head = read(offset, STORE_TIME_END)
+    if len(head) < STORE_TIME_END:
         return 0
     _, magic, sys_flag = PREFIX.unpack_from(head)
-    if magic not in (MAGIC_V1, MAGIC_V2):
+    if magic not in RECORD_MAGICS:
         return 0
-    (stored_ms,) = FIRST_STORE_TIME[sys_flag & 0x30].unpack_from(head)
+    (stored_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(head)
     return int(stored_ms)

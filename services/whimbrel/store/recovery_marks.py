@@ -1,27 +1,26 @@
-"""Where recovery may start: two small files of ours, and the list of the recoveries there were.
+"""Recovery marks: where recovery may start, and where the log ended after each of its last recoveries.
 
-`STORE/whimbrel/log-mark` belongs to the process that writes the log:
+`STORE/whimbrel/log-mark` is written by the process that writes the log:
 
-    offset  a border between records below which the log is on disk
-    check   a border at least 64 MiB before it (or the oldest known): recovery reads and verifies from here
-    on, so that
-            damage near the end is found although it lies below `offset`
-    cuts    the ends of the log after its last recoveries, numbered: whoever keeps something beside the log
-    must cut
-            that back to the lowest end of all recoveries it has not seen
+    offset      a boundary between records below which the log is on disk
+    check       a boundary at least 64 MiB before it (or the oldest known): recovery reads and verifies from
+                here, so that damage near the end is found although it lies below `offset`
+    recoveries  how many recoveries there were
+    ends        the ends of the log after the last of them: what is kept beside the log must be truncated to
+                the lowest end of all recoveries that it has not followed yet
 
-`STORE/whimbrel/queue-mark` belongs to the broker:
+`STORE/whimbrel/queue-mark` is written by the broker:
 
-    offset   every record below is in its queue, and those entries are on disk
-    indexed  the keys of every record below are in the index, and it is on disk
-    cuts     number of the last recovery taken into account
-    queues   how many queues have an entry below `offset`
-    entries  the sum of their ends: a queue or a file that went missing shows here
-    index_end  physical offset of the newest index entry then, -1 without any
-    boot     the machine's boot in which it was written; in the same boot nothing was lost from the page cache
+    offset      every record below is in its queue, and those entries are on disk
+    indexed     the keys of every record below are in the index, and it is on disk
+    recoveries  number of the last recovery that queues and index have followed
+    queues      how many queues have an entry below `offset`
+    entries     the sum of their ends: a queue or a file that is missing shows here
+    index_end   physical offset of the newest index entry then, -1 without any
+    boot        boot id of the machine when it was written; within one boot the page cache has lost nothing
 
-Both are written in place, in one sector, with a CRC; a file that does not match is as good as none, and
-recovery then reads the whole log.
+Both are written in place, in one sector, with a CRC. A damaged file counts as missing, and recovery then
+reads the whole log.
 """
 
 import os
@@ -30,12 +29,16 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CHECK_BYTES", "LogMark", "QueueMark"]
+__all__ = ["CHECK_BYTES", "MARK_BYTES", "MARK_INTERVAL_S", "LogMark", "QueueMark"]
 
-CHECK_BYTES = 64 * 1024 * 1024  # verified in 0.1 s; far more than disks keep in caches of their own
-CUTS_MAX = 24  # recoveries kept; a broker that slept through more rebuilds its queues from the whole log
+# A mark is written after so much log, or after so long: what recovery reads stays small.
+MARK_BYTES = 64 * 1024 * 1024
+MARK_INTERVAL_S = 5.0
+CHECK_BYTES = 64 * 1024 * 1024  # quickly verified, and far more than disks keep in caches of their own
+# Ends that are kept. A broker that was down for more recoveries rebuilds its queues from the whole log.
+RECOVERIES_MAX = 24
 
-LOG = struct.Struct(f"=8sqqq{CUTS_MAX}q")  # tag, offset, check, number of the last cut, ends of the last cuts
+LOG = struct.Struct(f"=8sqqq{RECOVERIES_MAX}q")  # tag, offset, check, recoveries, ends
 QUEUES = struct.Struct("=8sqqqqqq16s")
 SEAL = struct.Struct("=I")
 LOG_TAG = b"whimlog1"
@@ -44,12 +47,12 @@ QUEUE_TAG = b"whimque1"
 
 @dataclass(slots=True)
 class LogMark:
-    """The log's mark; `ends[n % CUTS_MAX]` is the end after recovery number n."""
+    """The log's mark; `ends[n % RECOVERIES_MAX]` is the end after recovery number n."""
 
     offset: int = 0
     check: int = 0
-    cut: int = 0
-    ends: list[int] = field(default_factory=lambda: [0] * CUTS_MAX)
+    recoveries: int = 0
+    ends: list[int] = field(default_factory=lambda: [0] * RECOVERIES_MAX)
 
     @classmethod
     def load(cls, root: Path) -> "LogMark | None":
@@ -59,20 +62,23 @@ class LogMark:
 
     def save(self, root: Path) -> None:
         """Write the mark and wait for the disk."""
-        save(root / "whimbrel" / "log-mark", LOG.pack(LOG_TAG, self.offset, self.check, self.cut, *self.ends))
+        save(
+            root / "whimbrel" / "log-mark",
+            LOG.pack(LOG_TAG, self.offset, self.check, self.recoveries, *self.ends),
+        )
 
-    def add_cut(self, end: int) -> None:
+    def add_recovery(self, end: int) -> None:
         """Note that a recovery left the log ending at `end`."""
-        self.cut += 1
-        self.ends[self.cut % CUTS_MAX] = end
+        self.recoveries += 1
+        self.ends[self.recoveries % RECOVERIES_MAX] = end
 
-    def lowest_end_since(self, cut: int) -> int | None:
-        """Return the lowest end of the recoveries after number `cut`; -1: no longer known, None: none."""
-        if cut == self.cut:
+    def lowest_end_since(self, recovery: int) -> int | None:
+        """Return the lowest end of the recoveries after a number; None: there were none, -1: not known."""
+        if recovery == self.recoveries:
             return None
-        if not 0 <= self.cut - cut < CUTS_MAX:
+        if not 0 <= self.recoveries - recovery < RECOVERIES_MAX:
             return -1
-        return min(self.ends[number % CUTS_MAX] for number in range(cut + 1, self.cut + 1))
+        return min(self.ends[number % RECOVERIES_MAX] for number in range(recovery + 1, self.recoveries + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class QueueMark:
 
     offset: int
     indexed: int
-    cut: int
+    recoveries: int
     queues: int
     entries: int
     index_end: int
@@ -99,7 +105,7 @@ class QueueMark:
             QUEUE_TAG,
             self.offset,
             self.indexed,
-            self.cut,
+            self.recoveries,
             self.queues,
             self.entries,
             self.index_end,

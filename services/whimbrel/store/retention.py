@@ -1,9 +1,9 @@
-"""Which commitlog files may go: by age at the appointed hours, by age at any hour when the disk fills, then
-by need.
+"""Retention: which commitlog files are removed, by age at set hours, by age at any hour when the disk fills,
+and then whatever their age.
 
-    disk use above          what goes
+    disk use above          what is removed
     -                       files older than `reserved_hours`, in the local hours `delete_when`
-    disk_used_ratio_max     those at any hour
+    disk_used_ratio_max     the same files, at any hour
     disk_clean_ratio        the oldest files, whatever their age
     disk_full_ratio         the same, and writes are refused
 
@@ -26,13 +26,13 @@ MS_PER_HOUR = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """How full a file system is: the share of what ordinary processes can use that is used."""
+    """How full a file system is: the used share of what ordinary processes can use."""
 
     ratio: float = 0.0
 
     @classmethod
     def of(cls, path: Path) -> "DiskUse":
-        """Look at the file system of a path."""
+        """Measure the file system of a path."""
         stats = os.statvfs(path)
         used = stats.f_blocks - stats.f_bfree
         usable = used + stats.f_bavail
@@ -42,7 +42,7 @@ class DiskUse:
 def expired_segments(
     directory: Path, candidates: list[int], now_ms: int, disk: DiskUse, options: StoreOptions
 ) -> list[int]:
-    """Return the starts of the candidates that may go, oldest first."""
+    """Return the starts of the candidates to remove, oldest first."""
     if disk.ratio > options.disk_clean_ratio:
         return candidates
     hour = time.localtime(now_ms / 1000).tm_hour

@@ -1,10 +1,9 @@
 """One commitlog file, mapped for writing.
 
-A file comes into the log's directory whole: it gets its size and all its blocks in `STORE/whimbrel/` first
-and is then renamed, so that nobody ever lists one of a wrong size (RocketMQ refuses to start with one), and
-writing into the mapping can't meet a full disk. Pages ahead of the write position are populated and those
-far behind it released by the log's helper thread (`ahead.py`), so a 1 GiB file costs a few MiB of resident
-memory.
+A file gets its size and all its blocks in `STORE/whimbrel/` and is then renamed into the log's directory. So
+no file of a wrong size is ever listed (RocketMQ refuses to start with one), and writing into the mapping
+can't meet a full disk. The preallocator's thread (`preallocation.py`) populates pages ahead of the write
+position and releases those far behind it, so a file of 1 GiB costs a few MiB of resident memory.
 """
 
 import errno
@@ -45,7 +44,7 @@ class Segment:
 
         Raises:
             StoreFull: the disk has no room for it.
-            FileExistsError: there is one, which may hold messages.
+            FileExistsError: the file exists, and may hold messages.
         """
         draft = scratch / f"segment-{start:020d}"
         path = directory / segment_name(start)
@@ -74,8 +73,8 @@ class Segment:
 
     @classmethod
     def open(cls, directory: Path, start: int, size: int, position: int) -> "Segment":
-        """Map an existing file to go on writing at `position`; RocketMQ's files are sparse, so allocate
-        what is missing.
+        """Map an existing file to continue writing at `position`, and allocate the blocks that it lacks:
+        RocketMQ's files are sparse.
 
         Raises:
             StoreFull: the disk has no room for the rest of it.
@@ -93,14 +92,14 @@ class Segment:
         return segment
 
     def write(self, position: int, data: memoryview) -> None:
-        """Write a large piece by system calls; the mapping sees it, and its pages need no populating."""
+        """Write a large piece by system calls; the mapping shows it, and its pages need no populating."""
         while data:
             count = os.pwrite(self.fd, data, position)
             data, position = data[count:], position + count
         self.populated = max(self.populated, position // PAGE * PAGE)
 
     def flush(self) -> None:
-        """Put everything written so far on disk; from a thread, since it takes as long as the disk does."""
+        """Put everything written so far on disk; waits for the disk, so call it from a thread."""
         os.fdatasync(self.fd)
 
     def populate(self, end: int) -> None:
@@ -111,7 +110,7 @@ class Segment:
             self.populated = end
 
     def release(self, end: int) -> None:
-        """Let pages below a file position go from this process's memory."""
+        """Remove pages below a file position from this process's memory."""
         end = end // PAGE * PAGE
         if end > self.released:
             release(self.address + self.released, end - self.released)

@@ -1,7 +1,7 @@
-"""The ordered run of commitlog files, for reading: which there are, and bytes out of any of them.
+"""The commitlog's files in order, for reading.
 
-Reading goes through `os.pread`: old data does not become resident memory of this process, and a file that
-goes away under a reader is an error, not a signal.
+Reading uses `os.pread`: old data does not become resident memory of this process, and a file that is removed
+while it is read is an error, not a signal.
 """
 
 import os
@@ -13,11 +13,11 @@ from whimbrel.store.segment import segment_name
 
 __all__ = ["FILES_OPEN_MAX", "Segments", "list_segments"]
 
-FILES_OPEN_MAX = 32  # old files kept open; readers of old data mostly sit in a few of them
+FILES_OPEN_MAX = 32  # readers of old data are mostly within a few files
 
 
 def list_segments(directory: Path) -> list[int]:
-    """Return the starts of the files in a directory, in order; other names are not ours."""
+    """Return the starts of the files in a directory, in order; files with other names are ignored."""
     try:
         names = [entry.name for entry in os.scandir(directory) if entry.is_file()]
     except FileNotFoundError:
@@ -67,7 +67,7 @@ class Segments:
 
     @property
     def begin(self) -> int:
-        """Where the log's first file begins; 0 without files."""
+        """Start of the log's first file; 0 without files."""
         return self.starts[0] if self.starts else 0
 
     def start_of(self, offset: int) -> int:
@@ -75,7 +75,7 @@ class Segments:
         return offset - offset % self.file_size
 
     def fd(self, start: int) -> int:
-        """Return a file descriptor for reading a file; it stays this object's.
+        """Return a file descriptor for reading a file; do not close it.
 
         Raises:
             IllegalOffset: the file is gone.
@@ -99,7 +99,7 @@ class Segments:
         return os.pread(self.fd(offset - position), min(length, self.file_size - position), position)
 
     def drop_below(self, begin: int) -> None:
-        """Forget the files before `begin`; removing them is the caller's."""
+        """Close and unlist the files before `begin`; the caller removes them."""
         self.starts = [start for start in self.starts if start >= begin]
         for start in [start for start in self.open_files if start < begin]:
             os.close(self.open_files.pop(start))
@@ -109,4 +109,4 @@ class Segments:
         while self.open_files:
             os.close(self.open_files.popitem()[1])
 
-    __del__ = close  # one that only looked into a store needs no owner
+    __del__ = close  # short-lived readers need not close it

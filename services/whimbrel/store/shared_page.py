@@ -1,12 +1,11 @@
-"""The page of marks that a broker and its replicator share: `STORE/whimbrel/watermark`, mapped by both.
+"""The page that a broker and its replicator share: `STORE/whimbrel/watermark`, mapped by both.
 
 Each cell is one aligned, native int64 with exactly one writing process, so it needs no lock: a reader sees
-the old value or the new one. **The marks are the truth**; the doorbell (`whimbrel.wakeup`) only saves a
-poll.
+the old value or the new one. **The cells are the truth**; the doorbell (`whimbrel.wakeup`) only saves a poll.
 
-    at    cells
-       0  layout version, boot id (16 bytes), -                                         whoever opens it first
-      64  epoch, begin, written, flushed, file size, pid, beat, epochs so far           who writes the log
+    at    cells                                                                         written by
+       0  layout version, boot id (16 bytes), -                                         the first opener
+      64  epoch, begin, written, flushed, file size, pid, beat, epochs so far           the log's writer
      128  HA port, pid, beat, sleeping, connected, refused: count, offset, time         the replicator
      192  16 acknowledged offsets (-1: no live connection)                              the replicator
      320  16 offsets up to which frames were sent                                       the replicator
@@ -15,23 +14,23 @@ poll.
      704  16 peers, text of 64 bytes each                                               the replicator
     1728  sleeping, dispatched, confirmed, pid, beat, broker id                         the broker
     1792  address of the master's replicator, text of 320 bytes                         the broker
-    2112  what keeps replication from working, text of 320 bytes                        the replicator
+    2112  why replication does not work, text of 320 bytes                              the replicator
     2432  host of the slave refused last, text of 64 bytes                              the replicator
-    2496  host under which the master's replicator is dialled, text of 320 bytes        the replicator
+    2496  host at which the master's replicator is reached, text of 320 bytes           the replicator
     2816  broker name, text of 136 bytes                                                the broker
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
-byte or the end of the field. A writer that died in between leaves an odd number; readers then take the text
-for empty until its successor writes again.
+byte or the end of the field. A writer that is killed in between leaves an odd number; the text then reads as
+empty until it is written again.
 
-**Epochs.** Who writes the log calls `recovering()` (epoch 0), recovers, then `recovered(...)`, which makes
-the epoch one more than any before it. The other process waits for an epoch above 0 and takes a change as
-"the log's end may have moved back". A page of another boot of the machine, or of another layout, is zeroed
-by the first process that opens it, so marks never outlive the page cache whose state they describe.
+**Epochs.** The log's writer calls `recovering()` (epoch 0), recovers, then calls `recovered(...)`, which
+makes the epoch one more than any before it. The other process waits for an epoch above 0; when the epoch
+changes, the log's end may have moved back. A page of another boot of the machine, or of another layout, is
+zeroed by the first process that opens it: its cells describe a page cache that is gone.
 
-**Sleeping.** A process that is about to wait sets its flag, looks at the marks once more, and only then
-waits; a process that moves a mark looks at the other's flag afterwards and rings. That order needs a full
-memory barrier between the store and the load on both sides: the flag's accessors have one.
+**Sleeping.** A process that is about to wait sets its flag, reads the cells once more, and only then waits; a
+process that moves a cell reads the other's flag afterwards and rings. That order needs a full memory barrier
+between the store and the load on both sides: the flag's accessors have one.
 """
 
 import fcntl
@@ -48,9 +47,8 @@ from whimbrel.errors import StoreError
 __all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "SharedPage"]
 
 PAGE_BYTES = 4096
-# Connections a master's replicator serves; more copies than that is not what this protocol is for.
-SLAVES_MAX = 16
-# A process whose beat is older is taken for dead; each beats at every turn of its loop, many times a second.
+SLAVES_MAX = 16  # connections that a master's replicator serves
+# A process whose beat is older is taken for dead. Each beats at every turn of its loop, many times a second.
 BEAT_MAX_NS = 3_000_000_000
 
 LAYOUT = 0x5748494D_00000001  # "WHIM", then the version
@@ -64,7 +62,7 @@ MASTER_HA, TROUBLE, TEXT_BYTES = 1792, 2112, 320
 REFUSED_PEER = 2432
 HA_HOST = 2496
 BROKER_NAME, NAME_BYTES = 2816, 136
-TEXT_READS_MAX = 100  # a writer is done after microseconds: one that isn't has died
+TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
 
 class Cell:
@@ -83,7 +81,7 @@ class Cell:
 
 
 class SleepCell(Cell):
-    """A sleeping flag: a barrier stands before each look at it and after each change."""
+    """A sleeping flag: a memory barrier stands before each read and after each write."""
 
     __slots__ = ()
     barrier: ClassVar = threading.Lock()  # taking a lock is an atomic operation, hence a full barrier
@@ -115,7 +113,7 @@ class Text:
 
 
 class SharedPage:
-    """The mapped page. Attributes are the cells; see the module's text for who may set which."""
+    """The mapped page. Attributes are the cells; the module's text says which process sets which."""
 
     epoch = Cell(LOG)  # 0: the log is not recovered
     begin = Cell(LOG + 8)  # start of the log's first file
@@ -127,7 +125,7 @@ class SharedPage:
     epoch_count = Cell(LOG + 56)  # the highest epoch so far; only `recovered` changes it
 
     ha_port = Cell(REPLICA)  # bound port of a master's replicator, else 0
-    ha_host = Text(HA_HOST, TEXT_BYTES)  # set before the port; "": a replicator that does not say
+    ha_host = Text(HA_HOST, TEXT_BYTES)  # set before the port; "": not known
     replica_pid = Cell(REPLICA + 8)
     replica_beat_ns = Cell(REPLICA + 16)
     replica_sleeping = SleepCell(REPLICA + 24)
@@ -153,7 +151,7 @@ class SharedPage:
     broker_name = Text(BROKER_NAME, NAME_BYTES)
     master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
 
-    def __init__(self, mapped: mmap.mmap) -> None:
+    def __init__(self, mapped: mmap.mmap | bytearray) -> None:
         self.mapped = mapped
         self.bytes = memoryview(mapped)
         self.cells = self.bytes.cast("q")
@@ -172,10 +170,10 @@ class SharedPage:
         except OSError as error:
             raise StoreError(f"the page {path} can't be opened: {error}") from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # of two that start together, one may find the page old
+            fcntl.flock(fd, fcntl.LOCK_EX)  # two processes that start together must not both zero it
             stat = os.fstat(fd)
             if stat.st_size < PAGE_BYTES or not stat.st_blocks:
-                # Else a full disk would kill us with SIGBUS at the first store.
+                # Otherwise writing to the page on a full disk raises SIGBUS.
                 os.posix_fallocate(fd, 0, PAGE_BYTES)
             page = cls(mmap.mmap(fd, PAGE_BYTES))
             boot = boot_id()
@@ -191,18 +189,29 @@ class SharedPage:
             os.close(fd)
         return page
 
+    @classmethod
+    def snapshot(cls, store_root: Path) -> "SharedPage | None":
+        """Return a copy of a store's page, None without one of this boot; the page itself is not mapped."""
+        try:
+            data = (store_root / "whimbrel" / "watermark").read_bytes()
+            current = len(data) >= PAGE_BYTES and HEADER.unpack_from(data) == (LAYOUT, boot_id())
+        except (FileNotFoundError, StoreError):
+            return None
+        return cls(bytearray(data[:PAGE_BYTES])) if current else None
+
     def close(self) -> None:
-        """Unmap the page; its content stays for the other process."""
+        """Unmap the page; its file stays."""
         self.cells.release()
         self.bytes.release()
-        self.mapped.close()
+        if isinstance(self.mapped, mmap.mmap):
+            self.mapped.close()
 
     def recovering(self) -> None:
-        """Tell that the log is being recovered: nobody may rely on its marks."""
+        """Mark the log as being recovered: its cells may not be relied on."""
         self.epoch = 0
 
     def recovered(self, *, begin: int, written: int, flushed: int, file_size: int, pid: int) -> int:
-        """Publish the marks of a recovered log and start its epoch.
+        """Publish a recovered log and start its epoch.
 
         Returns:
             The new epoch.
@@ -210,12 +219,8 @@ class SharedPage:
         self.begin, self.written, self.flushed = begin, written, flushed
         self.file_size, self.log_pid = file_size, pid
         self.epoch_count = epoch = self.epoch_count + 1
-        self.epoch = epoch  # last: whoever sees it sees the marks
+        self.epoch = epoch  # last: a process that sees it sees the other cells
         return epoch
-
-    def log_alive(self, now_ns: int) -> bool:
-        """Return whether the process that writes the log has beaten lately."""
-        return now_ns - self.log_beat_ns < BEAT_MAX_NS
 
     def replica_alive(self, now_ns: int) -> bool:
         """Return whether the replicator has beaten lately."""
@@ -283,7 +288,7 @@ class SharedPage:
         self.write_text(PEERS + slot * PEER_BYTES, PEER_BYTES, peer)
 
     def clear_slaves(self) -> None:
-        """Replicator: free all slots, at its start: a killed predecessor leaves its own behind."""
+        """Replicator: free all slots, at its start: one that was killed leaves its own behind."""
         for slot in range(SLAVES_MAX):
             self.set_slave(slot, "", 0)
 
@@ -292,7 +297,7 @@ class SharedPage:
         return self.cells[at // 8 : at // 8 + SLAVES_MAX].tolist()
 
     def read_text(self, at: int, size: int) -> str:
-        """Return a sequence-locked text, "" when its writer died while changing it."""
+        """Return a sequence-locked text, "" when its writer was killed while changing it."""
         for _ in range(TEXT_READS_MAX):
             before = self.cells[at // 8]
             if before & 1:

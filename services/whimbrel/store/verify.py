@@ -1,11 +1,11 @@
 """Checks a store for damage, without changing anything in it.
 
-Looked at: every byte of the log, with its CRCs; that each record has its entry in its queue and each entry
-its record; that each key finds its record; that the index's chains are chains. One damage is told once with
-its place: what follows from it, or repeats it, is counted in the same line.
+Checked: every byte of the log, with its CRCs; that each record has its entry in its queue and each entry its
+record; that each key finds its record; that the index's chains are chains. A damage is reported once with its
+place; its repetitions and consequences are counted in the same line.
 
-What the next start does anyway is no damage: after a kill, queues and index may lag behind the log from
-their mark on; of a store that is being written, the newest part is not looked at.
+What the next start repairs is no damage: after a kill, queues and index may lag behind the log from their
+mark on. Of a store that is being written, the newest part is not checked.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, StoreError
+from whimbrel.model.names import SCHEDULE_TOPIC
+from whimbrel.model.properties import TAGS
 from whimbrel.store.codec import (
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    UNIT_SIZE,
     decode_record,
     index_key_hash,
     keys_of,
     tags_code,
 )
-from whimbrel.store.consumequeue import ConsumeQueue
-from whimbrel.store.dispatch import NO_ENTRY, SCHEDULE_TOPIC
+from whimbrel.store.consumequeue import ConsumeQueue, Unit
+from whimbrel.store.dispatch import NO_ENTRY
 from whimbrel.store.index import Index
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.recovery import verify_file
@@ -34,17 +37,15 @@ __all__ = ["Damage", "verify"]
 
 NO_LIMIT = 2**63 - 1
 UNITS_READ = 1000  # entries of a queue read at a time
-UNIT_SIZE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that is not as it should be.
+    """Something that is wrong.
 
     Attributes:
         path: the file or directory.
-        offset: where; of the log and for missing entries and keys the physical offset, else a position in
-        the file.
+        offset: a physical offset for the log, and for missing entries and keys, else a position in the file.
     """
 
     path: Path
@@ -53,7 +54,7 @@ class Damage:
 
 
 def verify(root: Path, *, index_slots: int = 0) -> list[Damage]:
-    """Return the damages of a store; an empty list when there is none."""
+    """Return the damages of a store."""
     try:
         options = store_options(root, index_slots=index_slots)
         view = LogView.of(root)
@@ -111,10 +112,10 @@ class Cursor:
     def __init__(self, queue: ConsumeQueue) -> None:
         self.queue = queue
         self.first = 0
-        self.piece: list[tuple[int, int, int]] = []
+        self.piece: list[Unit] = []
         self.seen = 0  # entries below have their records
 
-    def unit(self, number: int) -> tuple[int, int, int] | None:
+    def unit(self, number: int) -> Unit | None:
         """Return an entry, None when it is not there."""
         if not self.first <= number < self.first + len(self.piece):
             self.first, self.piece = number, self.queue.units(number, UNITS_READ)
@@ -122,20 +123,20 @@ class Cursor:
 
 
 class KeyCursor:
-    """Goes through the index beside the records: both are in the order of the log, so one pass serves all.
+    """Reads the index beside the records. Both are in the order of the log, so one pass is enough.
 
-    Searching for each key would take a time that grows with the square of the records that share one.
+    A search for each key would take time that grows with the square of the records that share a key.
     """
 
     def __init__(self, index: Index) -> None:
         self.index = index
         self.entries = (entry for file in index.files for entry in file.reachable())
         self.following = next(self.entries, None)
-        self.offset = -1  # of the record looked at last
+        self.offset = -1  # of the record checked last
         self.hashes: set[int] = set()  # of its keys, as the index has them
 
     def has(self, topic: str, key: str, offset: int) -> bool:
-        """Tell whether a key of a record leads to it; records come in the order of the log."""
+        """Return whether a key of a record leads to it; to be called in the order of the log."""
         if offset != self.offset:
             self.offset = offset
             self.hashes.clear()
@@ -145,7 +146,7 @@ class KeyCursor:
                 self.following = next(self.entries, None)
         if index_key_hash(topic, key) in self.hashes:
             return True
-        # RocketMQ puts some entries in twice, out of order.
+        # RocketMQ writes some entries twice, out of order.
         return offset in self.index.find(topic, key, limit=NO_LIMIT, begin_ms=0, end_ms=NO_LIMIT)
 
 
@@ -155,7 +156,7 @@ class Derived:
     def __init__(self, view: LogView, queues: ConsumeQueues, index: Index) -> None:
         self.view, self.queues, self.index = view, queues, index
         self.root = view.root
-        self.entries_due = self.keys_due = view.end  # of records below everything must be there
+        self.entries_due = self.keys_due = view.end  # records below must have their entry, and their keys
         mark = QueueMark.load(view.root)
         if mark is not None and (view.live or (view.root / "abort").exists()):
             self.entries_due, self.keys_due = min(view.end, mark.offset), min(view.end, mark.indexed)
@@ -175,7 +176,7 @@ class Derived:
             yield Damage(path, offset, what if count == 1 else f"{what} (and {count - 1} more)")
 
     def note(self, path: Path, offset: int, what: str) -> None:
-        """Note a damage; one of the same file and kind is only counted."""
+        """Note a damage; another of the same file and kind is only counted."""
         first, count = self.found.get((path, what), (offset, 0))
         self.found[(path, what)] = (first, count + 1)
 
@@ -193,10 +194,10 @@ class Derived:
                 try:
                     message = decode_record(data, at, check_crc=False)
                 except CorruptRecord:
-                    continue  # told by `verify_log`
+                    continue  # reported by `verify_log`
                 kind = message.sys_flag & TRANSACTION_MASK
                 if kind not in NO_ENTRY:
-                    tags = tags_code(message.properties.get("TAGS"))
+                    tags = tags_code(message.properties.get(TAGS))
                     self.verify_entry(
                         message.topic, message.queue_id, message.queue_offset, base + at, message.size, tags
                     )

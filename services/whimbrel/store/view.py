@@ -1,6 +1,6 @@
-"""A store directory as it stands, looked at without changing anything in it.
+"""A store directory as it is, read without changing anything in it.
 
-Sizes come from the files. Where the log ends is what the writer's marks say while one is running, else what
+Sizes are those of the files. While the log has a writer, the log's end is that of the shared page, else what
 recovery would find.
 """
 
@@ -9,25 +9,23 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.store.checkpoint import read_checkpoint
-from whimbrel.store.index import Index, IndexFile, index_sizes, list_index_files
+from whimbrel.store.index import Index, IndexFile, entries_of, index_sizes, list_index_files
 from whimbrel.store.locking import is_locked
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery import LogState, recover_log
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.segments import Segments
-from whimbrel.store.shared_page import HEADER, LAYOUT, PAGE_BYTES, boot_id
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.walk import Walk
 
-__all__ = ["LogView", "open_index", "page_cells", "store_options"]
-
-EPOCH_CELL, WRITTEN_CELL = 8, 10  # int64 cells of the page of marks, see watermark.py
+__all__ = ["LogView", "open_index", "store_options"]
 
 
 def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
     """Return options with the sizes that a store's files have.
 
     Args:
-        index_slots: of an index file, where RocketMQ's 1:4 of slots and entries does not hold.
+        index_slots: of an index file that does not have RocketMQ's ratio of 1:4 of slots to entries.
 
     Raises:
         StoreError: there is no store, or its files have impossible sizes.
@@ -44,10 +42,10 @@ def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
     index_files = list_index_files(root / "index")
     if index_files:
         size = index_files[0].stat().st_size
-        slots, entries = index_slots, (size - 40 - 4 * index_slots) // 20
-        if not index_slots:
-            slots, entries = index_sizes(size, StoreOptions())
-        sizes["index_slots"], sizes["index_entries"] = slots, entries
+        if index_slots:
+            sizes["index_slots"], sizes["index_entries"] = index_slots, entries_of(size, index_slots)
+        else:
+            sizes["index_slots"], sizes["index_entries"] = index_sizes(size, StoreOptions())
     try:
         return StoreOptions(**sizes)  # type: ignore[arg-type]
     except ValueError as error:
@@ -56,11 +54,11 @@ def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """The log of a store as it stands.
+    """The log of a store as it is.
 
     Attributes:
         begin, end: of the log.
-        live: whether somebody has it open for writing.
+        live: whether a process has it open for writing.
         state: what recovery would find; of a live log only its begin and end are known.
     """
 
@@ -73,7 +71,7 @@ class LogView:
 
     @classmethod
     def of(cls, root: Path) -> "LogView":
-        """Look at a store's log.
+        """Read the state of a store's log.
 
         Raises:
             StoreError: its files can't be a log.
@@ -102,25 +100,14 @@ class LogView:
         return Walk(self.segments.read, self.begin, self.end, self.segments.file_size or 1)
 
 
-def page_cells(root: Path) -> memoryview | None:
-    """Return a copy of the page of marks as int64 cells; None without one of this boot. It is not touched."""
-    try:
-        page = memoryview((root / "whimbrel" / "watermark").read_bytes())
-        if len(page) < PAGE_BYTES or HEADER.unpack_from(page) != (LAYOUT, boot_id()):
-            return None
-    except (FileNotFoundError, StoreError):
-        return None
-    return page[:PAGE_BYTES].cast("q")
-
-
 def written_mark(root: Path) -> int:
-    """Return the end of the log that the page of marks tells, -1 for none."""
-    cells = page_cells(root)
-    return cells[WRITTEN_CELL] if cells is not None and cells[EPOCH_CELL] else -1
+    """Return the end of the log that the shared page shows, -1 without one."""
+    page = SharedPage.snapshot(root)
+    return page.written if page is not None and page.epoch else -1
 
 
 def open_index(root: Path, index_slots: int) -> Index:
-    """Map a store's index for reading only."""
+    """Map a store's index, read-only."""
     index = Index(root, store_options(root, index_slots=index_slots))
     for path in list_index_files(index.directory):
         slots, entries = index_sizes(path.stat().st_size, index.options)

@@ -1,21 +1,14 @@
-"""Walks the log record by record, a chunk at a time: the base of dispatch, of index building and of `store
-dump`.
+"""Reads the log record by record, a chunk at a time, for dispatch, indexing, and `store dump` and `verify`.
 
-A walk gives chunks of bytes with the positions of the whole records in them, and stops at its limit, at a
-record that goes beyond it, or at something that is no record. Whoever uses it decides what to do there; a
-slave just comes back when more of the log has arrived.
+A walk returns chunks of bytes with the positions of the whole records in them. It stops at its limit, at a
+record that goes beyond it, or at something that is no record. The caller decides what to do there: a slave
+continues when more of the log has arrived.
 """
 
-import struct
-from collections.abc import Callable
+from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC
+from whimbrel.store.recovery import READ_BYTES, ReadAt
 
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
-from whimbrel.store.recovery import READ_BYTES
-
-__all__ = ["RECORD_SIZE_MIN", "Chunk", "Walk"]
-
-SIZE_AND_MAGIC = struct.Struct(">iI")
-RECORD_SIZE_MIN = 91  # both hosts IPv4, no body, no properties
+__all__ = ["Chunk", "Walk"]
 
 Chunk = tuple[int, bytes, list[int]]  # offset of the chunk, its bytes, positions of records in it
 
@@ -24,17 +17,17 @@ class Walk:
     """A walk over [position, limit).
 
     Attributes:
-        position: a border; everything before was given out (or skipped as a blank).
+        position: a boundary; everything before was returned, or skipped as a blank.
         fault: what stands at `position` when it is no record, "" otherwise.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], position: int, limit: int, file_size: int) -> None:
+    def __init__(self, read: ReadAt, position: int, limit: int, file_size: int) -> None:
         self.read, self.position, self.limit, self.file_size = read, position, limit, file_size
         self.fault = ""
-        self.blanks: list[tuple[int, int]] = []  # (offset, size field) of blanks passed, for `store dump`
+        self.blanks: list[tuple[int, int]] = []  # (offset, size field) of skipped blanks, for `store dump`
 
     def next_chunk(self, bytes_max: int = READ_BYTES) -> Chunk | None:
-        """Return the next chunk with at least one record, None when the walk can't go on."""
+        """Return the next chunk with at least one record, None at the end or at a fault."""
         want = bytes_max
         while not self.fault:
             base = self.position
@@ -49,7 +42,7 @@ class Walk:
             if positions:
                 self.position = base + at
                 return base, chunk, positions
-            if self.position != base:  # a blank was passed
+            if self.position != base:  # a blank was skipped
                 want = bytes_max
                 continue
             if self.fault or len(chunk) >= available or len(chunk) < 8:
@@ -65,7 +58,7 @@ class Walk:
         while filled - at >= 8:
             size, magic = unpack(chunk, at)
             if magic == MAGIC_V1 or magic == MAGIC_V2:
-                if size < RECORD_SIZE_MIN or base + at + size > file_end:
+                if size < RECORD_BYTES_MIN or base + at + size > file_end:
                     self.stop(at, f"a record with a size of {size}")
                     break
                 if at + size > filled:
@@ -82,12 +75,12 @@ class Walk:
         return positions, at
 
     def stop(self, at: int, fault: str) -> None:
-        """Note a fault, unless records before it have to be given out first: the next call meets it again."""
+        """Note a fault, unless records before it are to be returned first: the next call meets it again."""
         if at == 0:
             self.fault = fault
 
     def skip_file(self) -> bool:
-        """Go on at the next file after a fault; return False when there is none below the limit."""
+        """Continue at the next file after a fault; return False when there is none below the limit."""
         following = self.position - self.position % self.file_size + self.file_size
         if following >= self.limit:
             return False

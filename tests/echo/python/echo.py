@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,7 +74,7 @@ def sync(endpoint: str, calls: int, sizes: list[str]) -> None:
     late = unary("Never").future(want, timeout=0.2)
     hold("deadline", late.exception().code() == grpc.StatusCode.DEADLINE_EXCEEDED)
     waiting = unary("Never").future(want)
-    time.sleep(0.1)
+    unary("Unary")(want, timeout=LIMIT_S)  # answered, so the call before it has arrived as well
     waiting.cancel()
     stop = threading.Event()
 
@@ -130,7 +129,7 @@ async def aio(endpoint: str, calls: int, sizes: list[str]) -> None:
     late = unary("Never")(want, timeout=0.2)
     hold("deadline", await late.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
     waiting = unary("Never")(want)
-    await asyncio.sleep(0.1)
+    await unary("Unary")(want, timeout=LIMIT_S)  # answered, so the call before it has arrived as well
     waiting.cancel()
     stream = both()
     await stream.write(want)

@@ -8,10 +8,11 @@ import pytest
 
 from spanrig import Spans, memory_tracer
 from whimbrel.broker.api.send import SendService
-from whimbrel.broker.produce.appender import Durability, Sender
+from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.cli.story import Span
+from whimbrel.cli.message_trace import Span
 from whimbrel.errors import MessageEmpty, NotWritable, ReplicaTimeout
 from whimbrel.model.topic import TopicConfig
 from whimbrel.model.trace import parse_context
@@ -19,8 +20,8 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import pack_host
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import MessageStore
 from whimbrel.telemetry import APPEND, DISPATCH, FLUSH, Attribute
 
 NOW = 1_800_000_000_000
@@ -53,16 +54,19 @@ class Rig:
 
     def __init__(self, root: Path, *, ratio: float | None, acks: int = 0) -> None:
         options = StoreOptions(commitlog_file_size=1 << 20, index_slots=100, index_entries=400)
-        self.store = MessageStore.open_master(root, options, clock=lambda: NOW)
+        self.store = MasterStore.open(root, options, clock=lambda: NOW)
         self.topics = TopicTable(
             root / "config", cluster="C", broker_name="broker-a", auto_create=False, clock=lambda: NOW
         )
         self.topics.add(TopicConfig(name="orders", read_queues=1, write_queues=1))
-        self.sender = Sender(self.store, self.store.page, Durability(acks=acks), Ticks(), ring=lambda: None)
-        self.sender.refusal = ""
-        self.service = SendService(
-            self.topics, self.sender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=lambda: NOW
+        self.appender = Appender(
+            self.store, self.store.page, Durability(acks=acks), Ticks(), ring=lambda: None
         )
+        self.appender.refusal = ""
+        admission = Admission(
+            self.topics, self.appender, cluster="C", store_host=pack_host("127.0.0.1", 1), clock=lambda: NOW
+        )
+        self.service = SendService(admission)
         self.flushed = 0
         self.spans: Spans = list
         if ratio is not None:
@@ -193,10 +197,10 @@ def test_a_refused_message_leaves_no_span(rig: Any) -> None:
     one = rig(ratio=1.0)
     with pytest.raises(MessageEmpty):
         one.send(message(), message(body=b""))
-    one.sender.refusal = "no"
+    one.appender.refusal = "no"
     with pytest.raises(NotWritable):
         one.send(message())
-    one.sender.refusal = ""
+    one.appender.refusal = ""
     one.send(message())
     assert len(one.named("create orders")) == len(one.named(APPEND)) == 1
 
@@ -208,7 +212,7 @@ def test_the_creation_ends_with_the_answer_and_tells_its_error(rig: Any) -> None
     one.store.page.set_ack(0, 0)
     deferred = one.send(message())
     assert one.named("create orders") == []
-    one.sender.close("it stops")
+    one.appender.close("it stops")
     (created,) = one.named("create orders")
     assert deferred.done
     assert created.failed

@@ -1,19 +1,20 @@
 """What `whimbrel dev` runs, when it starts a dead child again, and how it ends."""
 
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from whimbrel.cli import malloc, supervisor
-from whimbrel.cli.supervisor import Child, DevOptions, Restarts, StartError, Supervisor, memory, plan
+from whimbrel.cli.supervisor import Child, DevOptions, RestartBackoff, StartError, Supervisor, memory, plan
 
 CHILD = """
 import json, os, signal, sys
@@ -36,7 +37,7 @@ class Script:
         self.lines: list[str] = []
         self.supervisor: Supervisor | None = None
 
-    def line(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         self.lines.append(text)
 
     def ready(self, endpoint: str, children: Sequence[Child]) -> None:
@@ -140,7 +141,7 @@ def test_synchronous_replication_without_slaves_is_refused(tmp_path: Path) -> No
 
 
 def test_the_restart_delay_doubles_up_to_its_bound_and_starts_over_after_a_steady_time() -> None:
-    restarts = Restarts()
+    restarts = RestartBackoff()
     delays = []
     for _ in range(8):
         restarts.ready(100.0)
@@ -301,7 +302,7 @@ from whimbrel.cli.supervisor import Child, DevOptions, Supervisor
 Child.command = lambda self: [sys.executable, "-S", "-c", {CHILD!r}, str(self.ready_file)]
 Supervisor.usable_command = lambda self, endpoint: ["/bin/true"]
 class View:
-    def line(self, text): pass
+    def notify(self, text): pass
     def ready(self, endpoint, children): print(*(child.pid for child in children), flush=True)
     def refresh(self, children): pass
 Supervisor(DevOptions(directory=Path({str(tmp_path)!r}), port=0), View()).run()
@@ -320,7 +321,9 @@ Supervisor(DevOptions(directory=Path({str(tmp_path)!r}), port=0), View()).run()
         running.wait()
         watchdog.cancel()
     assert len(pids) == 5
-    deadline = time.monotonic() + 10
-    while any(memory(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            pidfd = os.pidfd_open(pid)
+            select.select([pidfd], [], [], 10)
+            os.close(pidfd)
     assert [memory(pid) for pid in pids] == [None] * 5

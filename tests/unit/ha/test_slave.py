@@ -4,7 +4,14 @@ import pytest
 
 from whimbrel.errors import LocalProtocolError, RemoteProtocolError
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.ha.protocol import Append, FrameReceived, SlaveEvent, SlaveProtocol
+from whimbrel.ha.protocol import (
+    COMPARE_SILENCE_S,
+    Append,
+    Compare,
+    FrameReceived,
+    SlaveEvent,
+    SlaveProtocol,
+)
 
 FILE = 1000
 
@@ -124,3 +131,127 @@ def test_a_silent_master_is_given_up() -> None:
     core.check_silence(20.0)
     with pytest.raises(RemoteProtocolError, match="nothing came from the master for 21 s"):
         core.check_silence(21.0)
+
+
+def test_the_newest_end_that_is_held_is_reported_once() -> None:
+    core = slave(100)
+    assert core.first_report(0.0) == REPORT.pack(100)
+    received(core, frame(100, b"abc"), frame(103, b"d"))
+    assert not core.has_grown(100) and core.next_report(100, 1.0) == b""
+    assert core.has_grown(103) and core.next_report(103, 1.0) == REPORT.pack(103)  # on disk up to there, say
+    assert core.next_report(104, 1.0) == REPORT.pack(104)
+    assert core.next_report(104, 1.0) == b""
+    assert core.next_report(104, 6.1) == REPORT.pack(104)
+
+
+def test_no_more_is_reported_than_was_received_over_the_connection() -> None:
+    core = comparing(500, 100)
+    core.first_report(0.0)
+    assert core.next_report(500, 0.0) == b""
+    ours = bytes(100)
+    answered(core, ours, frame(400, ours[:30]))
+    assert core.next_report(500, 0.0) == REPORT.pack(430)
+
+
+# What the slave already holds, and is shown once more.
+
+
+def comparing(end: int, count: int) -> SlaveProtocol:
+    return SlaveProtocol(end=end, file_size=FILE, now=0.0, compare_bytes=count)
+
+
+def answered(core: SlaveProtocol, ours: bytes, *frames: bytes) -> list[SlaveEvent]:
+    """Receive frames, and answer with `ours`, the end of the own log."""
+    found = []
+    for event in core.receive(memoryview(b"".join(frames)), 0.0):
+        if isinstance(event, Compare):
+            at = event.offset - (core.log_end - len(ours))
+            core.compare(event, ours[at : at + len(event.data)])
+        found.append(event)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("end", "count", "first"),
+    [
+        (0, 100, 0),  # an empty log has nothing to show
+        (500, 0, 500),
+        (500, 100, 400),
+        (500, 900, 1),  # 0 would mean an empty log
+        (1, 900, 1),
+        (1000, 100, 1000),  # a file has just begun, the master may have removed the one before
+        (1030, 100, 1000),
+    ],
+)
+def test_the_log_is_asked_for_from_within_its_last_file(end: int, count: int, first: int) -> None:
+    core = comparing(end, count)
+    assert core.first_report(0.0) == REPORT.pack(first)
+    assert core.comparing == (first < end)
+
+
+def test_what_is_held_already_is_compared_and_only_the_rest_appended() -> None:
+    core, ours = comparing(500, 100), bytes(range(100))
+    assert answered(core, ours, frame(400, ours[:60]), frame(460, ours[60:] + b"new")) == [
+        Compare(400, memoryview(ours[:60])),
+        FrameReceived(460),
+        Compare(460, memoryview(ours[60:])),
+        Append(500, memoryview(b"new")),
+        FrameReceived(503),
+    ]
+    assert core.accepted
+
+
+def test_a_master_is_accepted_when_it_has_answered_and_all_is_compared() -> None:
+    core, ours = comparing(500, 100), bytes(100)
+    answered(core, ours, frame(400, ours[:99]))
+    assert core.comparing and not core.accepted
+    answered(core, ours, frame(499, ours[99:]))
+    assert core.accepted and not core.comparing
+    core = slave(500)
+    assert not core.accepted
+    core.mark_received(0.0)
+    assert core.accepted
+
+
+def test_a_master_with_other_bytes_is_told_apart_by_the_first_of_them() -> None:
+    core, ours = comparing(500, 100), bytes(100)
+    answered(core, ours, frame(400, ours[:50]))
+    with pytest.raises(RemoteProtocolError, match="differs from ours at byte 457, before our end 500"):
+        answered(core, ours, frame(450, ours[:7] + b"x" + ours[8:50]))
+    assert core.comparing
+
+
+def test_bytes_that_nobody_compared_end_the_connection() -> None:
+    with pytest.raises(LocalProtocolError, match="100 bytes at 400 were not compared"):
+        received(comparing(500, 100), frame(400, bytes(100)))
+
+
+def test_a_comparison_with_too_few_bytes_is_our_error() -> None:
+    core = comparing(500, 100)
+    event = next(core.receive(memoryview(frame(400, bytes(98))), 0.0))
+    assert isinstance(event, Compare)
+    with pytest.raises(LocalProtocolError, match="97 bytes at 400 to compare with 98"):
+        core.compare(event, bytes(97))
+
+
+def test_a_master_that_falls_silent_within_the_overlap_is_told_the_real_end() -> None:
+    core, ours = comparing(500, 100), bytes(100)
+    core.first_report(0.0)
+    assert core.real_end_report(COMPARE_SILENCE_S - 0.01) == b""
+    assert core.deadline == COMPARE_SILENCE_S
+    assert core.real_end_report(COMPARE_SILENCE_S) == REPORT.pack(500)
+    assert core.real_end_report(4.0) == b""  # once
+    assert core.deadline == 5.0
+    assert core.reported == 400  # it acknowledges nothing
+    core.mark_received(5.0)
+    assert core.real_end_report(5.1) == b""
+    assert core.real_end_report(5.0 + COMPARE_SILENCE_S) == REPORT.pack(500)
+    answered(core, ours, frame(400, ours))
+    assert core.real_end_report(100.0) == b""
+
+
+def test_a_close_before_the_log_was_accepted_has_probably_a_reason() -> None:
+    core = slave(100)
+    assert "our log [0, 100) is probably not a part of its log" in str(core.closed(begin=0, end=100))
+    received(core, frame(100, b""))
+    assert str(core.closed(begin=0, end=100)) == "closed by the master"

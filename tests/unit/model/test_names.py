@@ -4,6 +4,7 @@ import pytest
 
 from whimbrel.errors import (
     IllegalGroup,
+    IllegalInvisibleTime,
     IllegalKey,
     IllegalMessageGroup,
     IllegalMessageId,
@@ -35,6 +36,25 @@ def test_system_topics_pass_where_they_are_allowed() -> None:
 def test_illegal_groups(name: str) -> None:
     with pytest.raises(IllegalGroup):
         names.check_group(name)
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 0, 9_999, 12 * 3600 * 1000 + 1])
+def test_illegal_invisible_times_of_a_receive(invisible_ms: int) -> None:
+    with pytest.raises(IllegalInvisibleTime):
+        names.check_invisible_ms(invisible_ms)
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 12 * 3600 * 1000 + 1])
+def test_illegal_changes_of_the_invisible_time(invisible_ms: int) -> None:
+    with pytest.raises(IllegalInvisibleTime):
+        names.check_invisible_ms(invisible_ms, changed=True)
+
+
+def test_legal_invisible_times() -> None:
+    for invisible_ms in (10_000, 12 * 3600 * 1000):
+        names.check_invisible_ms(invisible_ms)
+    for invisible_ms in (0, 1, 12 * 3600 * 1000):
+        names.check_invisible_ms(invisible_ms, changed=True)
 
 
 def test_longest_group_is_legal() -> None:

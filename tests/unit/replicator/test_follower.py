@@ -9,7 +9,9 @@ import pytest
 
 from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
-from whimbrel.replicator.follower import COMPARE_BYTES, RECEIVE_BYTES, Follower
+from whimbrel.ha.protocol import COMPARE_BYTES
+from whimbrel.replicator.buffers import RECEIVE_BYTES
+from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.store.commitlog import LogWriter
@@ -46,7 +48,7 @@ class Stage:
             if done():
                 return
             self.follower.step(self.now)
-            self.loop.turn(self.follower.patience(self.now), self.follower.nothing_new)
+            self.loop.turn(self.follower.wait_timeout(self.now), self.follower.idle)
             self.now += 0.01
         raise AssertionError("it never happened")
 
@@ -75,7 +77,7 @@ class Stage:
                 view = view[self.master.send(view) :]
             except BlockingIOError:
                 self.follower.step(self.now)
-                self.loop.turn(0.01, self.follower.nothing_new)
+                self.loop.turn(0.01, self.follower.idle)
 
     def reported(self, offset: int) -> None:
         """Run until this end is reported."""
@@ -156,7 +158,7 @@ def test_frames_before_a_broken_one_are_kept_and_the_connection_ends(stage: Stag
 def test_a_full_disk_stops_reading_and_room_starts_it_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = stage.log.ahead.create
+    create = stage.log.preallocator.create
 
     def full(start: int) -> None:
         raise StoreFull("no room on disk")
@@ -164,8 +166,8 @@ def test_a_full_disk_stops_reading_and_room_starts_it_again(
     stage.connect()
     stage.send(frame(0, b"a" * 1000))
     stage.reported(1000)
-    monkeypatch.setattr(stage.log.ahead, "create", full)
-    stage.log.ahead.next = None
+    monkeypatch.setattr(stage.log.preallocator, "create", full)
+    stage.log.preallocator.next = None
     rest = random.Random(2).randbytes(FILE - 1000)
     more = random.Random(3).randbytes(300_000)
     stage.send(framed(rest, 1 << 20, 1000) + framed(more, 32 * 1024, FILE)[:200_000])
@@ -176,7 +178,7 @@ def test_a_full_disk_stops_reading_and_room_starts_it_again(
     before = stage.heard()
     stage.turns(lambda: stage.heard() > before)
     assert stage.follower.core is not None
-    monkeypatch.setattr(stage.log.ahead, "create", create)
+    monkeypatch.setattr(stage.log.preallocator, "create", create)
     monkeypatch.setattr(stage.log, "retry_at", 0.0)
     stage.send(framed(more, 32 * 1024, FILE)[200_000:])
     stage.reported(FILE + len(more))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spanrig import memory_tracer
-from whimbrel.cli.story import Span
+from whimbrel.cli.message_trace import Span
 from whimbrel.model.trace import TraceContext, TracedRecord
 from whimbrel.replicator import tracing
 from whimbrel.replicator.options import ReplicatorOptions
@@ -32,20 +32,20 @@ class Rig:
             self.traces.recent.append(Recent(traced(self.end)))
             self.end += SIZE
 
-    def link(self, host: str = "10.0.0.2", port: int = 1) -> Any:
-        link: Any = LinkStub(f"{host}:{port}")
-        self.traces.connected(link)
-        return link
+    def connect(self, host: str = "10.0.0.2", port: int = 1) -> Any:
+        connection: Any = ConnectionStub(f"{host}:{port}")
+        self.traces.connected(connection)
+        return connection
 
-    def send(self, link: Any, offset: int, size: int) -> None:
-        link.on_frame(offset, size, 5)
+    def send(self, connection: Any, offset: int, size: int) -> None:
+        connection.on_frame(offset, size, 5)
         self.traces.end_turn(self.end)
 
     def named(self, name: str) -> list[Span]:
         return [span for span in self.spans() if span.name == name]
 
 
-class LinkStub:
+class ConnectionStub:
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.on_frame: Any = None
@@ -69,11 +69,11 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 def test_a_record_is_transferred_with_the_frame_in_which_it_ends(rig: Rig) -> None:
-    link = rig.link()
+    connection = rig.connect()
     rig.grow(3)
-    rig.send(link, 0, 150)
+    rig.send(connection, 0, 150)
     assert [span.attributes[Attribute.OFFSET] for span in rig.named(TRANSFER)] == [0]
-    rig.send(link, 150, 150)
+    rig.send(connection, 150, 150)
     assert [span.attributes[Attribute.OFFSET] for span in rig.named(TRANSFER)] == [0, 100, 200]
     last = rig.named(TRANSFER)[-1]
     assert (last.attributes[Attribute.FRAME_OFFSET], last.attributes[Attribute.FRAME_SIZE]) == (150, 150)
@@ -83,9 +83,9 @@ def test_a_record_is_transferred_with_the_frame_in_which_it_ends(rig: Rig) -> No
 
 
 def test_a_frame_is_a_trace_of_its_own_with_a_bounded_number_of_links(rig: Rig) -> None:
-    link = rig.link()
+    connection = rig.connect()
     rig.grow(FRAME_LINKS_MAX + 5)
-    rig.send(link, 0, rig.end)
+    rig.send(connection, 0, rig.end)
     (frame,) = rig.named(FRAME)
     assert frame.parent_id == ""
     assert frame.trace_id not in {span.trace_id for span in rig.named(TRANSFER)}
@@ -94,7 +94,7 @@ def test_a_frame_is_a_trace_of_its_own_with_a_bounded_number_of_links(rig: Rig) 
 
 
 def test_a_report_acknowledges_what_went_out_over_its_connection(rig: Rig) -> None:
-    one, other = rig.link(port=1), rig.link(host="10.0.0.3")
+    one, other = rig.connect(port=1), rig.connect(host="10.0.0.3")
     rig.grow(2)
     rig.send(one, 0, 200)
     rig.send(other, 0, 100)
@@ -112,12 +112,12 @@ def test_a_report_acknowledges_what_went_out_over_its_connection(rig: Rig) -> No
 
 def test_a_resend_after_a_reconnect_is_a_further_attempt(rig: Rig) -> None:
     rig.grow()
-    first = rig.link(port=1)
-    beside = rig.link(host="10.0.0.3", port=1)
+    first = rig.connect(port=1)
+    beside = rig.connect(host="10.0.0.3", port=1)
     rig.send(first, 0, SIZE)
     rig.send(beside, 0, SIZE)
-    rig.traces.gone(first)
-    again = rig.link(port=2)
+    rig.traces.disconnected(first)
+    again = rig.connect(port=2)
     rig.send(again, 0, SIZE)
     rig.traces.acknowledged(again, SIZE)
     attempts = [
@@ -131,21 +131,21 @@ def test_a_resend_after_a_reconnect_is_a_further_attempt(rig: Rig) -> None:
 def test_two_slaves_on_one_host_are_no_attempts_of_each_other(rig: Rig) -> None:
     rig.grow()
     for port in (1, 2):
-        rig.send(rig.link(port=port), 0, SIZE)
+        rig.send(rig.connect(port=port), 0, SIZE)
     assert [span.attributes[Attribute.ATTEMPT] for span in rig.named(TRANSFER)] == [1, 1]
 
 
 def test_a_recovered_log_forgets_its_records(rig: Rig) -> None:
     rig.grow()
     rig.traces.recovered(lambda offset, size: b"", rig.end, 1 << 20)
-    rig.send(rig.link(), 0, SIZE)
+    rig.send(rig.connect(), 0, SIZE)
     assert rig.spans() == []
 
 
 def test_frames_of_one_turn_are_bounded(rig: Rig) -> None:
-    link = rig.link()
+    connection = rig.connect()
     for _ in range(FRAMES_MAX + 1):
-        link.on_frame(0, 1, 0)
+        connection.on_frame(0, 1, 0)
     assert len(rig.traces.frames) == FRAMES_MAX
 
 

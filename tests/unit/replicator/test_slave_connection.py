@@ -10,14 +10,14 @@ from masterlog import MasterLog, log_files
 from whimbrel.errors import ConnectionClosed
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
-from whimbrel.replicator.slave_connection import REPORTS_BYTES_MAX, Sending, SlaveConnection
+from whimbrel.replicator.slave_connection import REPORTS_BYTES_MAX, SendResult, SlaveConnection
 from whimbrel.store.commitlog import LogReader
 
 FILE = 1 << 18
 
 
-def linked(frame_bytes_max: int = 100_000) -> tuple[SlaveConnection, socket.socket]:
-    """Return a link and the slave's end of its connection."""
+def connected(frame_bytes_max: int = 100_000) -> tuple[SlaveConnection, socket.socket]:
+    """Return both ends of a connection."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     ours.setblocking(False)
@@ -44,40 +44,40 @@ def test_what_arrives_is_the_log(tmp_path: Path, frame_bytes_max: int) -> None:
     with MasterLog(tmp_path, file_size=FILE) as master:
         end = master.append(600, body_bytes=1000)
         log = LogReader.open(tmp_path, page=master.page)
-        link, slave = linked(frame_bytes_max)
+        connection, slave = connected(frame_bytes_max)
         slave.sendall(REPORT.pack(0))
-        assert link.receive(begin=0, end=end, now=0.0)
+        assert connection.receive(begin=0, end=end, now=0.0)
         arrived = b""
-        while link.send(log, begin=0, end=end, now=0.0) is not Sending.IDLE:
-            assert link.blocked
+        while connection.send(log, begin=0, end=end, now=0.0) is not SendResult.IDLE:
+            assert connection.blocked
             arrived += slave.recv(chance.randrange(1, 50_000))
         slave.setblocking(False)
         arrived += slave.recv(1 << 20)
         offsets, found = bodies(arrived)
         assert offsets[0] == 0
-        assert link.sent_bytes == len(arrived)
+        assert connection.sent_bytes == len(arrived)
         assert found == b"".join(path.read_bytes() for path in log_files(tmp_path).values())[:end]
         log.close()
 
 
 def test_a_slave_that_left_is_noticed(tmp_path: Path) -> None:
-    link, slave = linked()
-    assert not link.receive(begin=0, end=0, now=0.0)  # nothing there yet
+    connection, slave = connected()
+    assert not connection.receive(begin=0, end=0, now=0.0)  # nothing there yet
     slave.close()
     with pytest.raises(ConnectionClosed):
-        link.receive(begin=0, end=0, now=0.0)
+        connection.receive(begin=0, end=0, now=0.0)
 
 
 def test_a_report_past_the_log_end_confirms_nothing() -> None:
-    link, slave = linked()
+    connection, slave = connected()
     slave.sendall(REPORT.pack(101))
     with pytest.raises(OutOfRange):
-        link.receive(begin=0, end=100, now=0.0)
-    assert link.core.acknowledged == -1
+        connection.receive(begin=0, end=100, now=0.0)
+    assert connection.core.acknowledged == -1
 
 
 def test_only_so_many_reports_are_read_at_once() -> None:
-    link, slave = linked()
+    connection, slave = connected()
     slave.sendall(REPORT.pack(0) * (REPORTS_BYTES_MAX // REPORT.size + 1))
-    assert link.receive(begin=0, end=0, now=0.0)
-    assert not link.receive(begin=0, end=0, now=0.0)  # the rest, which brings nothing new
+    assert connection.receive(begin=0, end=0, now=0.0)
+    assert not connection.receive(begin=0, end=0, now=0.0)  # the rest, which brings nothing new

@@ -8,7 +8,7 @@ pytest.importorskip("pyarrow")
 
 from archivekit import Stopped, StoppingDisk, rows_of, seen, write_batch
 from whimbrel.spark.archiving.batches import Batch
-from whimbrel.spark.archiving.files import Target, write_task
+from whimbrel.spark.archiving.files import BatchTarget, write_task
 from whimbrel.spark.archiving.folder import ArchiveError, Disk, Folder
 from whimbrel.spark.archiving.manifests import ManifestEntry
 
@@ -84,7 +84,7 @@ def test_files_of_an_attempt_that_does_not_count_are_never_seen(tmp_path: Path) 
     with folder.locked("q1"):
         batch = Batch(folder, "q1", 0)
         assert batch.begin()
-        target = Target(tmp_path, "q1", 0)
+        target = BatchTarget(tmp_path, "q1", 0)
         list(write_task(target, [batch_of("orders", 0, 0, 6)]))  # lost, with its last words
         staged = list(write_task(target, [batch_of("orders", 0, 0, 6)]))
         assert seen(tmp_path) == []
@@ -114,7 +114,7 @@ def test_a_batch_of_another_query_that_is_under_way_is_left_alone(tmp_path: Path
         batch.begin()
         from archivekit import batch_of
 
-        staged = list(write_task(Target(tmp_path, "q1", 0), [batch_of("orders", 0, 0, 3)]))
+        staged = list(write_task(BatchTarget(tmp_path, "q1", 0), [batch_of("orders", 0, 0, 3)]))
         write_batch(mine, "q2", 0, [("other", 0, 0, 2)])
         batch.finish(staged)
     assert seen(tmp_path) == sorted(rows_of([("orders", 0, 0, 3), ("other", 0, 0, 2)]))
@@ -161,7 +161,7 @@ def test_a_table_lists_each_file_once_whatever_the_step(tmp_path: Path) -> None:
             with folder.locked("q1"):
                 batch = Batch(folder, "q1", 0, table)  # type: ignore[arg-type]
                 if batch.begin():
-                    target = Target(root, "q1", 0)
+                    target = BatchTarget(root, "q1", 0)
                     batch.finish(list(write_task(target, [batch_of("orders", 0, 0, 6)])))
 
         stopped = True

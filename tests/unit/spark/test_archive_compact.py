@@ -11,7 +11,7 @@ from archivekit import DAY_MS, NOON, Stopped, StoppingDisk, batch_of, rows_of, s
 from whimbrel.spark.archiving import compacting
 from whimbrel.spark.archiving.batches import Batch
 from whimbrel.spark.archiving.compacting import COMPACT, plan
-from whimbrel.spark.archiving.files import Target, write_task
+from whimbrel.spark.archiving.files import BatchTarget, write_task
 from whimbrel.spark.archiving.folder import ArchiveError, Disk, Folder
 from whimbrel.spark.archiving.layout import BEGUN
 from whimbrel.spark.archiving.manifests import ManifestEntry, QueueRange
@@ -64,9 +64,9 @@ def in_place(root: Path, disk: Disk | None = None) -> None:
             return
         number = compacting.next_number(folder)
         folder.disk.put(folder.mark_path(COMPACT, number, BEGUN), "")
-        target = Target(root, COMPACT, number)
+        target = BatchTarget(root, COMPACT, number)
         staged = [compacting.merge(root, target, at, each, "a") for at, each in enumerate(outputs)]
-        compacting.switch(folder, number, staged, {p.path for each in outputs for p in each.pieces})
+        compacting.switch(folder, number, staged, {p.path for each in outputs for p in each.slices})
 
 
 def test_a_plan_goes_queue_by_queue_and_cuts_at_the_size() -> None:
@@ -76,20 +76,20 @@ def test_a_plan_goes_queue_by_queue_and_cuts_at_the_size() -> None:
         entry("today", (0, 20, 30), day="2024-01-01"),
     ]
     (whole,) = plan(entries, before="2024-01-01", target_bytes=1 << 20)
-    assert [(p.path, p.queue_id, p.first, p.end) for p in whole.pieces] == [
+    assert [(p.path, p.queue_id, p.first, p.end) for p in whole.slices] == [
         ("a", 0, 0, 10),
         ("b", 0, 10, 20),
         ("b", 1, 0, 10),
     ]
     cut = plan(entries, before="2024-01-01", target_bytes=1500)
-    assert [[p.first for p in each.pieces] for each in cut] == [[0, 10], [0]]
+    assert [[p.first for p in each.slices] for each in cut] == [[0, 10], [0]]
 
 
 def test_only_what_the_target_lacks_is_taken() -> None:
     held = [entry("old", (0, 0, 12))]
     entries = [entry("a", (0, 0, 10)), entry("b", (0, 10, 20))]
     (output,) = plan(entries, before=TOMORROW, have=held)
-    assert [(p.path, p.first, p.end) for p in output.pieces] == [("b", 12, 20)]
+    assert [(p.path, p.first, p.end) for p in output.slices] == [("b", 12, 20)]
     assert plan(entries, before=TOMORROW, have=[*held, entry("new", (0, 12, 20))]) == []
 
 
@@ -174,7 +174,7 @@ def into(source: Folder, root: Path, disk: Disk | None) -> None:
             return
         batch = Batch(target, COMPACT, number)
         batch.begin()
-        wanted = Target(root, COMPACT, number)
+        wanted = BatchTarget(root, COMPACT, number)
         batch.finish(
             [compacting.merge(source.root, wanted, at, each, "a") for at, each in enumerate(outputs)]
         )
@@ -189,7 +189,7 @@ def test_days_are_those_of_the_store_time_in_utc_and_rows_are_sorted(tmp_path: P
         batch_of("orders", 1, 0, 5, stored_ms=before),
         batch_of("orders", 0, 4, 9, stored_ms=after),
     ]
-    staged = list(write_task(Target(tmp_path, "q", 0), batches))
+    staged = list(write_task(BatchTarget(tmp_path, "q", 0), batches))
     assert [(file.entry.day, file.entry.queues) for file in staged] == [
         ("2023-11-13", (QueueRange(0, 0, 4, 4), QueueRange(1, 0, 5, 5))),
         ("2023-11-14", (QueueRange(0, 4, 9, 5), QueueRange(1, 5, 8, 3))),

@@ -13,12 +13,19 @@ pytest.importorskip("pyarrow")
 from storekit import FILE, make_draft, open_master
 from whimbrel.spark.auditing.checksums import Checksums, sum_up
 from whimbrel.spark.auditing.differences import Difference, Side, differences, extra
-from whimbrel.spark.auditing.findings import Counts, record_lines, segment_lines
-from whimbrel.spark.auditing.known import Known, KnownFile
-from whimbrel.spark.auditing.members import FileState, Look, Member, agreed_size, bytes_between, look
-from whimbrel.spark.auditing.ranges import Part, Span, chunks, parts_of, span_of
+from whimbrel.spark.auditing.findings import Counts, record_rows, segment_rows
+from whimbrel.spark.auditing.known_checksums import KnownChecksums, KnownFile
+from whimbrel.spark.auditing.members import (
+    FileState,
+    Member,
+    MemberState,
+    agreed_size,
+    bytes_between,
+    describe_member,
+)
+from whimbrel.spark.auditing.ranges import FilePart, LogRange, chunks, common_range, parts_of
 from whimbrel.spark.jobs import JobError
-from whimbrel.store.store import Appended
+from whimbrel.store.master_store import Appended
 
 COUNT = 500
 
@@ -30,8 +37,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Appen
     store = open_master(root)
     records = [
         store.append(
-            make_draft(number, topic=f"t{number % 2}", queue_id=number % 3, size=400 + 8 * (number % 3))
-        )
+            [make_draft(number, topic=f"t{number % 2}", queue_id=number % 3, size=400 + 8 * (number % 3))]
+        )[0]
         for number in range(COUNT)
     ]
     store.close()
@@ -61,7 +68,7 @@ def compared(master: Path, slave: Path, begin: int, end: int) -> list[Difference
     """Compare a range of two logs."""
     sides = []
     for name, root in (("master", master), ("slave", slave)):
-        found = look(Member(str(root)))
+        found = describe_member(Member(str(root)))
 
         def read(low: int, high: int, member: Member = found.member) -> bytes:
             return bytes_between(member, low, high, FILE)
@@ -105,8 +112,8 @@ def test_a_record_over_the_border_of_two_chunks_is_found_from_both(
     segment = at - at % FILE
     found = compared(root, copied, segment, at + border) + compared(root, copied, at + border, segment + FILE)
     assert [(each.at, each.count) for each in found] == [(at, 1), (at, 1)]
-    line = record_lines("s", segment, found)
-    assert [(each[7], each[11], each[12]) for each in line] == [(at, 1, 2)]
+    row = record_rows("s", segment, found)
+    assert [(each[7], each[11], each[12]) for each in row] == [(at, 1, 2)]
 
 
 def test_a_head_that_is_damaged_does_not_hide_whose_record_it_was(
@@ -195,7 +202,7 @@ def test_a_file_that_is_too_long_is_told_with_its_last_record(
     _, records = original
     with (copied / "commitlog" / f"{FILE:020d}").open("ab") as file:
         file.write(b"more")
-    found = look(Member(str(copied)))
+    found = describe_member(Member(str(copied)))
     assert (found.file_size, found.files[FILE].size) == (FILE, FILE + 4)
 
     def read(low: int, high: int) -> bytes:
@@ -211,11 +218,11 @@ def test_the_end_of_a_damaged_store_lies_behind_the_damage(
     original: tuple[Path, list[Appended]], copied: Path
 ) -> None:
     root, records = original
-    assert look(Member(str(root))).end == records[-1].end
-    assert look(Member(str(root))).damage == ""
+    assert describe_member(Member(str(root))).end == records[-1].end
+    assert describe_member(Member(str(root))).damage == ""
     (copied / "whimbrel" / "log-mark").unlink()
     poke(copied, records[-3].physical_offset + 100, b"\xff\xff")
-    found = look(Member(str(copied)))
+    found = describe_member(Member(str(copied)))
     assert found.end == records[-1].end
     assert f"recovery would end the log at {records[-3].physical_offset}" in found.damage
 
@@ -226,9 +233,9 @@ def test_a_last_file_that_was_lost_is_missed_by_the_mark(
     _, records = original
     files = sorted((copied / "commitlog").iterdir())
     files[-1].unlink()
-    assert look(Member(str(copied))).end == records[-1].end
+    assert describe_member(Member(str(copied))).end == records[-1].end
     (copied / "whimbrel" / "log-mark").unlink()
-    assert look(Member(str(copied))).end <= int(files[-1].name)
+    assert describe_member(Member(str(copied))).end <= int(files[-1].name)
 
 
 @pytest.mark.parametrize(
@@ -241,19 +248,19 @@ def test_a_last_file_that_was_lost_is_missed_by_the_mark(
 )
 def test_what_is_no_member_is_told_in_a_sentence(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(JobError, match=words):
-        look(Member(text.format(tmp_path)))
+        describe_member(Member(text.format(tmp_path)))
 
 
-def made_look(begin: int, end: int, *, files: dict[int, int] | None = None, text: str = "s") -> Look:
+def made_look(begin: int, end: int, *, files: dict[int, int] | None = None, text: str = "s") -> MemberState:
     states = {at: FileState(size, 0, 0, 0) for at, size in (files or {}).items()}
-    return Look(Member(text), begin, end, 100, text, states)
+    return MemberState(Member(text), begin, end, 100, text, states)
 
 
 def test_members_are_compared_in_the_same_chunks_up_to_what_both_have_confirmed() -> None:
     master = made_look(0, 1000)
     slaves = [made_look(100, 250), made_look(0, 1000), made_look(400, 2000)]
-    spans = [span_of(master, each) for each in slaves]
-    assert spans == [Span(100, 250), Span(0, 1000), Span(400, 1000)]
+    spans = [common_range(master, each) for each in slaves]
+    assert spans == [LogRange(100, 250), LogRange(0, 1000), LogRange(400, 1000)]
     parts = parts_of(spans, 100)
 
     def cut(member: int) -> set[tuple[int, int]]:
@@ -269,14 +276,16 @@ def test_members_are_compared_in_the_same_chunks_up_to_what_both_have_confirmed(
 
 
 def test_apart_members_leave_out_what_nobody_compares() -> None:
-    spans = [Span(0, 100), Span(500, 600), Span(700, 700)]
+    spans = [LogRange(0, 100), LogRange(500, 600), LogRange(700, 700)]
     assert sorted({part.segment for part in parts_of(spans, 100)}) == [0, 500]
 
 
-def states(slave: Look, counts: dict[int, Counts], master: Look | None = None) -> list[tuple[object, object]]:
+def states(
+    slave: MemberState, counts: dict[int, Counts], master: MemberState | None = None
+) -> list[tuple[object, object]]:
     master = master or made_look(0, 1000)
-    lines = segment_lines(master, slave, span_of(master, slave), counts)
-    return [(line[6], line[15]) for line in lines]
+    rows = segment_rows(master, slave, common_range(master, slave), counts)
+    return [(row[6], row[15]) for row in rows]
 
 
 def test_behind_and_removed_are_no_findings_missing_is() -> None:
@@ -294,16 +303,19 @@ def test_behind_and_removed_are_no_findings_missing_is() -> None:
     [
         (made_look(0, 1200), "the master has lost its end"),
         (made_look(1000, 1200), "nothing to compare"),
-        (Look(Member("s"), 0, 1000, 50, "s"), "its log files have 50 bytes"),
-        (Look(Member("s"), 0, 1000, 100, "s", {}, "recovery would end the log at 7: zeros"), "is damaged"),
+        (MemberState(Member("s"), 0, 1000, 50, "s"), "its log files have 50 bytes"),
+        (
+            MemberState(Member("s"), 0, 1000, 100, "s", {}, "recovery would end the log at 7: zeros"),
+            "is damaged",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_whole_member_is_a_finding(slave: Look, words: str) -> None:
+def test_what_is_wrong_with_a_whole_member_is_a_finding(slave: MemberState, words: str) -> None:
     assert any(words in str(finding) for _, finding in states(slave, {}))
 
 
 def test_the_size_of_files_is_what_most_members_tell() -> None:
-    cut_off = Look(Member("a"), 0, 60, 60, "a", {0: FileState(60, 0, 0, 0)})
+    cut_off = MemberState(Member("a"), 0, 60, 60, "a", {0: FileState(60, 0, 0, 0)})
     assert agreed_size([cut_off, made_look(0, 100, files={0: 100})]) == 100
     assert agreed_size([made_look(0, 0)]) == 100
     assert agreed_size([]) == 0
@@ -314,13 +326,15 @@ def test_a_known_file_is_trusted_only_as_long_as_it_is_the_same(
     original: tuple[Path, list[Appended]], copied: Path, tmp_path: Path, change: str
 ) -> None:
     path = copied / "commitlog" / f"{FILE:020d}"
-    found = look(Member(str(copied)))
-    known = Known(found.identity, FILE, 1 << 20, {FILE: KnownFile(found.files[FILE], None, (12345,))})
+    found = describe_member(Member(str(copied)))
+    known = KnownChecksums(
+        found.identity, FILE, 1 << 20, {FILE: KnownFile(found.files[FILE], None, (12345,))}
+    )
     known.save(tmp_path / "known")
-    loaded = Known.load(tmp_path / "known", found.identity, FILE, 1 << 20)
+    loaded = KnownChecksums.load(tmp_path / "known", found.identity, FILE, 1 << 20)
     assert loaded == known
-    assert Known.load(tmp_path / "known", "another", FILE, 1 << 20).files == {}
-    assert Known.load(tmp_path / "known", found.identity, FILE, 1 << 16).files == {}
+    assert KnownChecksums.load(tmp_path / "known", "another", FILE, 1 << 20).files == {}
+    assert KnownChecksums.load(tmp_path / "known", found.identity, FILE, 1 << 16).files == {}
     changes: dict[str, Callable[[], object]] = {
         "nothing": lambda: None,
         "bytes": lambda: poke(copied, FILE + 5000, b"\xff"),
@@ -328,7 +342,7 @@ def test_a_known_file_is_trusted_only_as_long_as_it_is_the_same(
         "gone": path.unlink,
     }
     changes[change]()
-    part = Part(0, FILE, (Span(FILE, 2 * FILE),), True)
+    part = FilePart(0, FILE, (LogRange(FILE, 2 * FILE),), True)
     task = Checksums(found.member, part, FILE, 1 << 20, loaded.files[FILE], False)
     (batch,) = sum_up(task)
     (row,) = batch.to_pylist()
@@ -338,7 +352,7 @@ def test_a_known_file_is_trusted_only_as_long_as_it_is_the_same(
 
 
 def test_known_checksums_that_are_damaged_are_refused_by_name(tmp_path: Path) -> None:
-    Known("x", 1, 1, {}).save(tmp_path)
-    Known.path(tmp_path, "x").write_text("{")
+    KnownChecksums("x", 1, 1, {}).save(tmp_path)
+    KnownChecksums.path(tmp_path, "x").write_text("{")
     with pytest.raises(JobError, match=r"--known: .* remove it"):
-        Known.load(tmp_path, "x", 1, 1)
+        KnownChecksums.load(tmp_path, "x", 1, 1)

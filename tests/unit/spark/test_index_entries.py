@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import goldens
 from storekit import make_draft, open_master
-from whimbrel.spark.auditing.derived import index_part, queue_units, view_of
+from whimbrel.spark.auditing.bucket_sums import mix_bits, sum_by_bucket
+from whimbrel.spark.auditing.derived_files import describe_derived_files, index_part, queue_units
 from whimbrel.spark.auditing.entries import key_hashes, keys_of, units_of
-from whimbrel.spark.auditing.sums import grouped, mixed
-from whimbrel.spark.auditing.written import Gap, Written, draw_up, gaps_of
+from whimbrel.spark.auditing.rebuilt_files import Gap, WrittenQueueFile, gaps_of, queue_file_bytes
 from whimbrel.spark.jobs import JobError
-from whimbrel.spark.stores import UNIT
+from whimbrel.spark.queue_files import UNIT
 from whimbrel.store.codec import decode_record, index_key_hash
 from whimbrel.store.codec import keys_of as plain_keys_of
 from whimbrel.store.columns import Scan
@@ -39,16 +39,18 @@ def test_records_of_rocketmq_give_the_entries_that_rocketmq_wrote(name: str) -> 
     for records in scan:
         units = units_of(records, DELAYS)
         names = [units.topics[number] for number in units.topic_ids.tolist()]
-        columns = (units.queue_ids, units.numbers, units.places, units.sizes, units.tags)
+        columns = (units.queue_ids, units.numbers, units.physical_offsets, units.sizes, units.tags)
         due |= set(zip(names, *(column.tolist() for column in columns), strict=True))
         found = keys_of(records)
-        keys += list(zip(found.places.tolist(), found.hashes.tolist(), found.stored_ms.tolist(), strict=True))
+        keys += list(
+            zip(found.physical_offsets.tolist(), found.hashes.tolist(), found.stored_ms.tolist(), strict=True)
+        )
         for position in records.positions.tolist():
             message = decode_record(records.data, position)
             for key in plain_keys_of(message.properties_raw):
                 key_hash = index_key_hash(message.topic, key)
                 plain.append((message.physical_offset, key_hash, message.store_timestamp))
-    derived = view_of(root, 0)
+    derived = describe_derived_files(root, 0)
     there = set()
     for file in derived.queues:
         numbers, found_units = queue_units(derived, file)
@@ -58,9 +60,11 @@ def test_records_of_rocketmq_give_the_entries_that_rocketmq_wrote(name: str) -> 
     assert keys == plain
     parts = [index_part(derived, path) for path in derived.index]
     assert all(not part.faults for part in parts)
-    pairs = [(place, key_hash) for place, key_hash, _ in keys]
+    pairs = [(physical_offset, key_hash) for physical_offset, key_hash, _ in keys]
     assert {
-        pair for part in parts for pair in zip(part.places.tolist(), part.hashes.tolist(), strict=True)
+        pair
+        for part in parts
+        for pair in zip(part.physical_offsets.tolist(), part.hashes.tolist(), strict=True)
     } == set(pairs)
 
 
@@ -81,36 +85,36 @@ def test_sums_do_not_depend_on_order_and_differ_where_entries_do(
     rows: list[tuple[int, int, int]], random: object
 ) -> None:
     def summed(some: list[tuple[int, int, int]]) -> dict[int, tuple[int, int, int]]:
-        keys, places, others = (np.array(column, np.int64) for column in zip(*some, strict=True))
-        groups = grouped(keys, mixed(places, others), places)
+        keys, physical_offsets, others = (np.array(column, np.int64) for column in zip(*some, strict=True))
+        groups = sum_by_bucket(keys, mix_bits(physical_offsets, others), physical_offsets)
         values = zip(groups.counts.tolist(), groups.low.tolist(), groups.high.tolist(), strict=True)
         return dict(zip(keys[groups.first].tolist(), values, strict=True))
 
     shuffled = list(rows)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert summed(rows) == summed(shuffled)
-    key, place, other = rows[0]
-    changed = [(key, place, other + 1), *rows[1:]]
+    key, physical_offset, other = rows[0]
+    changed = [(key, physical_offset, other + 1), *rows[1:]]
     assert summed(changed)[key] != summed(rows)[key]
     assert summed(changed)[key][0] == summed(rows)[key][0]
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [3, 4], [0, 5, 9], [7, 3, 3]])
 def test_a_queue_file_is_drawn_up_as_a_queue_writes_it(tmp_path: Path, numbers: list[int]) -> None:
-    places = np.array([100 * (order + 1) for order in range(len(numbers))])
+    physical_offsets = np.array([100 * (order + 1) for order in range(len(numbers))])
     units = np.zeros(len(numbers), UNIT)
-    units["place"], units["size"], units["tags"] = places, 10, -3
-    data = draw_up(0, 10, np.array(numbers), units)
+    units["physical_offset"], units["size"], units["tags"] = physical_offsets, 10, -3
+    data = queue_file_bytes(0, 10, np.array(numbers), units)
     queue = ConsumeQueue(tmp_path / "t" / "0", "t", 0, 200, tmp_path)
-    for number, place in sorted(zip(numbers, places.tolist(), strict=True)):
-        queue.put_at(number, place, 10, -3)
+    for number, physical_offset in sorted(zip(numbers, physical_offsets.tolist(), strict=True)):
+        queue.put_at(number, physical_offset, 10, -3)
     queue.unmap()
     assert data == (tmp_path / "t" / "0" / f"{0:020d}").read_bytes()
 
 
 def test_gaps_between_files_become_fillers_unless_nobody_would_believe_them() -> None:
-    def wrote(first: int, low: int, high: int) -> Written:
-        return Written("t", 0, first, 1, low, high)
+    def wrote(first: int, low: int, high: int) -> WrittenQueueFile:
+        return WrittenQueueFile("t", 0, first, 1, low, high)
 
     gaps, jumps = gaps_of([wrote(0, 0, 4), wrote(30, 33, 35)], 10)
     assert (
@@ -133,27 +137,27 @@ def test_a_broken_chain_is_followed_one_by_one(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = open_master(root)
     for number in range(60):
-        store.append(make_draft(number))
+        store.append([make_draft(number)])
     while store.indexer.step(store.written):
         pass
     store.close()
-    view = view_of(root, 50)
+    view = describe_derived_files(root, 50)
     whole = index_part(view, view.index[0])
-    assert (whole.count, len(whole.places), whole.faults) == (60, 60, [])
+    assert (whole.count, len(whole.physical_offsets), whole.faults) == (60, 60, [])
     with view.index[0].open("r+b") as file:
         file.seek(40 + 4 * 50 + 20 * 30 + 16)
         file.write((59).to_bytes(4, "big"))  # entry 30 says that 59 stands before it
     broken = index_part(view, view.index[0])
     assert broken.faults == [(40 + 4 * 50 + 20 * 30, "an entry that is not chained backwards")]
-    assert 0 < len(broken.places) <= 60
+    assert 0 < len(broken.physical_offsets) <= 60
 
 
 def test_what_is_no_store_is_told_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="is no store: it has no commitlog directory"):
-        view_of(tmp_path, 0)
+        describe_derived_files(tmp_path, 0)
     with pytest.raises(JobError, match="no such directory"):
-        view_of(tmp_path / "nowhere", 0)
+        describe_derived_files(tmp_path / "nowhere", 0)
     copy = Path(shutil.copytree(goldens.shared("v493-basic"), tmp_path / "copy"))
     sorted((copy / "commitlog").iterdir())[1].unlink()
     with pytest.raises(JobError, match="do not follow each other"):
-        view_of(copy, 0)
+        describe_derived_files(copy, 0)

@@ -11,7 +11,7 @@ from fakecluster import running_in_thread
 from whimbrel.cli.main import main
 from whimbrel.errors import Unavailable
 from whimbrel.model.cluster import BrokerStatus
-from whimbrel.spark.snapshots import Cluster, QueueLag, Snapshot, record, save
+from whimbrel.spark.snapshots import GroupPoller, QueueLag, Snapshot, record, save
 
 AT_MS = 1_795_290_655_519
 
@@ -74,7 +74,7 @@ def run(tmp_path: Path, time: Time, every_s: float, for_s: float | None) -> int:
         for_s=for_s,
         clock=lambda: time.now,
         wait=time.wait,
-        tell=lambda line: None,
+        on_progress=lambda line: None,
     )
 
 
@@ -115,7 +115,7 @@ def broker(name: str, broker_id: int, address: str) -> BrokerStatus:
 
 
 def test_a_slave_answers_in_place_of_a_master_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, told = Cluster("127.0.0.1:1"), list[str]()
+    cluster, told = GroupPoller("127.0.0.1:1"), list[str]()
 
     def described(channel: object, name: str) -> list[QueueLag]:
         asked.append(name)
@@ -133,12 +133,12 @@ def test_a_slave_answers_in_place_of_a_master_that_does_not(monkeypatch: pytest.
 
 
 def test_brokers_that_are_gone_are_silent_and_nobody_at_all_is_an_error_at_first_only() -> None:
-    cluster = Cluster("127.0.0.1:1")
+    cluster = GroupPoller("127.0.0.1:1")
     with pytest.raises(Unavailable):
-        cluster.look(lambda line: None)
+        cluster.poll(lambda line: None)
     cluster.known = {"broker-a", "broker-b"}
     told: list[str] = []
-    assert cluster.look(told.append) == Snapshot((), ("broker-a", "broker-b"))
+    assert cluster.poll(told.append) == Snapshot((), ("broker-a", "broker-b"))
     assert "the nameserver does not answer" in told[0]
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("plotly")
 from plotly.offline import get_plotlyjs
 
 from whimbrel.spark import plots
-from whimbrel.spark.plots import HeatMap, Lines, NoPlotly, heat_figure, lines_figure, page
+from whimbrel.spark.plots import HeatMap, LineChart, NoPlotly, heat_figure, lines_figure, page
 
 HOUR = 3600
 
@@ -25,7 +25,7 @@ def own_part(path: Path) -> str:
 
 
 def test_a_page_has_all_inside_and_loads_nothing(tmp_path: Path) -> None:
-    lines = Lines(title="rates", unit="1/s", series={"orders": [(0, 1.0), (60, None), (120, 2.5)]})
+    lines = LineChart(title="rates", unit="1/s", series={"orders": [(0, 1.0), (60, None), (120, 2.5)]})
     heat = HeatMap(title="hours", unit="messages", rows=["q0"], cells={("q0", 0): 3.0}, step_s=HOUR)
     page(tmp_path / "out.html", "A page", [lines, heat])
     whole, ours = (tmp_path / "out.html").read_text(encoding="utf-8"), own_part(tmp_path / "out.html")
@@ -37,7 +37,7 @@ def test_a_page_has_all_inside_and_loads_nothing(tmp_path: Path) -> None:
 
 def test_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
     evil = '</script><a href="http://x">&'
-    page(tmp_path / "out.html", evil, [Lines(title=evil, unit=evil, series={evil: [(0, 1.0)]})])
+    page(tmp_path / "out.html", evil, [LineChart(title=evil, unit=evil, series={evil: [(0, 1.0)]})])
     ours = own_part(tmp_path / "out.html")
     assert "</script><a" not in ours
     assert 'href="http' not in ours
@@ -51,7 +51,7 @@ def test_a_page_without_charts_says_so(tmp_path: Path) -> None:
 
 def test_lines_beyond_the_bound_are_left_out_and_counted() -> None:
     series = {f"t{number}": [(0.0, 1.0)] for number in range(plots.SERIES_MAX + 6)}
-    figure = lines_figure(Lines(title="rates", unit="", series=series))
+    figure = lines_figure(LineChart(title="rates", unit="", series=series))
     assert [line.name for line in figure.data] == list(series)[: plots.SERIES_MAX]
     assert f"the first {plots.SERIES_MAX} of {plots.SERIES_MAX + 6}" in figure.layout.title.text
 

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from whimbrel.spark.planning import Piece
-from whimbrel.spark.push_down import ALL, EVERYTHING, Narrow, narrowed, push, within
+from whimbrel.spark.planning import OffsetRange
+from whimbrel.spark.push_down import ALL, UNRESTRICTED, PushDown, intersect, prune, push
 
 LOW, HIGH = ALL
 AT = datetime(2026, 11, 21, 8, 0, 0, 500, UTC)
@@ -36,8 +36,8 @@ def test_filters_on_queues_are_taken_whole() -> None:
         LessThanOrEqual(("queueOffset",), 9),
         EqualTo(("tags",), "x"),
     ]
-    narrow, left = push(filters, from_log=False)
-    assert narrow == Narrow(
+    push_down, left = push(filters, has_physical_offsets=False)
+    assert push_down == PushDown(
         topics=frozenset("a"), tags=frozenset("x"), queue_ids=(3, HIGH), queue_offsets=(LOW, 10)
     )
     assert left == []
@@ -53,21 +53,21 @@ def test_what_is_not_understood_goes_back_as_the_same_object() -> None:
         EqualTo(("queueOffset",), None),
         IsNotNull(("tags",)),
     ]
-    narrow, left = push(filters, from_log=True)
-    assert narrow == EVERYTHING
+    push_down, left = push(filters, has_physical_offsets=True)
+    assert push_down == UNRESTRICTED
     assert all(one is other for one, other in zip(left, filters, strict=True))
 
 
 def test_places_in_the_log_are_told_only_by_a_log() -> None:
     wanted = GreaterThanOrEqual(("physicalOffset",), 1000)
-    assert push([wanted], from_log=True) == (Narrow(physical_offsets=(1000, HIGH)), [])
-    assert push([wanted], from_log=False) == (EVERYTHING, [wanted])
+    assert push([wanted], has_physical_offsets=True) == (PushDown(physical_offsets=(1000, HIGH)), [])
+    assert push([wanted], has_physical_offsets=False) == (UNRESTRICTED, [wanted])
 
 
 def test_a_set_with_gaps_is_a_range_and_goes_back() -> None:
     dense, gaps = In(("queueOffset",), (3, 5, 4)), In(("queueOffset",), (3, 9))
-    assert push([dense], from_log=True) == (Narrow(queue_offsets=(3, 6)), [])
-    assert push([gaps], from_log=True) == (Narrow(queue_offsets=(3, 10)), [gaps])
+    assert push([dense], has_physical_offsets=True) == (PushDown(queue_offsets=(3, 6)), [])
+    assert push([gaps], has_physical_offsets=True) == (PushDown(queue_offsets=(3, 10)), [gaps])
 
 
 @pytest.mark.parametrize(
@@ -80,23 +80,27 @@ def test_a_set_with_gaps_is_a_range_and_goes_back() -> None:
     ],
 )
 def test_times_leave_whole_milliseconds_and_go_back(asked: Any, stored_ms: tuple[int, int]) -> None:
-    assert push([asked], from_log=False) == (Narrow(stored_ms=stored_ms), [asked])
+    assert push([asked], has_physical_offsets=False) == (PushDown(stored_ms=stored_ms), [asked])
 
 
 def test_pieces_are_dropped_and_cut() -> None:
-    pieces = [Piece(topic, "b", queue, 0, 100, 1.0) for topic in ("a", "z") for queue in (0, 1, 2)]
-    narrow = Narrow(topics=frozenset("a"), queue_ids=(1, HIGH), queue_offsets=(10, 50), stored_ms=(5, HIGH))
+    ranges = [OffsetRange(topic, "b", queue, 0, 100, 1.0) for topic in ("a", "z") for queue in (0, 1, 2)]
+    push_down = PushDown(
+        topics=frozenset("a"), queue_ids=(1, HIGH), queue_offsets=(10, 50), stored_ms=(5, HIGH)
+    )
     asked: list[Any] = []
 
     def offsets_of(keys: Any) -> dict[Any, tuple[int, int]]:
         asked.extend(keys)
         return {("a", "b", 1): (20, HIGH), ("a", "b", 2): (60, HIGH)}
 
-    kept = narrowed(pieces, narrow, offsets_of)
-    assert [(piece.key, piece.start, piece.end) for piece in kept] == [(("a", "b", 1), 20, 50)]
+    kept = prune(ranges, push_down, offsets_of)
+    assert [(offset_range.key, offset_range.start, offset_range.end) for offset_range in kept] == [
+        (("a", "b", 1), 20, 50)
+    ]
     assert asked == [("a", "b", 1), ("a", "b", 2)]
 
 
 def test_ranges_share_what_both_have() -> None:
-    assert within((0, 10), (5, 20)) == (5, 10)
-    assert within(ALL, (5, 20)) == (5, 20)
+    assert intersect((0, 10), (5, 20)) == (5, 10)
+    assert intersect(ALL, (5, 20)) == (5, 20)

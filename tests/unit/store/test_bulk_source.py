@@ -8,48 +8,33 @@ from pathlib import Path
 import pytest
 
 import goldens
-from storekit import FILE, NOW, OPTIONS, make_draft, open_master
+from storekit import FILE, NOW, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import CorruptRecord, RangeGone, StoreError
 from whimbrel.store.bulk_source import BulkSource, confirmed_end, confirmed_offset
 from whimbrel.store.codec import FILLER_SIZE, UNIT
-from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.offline_recovery import recover
-from whimbrel.store.store import MessageStore
+from whimbrel.store.slave_store import SlaveStore
 
 PER_FILE = OPTIONS.consumequeue_file_size // UNIT.size
-
-
-def test_packed_entries_are_the_entries_up_to_the_end_of_their_file(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    for number in range(2 * PER_FILE + 50):
-        store.append(make_draft(number))
-    queue = store.queues.by_key["topic", 0]
-    for offset in (0, 1, PER_FILE - 1, PER_FILE, 2 * PER_FILE, 2 * PER_FILE + 49):
-        found = list(UNIT.iter_unpack(queue.packed_units(offset, 1000)))
-        assert found == queue.units(offset, len(found))
-        assert offset + len(found) == min(offset - offset % PER_FILE + PER_FILE, queue.max)
-    assert queue.packed_units(queue.max, 1) == queue.packed_units(-1, 1) == b""
-    store.close()
 
 
 def test_spans_of_the_log_are_read_or_refused_by_name(tmp_path: Path) -> None:
     options = dataclasses.replace(OPTIONS, delete_when=tuple(range(24)), reserved_hours=1)
     store = open_master(tmp_path / "s", options)
-    answers = [store.append(make_draft(number, size=4000)) for number in range(60)]
-    raw = BulkSource(store)
+    answers = [store.append([make_draft(number, size=4000)])[0] for number in range(60)]
+    source = BulkSource(store)
     one = answers[20]
-    assert raw.span(one.physical_offset, one.end) == store.read(one.physical_offset, one.size)
+    assert source.span(one.physical_offset, one.end) == store.read(one.physical_offset, one.size)
     with pytest.raises(CorruptRecord, match="the log ends at"):
-        raw.span(answers[-1].physical_offset, answers[-1].end + 1)
-    assert store.writer is not None
+        source.span(answers[-1].physical_offset, answers[-1].end + 1)
     store.writer.flush()
     os.utime(tmp_path / "s" / "commitlog" / f"{0:020d}", (0, 0))
     assert store.run_retention(NOW) > 0
     with pytest.raises(RangeGone, match=f"begins at {store.min_offset}"):
-        raw.span(0, 100)
-    assert raw.queue_range("topic", 0, store.written)[0] == store.queue_range("topic", 0)[0] > 0
-    assert raw.queue_range("unknown", 0, store.written) == (0, 0, 0)
+        source.span(0, 100)
+    assert source.queue_range("topic", 0, store.written)[0] == store.queue_range("topic", 0)[0] > 0
+    assert source.queue_range("unknown", 0, store.written) == (0, 0, 0)
     store.close()
 
 
@@ -90,7 +75,7 @@ def test_confirmed_offset_of_a_queue_is_the_first_whose_record_ends_beyond(tmp_p
 def test_live_store_may_be_read_as_far_as_its_broker_has_confirmed(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_master(root)
-    ends = [store.append(make_draft(number)).end for number in range(20)]
+    ends = [store.append([make_draft(number)])[0].end for number in range(20)]
     store.end_tick()
     assert confirmed_end(root) == 0
     store.page.confirmed = ends[9]
@@ -104,7 +89,7 @@ def test_live_store_may_be_read_as_far_as_its_broker_has_confirmed(tmp_path: Pat
 def test_store_without_a_page_of_this_boot_may_be_read_to_where_recovery_ends_it(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_master(root)
-    end = [store.append(make_draft(number)).end for number in range(20)][-1]
+    end = [store.append([make_draft(number)])[0].end for number in range(20)][-1]
     store.end_tick()
     store.page.confirmed = 50
     store.close()
@@ -123,70 +108,23 @@ def test_rocketmq_stores_may_be_read_to_where_recovery_ends_them(name: str) -> N
     assert confirmed_end(root) == recover(root, dry_run=True)["maxPhyOffset"]
 
 
-def test_store_knows_what_its_log_has_kept_since_the_last_time(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    store = open_master(root)
-    assert store.kept == 0
-    ends = [store.append(make_draft(number)).end for number in range(20)]
-    store.close()
-    store = open_master(root)
-    assert store.kept == ends[-1]
-    store.close(clean=False)
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(ends[9])
-        file.write(b"\0" * 200)
-    log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)  # somebody recovers the log, without its queues
-    assert log.end == ends[9]
-    log.close()
-    store = open_master(root)
-    for number in range(20):
-        store.append(make_draft(number))
-    assert store.kept == ends[9] < store.written
-    store.close()
-
-
 def test_slaves_queues_begin_where_its_log_does_at_once(tmp_path: Path) -> None:
     root = tmp_path / "s"
     root.mkdir()
     master = open_master(tmp_path / "m")
     for number in range(60):
-        master.append(make_draft(number, size=4000))
-    log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)
+        master.append([make_draft(number, size=4000)])
+    log = open_log(root)
     while log.end < master.written:
         log.append_raw(log.end, memoryview(master.read_log(log.end, master.written - log.end)))
     log.publish()
-    slave = MessageStore.open_slave(root, OPTIONS, clock=lambda: NOW)
-    raw = BulkSource(slave)
-    assert raw.queue_range("topic", 0, slave.written) == (0, 60, 60)
+    slave = SlaveStore.open(root, OPTIONS)
+    source = BulkSource(slave)
+    assert source.queue_range("topic", 0, slave.written) == (0, 60, 60)
     slave.page.begin = 2 * FILE  # as the replicator does when it removes files
-    low, _, high = raw.queue_range("topic", 0, slave.written)
+    low, _, high = source.queue_range("topic", 0, slave.written)
     offset, size, _ = slave.queue_units("topic", 0, low, 1)[0]
     assert (low > 0, high) == (True, 60)
-    assert raw.span(offset, offset + size) == master.read(offset, size)
-    for one in (slave, log, master):
-        one.close()
-
-
-def test_slave_is_told_where_its_log_was_cut(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    root.mkdir()
-    master = open_master(tmp_path / "m")
-    ends = [master.append(make_draft(number)).end for number in range(20)]
-    log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)
-    log.append_raw(0, memoryview(master.read_log(0, ends[-1])))
-    log.publish()
-    slave = MessageStore.open_slave(root, OPTIONS, clock=lambda: NOW)
-    cuts: list[int] = []
-    slave.on_cut = cuts.append
-    log.close(clean=False)
-    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(ends[9])
-        file.write(b"\0" * 200)
-    log = LogWriter.open(root, OPTIONS, clock=lambda: NOW)
-    log.append_raw(log.end, memoryview(master.read_log(log.end, ends[-1] - log.end)))
-    log.publish()
-    while slave.dispatch_ready(50_000):
-        pass
-    assert cuts == [ends[9]]
+    assert source.span(offset, offset + size) == master.read(offset, size)
     for one in (slave, log, master):
         one.close()

@@ -1,4 +1,4 @@
-"""The thread ahead of the writer: it comes late, and still never makes a file that the writer has made."""
+"""Preallocation: a late step never creates a file that the writer has created."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,37 +33,39 @@ def disk(tmp_path: Path) -> Disk:
 
 
 @pytest.fixture
-def ahead(disk: Disk) -> Iterator[Preallocator]:
-    """Give one whose thread is never woken: tests take its steps."""
+def preallocator(disk: Disk) -> Iterator[Preallocator]:
+    """Yield one whose thread is never woken: tests take its steps."""
     found = Preallocator(0, disk.create)
     yield found
     found.stop()
 
 
-def test_the_next_file_is_made_in_time_and_taken(disk: Disk, ahead: Preallocator) -> None:
-    first = ahead.take(0)
-    ahead.current = first
-    ahead.step(first, SIZE // 2)
+def test_the_next_file_is_made_in_time_and_taken(disk: Disk, preallocator: Preallocator) -> None:
+    first = preallocator.take(0)
+    preallocator.current = first
+    preallocator.step(first, SIZE // 2)
     assert disk.made == [0]
-    ahead.step(first, SIZE - 100)
+    preallocator.step(first, SIZE - 100)
     assert disk.made == [0, SIZE]
-    assert ahead.take(SIZE).start == SIZE
+    assert preallocator.take(SIZE).start == SIZE
     assert disk.made == [0, SIZE]
 
 
-def test_a_step_that_comes_late_does_not_make_the_writers_file_again(disk: Disk, ahead: Preallocator) -> None:
-    first = ahead.take(0)
-    ahead.current = first
+def test_a_step_that_comes_late_does_not_make_the_writers_file_again(
+    disk: Disk, preallocator: Preallocator
+) -> None:
+    first = preallocator.take(0)
+    preallocator.current = first
     # The thread has seen the writer at the end of its file, and is about to take the lock.
-    second = ahead.take(SIZE)
+    second = preallocator.take(SIZE)
     second.write(0, memoryview(b"a message"))
-    ahead.step(first, SIZE)
-    ahead.leave(first)
-    ahead.step(first, SIZE)
-    ahead.current = second
-    ahead.step(first, SIZE)
+    preallocator.step(first, SIZE)
+    preallocator.leave(first)
+    preallocator.step(first, SIZE)
+    preallocator.current = second
+    preallocator.step(first, SIZE)
     assert disk.made == [0, SIZE]
-    third = ahead.take(2 * SIZE)
+    third = preallocator.take(2 * SIZE)
     assert disk.names() == [segment_name(start) for start in (0, SIZE, 2 * SIZE)]
     assert second.path.read_bytes()[:9] == b"a message"
     for segment in (first, second, third):

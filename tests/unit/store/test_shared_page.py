@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.store import shared_page as watermark
+from whimbrel.store import shared_page
 from whimbrel.store.shared_page import PAGE_BYTES, SLAVES_MAX, SharedPage
 
 
@@ -32,13 +32,13 @@ def test_both_processes_see_the_same_cells(tmp_path: Path) -> None:
 def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
     fields = [(0, 64)]
     for value in vars(SharedPage).values():
-        if isinstance(value, watermark.Cell):
+        if isinstance(value, shared_page.Cell):
             fields.append((value.index * 8, 8))
-        elif isinstance(value, watermark.Text):
+        elif isinstance(value, shared_page.Text):
             fields.append((value.at, value.size))
-    columns = (watermark.ACKS, watermark.SENT, watermark.SENT_BYTES, watermark.CONNECTED_AT)
+    columns = (shared_page.ACKS, shared_page.SENT, shared_page.SENT_BYTES, shared_page.CONNECTED_AT)
     fields += [(start, 8 * SLAVES_MAX) for start in columns]
-    fields.append((watermark.PEERS, watermark.PEER_BYTES * SLAVES_MAX))
+    fields.append((shared_page.PEERS, shared_page.PEER_BYTES * SLAVES_MAX))
     fields.sort()
     assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(fields))
     assert fields[-1][0] + fields[-1][1] <= PAGE_BYTES
@@ -62,7 +62,7 @@ def test_a_page_of_another_boot_is_not_recovered(tmp_path: Path, monkeypatch: py
     page = SharedPage.open(tmp_path)
     page.recovered(begin=0, written=500, flushed=400, file_size=65536, pid=7)
     page.set_slave(3, "10.0.0.1:1000", 5)
-    monkeypatch.setattr(watermark, "boot_id", lambda: b"B" * 16)
+    monkeypatch.setattr(shared_page, "boot_id", lambda: b"B" * 16)
     again = SharedPage.open(tmp_path)
     assert (again.epoch, again.written, again.peer(3), again.acks[3]) == (0, 0, "", -1)
 
@@ -118,14 +118,31 @@ def test_a_text_is_replaced_whole_and_cut_at_its_field(tmp_path: Path) -> None:
 def test_a_text_whose_writer_died_reads_as_empty_until_its_successor_writes(tmp_path: Path) -> None:
     page = SharedPage.open(tmp_path)
     page.master_ha = "h:1"
-    page.cells[watermark.MASTER_HA // 8] += 1
+    page.cells[shared_page.MASTER_HA // 8] += 1
     assert page.master_ha == ""
     page.master_ha = "h:2"
     assert page.master_ha == "h:2"
 
 
+def test_a_snapshot_has_the_fields_of_a_page_of_this_boot_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert SharedPage.snapshot(tmp_path) is None and not (tmp_path / "whimbrel").exists()
+    page = SharedPage.open(tmp_path)
+    page.recovered(begin=10, written=500, flushed=400, file_size=65536, pid=7)
+    page.broker_name = "broker-a"
+    found = SharedPage.snapshot(tmp_path)
+    assert found is not None
+    page.written = 600
+    assert (found.begin, found.written, found.broker_name) == (10, 500, "broker-a")
+    found.close()
+    monkeypatch.setattr(shared_page, "boot_id", lambda: b"B" * 16)
+    assert SharedPage.snapshot(tmp_path) is None
+    assert page.written == 600
+
+
 def test_a_process_that_stopped_beating_is_not_alive(tmp_path: Path) -> None:
     page = SharedPage.open(tmp_path)
     page.replica_beat_ns = 10**10
-    assert page.replica_alive(10**10 + watermark.BEAT_MAX_NS - 1)
-    assert not page.replica_alive(10**10 + watermark.BEAT_MAX_NS)
+    assert page.replica_alive(10**10 + shared_page.BEAT_MAX_NS - 1)
+    assert not page.replica_alive(10**10 + shared_page.BEAT_MAX_NS)

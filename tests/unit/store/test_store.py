@@ -1,430 +1,189 @@
-"""The master's store: appending, reading, flushing, a full disk, retention."""
+"""One store directory opened in turns as a master's and as a slave's, as when a broker changes its role."""
 
-import dataclasses
-import errno
-import os
+import shutil
 import threading
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from storekit import FILE, NOW, OPTIONS, make_draft, open_master
-from whimbrel.errors import (
-    BadRequest,
-    CorruptRecord,
-    IllegalOffset,
-    MessageTooLarge,
-    NotWritable,
-    PropertiesTooLarge,
-    StoreFull,
-)
-from whimbrel.store import commitlog
-from whimbrel.store.codec import BLANK, BLANK_MAGIC, decode_record, index_key_hash, record_size
-from whimbrel.store.index import IndexFile
-from whimbrel.store.retention import DiskUse
+from storekit import FILE, OPTIONS, make_draft, open_log, open_master
+from whimbrel.errors import NotRecovered, StoreError
+from whimbrel.store.commitlog import LogReader
+from whimbrel.store.locking import held, is_locked
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.slave_store import SlaveStore
+from whimbrel.store.store import MessageStore
 from whimbrel.store.verify import verify
 
-
-def test_offsets_follow_each_other_across_files(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    answers = [store.append(make_draft(number, size=1000)) for number in range(200)]
-    assert [answer.queue_offset for answer in answers] == list(range(200))
-    for before, answer in pairwise(answers):
-        assert answer.physical_offset in (before.end, before.end + -before.end % FILE)
-    store.close()
+PREPARED, COMMIT = 4, 8
 
 
-def test_a_file_ends_with_a_blank_of_at_least_eight_bytes(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    overhead = record_size(make_draft(size=0))
-    first = store.append(dataclasses.replace(make_draft(), body=bytes(FILE - overhead - 8)))
-    assert first.end == FILE - 8
-    second = store.append(make_draft())
-    assert second.physical_offset == FILE
-    assert BLANK.unpack(store.read_log(FILE - 8, 8)) == (8, BLANK_MAGIC)
-    with pytest.raises(MessageTooLarge):
-        store.append(dataclasses.replace(make_draft(), body=bytes(FILE - overhead - 7)))
-    assert store.append(make_draft()).queue_offset == 2
-    store.close()
+def fill(store: MasterStore, first: int, count: int) -> None:
+    """Append messages of every kind to several queues and topics."""
+    for number in range(first, first + count):
+        store.append([make_draft(number, queue_id=number % 3, size=1000)])
+        if number % 10 == 0:
+            store.append([make_draft(number, topic="SCHEDULE_TOPIC_XXXX", delay="3")])
+            store.append([make_draft(number, sys_flag=PREPARED)])
+            store.append([make_draft(number, sys_flag=COMMIT)])
+    store.end_tick()
 
 
-def test_a_batch_is_not_split_between_files(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    store.append(make_draft(size=40_000))
-    batch = store.append_batch([make_draft(number, size=10_000) for number in range(4)])
-    assert [answer.physical_offset // FILE for answer in batch] == [1, 1, 1, 1]
-    assert [answer.queue_offset for answer in batch] == [1, 2, 3, 4]
-    with pytest.raises(MessageTooLarge):
-        store.append_batch([make_draft(number, size=10_000) for number in range(7)])
-    with pytest.raises(BadRequest):
-        store.append_batch([make_draft(), make_draft(queue_id=1)])
-    assert store.queue_range("topic", 0) == (0, 5)
-    assert store.append_batch([]) == []
-    store.close()
+def content(store: MessageStore, keys: int) -> dict[str, Any]:
+    """Return everything that can be asked of a store: ranges, entries, records, and what keys lead to."""
+    found: dict[str, Any] = {"log": (store.min_offset, store.written), "dispatched": store.dispatched}
+    for topic, queue_ids in store.topics_on_disk().items():
+        for queue_id in queue_ids:
+            low, high = store.queue_range(topic, queue_id)
+            units = store.queue_units(topic, queue_id, low, high - low)
+            records = [store.read(unit[0], unit[1]) for unit in units]
+            found[f"{topic}/{queue_id}"] = (low, high, units, records)
+    for number in range(keys):
+        found[f"key-{number}"] = store.find_by_key("topic", f"key-{number}")
+    return found
 
 
-def test_a_batch_larger_than_a_queue_file_gets_all_its_entries(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    answers = store.append_batch([make_draft(number, size=8) for number in range(350)])
-    units = store.queue_units("topic", 0, 0, 1000)
-    assert [unit[0] for unit in units] == [answer.physical_offset for answer in answers]
-    store.close()
+def left_open(root: Path) -> list[str]:
+    """Return what this process still holds of a store: descriptors, mappings, its lock, and threads."""
+    descriptors = list(Path("/proc/self/fd").iterdir())
+    targets = [str(path.readlink()) for path in descriptors if path.is_symlink()]
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    found = [line for line in (*targets, *mapped) if str(root) in line]
+    threads = {"queue-mark", "log-preallocate", "log-flush"}
+    found += [thread.name for thread in threading.enumerate() if thread.name in threads]
+    found += ["the lock"] if is_locked(root) or held else []
+    return found
 
 
-def test_what_is_too_large_stores_nothing(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s", dataclasses.replace(OPTIONS, message_bytes_max=1000))
-    with pytest.raises(MessageTooLarge):
-        store.append(make_draft(size=1008))
-    with pytest.raises(PropertiesTooLarge):
-        store.append(dataclasses.replace(make_draft(), properties=b"a\x01" + b"b" * 32768))
-    assert store.written == 0
-    assert store.queue_range("topic", 0) == (0, 0)
-    store.close()
+def test_a_master_becomes_a_slave_and_a_master_again(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    master = open_master(root)
+    fill(master, 0, 100)
+    master.append([make_draft(topic="gone")])
+    master.delete_topic("gone")
+    before, epoch = content(master, 100), master.page.epoch
+    master.close()
+    assert left_open(root) == []
+    shutil.copytree(root, tmp_path / "peer")
+
+    log = open_log(root)
+    slave = SlaveStore.open(root, OPTIONS)
+    assert content(slave, 100) == before
+    assert slave.epoch == slave.page.epoch == epoch + 1
+    peer = open_master(tmp_path / "peer")  # leads from here on
+    fill(peer, 100, 50)
+    reader = LogReader.open(tmp_path / "peer")
+    while log.end < peer.written:
+        log.append_raw(log.end, reader.view(log.end, 5000))
+    log.publish()
+    while slave.dispatch_ready(50_000):
+        pass
+    after = content(peer, 150)
+    assert content(slave, 150) == after
+    torn = peer.append([make_draft(150, size=1000)])[0]
+    peer.end_tick()
+    assert log.end // FILE == torn.physical_offset // FILE
+    log.append_raw(log.end, reader.view(log.end, torn.size // 2))  # the other half never comes
+    log.publish()
+    slave.dispatch_ready(50_000)
+    reader.close()
+    peer.close()
+    slave.close()
+    log.close()
+    assert left_open(root) == []
+
+    master = open_master(root)
+    assert content(master, 150) == after
+    assert master.page.epoch == epoch + 2
+    again = master.append([make_draft(150, size=1000)])[0]
+    assert (again.queue_offset, again.physical_offset) == (torn.queue_offset, torn.physical_offset)
+    assert master.append([make_draft(topic="gone")])[0].queue_offset == 1
+    master.close()
+    assert left_open(root) == []
 
 
-def test_reading_what_is_not_there_is_told_apart(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    answer = store.append(make_draft())
-    with pytest.raises(IllegalOffset):
-        store.read(answer.end, 100)
-    with pytest.raises(IllegalOffset):
-        store.read(-1, 100)
-    with pytest.raises(CorruptRecord):
-        store.read(8, 100)
-    assert store.queue_range("nowhere", 0) == (0, 0)
-    assert store.queue_units("topic", 0, 5, 10) == []
-    assert store.queue_units("topic", 0, -1, 10) == []
-    assert store.find_by_key("topic", "nothing") == []
-    store.close()
+def test_a_slave_becomes_a_master_and_a_slave_again(tmp_path: Path) -> None:
+    origin = open_master(tmp_path / "origin")
+    fill(origin, 0, 60)
+    reader = LogReader.open(tmp_path / "origin")
+    root = tmp_path / "s"
+    log = open_log(root)
+    slave = SlaveStore.open(root, OPTIONS)
+    while log.end < origin.written:
+        log.append_raw(log.end, reader.view(log.end, 5000))
+    log.publish()
+    while slave.dispatch_ready(50_000):
+        pass
+    before = content(origin, 60)
+    reader.close()
+    origin.close()
+    slave.close()
+    log.close()
+    assert left_open(root) == []
+
+    master = open_master(root)
+    assert content(master, 60) == before
+    fill(master, 60, 40)
+    after, epoch = content(master, 100), master.page.epoch
+    master.close(clean=False)  # killed
+    assert left_open(root) == []
+
+    log = open_log(root)
+    slave = SlaveStore.open(root, OPTIONS)
+    assert content(slave, 100) == after
+    assert slave.epoch == epoch + 1
+    slave.close()
+    log.close()
+    assert left_open(root) == []
+    assert verify(root) == []
 
 
-def test_a_clock_set_back_does_not_put_store_times_out_of_order(tmp_path: Path) -> None:
-    times = iter([NOW + 100, NOW, NOW + 50, NOW + 200])
+def test_an_opening_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
     root = tmp_path / "s"
     root.mkdir()
-    store = open_master(root)
-    store.clock = lambda: next(times)
-    found = [store.append(make_draft(number)).store_timestamp for number in range(4)]
-    assert found == [NOW + 100, NOW + 100, NOW + 100, NOW + 200]
-    assert store.offset_by_time("topic", 0, NOW + 101) == 3
-    assert store.offset_by_time("topic", 0, NOW) == 0
-    assert store.offset_by_time("topic", 0, NOW + 1000) == 4
-    store.close()
+    with pytest.raises(NotRecovered):
+        SlaveStore.open(root, OPTIONS)
+    assert left_open(root) == []
+    log = open_log(root)
+    (root / "whimbrel" / "queue-floors.json").write_text("{")
+    with pytest.raises(StoreError):
+        SlaveStore.open(root, OPTIONS)
+    log.close()
+    with pytest.raises(StoreError):
+        open_master(root)
+    assert left_open(root) == []
+    (root / "whimbrel" / "queue-floors.json").unlink()
+    for start in (0, 2 * OPTIONS.consumequeue_file_size):  # a queue file is missing
+        path = root / "consumequeue" / "topic" / "0" / f"{start:020d}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(OPTIONS.consumequeue_file_size))
+    with pytest.raises(StoreError):
+        open_master(root)
+    log = open_log(root)
+    with pytest.raises(StoreError):
+        SlaveStore.open(root, OPTIONS)
+    log.close()
+    assert left_open(root) == []
 
 
-def test_delayed_messages_carry_their_delivery_time(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    for delay in ("3", "99", "0", "x"):
-        store.append(make_draft(topic="SCHEDULE_TOPIC_XXXX", delay=delay))
-    codes = [unit[2] for unit in store.queue_units("SCHEDULE_TOPIC_XXXX", 0, 0, 10)]
-    tag = make_draft().tags_code
-    assert codes == [NOW + 10_000, NOW + 7_200_000, tag, tag]
-    store.close()
-
-
-def test_only_committed_transaction_records_get_an_entry(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    arrivals: list[tuple[str, int, int, int]] = []
-    store.on_arrival = lambda *arrival: arrivals.append(arrival)
-    for number, kind in enumerate((4, 8, 12, 0)):
-        store.append(make_draft(number, sys_flag=kind))
-    assert store.queue_range("topic", 0) == (0, 2)
-    assert [arrival[:3] for arrival in arrivals] == [("topic", 0, 0), ("topic", 0, 1)]
-    assert [bool(store.find_by_key("topic", f"key-{number}")) for number in range(4)] == [
-        True,
-        True,
-        False,
-        True,
-    ]
-    store.close()
-
-
-def test_one_flush_serves_all_who_wait(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    done = threading.Event()
-    seen: list[int] = []
-
-    def flushed(end: int) -> None:
-        seen.append(end)
-        done.set()
-
-    store.on_flushed = flushed
-    answers = [store.append(make_draft(number)) for number in range(10)]
-    for answer in answers:
-        store.request_flush(answer.end)
-    assert done.wait(10)
-    assert seen[0] == answers[-1].end
-    assert store.flushed == store.page.flushed == answers[-1].end
-    store.close()
-
-
-def test_a_disk_that_refuses_a_sync_ends_all_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_master(tmp_path / "s")
-    answer = store.append(make_draft())
-
-    def broken(fd: int) -> None:
-        raise OSError(errno.EIO, "broken")
-
-    assert store.writer is not None
-    monkeypatch.setattr(os, "fdatasync", broken)
-    store.writer.flush()
-    assert not store.writable
-    with pytest.raises(NotWritable):
-        store.append(make_draft())
-    assert decode_record(store.read(0, answer.size)).queue_offset == 0
-    assert store.flushed == 0
-    monkeypatch.undo()
-    store.close(clean=False)
-
-
-class FullDisk:
-    """Stands for a disk without room while `full` is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.full = False
-        self.allocate = os.posix_fallocate
-        monkeypatch.setattr(os, "posix_fallocate", self.posix_fallocate)
-        monkeypatch.setattr(commitlog, "RETRY_ALLOCATE_S", 0.0)
-
-    def posix_fallocate(self, fd: int, offset: int, length: int) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.allocate(fd, offset, length)
-
-
-def test_a_full_disk_refuses_writes_keeps_reading_and_recovers_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = FullDisk(monkeypatch)
-    store = open_master(tmp_path / "s", dataclasses.replace(OPTIONS, index_enabled=False))
-    first = store.append(make_draft(size=40_000))
-    disk.full = True
-    with pytest.raises(StoreFull):
-        for number in range(10):
-            store.append(make_draft(number, size=10_000))
-    assert not store.writable and "room" in store.full_reason
-    end = store.written
-    small = store.append(make_draft(size=8))  # still fits into the file that is there
-    assert small.physical_offset == end
-    assert store.read(0, first.size)
-    disk.full = False
-    again = store.append(make_draft(size=40_000))
-    assert store.writable and not store.full_reason
-    assert again.queue_offset == small.queue_offset + 1
-    store.close()
-
-
-def test_a_record_is_not_stored_without_room_for_its_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = FullDisk(monkeypatch)
-    store = open_master(tmp_path / "s")
-    store.append(make_draft())
-    end = store.written
-    disk.full = True
-    with pytest.raises(StoreFull):
-        store.append(make_draft(topic="another"))
-    with pytest.raises(StoreFull):
-        store.append_batch([make_draft(number, topic="another") for number in range(3)])
-    assert store.written == end
-    disk.full = False
-    assert store.append(make_draft(topic="another")).queue_offset == 0
-    store.close()
-
-
-def test_a_store_opens_for_reading_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_master(tmp_path / "s")
-    answers = [store.append(make_draft(number)) for number in range(5)]
-    store.close(clean=False)
-    (tmp_path / "s" / "whimbrel" / "queue-mark").unlink()
-    disk = FullDisk(monkeypatch)
-    disk.full = True
-    store = open_master(tmp_path / "s")
-    assert not store.writable
-    assert store.read(answers[4].physical_offset, answers[4].size)
-    with pytest.raises(StoreFull):
-        store.append(make_draft())
-    disk.full = False
-    store.retry_at = 0.0
-    assert store.append(make_draft()).queue_offset == 5
-    store.close()
-
-
-def test_the_index_waits_for_room_and_catches_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = FullDisk(monkeypatch)
-    store = open_master(tmp_path / "s")
-    store.append(make_draft(0))
-    disk.full = True
-    store.end_tick()
-    store.index_rest()
-    assert store.indexer.behind
-    disk.full = False
-    store.indexer.retry_at = 0.0
-    store.append(make_draft(1))
-    assert store.find_by_key("topic", "key-0") and store.find_by_key("topic", "key-1")
-    store.close()
-
-
-def test_a_disk_above_its_limit_refuses_writes_until_it_drops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = open_master(tmp_path / "s")
-    store.append(make_draft())
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.95)))
-    store.run_retention(NOW)
-    assert "95%" in store.full_reason
-    with pytest.raises(StoreFull):
-        store.append(make_draft())
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
-    store.run_retention(NOW)
-    assert store.append(make_draft()).queue_offset == 1
-    store.close()
-
-
-def test_the_level_of_the_disk_is_known_from_the_start_and_measured_again_by_refused_appends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.95)))
-    store = open_master(tmp_path / "s")
-    with pytest.raises(StoreFull, match="95% full"):
-        store.append(make_draft())
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
-    assert store.writer is not None
-    store.writer.disk_retry_at = 0.0
-    assert store.append(make_draft()).queue_offset == 0
-    store.close()
-
-
-def test_a_round_of_retention_sees_that_there_is_room_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = FullDisk(monkeypatch)
-    store = open_master(tmp_path / "s", dataclasses.replace(OPTIONS, index_enabled=False))
-    store.append(make_draft(size=40_000))
-    disk.full = True
-    with pytest.raises(StoreFull):
-        store.append(make_draft(size=40_000))
-    assert store.full_reason
-    disk.full = False
-    store.run_retention(NOW)
-    assert not store.full_reason
-    store.close()
-
-
-def aged(root: Path, count: int, mtime_ms: int) -> None:
-    for path in sorted((root / "commitlog").iterdir())[:count]:
-        os.utime(path, (mtime_ms / 1000, mtime_ms / 1000))
-
-
-def test_retention_removes_aged_files_and_what_points_into_them(tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    store = open_master(root, dataclasses.replace(OPTIONS, delete_when=tuple(range(24)), reserved_hours=1))
-    answers = [store.append(make_draft(number, size=4000)) for number in range(400)]
-    assert store.writer is not None
-    store.writer.flush()
-    aged(root, 10, NOW - 7_200_000)
-    removed = store.run_retention(NOW)
-    assert removed > 10
-    assert store.min_offset == store.page.begin == 10 * FILE
-    first = next(answer for answer in answers if answer.physical_offset >= 10 * FILE)
-    assert store.queue_range("topic", 0) == (first.queue_offset, 400)
-    with pytest.raises(IllegalOffset):
-        store.read(0, answers[0].size)
-    assert store.find_by_key("topic", "key-0") == []
-    assert store.find_by_key("topic", "key-399")
-    store.close()
-    store = open_master(root)
-    assert store.queue_range("topic", 0) == (first.queue_offset, 400)
-    assert store.append(make_draft()).queue_offset == 400
-    store.close()
-
-
-def test_retention_never_removes_the_file_being_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_knows_the_lowest_end_of_its_log_since_it_was_last_open(tmp_path: Path) -> None:
     root = tmp_path / "s"
     store = open_master(root)
-    for number in range(100):
-        store.append(make_draft(number, size=4000))
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.87)))
-    while store.run_retention(NOW):
-        pass
-    assert store.min_offset == store.written - store.written % FILE
-    assert store.append(make_draft()).queue_offset == 100
+    assert store.intact_end == 0
+    ends = [store.append([make_draft(number)])[0].end for number in range(20)]
     store.close()
-
-
-def test_young_files_stay_and_aged_ones_wait_for_their_hour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
-    root = tmp_path / "s"
-    store = open_master(root, dataclasses.replace(OPTIONS, delete_when=(), reserved_hours=1))
-    for number in range(100):
-        store.append(make_draft(number, size=4000))
-    aged(root, 3, NOW - 7_200_000)
-    assert store.run_retention(NOW) == 0
-    store.close()
-
-
-def test_a_deleted_topic_stays_deleted_after_a_kill(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    store.append(make_draft(topic="gone"))
-    store.append(make_draft(topic="kept"))
-    assert store.topics_on_disk() == {"gone": {0}, "kept": {0}}
-    store.delete_topic("gone")
+    store = open_master(root)
+    assert store.intact_end == ends[-1]
     store.close(clean=False)
-    store = open_master(tmp_path / "s")
-    assert store.topics_on_disk() == {"kept": {0}}
-    store.close()
-
-
-def test_many_queues_take_little_disk(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s", dataclasses.replace(OPTIONS, consumequeue_file_size=6_000_000))
-    for number in range(50):
-        store.append(make_draft(number, queue_id=number))
-    files = list((tmp_path / "s" / "consumequeue").rglob("0*"))
-    blocks = sum(path.stat().st_blocks * 512 for path in files if path.is_file())
-    assert blocks <= 50 * 70 * 1024
-    assert {path.stat().st_size for path in files if path.is_file()} == {6_000_000}
-    store.close()
-
-
-def test_verifying_searches_for_no_key_that_is_where_it_should_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A search takes as long as its key has records: one for each record would never end in a large store."""
-    store = open_master(tmp_path / "s")
-    for number in range(500):
-        store.append(make_draft(number % 2))
-    store.close()
-    monkeypatch.delattr(IndexFile, "find")
-    assert verify(tmp_path / "s") == []
-
-
-def test_a_key_that_its_slot_does_not_lead_to_is_missing(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(ends[9])
+        file.write(b"\0" * 200)
+    log = open_log(root)  # somebody recovers the log, without its queues
+    assert log.end == ends[9]
+    log.close()
+    store = open_master(root)
     for number in range(20):
-        store.append(make_draft(number))
+        store.append([make_draft(number)])
+    assert store.intact_end == ends[9] < store.written
     store.close()
-    (path,) = (tmp_path / "s" / "index").iterdir()
-    data = bytearray(path.read_bytes())
-    slot = index_key_hash("topic", "key-7") % OPTIONS.index_slots
-    data[40 + 4 * slot : 44 + 4 * slot] = bytes(4)
-    path.write_bytes(data)
-    (damage,) = verify(tmp_path / "s")
-    assert "a key of a record is missing" in damage.what
-
-
-def test_another_number_of_slots_is_told_and_not_stumbled_over(tmp_path: Path) -> None:
-    store = open_master(tmp_path / "s")
-    for number in range(180):
-        store.append(make_draft(number))
-    while store.indexer.step(store.written):
-        pass
-    store.close()
-    assert verify(tmp_path / "s", index_slots=OPTIONS.index_slots) == []
-    (damage, *_) = verify(tmp_path / "s", index_slots=OPTIONS.index_slots + 500)
-    assert damage.path.parent.name == "index"
-    assert "--index-slots" in damage.what

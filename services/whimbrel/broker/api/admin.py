@@ -1,6 +1,6 @@
-"""AdminService: topics, groups, positions and replication of this broker, for operators and tools.
+"""AdminService: topics, groups, offsets and replication of this broker, for operators and tools.
 
-Changes are the master's: a slave refuses them, since its tables are copies. Errors travel as gRPC statuses.
+A slave refuses changes, since its tables are copies of its master's. Errors travel as gRPC statuses.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +22,9 @@ from whimbrel.errors import (
     TopicNotFound,
 )
 from whimbrel.model.cluster import GroupProgress
+from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.names import check_group, check_topic
-from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
+from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
@@ -40,7 +41,7 @@ TYPES = {
     admin.MESSAGE_TYPE_TRANSACTION: MessageType.TRANSACTION,
     admin.MESSAGE_TYPE_MIXED: MessageType.MIXED,
 }
-TYPE_NUMBERS = {kind: number for number, kind in TYPES.items()}  # NORMAL comes last of its two
+TYPE_NUMBERS = {kind: number for number, kind in TYPES.items()}  # NORMAL has two; the last one counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class SlaveView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationView:
-    """The marks and the state of replication as this broker sees them."""
+    """Offsets of the log and the state of replication, as this broker knows them."""
 
     broker_name: str
     broker_id: int
@@ -91,7 +92,18 @@ class AdminService:
         replication: Callable[[], ReplicationView],
         wall_ms: Callable[[float], int],
     ) -> None:
-        """Take the tables and states; `wall_ms` turns a monotonic time into epoch milliseconds."""
+        """Take the parts that are shown or changed.
+
+        Args:
+            topics: the topic table.
+            groups: the group table.
+            consumer: offsets and leases of groups.
+            clients: the known clients.
+            store: the log and its queues.
+            master: changes are taken.
+            replication: returns the state of replication.
+            wall_ms: turns a time of the monotonic clock into epoch milliseconds.
+        """
         self.topics, self.groups, self.consumer = topics, groups, consumer
         self.clients, self.store = clients, store
         self.master = master
@@ -99,7 +111,7 @@ class AdminService:
         self.wall_ms = wall_ms
 
     def service(self, others: Sequence[UnaryMethod] = ()) -> Service:
-        """Return the service for the transport, with calls that others handle."""
+        """Return the service for the transport, together with calls that have other handlers."""
         methods = (
             ("CreateTopic", admin.CreateTopicRequest, self.create_topic),
             ("UpdateTopic", admin.UpdateTopicRequest, self.update_topic),
@@ -119,14 +131,14 @@ class AdminService:
             (*(UnaryMethod(name, request, handle) for name, request, handle in methods), *others),
         )
 
-    def change(self) -> None:
+    def check_master(self) -> None:
         if not self.master:
             raise NotWritable("this is a slave: its tables are its master's; send the change there")
 
     # Topics
 
-    def own_topic(self, name: str) -> TopicConfig:
-        """Return a topic that may be changed."""
+    def changeable_topic(self, name: str) -> TopicConfig:
+        """Return a topic that clients may change."""
         check_topic(name)
         if self.topics.is_system(name):
             raise IllegalTopic(f"{name} is a system topic")
@@ -147,39 +159,39 @@ class AdminService:
 
     def create_topic(self, call: Call, request: admin.CreateTopicRequest) -> Any:
         """Create a topic."""
-        self.change()
+        self.check_master()
         wanted = request.topic
         check_topic(wanted.name)
         if self.topics.is_system(wanted.name):
             raise IllegalTopic(f"{wanted.name} is a system topic")
         made = TopicConfig(
             name=wanted.name,
-            read_queues=queues_of(wanted.read_queues or wanted.write_queues or QUEUES_DEFAULT),
-            write_queues=queues_of(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
-            permission=permission(wanted.permission or 6),
+            read_queues=checked_queues(wanted.read_queues or wanted.write_queues or QUEUES_DEFAULT),
+            write_queues=checked_queues(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
+            permission=checked_permission(wanted.permission or READ | WRITE),
         ).with_type(message_type_of(wanted.message_type))
         self.topics.add(made)
         return admin.CreateTopicResponse(topic=self.topic_message(made))
 
     def update_topic(self, call: Call, request: admin.UpdateTopicRequest) -> Any:
         """Change what the request sets."""
-        self.change()
-        topic = self.own_topic(request.name)
+        self.check_master()
+        topic = self.changeable_topic(request.name)
         if request.HasField("read_queues"):
-            topic = replace(topic, read_queues=queues_of(request.read_queues))
+            topic = replace(topic, read_queues=checked_queues(request.read_queues))
         if request.HasField("write_queues"):
-            topic = replace(topic, write_queues=queues_of(request.write_queues))
+            topic = replace(topic, write_queues=checked_queues(request.write_queues))
         if request.HasField("permission"):
-            topic = replace(topic, permission=permission(request.permission))
+            topic = replace(topic, permission=checked_permission(request.permission))
         if request.HasField("message_type"):
             topic = topic.with_type(message_type_of(request.message_type))
         self.topics.put(topic)
         return admin.UpdateTopicResponse(topic=self.topic_message(topic))
 
     def delete_topic(self, call: Call, request: admin.DeleteTopicRequest) -> Any:
-        """Remove a topic, its queues, and the groups' positions on it; its messages stay in the log."""
-        self.change()
-        topic = self.own_topic(request.name)
+        """Remove a topic, its queues, and the groups' offsets on it; its messages stay in the log."""
+        self.check_master()
+        topic = self.changeable_topic(request.name)
         self.topics.remove(topic.name)
         self.consumer.delete_topic(topic.name)
         self.store.delete_topic(topic.name)
@@ -202,11 +214,11 @@ class AdminService:
         if topic is None:
             raise TopicNotFound(f"no topic {request.name}")
         queues = range(max(topic.read_queues, topic.write_queues))
-        positions = self.consumer.committed_offsets()
+        committed = self.consumer.committed_offsets()
         return admin.DescribeTopicResponse(
             topic=self.topic_message(topic),
             queues=[self.queue_state(topic.name, queue_id) for queue_id in queues],
-            groups=sorted(group for name, group in positions if name == topic.name),
+            groups=sorted(group for name, group in committed if name == topic.name),
         )
 
     def queue_state(self, topic: str, queue_id: int) -> admin.QueueState:
@@ -219,7 +231,7 @@ class AdminService:
                     record = decode_record(self.store.read(physical_offset, size), check_crc=False)
                     state.last_stored_at.CopyFrom(timestamp(record.store_timestamp))
             except (CorruptRecord, IllegalOffset):
-                pass  # the range is worth showing without the time
+                pass  # the range is shown without the time
         return state
 
     # Groups
@@ -233,30 +245,30 @@ class AdminService:
 
     def create_group(self, call: Call, request: admin.CreateGroupRequest) -> Any:
         """Create a group."""
-        self.change()
+        self.check_master()
         wanted = request.group
         check_group(wanted.name)
-        attempts = attempts_of(wanted.max_attempts or 17)
+        attempts = checked_attempts(wanted.max_attempts or RETRY_MAX_DEFAULT + 1)
         made = GroupConfig(name=wanted.name, fifo=wanted.fifo, retry_max=attempts - 1)
         self.groups.add(made)
         return admin.CreateGroupResponse(group=group_message(made))
 
     def update_group(self, call: Call, request: admin.UpdateGroupRequest) -> Any:
         """Change what the request sets."""
-        self.change()
+        self.check_master()
         group = self.group(request.name)
         if request.HasField("fifo"):
             group = replace(group, fifo=request.fifo)
         if request.HasField("max_attempts"):
-            group = replace(group, retry_max=attempts_of(request.max_attempts) - 1)
+            group = replace(group, retry_max=checked_attempts(request.max_attempts) - 1)
         if request.HasField("consume_enabled"):
             group = replace(group, consume_enabled=request.consume_enabled)
         self.groups.put(group)
         return admin.UpdateGroupResponse(group=group_message(group))
 
     def delete_group(self, call: Call, request: admin.DeleteGroupRequest) -> Any:
-        """Remove a group, its positions and its leases."""
-        self.change()
+        """Remove a group, its offsets and its leases."""
+        self.check_master()
         group = self.group(request.name)
         if group.name in BUILT_IN_GROUPS:
             raise BadRequest(f"{group.name} is the broker's own")
@@ -272,11 +284,11 @@ class AdminService:
         )
 
     def describe_group(self, call: Call, request: admin.DescribeGroupRequest) -> Any:
-        """Show a group, its progress, and who of it is here."""
+        """Show a group, its progress, and its clients at this broker."""
         group = self.group(request.name)
         response = admin.DescribeGroupResponse(
             group=group_message(group),
-            progress=[progress_message(one) for one in self.consumer.progress(group.name, self.queues_of)],
+            progress=[progress_message(row) for row in self.consumer.progress(group.name, self.queues_of)],
         )
         for client in self.clients.of_group(group.name):
             response.clients.add(
@@ -292,8 +304,8 @@ class AdminService:
         return range(0 if config is None else config.read_queues)
 
     def reset_offsets(self, call: Call, request: admin.ResetOffsetsRequest) -> Any:
-        """Move a group's position; nothing moves when one of the targets is outside its queue."""
-        self.change()
+        """Move a group's offsets; none is moved when one of the targets is outside its queue."""
+        self.check_master()
         group = self.group(request.group)
         topic = self.topics.get(request.topic)
         if topic is None:
@@ -305,18 +317,18 @@ class AdminService:
                     f"queue {request.queue_id} is not one of the {topic.read_queues} of {topic.name}"
                 )
             queue_ids = range(request.queue_id, request.queue_id + 1)
-        targets = {queue_id: self.target(topic.name, queue_id, request) for queue_id in queue_ids}
+        targets = {queue_id: self.reset_target(topic.name, queue_id, request) for queue_id in queue_ids}
         for queue_id, offset in targets.items():
             self.consumer.reset_offset(group.name, topic.name, queue_id, offset)
         return admin.ResetOffsetsResponse(
             progress=[
-                progress_message(one)
-                for one in self.consumer.progress(group.name)
-                if one.topic == topic.name and one.queue_id in targets
+                progress_message(row)
+                for row in self.consumer.progress(group.name)
+                if row.topic == topic.name and row.queue_id in targets
             ]
         )
 
-    def target(self, topic: str, queue_id: int, request: admin.ResetOffsetsRequest) -> int:
+    def reset_target(self, topic: str, queue_id: int, request: admin.ResetOffsetsRequest) -> int:
         low, high = self.store.queue_range(topic, queue_id)
         target = request.WhichOneof("target")
         if target == "earliest":
@@ -335,7 +347,7 @@ class AdminService:
     # Replication
 
     def describe_replication(self, call: Call, request: admin.DescribeReplicationRequest) -> Any:
-        """Show the log's marks and who follows."""
+        """Show the log's offsets and the connected slaves."""
         view = self.replication()
         response = admin.DescribeReplicationResponse(
             broker_name=view.broker_name,
@@ -366,13 +378,13 @@ class AdminService:
         return response
 
 
-def queues_of(count: int) -> int:
+def checked_queues(count: int) -> int:
     if not 1 <= count <= QUEUES_MAX:
         raise BadRequest(f"{count} queues: a topic has 1 to {QUEUES_MAX}")
     return count
 
 
-def permission(bits: int) -> int:
+def checked_permission(bits: int) -> int:
     if not 0 <= bits <= 7:
         raise BadRequest(f"permission {bits}: it is a sum of 4 (read), 2 (write) and 1 (inherit)")
     return bits
@@ -385,7 +397,7 @@ def message_type_of(number: admin.MessageType) -> MessageType:
         raise BadRequest(f"message type {number} is not known") from None
 
 
-def attempts_of(count: int) -> int:
+def checked_attempts(count: int) -> int:
     if count < 1:
         raise BadRequest(f"{count} attempts: a message is delivered once at least")
     return count

@@ -1,8 +1,8 @@
 """BulkService: records, offsets and checksums in bulk, for data pipelines and audits. On masters and slaves.
 
-Frames are made on the loop (`frames.py`), one in several turns of the loop however many readers there are:
-between any two of them the loop gets to everything else. Checksums are computed in threads, from files of
-their own.
+Frames are made on the loop (`bulk_reader.py`), one in several iterations of the loop however many readers
+there are, so that the loop serves all other calls between two frames. Checksums are computed in threads,
+which open the log's files themselves.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.broker.api.admin import TYPE_NUMBERS
-from whimbrel.broker.consume.bulk_reader import BulkReader, Reading
+from whimbrel.broker.consume.bulk_reader import BulkReader, ReadRange
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
@@ -25,6 +25,7 @@ from whimbrel.errors import (
     CorruptRecord,
     Forbidden,
     IllegalOffset,
+    NotReady,
     QueueNotFound,
     RangeGone,
     Throttled,
@@ -42,14 +43,14 @@ from whimbrel.store.store import MessageStore
 
 __all__ = ["READERS_MAX", "BulkService", "checksum_chunks"]
 
-READERS_MAX = 128  # streams at a time; one whose reader has stopped reading holds 3 MiB, measured
-# Of the loop between two frames, whoever they are for: a send takes some, and one frame in each would make it
-# wait for as many. Measured with a reader at full speed: sends take 2 ms instead of 11; 1 without readers.
-TURNS = 8
-QUEUES_AT_ONCE = 512  # described in one turn of the loop, about 2 ms
+READERS_MAX = 128  # streams at a time; one whose reader has stopped reading keeps some MiB in buffers
+# Iterations of the loop between two frames, of whichever readers. A send takes several iterations; with a
+# frame in each of them it would wait for as many frames.
+TICKS_PER_FRAME = 8
+QUEUES_AT_ONCE = 512  # described in one iteration of the loop
 CHUNK_BYTES, CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 16 << 20, 4 << 10, 256 << 20
 READ_BYTES = 1 << 20  # of the log at a time, by a thread that computes checksums or reads
-THREADS_MAX = 2  # that compute checksums; more would take the processor from those who send and receive
+THREADS_MAX = 2  # that compute checksums; more would take the processor from sends and receives
 
 
 class BulkService:
@@ -65,15 +66,16 @@ class BulkService:
         broker_id: int,
         master: bool,
     ) -> None:
-        """Take the topics and the store; `confirmed` gives the confirmed offset of the log, as of now."""
+        """Take the topics and the store; `confirmed` returns the confirmed offset of the log, as of now."""
         self.topics, self.store = topics, store
         self.records = BulkSource(store)
         self.confirmed = confirmed
         self.name, self.id = name, broker_id
         self.role = bulk.ROLE_MASTER if master else bulk.ROLE_SLAVE
         self.readers = 0
-        self.turn = asyncio.Lock()
+        self.frame_lock = asyncio.Lock()
         self.threads = asyncio.Semaphore(THREADS_MAX)
+        self.closed = ""  # why the store may not be touched any more
 
     def service(self) -> Service:
         """Return the service for the transport."""
@@ -87,9 +89,20 @@ class BulkService:
             ),
         )
 
+    def close(self, reason: str) -> None:
+        """End open streams and pending answers with NotReady at their next step, and refuse new calls.
+
+        The store is not touched any more after this.
+        """
+        self.closed = reason
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise NotReady(self.closed)
+
     @contextmanager
-    def reader(self) -> Iterator[None]:
-        """Count a stream in while it lasts."""
+    def counted(self) -> Iterator[None]:
+        """Count a stream while it lasts."""
         if self.readers >= READERS_MAX:
             raise Throttled(f"{READERS_MAX} bulk readers are served already")
         self.readers += 1
@@ -104,15 +117,17 @@ class BulkService:
         self, call: Call, request: bulk.ReadRecordsRequest
     ) -> AsyncGenerator[bulk.ReadRecordsResponse, None]:
         """Yield the frames of a range of a queue."""
-        with self.reader():
-            cutter = BulkReader(self.records, self.reading(request), self.confirmed())
+        self.check_open()
+        with self.counted():
+            reader = BulkReader(self.records, self.range_of(request), self.confirmed())
             first = True
-            while first or not cutter.done:
+            while first or not reader.done:
                 first = False
-                async with self.turn:
-                    self.check_queue(request.topic, request.queue_id)  # it may be deleted meanwhile
-                    frame = cutter.next(self.confirmed())
-                    for _ in range(TURNS):
+                async with self.frame_lock:
+                    self.check_open()
+                    self.check_queue(request.topic, request.queue_id)  # it may have been deleted meanwhile
+                    frame = reader.next(self.confirmed())
+                    for _ in range(TICKS_PER_FRAME):
                         await asyncio.sleep(0)
                 response = bulk.ReadRecordsResponse(
                     records=frame.records,
@@ -121,27 +136,27 @@ class BulkService:
                     min_offset=frame.min_offset,
                     max_offset=frame.max_offset,
                 )
-                del frame  # a slow reader is to hold one copy of it, not two
+                del frame  # so that one copy is kept for a slow reader, not two
                 yield response
                 del response
 
-    def reading(self, request: bulk.ReadRecordsRequest) -> Reading:
+    def range_of(self, request: bulk.ReadRecordsRequest) -> ReadRange:
         self.check_queue(request.topic, request.queue_id)
         wanted = compile_filter("tag", request.tags)
-        return Reading(
+        return ReadRange(
             topic=request.topic,
             queue_id=request.queue_id,
             start=request.start_offset,
             end=request.end_offset,
             budget=request.byte_budget,
-            codes=None if wanted.tags is None else wanted.codes,
+            codes=wanted.codes,
             latest=request.isolation == bulk.ISOLATION_LATEST,
         )
 
     def check_queue(self, name: str, queue_id: int) -> None:
         """Raise unless there is such a queue, and it may be read.
 
-        One that holds messages is there, whatever the topic's configuration says by now.
+        A queue that holds messages exists, whatever the topic's configuration says by now.
         """
         check_topic(name, system_allowed=True)
         topic = self.topics.get(name)
@@ -158,7 +173,8 @@ class BulkService:
     # Offsets
 
     def describe_queues(self, call: Call, request: bulk.DescribeQueuesRequest) -> Any:
-        """Tell the offsets of queues; with very many, a part of them in each turn of the loop."""
+        """Return the offsets of queues; with very many, a part of them in each iteration of the loop."""
+        self.check_open()
         store, log_confirmed = self.store, self.confirmed()
         response = bulk.DescribeQueuesResponse(
             broker_name=self.name,
@@ -170,7 +186,7 @@ class BulkService:
             log_file_size=store.file_size,
         )
         left = self.described(request, response, log_confirmed)
-        if took_all(left):
+        if exhaust(left):
             return response
         deferred: Deferred[Any] = Deferred()
         loop = asyncio.get_running_loop()
@@ -178,7 +194,9 @@ class BulkService:
         def go_on() -> None:
             if deferred.cancelled:
                 return
-            if took_all(left):
+            if self.closed:
+                deferred.fail(NotReady(self.closed))
+            elif exhaust(left):
                 deferred.complete(response)
             else:
                 loop.call_soon(go_on)
@@ -202,7 +220,7 @@ class BulkService:
             system = self.topics.is_system(name) or name.startswith(GROUP_TOPIC_PREFIXES)
             if (topic is None and name not in stored) or (system and not (named or request.include_system)):
                 continue
-            # Queues without a topic: that of a topic which brokers keep without registering it.
+            # Queues without a topic's configuration: of a topic that brokers keep without registering it.
             config = topic or TopicConfig(name=name, read_queues=0, write_queues=0, permission=0)
             described = response.topics.add(
                 name=name,
@@ -225,6 +243,7 @@ class BulkService:
         self, call: Call, request: bulk.ChecksumLogRequest
     ) -> AsyncGenerator[bulk.ChecksumLogResponse, None]:
         """Yield the checksums of a range of the log, chunk by chunk."""
+        self.check_open()
         store, confirmed = self.store, self.confirmed()
         begin = request.begin_offset if request.HasField("begin_offset") else store.min_offset
         end = request.end_offset if request.HasField("end_offset") else max(begin, confirmed)
@@ -233,11 +252,13 @@ class BulkService:
         if not CHUNK_BYTES_MIN <= chunk_bytes <= CHUNK_BYTES_MAX:
             raise BadRequest(f"a chunk has {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} bytes, not {chunk_bytes}")
         directory, file_size = self.store.root / "commitlog", store.file_size
-        with self.reader():
+        with self.counted():
             nothing = ((begin, 0),) if begin == end else ()
             for offset, size in chain(nothing, checksum_chunks(begin, end, chunk_bytes, file_size)):
                 async with self.threads:
+                    self.check_open()
                     crc = await asyncio.to_thread(checksum, directory, file_size, offset, size)
+                self.check_open()
                 yield bulk.ChecksumLogResponse(
                     offset=offset,
                     size=size,
@@ -251,17 +272,19 @@ class BulkService:
         self, call: Call, request: bulk.ReadLogRequest
     ) -> AsyncGenerator[bulk.ReadLogResponse, None]:
         """Yield the bytes of a range of the log, piece by piece."""
+        self.check_open()
         begin, end = request.begin_offset, request.end_offset
         self.check_log_range(begin, end, self.confirmed())
         directory, file_size = self.store.root / "commitlog", self.store.file_size
-        with self.reader():
+        with self.counted():
             for offset, size in checksum_chunks(begin, end, READ_BYTES, file_size):
                 async with self.threads:
+                    self.check_open()
                     data = await asyncio.to_thread(bytes_of, directory, file_size, offset, size)
                 yield bulk.ReadLogResponse(offset=offset, data=data)
 
     def check_log_range(self, begin: int, end: int, confirmed: int) -> None:
-        """Raise unless all of a range of the log is there and confirmed."""
+        """Raise unless all of a range of the log is present and confirmed."""
         store = self.store
         if end < begin:
             raise BadRequest(f"the range {begin} to {end} ends before it begins")
@@ -278,15 +301,15 @@ class BulkService:
             )
 
 
-def took_all(left: Iterator[None]) -> bool:
-    """Take as many steps as fit into a turn of the loop; tell whether that was all."""
+def exhaust(left: Iterator[None]) -> bool:
+    """Take as many steps as fit into an iteration of the loop; return whether none is left."""
     return sum(1 for _ in islice(left, QUEUES_AT_ONCE)) < QUEUES_AT_ONCE
 
 
 def checksum_chunks(begin: int, end: int, chunk_bytes: int, file_size: int) -> Iterator[tuple[int, int]]:
-    """Cut [begin, end) into chunks, each an offset and a size.
+    """Split [begin, end) into chunks, each an offset and a size.
 
-    Borders lie at multiples of `chunk_bytes` from the begin of each log file, and where it ends.
+    Borders lie at multiples of `chunk_bytes` from the begin of each log file, and at its end.
     """
     while begin < end:
         position = begin % file_size

@@ -1,7 +1,7 @@
-"""`apache.rocketmq.v2.MessagingService` of a broker: which handler answers which call.
+"""`apache.rocketmq.v2.MessagingService` of a broker: which handler serves which call.
 
-Every call names its client; its first one makes the client known. Errors become the `Status` of the call's
-own response, and the gRPC status stays OK.
+Every call names its client, and the first one registers it. Errors become the `Status` of the call's own
+response, and the gRPC status stays OK.
 """
 
 from collections.abc import Callable
@@ -35,19 +35,19 @@ def messaging_service(
 ) -> Service:
     """Return the service for the transport."""
 
-    def known(handle: Handle) -> Handle:
-        def checked(call: Call, request: Any) -> Any:
+    def with_client(handle: Handle) -> Handle:
+        def handle_known(call: Call, request: Any) -> Any:
             clients.seen(check_client_id(call), call.metadata, clock())
             return handle(call, request)
 
-        return checked
+        return handle_known
 
     def unary(name: str, handle: Handle) -> UnaryMethod:
         response = getattr(messaging, f"{name}Response")
         return UnaryMethod(
             name,
             getattr(messaging, f"{name}Request"),
-            known(handle),
+            with_client(handle),
             failing_with(response),
         )
 
@@ -63,7 +63,7 @@ def messaging_service(
             ServerStreamMethod(
                 "ReceiveMessage",
                 messaging.ReceiveMessageRequest,
-                known(receives.receive),
+                with_client(receives.receive),
                 receives.receive_failed,
             ),
             unary("AckMessage", receives.acknowledge),
@@ -71,7 +71,7 @@ def messaging_service(
             ServerStreamMethod(
                 "PullMessage",
                 messaging.PullMessageRequest,
-                known(receives.pull),
+                with_client(receives.pull),
                 lambda call, error: [messaging.PullMessageResponse(status=status_of(error))],
             ),
             unary("UpdateOffset", receives.update_offset),

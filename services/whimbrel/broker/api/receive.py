@@ -1,7 +1,7 @@
-"""The consuming side's edge: receive, acknowledge, change the invisible time, pull, and the offset calls.
+"""The calls of consumers: receive, acknowledge, change the invisible time, pull, and the offset calls.
 
-Checks run in RocketMQ's order, then `consuming.py` does the work, and its values become messages here. A
-stream answer is complete when it is written:
+Checks run in RocketMQ's order, then `group_consumption.py` does the work, and its values become messages
+here. A stream answer is complete when it is written:
 
     receive   status, one message each, delivery_timestamp      nothing: status 40401, delivery_timestamp
     pull      status, one message each, next_offset             nothing: status OK, next_offset
@@ -12,33 +12,31 @@ The delivery timestamp closes every receive: without it the Python SDK's push co
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from whimbrel.broker.api.message_codec import delivered, timestamp
 from whimbrel.broker.api.response_bytes import ack_answer, message_frame
-from whimbrel.broker.consume.delivery_planner import Delivered, ReceiveRequest
-from whimbrel.broker.consume.filters import TagFilter, compile_filter
+from whimbrel.broker.consume.filters import Filter, compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
+from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     BadRequest,
-    CorruptRecord,
     Forbidden,
     GroupNotFound,
-    IllegalInvisibleTime,
     NotSupported,
     Throttled,
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.limits import AUTO_QUEUES, INVISIBLE_MS_MAX, INVISIBLE_MS_MIN, RECEIVE_BATCH_MAX
-from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.limits import AUTO_QUEUES, RECEIVE_BATCH_MAX
+from whimbrel.model.names import check_group, check_invisible_ms, check_topic
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -51,9 +49,6 @@ __all__ = ["ReadSplitting", "ReceiveService"]
 
 MEMORY_RATIO = 0.4  # RocketMQ's accessMessageInMemoryMaxRatio: what counts as "in memory"
 NOTHING = v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message")
-
-R = TypeVar("R")
-S = TypeVar("S")
 
 
 class ReadSplitting:
@@ -75,12 +70,12 @@ class ReadSplitting:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A receive that waits for this broker to be ready, at most until a monotonic time."""
+class HeldReceive:
+    """A receive that waits for this broker to be ready, until a time of the monotonic clock at most."""
 
     call: Call
     request: messaging.ReceiveMessageRequest
-    deferred: Deferred[Sequence[Any]]
+    deferred: Deferred[list[Any]]
     until: float
 
 
@@ -91,7 +86,7 @@ class ReceiveService:
         self,
         topics: TopicTable,
         groups: GroupTable,
-        consumer: GroupConsumption,
+        consumption: GroupConsumption,
         splitting: ReadSplitting,
         *,
         master: bool,
@@ -99,12 +94,12 @@ class ReceiveService:
     ) -> None:
         """Take what is needed; a slave makes no groups, its table is its master's."""
         self.topics, self.groups = topics, groups
-        self.consumer = consumer
+        self.consumption = consumption
         self.splitting = splitting
         self.master = master
         self.clock = clock
-        self.held_calls: list[Held] | None = None
-        # Told of topic, group, number and bytes of what goes to consumers.
+        self.held_calls: list[HeldReceive] | None = None
+        # Called with topic, group, number and bytes of what goes to consumers.
         self.on_delivered: Callable[[str, str, int, int], None] | None = None
 
     @property
@@ -113,30 +108,25 @@ class ReceiveService:
         return len(self.held_calls or ())
 
     def hold(self) -> None:
-        """Keep receives waiting.
-
-        What other brokers of the group know of acknowledgements has not come in yet.
-        """
+        """Keep receives waiting until the other brokers' acknowledgements are known here."""
         self.held_calls = []
 
     def release(self) -> None:
-        """Serve the receives that waited, and all that come; harmless when none are held."""
+        """Serve the receives that waited, and all later ones; harmless when none are held."""
         held, self.held_calls = self.held_calls or [], None
         for one in held:
             if one.deferred.done or one.deferred.cancelled:
                 continue
             try:
-                answer = self.begin_receive(one.call, one.request)
+                answer = self.begin_receive(one.call, one.request, one.deferred)
             except WhimbrelError as error:
                 one.deferred.fail(error)
                 continue
-            if isinstance(answer, Deferred):
-                forward(answer, one.deferred)
-            else:
+            if not isinstance(answer, Deferred):  # else it is the call's own, and a poll is parked
                 one.deferred.complete(answer)
 
     def expire_held(self, now: float, margin_s: float) -> None:
-        """Answer the held receives whose polling time ends within `margin_s` from `now`: nothing came."""
+        """Answer with nothing the held receives whose polling time ends within `margin_s` from `now`."""
         for one in self.held_calls or ():
             if one.until - margin_s <= now and not one.deferred.done:
                 one.deferred.complete(self.frames([], ""))
@@ -152,7 +142,7 @@ class ReceiveService:
         return group
 
     def topic(self, name: str) -> TopicConfig:
-        """Return a readable topic; one that a send may create yet is read as if it were there."""
+        """Return a readable topic; one that a send may still create is read as if it existed."""
         topic = self.topics.get(name)
         if topic is None:
             if not self.topics.auto_create:
@@ -161,28 +151,31 @@ class ReceiveService:
         return topic
 
     def receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
-        """Take messages under a lease, or wait for some."""
+        """Receive messages under a lease, or wait for some."""
         if self.held_calls is not None:
             if len(self.held_calls) >= POLLS_MAX:
                 raise Throttled(f"{POLLS_MAX} receives wait for this broker to be ready")
-            deferred: Deferred[Sequence[Any]] = Deferred()
+            deferred: Deferred[list[Any]] = Deferred()
             polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
             until = time.monotonic() + poll_ms(call, polling) / 1000
-            self.held_calls.append(Held(call, request, deferred, until))
+            self.held_calls.append(HeldReceive(call, request, deferred, until))
             return deferred
         return self.begin_receive(call, request)
 
-    def begin_receive(self, call: Call, request: messaging.ReceiveMessageRequest) -> Any:
+    def begin_receive(
+        self,
+        call: Call,
+        request: messaging.ReceiveMessageRequest,
+        deferred: Deferred[list[Any]] | None = None,
+    ) -> list[Any] | Deferred[list[Any]]:
+        """Check and receive; a poll that is parked completes `deferred`, where one is given."""
         name, group_name = request.message_queue.topic.name, request.group.name
         check_topic(name)
         check_group(group_name)
         invisible_ms: int | None = None
         if not request.auto_renew:
             invisible_ms = milliseconds(request.invisible_duration)
-            if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
-                raise IllegalInvisibleTime(
-                    f"the invisible duration must be from 10 s to 12 h, not {invisible_ms / 1000:g} s"
-                )
+            check_invisible_ms(invisible_ms)
         wanted = filter_of(request.filter_expression)
         topic = self.topic(name)
         group = self.group(group_name)
@@ -190,7 +183,7 @@ class ReceiveService:
             raise Forbidden(f"topic {name} has no readable queue here")
         if group.fifo:
             raise NotSupported(f"group {group_name} is ordered, and ordered delivery is not supported yet")
-        wish = ReceiveRequest(
+        selection = ReceiveRequest(
             group=group_name,
             topic=name,
             queue_ids=range(topic.read_queues),
@@ -200,24 +193,25 @@ class ReceiveService:
             client_id=call.metadata[CLIENT_ID_HEADER],
         )
         polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
-        found = self.consumer.receive(wish, poll_ms=poll_ms(call, polling))
         namespace = namespace_of(call, request.message_queue.topic)
 
-        def frames(taken: list[Delivered]) -> list[Any]:
-            if taken and self.on_delivered is not None:
-                self.on_delivered(name, group_name, len(taken), sum(one.message.size for one in taken))
-            return self.frames(taken, namespace)
+        def reply(messages: list[Delivered]) -> list[Any]:
+            if messages and self.on_delivered is not None:
+                size = sum(one.message.size for one in messages)
+                self.on_delivered(name, group_name, len(messages), size)
+            return self.frames(messages, namespace)
 
-        if isinstance(found, Deferred):
-            return chained(
-                found, frames, lambda taken: self.consumer.give_back([one.handle for one in taken])
-            )
-        return frames(found)
+        return self.consumption.receive(
+            selection, poll_ms=poll_ms(call, polling), reply=reply, deferred=deferred
+        )
 
-    def frames(self, taken: list[Delivered], namespace: str) -> list[Any]:
+    def frames(self, messages: list[Delivered], namespace: str) -> list[Any]:
+        """Return the answer to a receive."""
         response = messaging.ReceiveMessageResponse
-        frames: list[Any] = [response(status=OK if taken else NOTHING)]
-        frames += [with_message(response, one.message, namespace, one.handle, one.attempt) for one in taken]
+        frames: list[Any] = [response(status=OK if messages else NOTHING)]
+        frames += [
+            with_message(response, one.message, namespace, one.handle, one.attempt) for one in messages
+        ]
         frames.append(response(delivery_timestamp=timestamp(self.clock())))
         return frames
 
@@ -236,7 +230,7 @@ class ReceiveService:
             raise BadRequest("the request acknowledges nothing")
         entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
         handles = [handle for _, handle in entries]
-        errors = self.consumer.ack_batch(request.group.name, request.topic.name, handles)
+        errors = self.consumption.ack_batch(request.group.name, request.topic.name, handles)
         if not any(errors):
             return ack_answer(entries)
         statuses = [OK if error is None else status_of(error) for error in errors]
@@ -246,7 +240,7 @@ class ReceiveService:
         return response
 
     def change_invisible(self, call: Call, request: messaging.ChangeInvisibleDurationRequest) -> Any:
-        """Set when a message comes again.
+        """Set when a message becomes visible again.
 
         The answer always carries a handle: clients overwrite theirs with it.
         """
@@ -254,12 +248,10 @@ class ReceiveService:
         try:
             check_topic(request.topic.name)
             check_group(request.group.name)
-            handle = self.consumer.change_invisible(
-                request.group.name,
-                request.topic.name,
-                handle,
-                milliseconds(request.invisible_duration),
-                suspend=request.suspend,
+            invisible_ms = milliseconds(request.invisible_duration)
+            check_invisible_ms(invisible_ms, changed=True)
+            handle = self.consumption.change_invisible(
+                request.group.name, request.topic.name, handle, invisible_ms, suspend=request.suspend
             )
         except WhimbrelError as error:
             return messaging.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
@@ -271,31 +263,30 @@ class ReceiveService:
         check_group(request.group.name)
         wanted = filter_of(request.filter_expression)
         group = self.group(request.group.name)
-        wish = PullRequest(
+        selection = PullRequest(
             topic=topic.name,
             queue_id=queue_id,
             offset=request.offset,
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             filter=wanted,
         )
-        answer = self.consumer.pull(wish, poll_ms=poll_ms(call, request.long_polling_timeout))
         namespace = namespace_of(call, request.message_queue.topic)
 
-        def frames(pulled: Pulled) -> list[Any]:
+        def reply(pulled: Pulled) -> list[Any]:
             found = pulled.messages
             if found and self.on_delivered is not None:
                 self.on_delivered(topic.name, group.name, len(found), sum(one.size for one in found))
             last = found[-1].physical_offset if found else None
             call.trailers.append((SUGGESTION_TRAILER, str(self.splitting.suggest(group, last))))
             response = messaging.PullMessageResponse
-            sent: list[Any] = [response(status=OK)]
-            sent += [with_message(response, message, namespace) for message in found]
-            sent.append(response(next_offset=pulled.next_offset))
-            return sent
+            frames: list[Any] = [response(status=OK)]
+            frames += [with_message(response, message, namespace) for message in found]
+            frames.append(response(next_offset=pulled.next_offset))
+            return frames
 
-        if isinstance(answer, Deferred):
-            return chained(answer, frames, lambda _: None)
-        return frames(answer)
+        return self.consumption.pull(
+            selection, poll_ms=poll_ms(call, request.long_polling_timeout), reply=reply
+        )
 
     def queue(self, queue: v2.MessageQueue) -> tuple[TopicConfig, int]:
         """Return the topic and id of a queue that must be named exactly."""
@@ -314,18 +305,18 @@ class ReceiveService:
         topic, queue_id = self.queue(request.message_queue)
         check_group(request.group.name)
         self.group(request.group.name)
-        self.consumer.update_offset(request.group.name, topic.name, queue_id, request.offset)
+        self.consumption.update_offset(request.group.name, topic.name, queue_id, request.offset)
         return messaging.UpdateOffsetResponse(status=OK)
 
     def get_offset(self, call: Call, request: messaging.GetOffsetRequest) -> Any:
         """Return a group's position on one queue."""
         topic, queue_id = self.queue(request.message_queue)
         check_group(request.group.name)
-        offset = self.consumer.get_offset(request.group.name, topic.name, queue_id)
+        offset = self.consumption.get_offset(request.group.name, topic.name, queue_id)
         return messaging.GetOffsetResponse(status=OK, offset=offset)
 
     def query_offset(self, call: Call, request: messaging.QueryOffsetRequest) -> Any:
-        """Return where a queue begins, ends, or stands at a time."""
+        """Return the begin or the end of a queue, or its offset at a time."""
         topic, queue_id = self.queue(request.message_queue)
         policy: Literal["begin", "end", "time"] = "begin"
         if request.query_offset_policy == messaging.END:
@@ -335,7 +326,7 @@ class ReceiveService:
                 raise BadRequest("the policy TIMESTAMP needs a timestamp")
             policy = "time"
         at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
-        offset = self.consumer.query_offset(topic.name, queue_id, policy, at_ms)
+        offset = self.consumption.query_offset(topic.name, queue_id, policy, at_ms)
         return messaging.QueryOffsetResponse(status=OK, offset=offset)
 
 
@@ -358,41 +349,5 @@ def poll_ms(call: Call, polling: Any) -> int:
     return poll_time_ms(None if polling is None else milliseconds(polling), remaining)
 
 
-def filter_of(expression: v2.FilterExpression) -> TagFilter:
+def filter_of(expression: v2.FilterExpression) -> Filter:
     return compile_filter("sql" if expression.type == v2.SQL else "tag", expression.expression)
-
-
-def forward(inner: Deferred[Any], outer: Deferred[Sequence[Any]]) -> None:
-    """Answer `outer` with what `inner` will be answered with."""
-
-    def wake() -> None:
-        if inner.error is not None:
-            outer.fail(inner.error)
-        else:
-            outer.complete(inner.result or ())
-
-    inner.waker = wake
-    outer.on_cancel = inner.cancel
-
-
-def chained(
-    inner: Deferred[R], answer: Callable[[R], Sequence[S]], undo: Callable[[R], None]
-) -> Deferred[Sequence[S]]:
-    """Return a deferred answer made from another one; `undo` takes back what no caller is there for."""
-    outer: Deferred[Sequence[S]] = Deferred()
-
-    def wake() -> None:
-        if inner.error is not None:
-            outer.fail(inner.error)
-            return
-        result = inner.result
-        assert result is not None
-        try:
-            if not outer.complete(answer(result)):
-                undo(result)
-        except ValueError as error:  # text that protobuf does not take, in a record that others wrote
-            outer.fail(CorruptRecord(f"a record can't be delivered: {error}"))
-
-    inner.waker = wake
-    outer.on_cancel = inner.cancel
-    return outer

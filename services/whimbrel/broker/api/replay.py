@@ -1,23 +1,23 @@
-"""The two calls by which archived messages come back into topics; `preserving.py` decides.
+"""The two calls that replay archived messages into topics; `produce/replay.py` decides what is stored.
 
-They are part of the admin service, and refused unless the broker's `accept_replays` is set: whoever may make
-them chooses queue, born time and id of messages, which a producer may not.
+They are part of the admin service, and refused unless the broker's `accept_replays` is set: their caller
+chooses queue, born time and id of messages, which a producer may not.
 
-An answer means what one to a send means: it comes when the log is on disk and at slaves as far as the broker
-is set to wait for that. That holds for messages which a retry finds in the queue too, so both calls wait for
-the end of the log as it is.
+An answer means what one to a send means: it leaves when the log is on disk and at slaves as far as the broker
+is set to wait for that. This must hold for messages that a retry finds in the queue, too, so both calls wait
+for the present end of the log.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from whimbrel.broker.produce.appender import Sender
+from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.replay import (
     ReplayedMessage,
     Search,
     Searches,
     Source,
-    already_in,
+    already_stored,
     check_batch,
     draft_of,
 )
@@ -39,30 +39,31 @@ from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.server.handlers import Call, UnaryMethod
 from whimbrel.store.codec import RecordDraft, record_size
-from whimbrel.store.store import Appended, MessageStore
+from whimbrel.store.master_store import Appended
+from whimbrel.store.store import MessageStore
 
-__all__ = ["PreserveService"]
+__all__ = ["ReplayService"]
 
-# Appended at once: all of them have to fit into the current log file, or leave its rest blank.
+# Appended at once: all of them have to fit into the current log file, or its rest is left blank.
 RUN_MAX, RUN_BYTES_MAX = 64, 64 << 10
-TAKEN = (MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED)
+REPLAYABLE = (MessageType.NORMAL, MessageType.FIFO, MessageType.MIXED)
 
 
-class PreserveService:
+class ReplayService:
     """Handles the calls on the loop's thread."""
 
     def __init__(
         self,
         topics: TopicTable,
-        sender: Sender,
+        appender: RecordAppender,
         store: MessageStore,
         *,
         master: bool,
         accepts: bool,
         store_host: Callable[[], bytes],
     ) -> None:
-        """Take what is needed; `store_host` gives this broker's address as records hold it."""
-        self.topics, self.sender, self.store = topics, sender, store
+        """Take what is needed; `store_host` returns this broker's address as records hold it."""
+        self.topics, self.appender, self.store = topics, appender, store
         self.master, self.accepts = master, accepts
         self.store_host = store_host
         self.searches = Searches(store)
@@ -76,10 +77,10 @@ class PreserveService:
         )
 
     def describe(self, call: Call, request: admin.DescribePreservedRequest) -> Any:
-        """Tell how far a source was put back, as far as one turn of the loop shows it."""
+        """Return how far a source was replayed, as far as one iteration of the loop finds out."""
         self.check(request.topic, request.queue_id)
         source = source_of(request.source)
-        search, left = self.look(request.topic, request.queue_id, source, first=request.with_first)
+        search, left = self.search(request.topic, request.queue_id, source, first=request.with_first)
         response = admin.DescribePreservedResponse(
             complete=not left,
             left=left,
@@ -92,16 +93,16 @@ class PreserveService:
         """Append what is not in the queue yet; answer when it is safe."""
         topic = self.check(request.topic, request.queue_id)
         source = source_of(request.source)
-        messages = [preserved(record) for record in request.records]
+        messages = [message_of(record) for record in request.records]
         check_batch(messages, source, selection=request.selection)
         response = admin.AppendPreservedResponse(first_offset=-1, last_offset=-1)
         if request.selection:
-            new = [one for one in messages if not self.searches.holds(topic.name, source, one)]
+            new = [one for one in messages if not self.searches.contains(topic.name, source, one)]
             response.skipped = len(messages) - len(new)
             self.store_all(topic, request.queue_id, source, new, response, None)
             response.last_source_offset = -1
             return self.when_safe(response)
-        search, left = self.look(topic.name, request.queue_id, source, first=False)
+        search, left = self.search(topic.name, request.queue_id, source, first=False)
         if left:
             raise NotReady(
                 f"{left} messages of {topic.name}/{request.queue_id} are to be looked through first:"
@@ -109,13 +110,13 @@ class PreserveService:
             )
         last = search.last.get(source, -1)
         offsets = [one.source_offset for one in messages]
-        response.skipped = already_in(source, offsets, last=last, after=request.after_offset)
+        response.skipped = already_stored(source, offsets, last=last, after=request.after_offset)
         self.store_all(topic, request.queue_id, source, messages[response.skipped :], response, search)
         response.last_source_offset = search.last.get(source, -1)
         return self.when_safe(response)
 
     def check(self, name: str, queue_id: int) -> TopicConfig:
-        """Return the topic if messages may be put back into a queue of it."""
+        """Return the topic if messages may be replayed into a queue of it."""
         if not self.accepts:
             raise Forbidden(
                 "this broker takes no replayed messages: start it with --accept-replays true"
@@ -123,7 +124,7 @@ class PreserveService:
             )
         if not self.master:
             raise NotWritable("this is a slave: messages are put back at its master")
-        self.sender.check()
+        self.appender.check_writable()
         check_topic(name, system_allowed=True)
         if self.topics.is_system(name) or name.startswith(GROUP_TOPIC_PREFIXES):
             raise IllegalTopic(f"{name} is the brokers' own: messages are put back into ordinary topics")
@@ -136,15 +137,15 @@ class PreserveService:
             raise QueueNotFound(
                 f"topic {name} has no queue {queue_id} here, only 0 to {topic.write_queues - 1}"
             )
-        if topic.message_type not in TAKEN:
+        if topic.message_type not in REPLAYABLE:
             raise MessageTypeConflict(
                 f"topic {name} takes {topic.message_type} messages, and none can be put back into it"
             )
         return topic
 
-    def look(self, topic: str, queue_id: int, source: Source, *, first: bool) -> tuple[Search, int]:
+    def search(self, topic: str, queue_id: int, source: Source, *, first: bool) -> tuple[Search, int]:
         search = self.searches.of(topic, queue_id, self.store.queues.get(topic, queue_id))
-        return search, self.searches.look(search, topic, queue_id, source, first=first)
+        return search, self.searches.advance(search, topic, queue_id, source, first=first)
 
     def store_all(
         self,
@@ -155,7 +156,7 @@ class PreserveService:
         response: admin.AppendPreservedResponse,
         search: Search | None,
     ) -> None:
-        """Append messages in their order, in short runs; what can't be stored is told and left out."""
+        """Append messages in their order, in short runs; what can't be stored is left out, and reported."""
         run: list[tuple[int, RecordDraft]] = []
         size = 0
         for message in messages:
@@ -181,7 +182,7 @@ class PreserveService:
     ) -> None:
         if not run:
             return
-        appended: list[Appended] = self.sender.append([draft for _, draft in run])
+        appended: list[Appended] = self.appender.append([draft for _, draft in run])
         response.stored += len(appended)
         if response.first_offset < 0:
             response.first_offset = appended[0].queue_offset
@@ -193,8 +194,8 @@ class PreserveService:
             search.queue = self.store.queues.get(run[0][1].topic, run[0][1].queue_id)
 
     def when_safe(self, response: Any) -> Any:
-        """Answer when the log is as safe as it is to be up to where it ends now."""
-        if not self.sender.waits:
+        """Answer when the log is as durable as the mode asks, up to its present end."""
+        if not self.appender.waits:
             return response
         deferred: Deferred[Any] = Deferred()
 
@@ -204,8 +205,8 @@ class PreserveService:
             else:
                 deferred.fail(error)
 
-        self.sender.park(self.store.written, answer)
-        self.sender.settle()  # nothing may have been appended, and then no end of a tick looks
+        self.appender.when_durable(self.store.written, answer)
+        self.appender.complete_waiting()  # without an append there is no end of a tick that does this
         return deferred
 
 
@@ -213,7 +214,7 @@ def source_of(source: admin.PreservedSource) -> Source:
     return Source(source.broker_name, source.topic, source.queue_id)
 
 
-def preserved(record: admin.PreservedRecord) -> ReplayedMessage:
+def message_of(record: admin.PreservedRecord) -> ReplayedMessage:
     born = record.born_at
     return ReplayedMessage(
         source_offset=record.source_offset,

@@ -1,13 +1,12 @@
-"""Answers of the hot calls, written as bytes at once: what protobuf would write, without its messages.
+"""Responses to the frequent calls, encoded by hand: the bytes that protobuf would write.
 
-    send       status | entry (status, id, offset), again for each message
-    ack        status | entry (id, handle, status), again for each handle
+    send       status | entry (status, id, offset) for each message
+    ack        status | entry (id, handle, status) for each handle
     receive    message (topic, user properties, system properties, body)
 
-Nearly all of such an answer is the same each time, or stands ready as bytes: a message object with its
-parts, made and serialised, takes two to three times as long. Fields stand in the order of their numbers,
-zeros are left out unless the field says whether it is set: so the bytes equal those that the library writes,
-and tests compare them.
+Most bytes of such a response are the same each time, or exist already: making message objects and serialising
+them takes two to three times as long. Fields are written in the order of their numbers, and zeros are left
+out unless the field has presence, so that the bytes equal those of the library; tests compare them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,20 +15,32 @@ from hashlib import md5
 from typing import Any
 
 from whimbrel.model.names import RESERVED_PROPERTY_KEYS
+from whimbrel.model.properties import (
+    BORN_HOST,
+    DELAY,
+    DLQ_ORIGIN_TOPIC,
+    KEYS,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
+from whimbrel.model.trace import CONTEXT_PROPERTY
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Encoded
 from whimbrel.rpc.server.responses import OK
-from whimbrel.store.codec import StoredMessage
+from whimbrel.store.codec import COMPRESSED, StoredMessage
 
-__all__ = ["COMPRESSED", "HIDDEN", "ack_answer", "message_frame", "send_answer", "varint"]
-
-COMPRESSED = 0x1  # sysFlag bit: the body is compressed
+__all__ = ["HIDDEN", "ack_answer", "message_frame", "send_answer", "varint"]
 
 # Properties that are fields of their own, or RocketMQ's bookkeeping without being reserved.
 HIDDEN = RESERVED_PROPERTY_KEYS | {
-    "__SHARDINGKEY",
-    "TRACE_CONTEXT",
+    SHARDING_KEY,
+    CONTEXT_PROPERTY,
     "TRANSACTION_CHECK_TIMES",
     "CHECK_IMMUNITY_TIME_IN_SECONDS",
     "__transactionId__",
@@ -60,7 +71,7 @@ def varint(value: int) -> bytes:
 
 
 def send_answer(drafts: Sequence[Any], appended: Sequence[Any]) -> Encoded:
-    """Return the response to a send that went well: of each draft the id, which is its first key."""
+    """Return the response to a successful send; the id of a message is the first key of its draft."""
     answer = OK_FIELD
     for draft, place in zip(drafts, appended, strict=True):
         message_id = draft.keys[0].encode()
@@ -72,7 +83,11 @@ def send_answer(drafts: Sequence[Any], appended: Sequence[Any]) -> Encoded:
 
 
 def ack_answer(entries: Iterable[tuple[str, str]]) -> Encoded:
-    """Return the response to an acknowledgement of which all went well: of ids and handles."""
+    """Return the response to acknowledgements that all succeeded.
+
+    Args:
+        entries: message id and receipt handle of each.
+    """
     answer = OK_FIELD
     for message_id, handle in entries:
         entry = OK_FIELD_3
@@ -88,14 +103,14 @@ def ack_answer(entries: Iterable[tuple[str, str]]) -> Encoded:
 
 @lru_cache(maxsize=1024)
 def topic_part(namespace: str, topic: str) -> bytes:
-    """Return the topic of a message."""
+    """Return the encoded topic field of a message."""
     part: bytes = v2.Message(topic=v2.Resource(resource_namespace=namespace, name=topic)).SerializeToString()
     return part
 
 
 @lru_cache(maxsize=4096)
 def time_part(at_ms: int) -> bytes:
-    """Return a time with its length before it; many messages share theirs."""
+    """Return an encoded time with its length prefix; many messages share theirs."""
     seconds, nanos = at_ms // 1000, at_ms % 1000 * 1_000_000
     part = b"\x08" + varint(seconds) if seconds else b""
     if nanos:
@@ -105,26 +120,26 @@ def time_part(at_ms: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def text_part(text: str) -> bytes:
-    """Return a text with its length before it: hosts and tags, of which there are few."""
+    """Return an encoded text with its length prefix: hosts and tags, of which there are few."""
     data = text.encode()
     return varint(len(data)) + data
 
 
-# Properties of messages that are more than plain ones: those are left to the library.
+# Properties of messages that are not plain ones: the library encodes those.
 RARE = frozenset(
-    ("__SHARDINGKEY", "TIMER_DELIVER_MS", "DELAY", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TRAN_MSG",
-     "DLQ_ORIGIN_TOPIC")
-)  # fmt: skip
-DIGEST = b"\x22\x24\x08\x02\x12\x20"  # of 36 bytes: MD5, 32 digits
-PLAIN, ZIPPED = b"\x28\x01\x30\x01\x3a", b"\x28\x02\x30\x01\x3a"  # encoding, type, tag of born_timestamp
+    (SHARDING_KEY, TIMER_DELIVER_MS, DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TRAN_MSG, DLQ_ORIGIN_TOPIC)
+)
+DIGEST = b"\x22\x24\x08\x02\x12\x20"  # head of the field: 36 bytes, type MD5, 32 digits
+# Body encoding, message type, tag of the field born_timestamp.
+PLAIN, ZIPPED = b"\x28\x01\x30\x01\x3a", b"\x28\x02\x30\x01\x3a"
 
 
 def message_frame(
     stored: StoredMessage, *, namespace: str = "", receipt_handle: str = "", attempt: int = 1
 ) -> bytes | None:
-    """Return a response that carries a plain message, field 2 of it; None for one that is not plain.
+    """Return the response that carries a plain message; None for one that is not plain.
 
-    The arguments are those of `delivery_service.delivered`, which says what the fields are.
+    The fields and arguments are those of `message_codec.delivered`.
     """
     properties = stored.properties
     if not RARE.isdisjoint(properties):
@@ -136,18 +151,18 @@ def message_frame(
     users = b""
     message_id = trace = host = ""
     for key, value in properties.items():
-        if key == "UNIQ_KEY":
+        if key == UNIQ_KEY:
             message_id = value
-        elif key == "TAGS":
+        elif key == TAGS:
             system = b"\x0a" + text_part(value) + system
-        elif key == "KEYS":
+        elif key == KEYS:
             for word in value.split(" "):
                 if word:
                     data = word.encode()
                     system += b"\x12" + varint(len(data)) + data
-        elif key == "__BORNHOST":
+        elif key == BORN_HOST:
             host = value
-        elif key == "TRACE_CONTEXT":
+        elif key == CONTEXT_PROPERTY:
             trace = value
         elif key not in HIDDEN:
             name, data = key.encode(), value.encode()

@@ -1,11 +1,12 @@
-"""QueryRoute and QueryAssignment, asked of a broker.
+"""QueryRoute and QueryAssignment at a broker.
 
-QueryRoute is for clients that were given a broker's address instead of a nameserver's: a broker knows only
-itself, and gives back the address that it was asked under, since that one works for the caller. A slave shows
-itself without the write permission, under broker id 0: SDKs look at no other. QueryAssignment is what most
-SDKs' push consumers ask brokers for, whatever address they were given: it goes on to a nameserver
-(broker/api/assignments.py), and is answered here only for clients that were given this broker's address
-while no nameserver answers.
+QueryRoute is for clients that were configured with a broker's address instead of a nameserver's. A broker
+knows only itself, and returns the address that the caller used, since that one works for the caller. A slave
+lists itself without the write permission, under broker id 0, because SDKs use no other id.
+
+The push consumers of most SDKs send QueryAssignment to brokers, whatever address they were configured with.
+It is forwarded to a nameserver (`assignments.py`). While no nameserver answers, it is answered here for
+clients that were configured with this broker's address.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ __all__ = ["RouteService"]
 
 
 class RouteService:
-    """Answers where this broker's queues are."""
+    """Lists this broker's queues."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class RouteService:
         )
 
     def query_route(self, call: Call, request: messaging.QueryRouteRequest) -> Any:
-        """List the queues of a topic on this broker."""
+        """Return the queues of a topic on this broker."""
         topic = self.topic(request.topic.name)
         check_endpoints(request.endpoints)
         resource = v2.Resource(name=topic.name, resource_namespace=namespace_of(call, request.topic))
@@ -86,18 +87,21 @@ class RouteService:
         return response
 
     def query_assignment(self, call: Call, request: messaging.QueryAssignmentRequest) -> Any:
-        """Assign each broker that has the topic, as a nameserver knows them."""
+        """Return an assignment for each broker that has the topic, as a nameserver knows them."""
         check_topic(request.topic.name)
         check_group(request.group.name)
         check_endpoints(request.endpoints)
-        return self.assignments.answer(call, request, lambda: self.alone(call, request))
+        return self.assignments.answer(call, request, lambda: self.own_assignment(call, request))
 
-    def alone(
+    def own_assignment(
         self, call: Call, request: messaging.QueryAssignmentRequest
     ) -> messaging.QueryAssignmentResponse | None:
-        """Assign this broker as a whole, or each of its queues to an ordered group; None: not its to say."""
+        """Return this broker as a whole, or each of its queues for an ordered group.
+
+        None when the request names another server as the client's access point.
+        """
         if self.ports().isdisjoint(address.port for address in request.endpoints.addresses):
-            return None  # the endpoints are a nameserver's
+            return None
         topic = self.topic(request.topic.name)
         if not topic.readable:
             raise Forbidden(f"topic {topic.name} has no readable queue here")

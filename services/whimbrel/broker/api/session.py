@@ -1,10 +1,16 @@
-"""Telemetry, Heartbeat and NotifyClientTermination: who is there, and what settings it gets.
+"""Telemetry, Heartbeat and NotifyClientTermination: which clients are alive, their settings, and commands.
 
 A client writes its settings on its Telemetry stream whenever it likes, and every one is answered. Nothing
-else depends on them. A client that opened a stream and says nothing for `ASK_AFTER_S` while it goes on
-calling has lost a server's memory of it: it is asked to reconnect, which makes the Java, Node and Go SDKs
-tell their settings again; the others ignore that, and are served with their group's settings all the same.
-Node's SDK drops settings that come before all its routes are known, so it gets them once more.
+else depends on them. A client that opened a stream and writes no settings for `RECONNECT_AFTER_S` while it
+makes other calls assumes that the server still knows them: it is asked to reconnect, which makes the Java,
+Node and Go SDKs write their settings again; the others ignore that, and are served with their group's
+settings all the same. Node's SDK drops settings that come before all its routes are known, so it gets them
+once more.
+
+`send_command` sends a command to a client or to each client of a group:
+
+    send_command --nonce--> streams --> answers with the nonce --> on_answer(client id, answer)
+                               '-- none for COMMAND_TIMEOUT_S --> on_answer(client id, None)
 
 Streams are never waited for: the outbox is bounded, and what does not fit is dropped (the Python SDK's push
 consumer stops reading after its first settings).
@@ -12,11 +18,11 @@ consumer stops reading after its first settings).
 
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.errors import ClientIdRequired
@@ -28,29 +34,71 @@ from whimbrel.rpc.server.handlers import Call, Outbox
 from whimbrel.rpc.server.responses import OK, check_client_id, status_of
 from whimbrel.rpc.server.settings import group_of, settings_for, settings_response
 
-__all__ = ["ASK_AFTER_S", "REPEAT_AFTER_S", "SessionService"]
+__all__ = [
+    "COMMANDS_PENDING_MAX",
+    "COMMAND_TIMEOUT_S",
+    "RECONNECT_AFTER_S",
+    "REPEAT_AFTER_S",
+    "ClientStream",
+    "OnAnswer",
+    "SessionService",
+]
 
 logger = logging.getLogger(__name__)
 
-ASK_AFTER_S = 5.0  # every SDK writes its settings within a second of opening the stream
+RECONNECT_AFTER_S = 5.0  # every SDK writes its settings within a second of opening the stream
 REPEAT_AFTER_S = 1.5  # Node's SDK knows its routes by then
 NODE = "HTTP"  # what the Node SDK calls its language
+COMMAND_TIMEOUT_S = 5.0  # RocketMQ: ProxyConfig.grpcProxyRelayRequestTimeoutInSeconds
+COMMANDS_PENDING_MAX = 1024  # commands whose answers are awaited; operators send few at a time
+# Commands that a nonce ties to their answers. An orphaned transaction is answered by an EndTransaction call.
+WITH_NONCE = ("reconnect_endpoints_command", "print_thread_stack_trace_command", "verify_message_command")
+ANSWERS = ("thread_stack_trace", "verify_message_result")
+
+# Called with the client's id and its answer, or None when none came in time.
+OnAnswer = Callable[[str, messaging.TelemetryCommand | None], None]
+
+
+@dataclass(slots=True)
+class PendingCommand:
+    """A command whose answers are awaited: from these clients, until then."""
+
+    clients: set[str]
+    deadline: float
+    on_answer: OnAnswer
 
 
 class SessionService:
     """Handles the session calls on the loop's thread; `sweep` is to be called every second."""
 
     def __init__(
-        self, clients: Clients, groups: GroupTable, consumer: GroupConsumption, *, clock: Callable[[], float]
+        self,
+        clients: Clients,
+        groups: GroupTable,
+        release_client: Callable[[str, str | None], None],
+        *,
+        clock: Callable[[], float],
     ) -> None:
-        """Take the registry and the groups; `clock` is the monotonic one."""
-        self.clients, self.groups, self.consumer = clients, groups, consumer
+        """Take the registry and the groups.
+
+        Args:
+            clients: the known clients.
+            groups: for the settings of their groups.
+            release_client: gives back the leases of a client in a group, None for all groups.
+            clock: seconds of the monotonic clock.
+        """
+        self.clients, self.groups = clients, groups
+        self.release_client = release_client
         self.clock = clock
-        self.streams: set[Stream] = set()
+        self.streams: dict[str, list[ClientStream]] = {}  # by client id, the latest last
+        self.nonces = itertools.count(1)
+        self.pending: dict[str, PendingCommand] = {}  # by nonce, the next to time out first
         groups.on_change.append(self.groups_changed)
 
+    # Calls
+
     def heartbeat(self, call: Call, request: messaging.HeartbeatRequest) -> Any:
-        """Note that the client lives, whether it was known or not."""
+        """Note that the client is alive, whether it was known or not."""
         group = request.group.name
         if group:
             check_group(group)
@@ -64,26 +112,32 @@ class SessionService:
         return messaging.HeartbeatResponse(status=OK)
 
     def terminate(self, call: Call, request: messaging.NotifyClientTerminationRequest) -> Any:
-        """Forget a client that stops, and give back what it holds; an unknown one is fine too."""
+        """Forget a client that stops, and give back its leases; an unknown one is fine too."""
         name = check_client_id(call)
         self.clients.left(name)
-        self.consumer.release_client(name, request.group.name or None)
+        self.release_client(name, request.group.name or None)
         return messaging.NotifyClientTerminationResponse(status=OK)
 
-    def open_telemetry(self, call: Call, outbox: Outbox) -> "Stream":
+    # Streams
+
+    def open_telemetry(self, call: Call, outbox: Outbox) -> "ClientStream":
         """Take a new Telemetry stream."""
         try:
             client = self.clients.seen(check_client_id(call), call.metadata, self.clock())
         except ClientIdRequired as error:
             outbox.send(messaging.TelemetryCommand(status=status_of(error)))
             outbox.close()
-            return Stream(self, None, outbox, self.clock())
-        stream = Stream(self, client, outbox, self.clock())
+            return ClientStream(self, None, outbox, self.clock())
+        stream = ClientStream(self, client, outbox, self.clock())
         self.clients.stream_opened(client)
-        self.streams.add(stream)
+        self.streams.setdefault(client.client_id, []).append(stream)
         return stream
 
-    def accept(self, stream: "Stream", settings: v2.Settings) -> None:
+    def all_streams(self) -> "list[ClientStream]":
+        """Return the open streams of all clients."""
+        return list(itertools.chain.from_iterable(self.streams.values()))
+
+    def accept(self, stream: "ClientStream", settings: v2.Settings) -> None:
         """Note a client's settings and answer them."""
         client = stream.client
         assert client is not None
@@ -95,7 +149,7 @@ class SessionService:
                 compile_filter("tag", entry.expression.expression)
         client.group = group_of(settings) or client.group
         stream.settings = settings
-        stream.tell(answer)
+        stream.send_settings(answer)
 
     def complete(self, settings: v2.Settings) -> v2.Settings:
         """Return the settings as this broker completes them."""
@@ -104,58 +158,141 @@ class SessionService:
         return settings_for(settings, fifo=group.fifo, attempts=group.max_attempts)
 
     def groups_changed(self) -> None:
-        for stream in tuple(self.streams):
+        """Send the settings that a change of a group has changed."""
+        for stream in self.all_streams():
             if stream.settings is not None and group_of(stream.settings):
                 answer = self.complete(stream.settings)
-                if answer != stream.told:
-                    stream.tell(answer)
+                if answer != stream.sent_settings:
+                    stream.send_settings(answer)
 
-    def closed(self, stream: "Stream") -> None:
+    def closed(self, stream: "ClientStream") -> None:
         """Note the end of a stream."""
-        self.streams.discard(stream)
-        if stream.client is not None:
-            self.clients.stream_closed(stream.client, self.clock())
+        client = stream.client
+        if client is None:
+            return
+        streams = self.streams[client.client_id]
+        streams.remove(stream)
+        if not streams:
+            del self.streams[client.client_id]
+        self.clients.stream_closed(client, self.clock())
+
+    # Commands
+
+    def send_command(
+        self,
+        command: messaging.TelemetryCommand,
+        *,
+        client_id: str = "",
+        group: str = "",
+        on_answer: OnAnswer | None = None,
+    ) -> int:
+        """Send a command to the open streams of a client, or to one stream of each client of a group.
+
+        Args:
+            command: sent as a copy, with a nonce where commands of its kind have one.
+            client_id: the client.
+            group: the group instead; its clients are those that named it themselves.
+            on_answer: called once for each client that the command went to: with its answer, or with None
+                after `COMMAND_TIMEOUT_S`. None: answers are ignored.
+
+        Returns:
+            How many streams took it. 0: no such client has a stream, their outboxes are full, or
+            `COMMANDS_PENDING_MAX` commands await answers already.
+        """
+        assert bool(client_id) != bool(group)
+        if client_id:
+            return self.post(command, self.streams.get(client_id, ()), on_answer)
+        names = [client.client_id for client in self.clients.of_group(group)]
+        return self.post(
+            command, [self.streams[name][-1] for name in names if name in self.streams], on_answer
+        )
+
+    def post(
+        self,
+        command: messaging.TelemetryCommand,
+        streams: "Iterable[ClientStream]",
+        on_answer: OnAnswer | None = None,
+    ) -> int:
+        """Send a command to these streams; see `send_command`."""
+        if on_answer is not None and len(self.pending) >= COMMANDS_PENDING_MAX:
+            return 0
+        posted = messaging.TelemetryCommand()
+        posted.CopyFrom(command)
+        nonce = str(next(self.nonces))
+        kind = posted.WhichOneof("command")
+        if kind in WITH_NONCE:
+            getattr(posted, kind).nonce = nonce
+        took = [stream for stream in streams if stream.outbox.send(posted)]
+        if took and on_answer is not None:
+            clients = {stream.client.client_id for stream in took if stream.client is not None}
+            self.pending[nonce] = PendingCommand(clients, self.clock() + COMMAND_TIMEOUT_S, on_answer)
+        return len(took)
+
+    def command_answered(self, client: Client, nonce: str, answer: messaging.TelemetryCommand) -> None:
+        """Hand a client's answer to whoever awaits it; one that nobody awaits is ignored."""
+        command = self.pending.get(nonce)
+        if command is None or client.client_id not in command.clients:
+            return
+        command.clients.remove(client.client_id)
+        if not command.clients:
+            del self.pending[nonce]
+        command.on_answer(client.client_id, answer)
+
+    def expire_commands(self, now: float) -> None:
+        """Report the answers that did not come in time."""
+        while self.pending:
+            nonce, command = next(iter(self.pending.items()))
+            if now < command.deadline:
+                return
+            del self.pending[nonce]
+            for client_id in sorted(command.clients):
+                command.on_answer(client_id, None)
+
+    # Time
 
     def sweep(self) -> None:
-        """Let go of silent clients, and remind those that owe or missed their settings."""
+        """Forget silent clients, remind those without settings, and end commands without an answer."""
         now = self.clock()
         for client in self.clients.expire(now):
             if client.group:
                 logger.info("client %s of group %s is gone", client.client_id, client.group)
-                self.consumer.release_client(client.client_id)
-        for stream in tuple(self.streams):
+                self.release_client(client.client_id, None)
+        for stream in self.all_streams():
             stream.remind(now)
+        self.expire_commands(now)
 
 
-nonces = itertools.count(1)
-
-
-class Stream:
-    """One Telemetry stream."""
+class ClientStream:
+    """One Telemetry stream; without a client it was refused, and only waits for its end."""
 
     def __init__(
         self, session: SessionService, client: Client | None, outbox: Outbox, opened_at: float
     ) -> None:
         self.client = client
         self.outbox = outbox
-        self.settings: v2.Settings | None = None
-        self.told: v2.Settings | None = None
+        self.settings: v2.Settings | None = None  # as the client wrote them
+        self.sent_settings: v2.Settings | None = None  # as they were completed
         self.session = session
         self.opened_at = opened_at
-        self.asked = False
+        self.reconnect_sent = False
         self.repeated = client is None or client.language != NODE
 
     def received(self, message: messaging.TelemetryCommand) -> None:
-        """Take settings; results of commands that we never send are ignored."""
-        if self.client is not None and message.HasField("settings"):
+        """Take settings, and answers to commands."""
+        if self.client is None:
+            return
+        kind = message.WhichOneof("command")
+        if kind == "settings":
             self.session.accept(self, message.settings)
+        elif kind in ANSWERS:
+            self.session.command_answered(self.client, getattr(message, kind).nonce, message)
 
     def half_closed(self) -> None:
-        """The client is done: so are we."""
+        """End the stream from our side as well."""
         self.outbox.close()
 
     def closed(self) -> None:
-        """Say goodbye."""
+        """Take it off the client's streams."""
         self.session.closed(self)
 
     def remind(self, now: float) -> None:
@@ -163,17 +300,16 @@ class Stream:
         assert self.client is not None
         if self.settings is None:
             calls_on = self.client.last_seen > self.opened_at
-            if not self.asked and calls_on and now - self.opened_at > ASK_AFTER_S:
-                self.asked = True
-                command = messaging.TelemetryCommand()
-                command.reconnect_endpoints_command.nonce = str(next(nonces))
-                self.outbox.send(command)
+            if not self.reconnect_sent and calls_on and now - self.opened_at > RECONNECT_AFTER_S:
+                self.reconnect_sent = True
+                reconnect = messaging.ReconnectEndpointsCommand()
+                self.session.post(messaging.TelemetryCommand(reconnect_endpoints_command=reconnect), (self,))
         elif not self.repeated and now - self.opened_at > REPEAT_AFTER_S:
             self.repeated = True
-            if self.told is not None:
-                self.tell(self.told)
+            if self.sent_settings is not None:
+                self.send_settings(self.sent_settings)
 
-    def tell(self, settings: v2.Settings) -> None:
+    def send_settings(self, settings: v2.Settings) -> None:
         """Send settings; when there is no room, the client has not read those before either."""
-        self.told = settings
+        self.sent_settings = settings
         self.outbox.send(settings_response(settings))

@@ -4,7 +4,7 @@
       ▲ └──did not──► pause, doubling from RETRY_S_MIN up to RETRY_S_MAX ─┐
       └───────────────────────────────────────────────────────────────────┘
 
-How long to wait is tenacity's; when a step got through, the step says.
+How long to wait is tenacity's; a step returns whether it got through.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ __all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "keep_trying"]
 
 RETRY_S_MIN = 0.1
 # A nameserver that comes back answers "not ready" until brokers had one renewal period, 2 s; and a master
-# that comes back waits for what its slaves have to tell.
+# that comes back waits for the reports of its slaves.
 RETRY_S_MAX = 1.0
 
 Step = Callable[[], Awaitable[bool]]

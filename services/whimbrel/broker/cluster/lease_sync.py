@@ -4,7 +4,7 @@
     live          every change is sent as it is made
     overflowed    the peer took too little for too long: close the stream; the next begins anew
 
-What changes while the full state is being sent waits until that is through, so that the peer never hears of
+What changes while the full state is being sent waits until that is through, so that the peer never gets
 a later offset of a queue before the earlier ones: a peer that serves consumers meanwhile would take them
 for unread. Entries merge in any order and any number of times (`leases.py`), so nothing is numbered or
 acknowledged here, and a stream that breaks leaves nothing to repair.
@@ -37,20 +37,20 @@ class LeaseExchange:
     """
 
     def __init__(
-        self, ledger: LeaseStore, *, ready: Callable[[], None], chunk_bytes: int = CHUNK_BYTES
+        self, lease_store: LeaseStore, *, ready: Callable[[], None], chunk_bytes: int = CHUNK_BYTES
     ) -> None:
         """Begin a stream; `ready` is called when there is something new to push."""
-        self.ledger = ledger
+        self.lease_store = lease_store
         self.ready = ready
         self.chunk_bytes = chunk_bytes
-        self.state: Iterator[bytes] | None = ledger.snapshot()
+        self.state: Iterator[bytes] | None = lease_store.snapshot()
         self.refused: tuple[bytes, bool] | None = None
         self.waiting: deque[bytes] = deque()
         self.waiting_bytes = 0
-        self.told = False  # `ready` was called since the last push
+        self.signalled = False  # `ready` was called since the last push
         self.overflowed = False
         self.peer_complete = False
-        ledger.listen(self)
+        lease_store.add_listener(self)
 
     @property
     def pending(self) -> bool:
@@ -64,7 +64,7 @@ class LeaseExchange:
             send: takes a message's entries and whether it ends the full state; returns False when there is
             no room.
         """
-        self.told = False
+        self.signalled = False
         while self.pending and not self.overflowed:
             message = self.refused or self.next_message()
             self.refused = None
@@ -79,13 +79,13 @@ class LeaseExchange:
             RemoteProtocolError: the entries don't decode; the stream is to be closed.
         """
         try:
-            self.ledger.merge(entries, self)
+            self.lease_store.merge(entries, self)
         except CorruptRecord as error:
             raise RemoteProtocolError(f"the peer sent lease entries that don't decode: {error}") from error
         self.peer_complete = self.peer_complete or complete
 
     def offer(self, entries: bytes) -> None:
-        """Hear of a change from the ledger."""
+        """Hear of a change from the lease_store."""
         if self.overflowed:
             return
         self.waiting.append(entries)
@@ -94,13 +94,13 @@ class LeaseExchange:
             logger.warning("a lease stream's peer is %d bytes behind: it begins anew", self.waiting_bytes)
             self.overflowed = True
             self.waiting.clear()
-        if not self.told:
-            self.told = True
+        if not self.signalled:
+            self.signalled = True
             self.ready()
 
     def close(self) -> None:
-        """Stop hearing of changes."""
-        self.ledger.ignore(self)
+        """Take no more changes."""
+        self.lease_store.remove_listener(self)
         self.state, self.refused = None, None
         self.waiting.clear()
 

@@ -1,7 +1,7 @@
-"""A slave's broker follows the log that its replicator writes, and knows where its master is.
+"""Dispatches the log that the replicator of a slave writes, and knows where the master is.
 
     rung, polled, or more left --> dispatch one slice --> more: again in the next tick
-                                                      '-> nothing: sleep, look once more, wait
+                                                      '-> nothing: sleep flag up, try once more, wait
 
 A slice is bounded, so that the loop goes on serving reads while gigabytes are dispatched.
 """
@@ -14,14 +14,14 @@ from whimbrel.wakeup import WAKE_POLL_S
 
 __all__ = ["SLICE_BYTES", "LogDispatcher", "MasterAddress"]
 
-SLICE_BYTES = 1 << 20  # about 2 ms of dispatching
+SLICE_BYTES = 1 << 20  # dispatched in one turn of the loop; other calls are served between two
 
 
 class Log(Protocol):
     """What is used of the message store."""
 
     def dispatch_ready(self, budget_bytes: int) -> bool:
-        """Dispatch a part of what has arrived; tell whether more is there."""
+        """Dispatch a part of what has arrived; return whether more is there."""
 
 
 class Marks(Protocol):
@@ -50,20 +50,20 @@ class LogDispatcher:
         self.pending = False
         self.poll: Any = None
         self.stopped = False
-        self.on_step: Callable[[], None] | None = None  # called before each look at what has arrived
+        self.on_step: Callable[[], None] | None = None  # called before each step
 
     def start(self) -> None:
         """Begin to follow."""
         self.tick()
 
-    def rung(self) -> None:
-        """Hear that the log may have grown."""
+    def log_grew(self) -> None:
+        """Dispatch: the log may have grown."""
         if not self.pending and not self.stopped:
             self.step()
 
     def tick(self) -> None:
         self.poll = self.loop.call_later(WAKE_POLL_S, self.tick)
-        self.rung()
+        self.log_grew()
 
     def step(self) -> None:
         self.pending = False
@@ -74,7 +74,7 @@ class LogDispatcher:
         self.page.broker_sleeping = 0
         more = self.store.dispatch_ready(SLICE_BYTES)
         if not more:
-            # What arrives from here on rings; what arrived before is seen by this look.
+            # What arrives from here on rings; what arrived before is found by this second attempt.
             self.page.broker_sleeping = 1
             more = self.store.dispatch_ready(SLICE_BYTES)
         if more:
@@ -90,14 +90,14 @@ class LogDispatcher:
 
 
 class MasterAddress:
-    """Where the master is, as nameservers told last; it is not forgotten while nobody knows a new one."""
+    """The master's address as nameservers reported it last; kept until one reports another."""
 
     def __init__(self, page: Marks) -> None:
         """Take the page, through which the replicator learns the address of its peer."""
         self.page = page
         self.grpc = ""
 
-    def heard(self, members: Iterable[Member]) -> None:
+    def update(self, members: Iterable[Member]) -> None:
         """Take the live members of the group."""
         for member in members:
             if member.broker_id == 0:

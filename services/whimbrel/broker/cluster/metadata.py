@@ -1,11 +1,11 @@
 """What a slave copies from its master besides the commitlog: the texts of RocketMQ's config files.
 
-`MetadataSource` is the master's side: the four texts as they are now. Watchers remember what they were told,
-and get what differs. Topics and groups go out at once; consumer offsets change with every acknowledgement,
-and the lease stream carries those, so their text goes with the next full round.
+`MetadataSource` is the master's side: the texts as they are now. Each watch remembers what it has sent, and
+sends what differs. Topics and groups go out at once; consumer offsets change with every acknowledgement, and
+the lease stream carries those, so their text goes with the next full round.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from whimbrel.broker.tables.groups import GroupTable
@@ -26,18 +26,18 @@ class Metadata:
     groups: str | None = None
     offsets: str | None = None
     delay_offsets: str | None = None
-    queue_floors: str | None = None  # not RocketMQ's: where deleted queues ended
+    deleted_offsets: str | None = None  # not RocketMQ's: where deleted queues ended
     confirmed: int | None = None  # up to where the master's log is confirmed
 
-    def since(self, told: "Metadata") -> "Metadata":
-        """Return what differs from what was told before."""
+    def since(self, sent: "Metadata") -> "Metadata":
+        """Return what differs from what was sent before."""
         return Metadata(
-            topics=self.topics if self.topics != told.topics else None,
-            groups=self.groups if self.groups != told.groups else None,
-            offsets=self.offsets if self.offsets != told.offsets else None,
-            delay_offsets=self.delay_offsets if self.delay_offsets != told.delay_offsets else None,
-            queue_floors=self.queue_floors if self.queue_floors != told.queue_floors else None,
-            confirmed=self.confirmed if self.confirmed != told.confirmed else None,
+            topics=self.topics if self.topics != sent.topics else None,
+            groups=self.groups if self.groups != sent.groups else None,
+            offsets=self.offsets if self.offsets != sent.offsets else None,
+            delay_offsets=self.delay_offsets if self.delay_offsets != sent.delay_offsets else None,
+            deleted_offsets=self.deleted_offsets if self.deleted_offsets != sent.deleted_offsets else None,
+            confirmed=self.confirmed if self.confirmed != sent.confirmed else None,
         )
 
     def over(self, older: "Metadata") -> "Metadata":
@@ -47,7 +47,7 @@ class Metadata:
             groups=older.groups if self.groups is None else self.groups,
             offsets=older.offsets if self.offsets is None else self.offsets,
             delay_offsets=older.delay_offsets if self.delay_offsets is None else self.delay_offsets,
-            queue_floors=older.queue_floors if self.queue_floors is None else self.queue_floors,
+            deleted_offsets=older.deleted_offsets if self.deleted_offsets is None else self.deleted_offsets,
             confirmed=older.confirmed if self.confirmed is None else self.confirmed,
         )
 
@@ -62,28 +62,42 @@ class MetadataSource:
         delays: DelayOffsets,
         file: OffsetFile,
         offsets: Callable[[], Offsets],
-        floors: DeletedQueueOffsets | None = None,
+        deleted_queues: DeletedQueueOffsets | None = None,
         confirmed: Callable[[], int] | None = None,
     ) -> None:
         """Take the tables; `offsets` returns the groups' committed offsets, `confirmed` that of the log."""
         self.read_confirmed = confirmed
-        self.floors = floors
+        self.callbacks: list[Callable[[], None]] = []
+        self.deleted_queues = deleted_queues
         self.topics, self.groups, self.delays = topics, groups, delays
         self.file, self.offsets = file, offsets
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Have `told` called when topics or groups change."""
-        self.topics.on_change.append(told)
-        self.groups.on_change.append(told)
-        if self.floors is not None:
-            self.floors.on_change.append(told)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when a table changes, until `close`."""
+        for callbacks in self.sources():
+            callbacks.append(callback)
+        self.callbacks.append(callback)
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        for callback in self.callbacks:
+            for callbacks in self.sources():
+                callbacks.remove(callback)
+        self.callbacks.clear()
+
+    def sources(self) -> Iterator[list[Callable[[], None]]]:
+        """Yield whom the tables call when they change."""
+        yield self.topics.on_change
+        yield self.groups.on_change
+        if self.deleted_queues is not None:
+            yield self.deleted_queues.on_change
 
     def tables(self) -> Metadata:
         """Return topics and groups, and where deleted queues ended."""
         return Metadata(
             topics=self.topics.encode(pretty=False),
             groups=self.groups.encode(pretty=False),
-            queue_floors=self.floors.text if self.floors is not None else None,
+            deleted_offsets=self.deleted_queues.text if self.deleted_queues is not None else None,
         )
 
     def confirmed(self) -> Metadata:

@@ -27,7 +27,7 @@ ImportOffsets = Callable[[dict[tuple[str, str], dict[int, int]]], None]
 
 
 class MetadataSync:
-    """Follows one master; `address` says where it is now, empty when nobody knows."""
+    """Follows one master; `address` returns where it is now, empty while that is unknown."""
 
     def __init__(
         self,
@@ -38,20 +38,20 @@ class MetadataSync:
         address: Callable[[], str],
         watch: Watch,
         import_offsets: ImportOffsets,
-        raise_floors: Callable[[str], None],
+        merge_deleted_offsets: Callable[[str], None],
         confirmed: Callable[[int], None],
     ) -> None:
         """Take the tables to fill.
 
-        `raise_floors` is told where the queues of deleted topics ended, `confirmed` how far the master's log
-        is confirmed.
+        `merge_deleted_offsets` takes where the queues of deleted topics ended, `confirmed` how far the
+        master's log is confirmed.
         """
         self.confirmed = confirmed
         self.topics, self.groups, self.delays = topics, groups, delays
         self.address = address
         self.watch = watch
         self.import_offsets = import_offsets
-        self.raise_floors = raise_floors
+        self.merge_deleted_offsets = merge_deleted_offsets
         self.synced = False  # whether the master's metadata was applied since it was lost last
         self.news = asyncio.Event()
         self.trouble = ""  # the last one: each is logged once
@@ -96,8 +96,8 @@ class MetadataSync:
             self.confirmed(metadata.confirmed)
         if metadata.topics is not None:
             self.topics.replace_all(metadata.topics)
-        if metadata.queue_floors is not None:
-            self.raise_floors(metadata.queue_floors)
+        if metadata.deleted_offsets is not None:
+            self.merge_deleted_offsets(metadata.deleted_offsets)
         if metadata.groups is not None:
             self.groups.replace_all(metadata.groups)
         if metadata.offsets is not None:

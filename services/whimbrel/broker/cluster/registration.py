@@ -2,7 +2,7 @@
 
     waiting ──connected, first answer──► accepted ──stream broken, or no answer within a lease──► waiting
        ▲                                                                                             │
-       └───────────────────────────── a pause (`patience.py`) ◄──────────────────────────────────────┘
+       └───────────────────────────── a pause (`backoff.py`) ◄──────────────────────────────────────┘
 
 A session renews every `renew_interval` that the nameserver asks for, and at once when `changed` says so. All
 of it runs on the serving loop on purpose: a broker whose loop hangs does not renew, and is taken out of the
@@ -43,9 +43,9 @@ class Registration:
     Args:
         nameservers: `host:port` of each.
         facts: gives the broker's state at the moment; called before every request, so it must be cheap.
-        on_members: told of every answer: nameserver, the other members of the group, whether it is settled.
-        on_lost: told when an accepted registration is gone, with the nameserver.
-        on_displaced: told before `on_members`: nameserver, and the address of another broker that holds our
+        on_members: called with every answer: nameserver, other members of the group, whether it is settled.
+        on_lost: called with the nameserver when an accepted registration is gone.
+        on_displaced: called before `on_members`: nameserver, and the address of another broker that holds our
             name and id, or an empty one.
     """
 
@@ -58,7 +58,7 @@ class Registration:
         on_lost: Callable[[str], None],
         on_displaced: Callable[[str, str], None] = lambda nameserver, address: None,
     ) -> None:
-        self.links = [
+        self.sessions = [
             NameserverSession(nameserver, facts, on_members, on_lost, on_displaced)
             for nameserver in nameservers
         ]
@@ -66,26 +66,26 @@ class Registration:
 
     def start(self) -> None:
         """Begin to register; returns at once."""
-        self.tasks = [asyncio.create_task(keep_trying(link.hold)) for link in self.links]
+        self.tasks = [asyncio.create_task(keep_trying(session.hold)) for session in self.sessions]
 
     def changed(self) -> None:
         """Tell the nameservers at once: something in the facts is new."""
-        for link in self.links:
-            link.news.set()
+        for session in self.sessions:
+            session.news.set()
 
     @property
     def accepted(self) -> dict[str, bool]:
         """Which nameservers hold our registration now."""
-        return {link.nameserver: link.accepted for link in self.links}
+        return {session.nameserver: session.accepted for session in self.sessions}
 
     async def ask(self, question: Outbound[T], metadata: Metadata) -> T | None:
         """Ask the nameservers that hold our registration, one after the other; None when none answers."""
-        for link in self.links:
-            if link.channel is not None and link.accepted:
+        for session in self.sessions:
+            if session.channel is not None and session.accepted:
                 try:
-                    return await perform(link.channel, question, metadata, ASK_TIMEOUT_S)
+                    return await perform(session.channel, question, metadata, ASK_TIMEOUT_S)
                 except WhimbrelError as error:
-                    logger.debug("nameserver %s: %s", link.nameserver, error)
+                    logger.debug("nameserver %s: %s", session.nameserver, error)
         return None
 
     async def stop(self) -> None:
@@ -114,7 +114,7 @@ class NameserverSession:
         self.on_lost = on_lost
         self.accepted = False
         self.channel: grpc.aio.Channel | None = None  # the session's
-        self.complained = False  # one warning for each time it goes, not one for each attempt
+        self.warned = False  # one warning for each time it goes, not one for each attempt
         self.news = asyncio.Event()
         self.renew_s = RENEW_S_DEFAULT
         self.lease_s = LEASE_S_DEFAULT
@@ -125,14 +125,14 @@ class NameserverSession:
         accepted, self.accepted = self.accepted, False
         if accepted:
             self.on_lost(self.nameserver)
-        if not self.complained:
-            self.complained = True
+        if not self.warned:
+            self.warned = True
             logger.warning("nameserver %s: not registered (%s); trying on", self.nameserver, reason)
         return accepted
 
     async def session(self) -> str:
         """Register and renew until the stream breaks; return why it did."""
-        # A channel for each session: a new one looks the name up again, an old one may wait 30 s with that.
+        # A channel for each session: a new one resolves the name again, an old one may wait 30 s.
         async with open_aio_channel(self.nameserver) as channel:
             call = open_session(channel, self.requests())
             self.channel = channel
@@ -142,7 +142,7 @@ class NameserverSession:
                         response = await call.read()
                     if response is grpc.aio.EOF:
                         return "the nameserver ended the session"
-                    self.heard(response)
+                    self.answered(response)
             except grpc.aio.AioRpcError as error:
                 return error.details() or error.code().name
             except TimeoutError:
@@ -154,25 +154,25 @@ class NameserverSession:
                 self.channel = None
                 call.cancel()
 
-    def heard(self, response: Any) -> None:
+    def answered(self, response: Any) -> None:
         """Take an answer."""
         answer = read_update(response)
         self.renew_s = answer.renew_s or RENEW_S_DEFAULT
         self.lease_s = answer.lease_s or LEASE_S_DEFAULT
         if not self.accepted:
-            self.accepted, self.complained = True, False
+            self.accepted, self.warned = True, False
             logger.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
         self.on_displaced(self.nameserver, answer.displaced_by)
         self.on_members(self.nameserver, answer.members, answer.settled)
 
     async def requests(self) -> AsyncIterator[Any]:
         """Make the session's requests: the registration, then renewals with what changed."""
-        told: BrokerFacts | None = None
+        sent: BrokerFacts | None = None
         while True:
             self.news.clear()
             facts = self.facts()
-            yield session_request(facts, self.host, told)
-            told = facts
+            yield session_request(facts, self.host, sent)
+            sent = facts
             try:
                 async with asyncio.timeout(self.renew_s):
                     await self.news.wait()

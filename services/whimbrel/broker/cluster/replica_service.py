@@ -1,8 +1,8 @@
 """ReplicaService: what slaves take from their master, and the slaves' end of it.
 
-A master answers once it is settled (`roles.py`). One that came back with a shorter log hands out nothing: its
-tables and lease states would undo what its slaves hold. It takes their lease entries all the same, so that it
-does not deliver again what they have seen acknowledged.
+A master answers once it is settled (`cluster/leadership.py`). One that came back with a shorter log sends
+nothing: its tables and lease states would undo what its slaves hold. It takes their lease entries all the
+same, so that it does not deliver again what they have seen acknowledged.
 """
 
 import asyncio
@@ -15,30 +15,63 @@ import grpc.aio
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.cluster.metadata import ROUND_S, Metadata, MetadataSource
 from whimbrel.broker.consume.lease_store import LeaseStore
-from whimbrel.errors import BadRequest, ConnectionClosed, NotReady, RemoteProtocolError, Throttled
+from whimbrel.errors import (
+    BadRequest,
+    ConnectionClosed,
+    NotReady,
+    RemoteProtocolError,
+    Throttled,
+    WhimbrelError,
+)
 from whimbrel.model.registration import Member
 from whimbrel.model.wire import REPLICA_SERVICE
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.api.status import error_of
 from whimbrel.rpc.client.channel import open_aio_channel
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service
+from whimbrel.rpc.server.refusing import refusing_stream
 
-__all__ = ["LeaseStreams", "MetadataWatches", "SlaveHello", "sync_leases", "watch_metadata"]
+__all__ = [
+    "LeaseStreams",
+    "MetadataWatches",
+    "SlaveHello",
+    "refusing_service",
+    "replica_service",
+    "sync_leases",
+    "watch_metadata",
+]
 
 MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is waited for; about 1 MiB
 PUSH_APART_S = (
     0.001  # between messages to a slave about changes, of which there may be many thousand a second
 )
-SILENCE_MAX_S = 3 * ROUND_S  # a master that says nothing for longer is taken for gone
+SILENCE_MAX_S = 3 * ROUND_S  # a master that sends nothing for longer is taken for gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaveHello:
-    """What a slave says of itself when it connects; `log_end` is taken at that moment."""
+    """What a slave reports of itself when it connects; `log_end` is taken at that moment."""
 
     name: str
     broker_id: int
     log_end: int
+
+
+def replica_service(watches: "MetadataWatches", streams: "LeaseStreams") -> Service:
+    """Return a master's service for the transport."""
+    return Service(REPLICA_SERVICE, (watches.method(), streams.method()))
+
+
+def refusing_service(reason: str) -> Service:
+    """Return the service of a broker that is no master."""
+    refuse = refusing_stream(reason)
+    return Service(
+        REPLICA_SERVICE,
+        (
+            BidiMethod("WatchMetadata", replica.WatchMetadataRequest, refuse, single_request=True),
+            BidiMethod("SyncLeases", replica.SyncLeasesRequest, refuse),
+        ),
+    )
 
 
 class MetadataWatches:
@@ -63,7 +96,7 @@ class MetadataWatches:
         return Watch(self, outbox)
 
     def start(self, watch: "Watch", request: replica.WatchMetadataRequest) -> None:
-        """Begin to tell a slave."""
+        """Begin to send to a slave."""
         if request.broker_name != self.name:
             raise BadRequest(f"this is {self.name}, not {request.broker_name}")
         if not self.authoritative(request.log_end):
@@ -71,31 +104,37 @@ class MetadataWatches:
                 "this broker does not lead: it is not a settled master, or behind one of its slaves"
             )
         self.open.add(watch)
-        watch.tell(self.source.everything())
+        watch.send(self.source.everything())
 
     def stop(self, watch: "Watch") -> None:
         """Forget a slave."""
         self.open.discard(watch)
 
+    def close(self, error: WhimbrelError) -> None:
+        """End all watches."""
+        for watch in tuple(self.open):
+            self.stop(watch)
+            watch.outbox.close(error)
+
     def changed(self) -> None:
         if self.open:
             tables = self.source.tables()
             for watch in tuple(self.open):
-                watch.tell(tables)
+                watch.send(tables)
 
     def confirmed(self) -> None:
-        """Tell all slaves how far the log is confirmed, when that has moved."""
+        """Send all slaves how far the log is confirmed, when that has moved."""
         if self.open:
             confirmed = self.source.confirmed()
             for watch in tuple(self.open):
-                watch.tell_confirmed(confirmed)
+                watch.send_confirmed(confirmed)
 
     def round(self) -> None:
-        """Tell all slaves everything that changed; to be called every `ROUND_S`, and it says that we live."""
+        """Send all slaves everything that changed; to be called every `ROUND_S`, which shows that we live."""
         if self.open:
             everything = self.source.everything()
             for watch in tuple(self.open):
-                watch.tell(everything)
+                watch.send(everything)
 
 
 class Watch:
@@ -104,7 +143,7 @@ class Watch:
     def __init__(self, watches: MetadataWatches, outbox: Outbox) -> None:
         self.watches = watches
         self.outbox = outbox
-        self.told = Metadata()
+        self.sent = Metadata()
 
     def received(self, message: Any) -> None:
         """Take the request."""
@@ -117,23 +156,23 @@ class Watch:
         """Forget the slave."""
         self.watches.stop(self)
 
-    def tell_confirmed(self, confirmed: Metadata) -> None:
+    def send_confirmed(self, confirmed: Metadata) -> None:
         """Send how far the log is confirmed, unless that was sent."""
-        if confirmed.confirmed != self.told.confirmed:
-            self.tell(confirmed)
+        if confirmed.confirmed != self.sent.confirmed:
+            self.send(confirmed)
 
-    def tell(self, now: Metadata) -> None:
+    def send(self, now: Metadata) -> None:
         """Send what differs from what was sent."""
-        news = now.since(self.told)
+        news = now.since(self.sent)
         response = replica.WatchMetadataResponse(
             topics_json=news.topics,
             groups_json=news.groups,
             offsets_json=news.offsets,
             delay_offsets_json=news.delay_offsets,
-            queue_floors_json=news.queue_floors,
+            queue_floors_json=news.deleted_offsets,
             confirmed_offset=news.confirmed,
         )
-        self.told = news.over(self.told)
+        self.sent = news.over(self.sent)
         if not self.outbox.send(response):
             # It would miss a change; from a new stream it gets everything.
             self.watches.stop(self)
@@ -147,20 +186,35 @@ class LeaseStreams:
     """
 
     def __init__(
-        self, name: str, ledger: LeaseStore, *, settled: Callable[[], bool], authoritative: Callable[[], bool]
+        self,
+        name: str,
+        lease_store: LeaseStore,
+        *,
+        settled: Callable[[], bool],
+        authoritative: Callable[[], bool],
+        on_merged: Callable[[], None],
+        on_report: Callable[[object, Member | None], None],
     ) -> None:
-        """Serve the lease state of the broker group `name`."""
+        """Serve the lease state of the broker group `name`.
+
+        Args:
+            name: see above.
+            lease_store: the lease state.
+            settled: whether entries are taken from slaves.
+            authoritative: whether entries are sent to slaves.
+            on_merged: called when a slave's full state has come in.
+            on_report: called with a connection and what its slave reports of itself; None when it is over.
+        """
         self.name = name
-        self.ledger = ledger
+        self.lease_store = lease_store
         self.settled, self.authoritative = settled, authoritative
-        self.on_merged: Callable[[], None] | None = None
-        self.on_report: Callable[[object, Member | None], None] | None = None
+        self.on_merged, self.on_report = on_merged, on_report
         self.open: set[LeaseStream] = set()
 
     @property
     def merged(self) -> int:
-        """How many slaves have told all they know."""
-        return sum(stream.link is not None and stream.link.peer_complete for stream in self.open)
+        """How many slaves have sent their full state."""
+        return sum(stream.exchange is not None and stream.exchange.peer_complete for stream in self.open)
 
     def method(self) -> BidiMethod:
         """Return the SyncLeases method."""
@@ -169,8 +223,13 @@ class LeaseStreams:
     def opened(self, call: Call, outbox: Outbox) -> "LeaseStream":
         return LeaseStream(self, outbox, call.peer)
 
+    def close(self, error: WhimbrelError) -> None:
+        """End all streams."""
+        for stream in tuple(self.open):
+            stream.outbox.close(error)
+
     def push(self) -> None:
-        """Send what waits for room; to be called now and then, since a transport does not tell of room."""
+        """Send what waits for room; to be called periodically, since a transport does not report room."""
         for stream in tuple(self.open):
             stream.push()
 
@@ -180,7 +239,7 @@ class LeaseStream:
 
     def __init__(self, streams: LeaseStreams, outbox: Outbox, peer: str) -> None:
         self.peer = peer
-        self.link: LeaseExchange | None = None
+        self.exchange: LeaseExchange | None = None
         self.streams = streams
         self.outbox = outbox
         self.loop = asyncio.get_running_loop()
@@ -188,28 +247,27 @@ class LeaseStream:
         self.timer: asyncio.TimerHandle | None = None
 
     def received(self, message: Any) -> None:
-        """Take entries; the first message says whose they are."""
+        """Take entries; the first message names the slave."""
         streams = self.streams
-        if self.link is None:
+        if self.exchange is None:
             if message.broker_name != streams.name:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
-            self.link = LeaseExchange(streams.ledger, ready=self.news)
+            self.exchange = LeaseExchange(streams.lease_store, ready=self.news)
             streams.open.add(self)
-            if streams.on_report is not None:
-                slave = Member(
-                    broker_id=message.broker_id,
-                    address=self.peer,
-                    ha_address="",
-                    log_begin=0,
-                    log_end=message.log_end,
-                )
-                streams.on_report(self, slave)
+            slave = Member(
+                broker_id=message.broker_id,
+                address=self.peer,
+                ha_address="",
+                log_begin=0,
+                log_end=message.log_end,
+            )
+            streams.on_report(self, slave)
             self.push()
-        complete = self.link.peer_complete
-        self.link.received(message.entries, message.snapshot_done)
-        if self.link.peer_complete and not complete and streams.on_merged is not None:
+        complete = self.exchange.peer_complete
+        self.exchange.received(message.entries, message.snapshot_done)
+        if self.exchange.peer_complete and not complete:
             streams.on_merged()
 
     def half_closed(self) -> None:
@@ -222,11 +280,10 @@ class LeaseStream:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.link is not None:
-            self.link.close()
-            self.link = None
-            if self.streams.on_report is not None:
-                self.streams.on_report(self, None)
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
+            self.streams.on_report(self, None)
 
     def news(self) -> None:
         """Hand on a change: at once, or with others when the last time was just now.
@@ -248,11 +305,11 @@ class LeaseStream:
 
     def push(self) -> None:
         """Hand on what there is, as far as the outbox takes it."""
-        link = self.link
-        if link is None or not self.streams.authoritative():
+        exchange = self.exchange
+        if exchange is None or not self.streams.authoritative():
             return
-        link.push(self.send)
-        if link.overflowed:
+        exchange.push(self.send)
+        if exchange.overflowed:
             self.outbox.close(Throttled("the slave does not keep up with the lease entries"))
 
     def send(self, entries: bytes, complete: bool) -> bool:
@@ -260,11 +317,12 @@ class LeaseStream:
 
 
 async def sync_leases(
-    address: str, hello: SlaveHello, ledger: LeaseStore, *, exchanged: Callable[[bool], None]
+    address: str, hello: SlaveHello, lease_store: LeaseStore, *, exchanged: Callable[[bool], None]
 ) -> None:
     """Exchange lease entries with the master at `address` until it is gone; the slave's end.
 
-    `exchanged` is told when the master's full state has come in, and when the stream is over.
+    `exchanged` is called with True when the master's full state has come in, with False when the stream is
+    over.
 
     Raises:
         WhimbrelError: it refuses, or can't be reached.
@@ -277,8 +335,8 @@ async def sync_leases(
         )
         stream = open_stream()
         news = asyncio.Event()
-        link = LeaseExchange(ledger, ready=news.set)
-        reading = asyncio.ensure_future(read_leases(stream, link, exchanged))
+        exchange = LeaseExchange(lease_store, ready=news.set)
+        reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged))
         try:
             first = replica.SyncLeasesRequest(
                 broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end
@@ -289,7 +347,7 @@ async def sync_leases(
             while not reading.done():
                 await news.wait()
                 news.clear()
-                await write_leases(stream, link, news)
+                await write_leases(stream, exchange, news)
             reading.result()
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
@@ -297,25 +355,25 @@ async def sync_leases(
             raise ConnectionClosed("the master closed the lease stream") from None
         finally:
             exchanged(False)
-            link.close()
+            exchange.close()
             reading.cancel()
             stream.cancel()
 
 
-async def read_leases(stream: Any, link: LeaseExchange, exchanged: Callable[[bool], None]) -> None:
+async def read_leases(stream: Any, exchange: LeaseExchange, exchanged: Callable[[bool], None]) -> None:
     while True:
         response = await stream.read()
         if response is grpc.aio.EOF:
-            # Tells the status that ended the stream, if it was an error.
+            # Raises the status that ended the stream, if it was an error.
             await stream.wait_for_connection()
             return
-        before = link.peer_complete
-        link.received(response.entries, response.snapshot_done)
-        if link.peer_complete and not before:
+        before = exchange.peer_complete
+        exchange.received(response.entries, response.snapshot_done)
+        if exchange.peer_complete and not before:
             exchanged(True)
 
 
-async def write_leases(stream: Any, link: LeaseExchange, news: asyncio.Event) -> None:
+async def write_leases(stream: Any, exchange: LeaseExchange, news: asyncio.Event) -> None:
     batch: list[replica.SyncLeasesRequest] = []
 
     def take(entries: bytes, complete: bool) -> bool:
@@ -324,17 +382,17 @@ async def write_leases(stream: Any, link: LeaseExchange, news: asyncio.Event) ->
         batch.append(replica.SyncLeasesRequest(entries=entries, snapshot_done=complete))
         return True
 
-    link.push(take)
-    if link.overflowed:
+    exchange.push(take)
+    if exchange.overflowed:
         raise RemoteProtocolError("the master does not keep up with the lease entries")
-    if link.pending:
+    if exchange.pending:
         news.set()
     for message in batch:
         await stream.write(message)
 
 
 async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metadata]:
-    """Yield what the master at `address` tells, until it is gone.
+    """Yield what the master at `address` sends, until it is gone.
 
     Raises:
         WhimbrelError: it refuses, or can't be reached.
@@ -364,7 +422,7 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     delay_offsets=response.delay_offsets_json
                     if response.HasField("delay_offsets_json")
                     else None,
-                    queue_floors=response.queue_floors_json
+                    deleted_offsets=response.queue_floors_json
                     if response.HasField("queue_floors_json")
                     else None,
                     confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,
@@ -372,6 +430,6 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
         except TimeoutError:
-            raise ConnectionClosed(f"the master has said nothing for {SILENCE_MAX_S:g} s") from None
+            raise ConnectionClosed(f"the master has sent nothing for {SILENCE_MAX_S:g} s") from None
         finally:
             stream.cancel()

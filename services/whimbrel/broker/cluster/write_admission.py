@@ -1,24 +1,22 @@
-"""What a role may do, and when a master may write.
+"""When a master may write, as far as its group says. Pure.
 
-    slave     serves reads, follows its master, never writes
-    master    unsettled --a nameserver accepted it, and knows the group--> settled <--> behind a slave
-              never back: once heard, members stay known
+    unsettled --a nameserver accepted it, and knows the group--> settled <--> behind a slave
+                                              it never becomes unsettled again: members stay known
 
 A nameserver knows the group when it has run for one renewal period (`settled` in its answer), or when the
 slaves that were configured are registered. A slave whose log ends beyond ours means that we came back with a
-shorter log: writing now would give the same offsets to other messages. So the master serves reads only, says
-why, and looks again at every renewal.
+shorter log: writing now would give the same offsets to other messages. So the master serves reads only, gives
+the reason, and compares again at every renewal.
 
-How far a slave's log goes is known from three sides: what nameservers heard with its last renewal, what its
-broker said when it connected to us, and what its replicator said to ours (`refused`), which needs no broker
-beside it. **A slave ahead that goes away counts for `AHEAD_HOLD_S` more**: one that is being restarted must
-not find its offsets taken when it is back. Only its own later word that its log is no longer ends that
-sooner. Pure.
+How far a slave's log goes is known from three sources: its last renewal at the nameservers, what its broker
+reported when it connected to us, and what its replicator reported to ours (`slave_refused`), which needs no
+broker beside it. **A slave ahead that goes away counts for `AHEAD_HOLD_S` more**: one that is being restarted
+must not find its offsets taken when it is back. Only its own later report of a shorter log ends that sooner.
 """
 
 from collections.abc import Iterable
 
-from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.model.registration import Member
 
 __all__ = ["AHEAD_HOLD_S", "REFUSED_END_MAX", "WriteAdmission"]
 
@@ -32,27 +30,26 @@ REFUSED_END_MAX = 1 << 50
 
 
 class WriteAdmission:
-    """Whether this broker may write, as far as its role and its group say.
+    """Whether a master may write.
 
     `now` is in seconds of a clock that never goes back; `log_end` is the end of our own log, taken after the
-    news came: it only grows.
+    report came: it only grows.
     """
 
-    def __init__(self, role: BrokerRole, *, name: str, expected_slaves: int, nameservers: int) -> None:
+    def __init__(self, *, name: str, expected_slaves: int, nameservers: int) -> None:
         """Begin unsettled; a master without nameservers has nobody to ask and is settled at once."""
-        self.role = role
         self.name = name
         self.expected = expected_slaves
-        self.settled = role == "master" and nameservers == 0
+        self.settled = nameservers == 0
         self.ahead: Member | None = None
         self.displaced = ""  # address of another broker that registered later with our name and id
         self.log_end = 0  # ours, when `ahead` was found
-        self.held_until = 0.0  # `ahead` counts so long, heard of or not
+        self.held_until = 0.0  # `ahead` counts so long, whatever is reported
         self.members: tuple[Member, ...] = ()  # as nameservers know them
-        # As the slaves said themselves, for as long as they are connected.
+        # As the slaves reported themselves, for as long as they are connected.
         self.reports: dict[object, Member] = {}
 
-    def heard(self, *, settled: bool, members: Iterable[Member], log_end: int, now: float) -> bool:
+    def members_changed(self, *, settled: bool, members: Iterable[Member], log_end: int, now: float) -> bool:
         """Take a nameserver's answer; return whether that changed what may be done.
 
         Args:
@@ -61,16 +58,16 @@ class WriteAdmission:
             log_end: see the class.
             now: see the class.
         """
-        if self.role == "slave":
-            return False
         was_settled = self.settled
         self.members = tuple(member for member in members if member.broker_id > 0)
         known = settled or (self.expected > 0 and len(self.members) >= self.expected)
         self.settled = self.settled or known
-        return self.look(log_end=log_end, now=now) or self.settled != was_settled
+        return self.refresh(log_end=log_end, now=now) or self.settled != was_settled
 
-    def reported(self, connection: object, slave: Member | None, *, log_end: int, now: float) -> bool:
-        """Take a slave's own word on its log, or None when its connection is over; return as `heard` does.
+    def slave_reported(self, connection: object, slave: Member | None, *, log_end: int, now: float) -> bool:
+        """Take a slave's own report of its log, or None when its connection is over.
+
+        Returns as `members_changed` does.
 
         What a nameserver knows is as old as the slave's last renewal: a master that lost its tail and is back
         within that time would not see that it did.
@@ -82,10 +79,12 @@ class WriteAdmission:
                 self.held_until = now
         else:
             self.reports.pop(connection, None)
-        return self.look(log_end=log_end, now=now)
+        return self.refresh(log_end=log_end, now=now)
 
-    def refused(self, peer: str, offset: int, *, log_end: int, now: float) -> bool:
-        """Take what a slave's replicator told ours, which turned it away; return as `heard` does.
+    def slave_refused(self, peer: str, offset: int, *, log_end: int, now: float) -> bool:
+        """Take what a slave's replicator reported to ours, which refused it.
+
+        Returns as `members_changed` does.
 
         Its broker may be dead or hung, so this may be all that is known of that slave.
         """
@@ -97,8 +96,8 @@ class WriteAdmission:
             self.held_until = now + AHEAD_HOLD_S
         return (before is None) != (self.ahead is None)
 
-    def look(self, *, log_end: int, now: float) -> bool:
-        """Compare anew; to be called now and then. Returns as `heard` does."""
+    def refresh(self, *, log_end: int, now: float) -> bool:
+        """Compare again; to be called periodically. Returns as `members_changed` does."""
         before = self.ahead
         slaves = (*self.members, *self.reports.values())
         furthest = max(slaves, key=lambda member: member.log_end, default=None)
@@ -114,13 +113,11 @@ class WriteAdmission:
 
         A master that is not behind one of them, and the only one.
         """
-        return self.role == "master" and self.settled and self.ahead is None and not self.displaced
+        return self.settled and self.ahead is None and not self.displaced
 
     @property
     def refusal(self) -> str:
         """Why writes are refused, and what to do, in one sentence; empty when they are not."""
-        if self.role == "slave":
-            return f"this is a slave of {self.name} and takes no writes: send to the master"
         if self.displaced:
             return (
                 f"another broker at {self.displaced} is registered as the master of {self.name}, and two of"

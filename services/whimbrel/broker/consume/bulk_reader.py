@@ -1,13 +1,12 @@
-"""Cuts a range of one queue into frames: whole records, one after the other, as they stand in the log.
+"""Reads a range of one queue as frames: whole records, one after the other, as they stand in the log.
 
     entries in bulk ──wanted?──► runs of records that touch ──small gaps──► spans, one read each ──► frame
 
 The tags code of an entry decides before its record is read. Of each record, size and magic are compared, and
-nothing is decoded. A frame takes a bounded number of entries and of bytes, so that making one holds the loop
-for a millisecond or two; with a filter that matches little it may hold no record at all.
+nothing is decoded. A frame takes a bounded number of entries and of bytes, so that making one does not hold
+the loop for long; with a filter that matches little it may hold no record at all.
 """
 
-import struct
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,28 +19,24 @@ from whimbrel.errors import (
     RangeGone,
 )
 from whimbrel.model.limits import BULK_RESPONSE_BYTES_MAX
-from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, UNIT
+from whimbrel.store.codec import FILLER_SIZE, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, SIZE_AND_MAGIC, UNIT
 
-__all__ = ["FRAME_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "Reading"]
+__all__ = ["FRAME_BYTES_MAX", "BulkFrame", "BulkReader", "RawSource", "ReadRange"]
 
-# Of records, apart from one that is larger and then alone. The protocol allows 1 MiB: a quarter costs both
-# ends no more for a record, and holds the loop for 1 ms instead of 4.
+# Bytes of records in a frame, apart from a larger record, which is alone in its frame. The protocol allows
+# 1 MiB; a quarter costs both ends no more for each record, and holds the loop for a quarter of the time.
 FRAME_BYTES_MAX = 256 << 10
-# Both ends' limit of a gRPC message. RocketMQ's brokers take bodies of 4 MiB unless told otherwise.
-MESSAGE_EXTRA_BYTES = 64  # what a message has beside its records
+MESSAGE_EXTRA_BYTES = 64  # of a response beside its records
 UNITS_AT_ONCE = 2048  # entries read by one call, 40 KiB
-SCAN_MAX = 8 * UNITS_AT_ONCE  # entries looked at for one frame: 2 ms when none of them is wanted
-# Records of other queues that are read along rather than read around: copying so much costs about what one
-# more call does.
+SCAN_MAX = 8 * UNITS_AT_ONCE  # entries scanned for one frame, wanted or not
+# Records of other queues are read too where the gap is no larger: copying so much costs about as much as
+# another call.
 GAP_BYTES_MAX = 8 << 10
 SPAN_BYTES_MAX = 2 << 20  # read at once, with what lies between; a larger record makes a larger span
-RECORD_BYTES_MIN = 91
-
-SIZE_AND_MAGIC = struct.Struct(">iI")
 
 
 class RawSource(Protocol):
-    """What is read of the store; `store.raw.RawRecords` does."""
+    """What is read of the store; `store.bulk_source.BulkSource` implements it."""
 
     @property
     def file_size(self) -> int: ...
@@ -51,14 +46,14 @@ class RawSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What a reader wants.
+class ReadRange:
+    """What a reader asks for.
 
     Attributes:
         start, end: queue offsets; `end` 0 for all that may be read.
         budget: bytes of records; 0 for no bound.
         codes: hashes of wanted tags; None for all.
-        latest: whether to read what is not confirmed too.
+        latest: whether to read what is not confirmed, too.
     """
 
     topic: str
@@ -81,8 +76,8 @@ class BulkFrame:
     max_offset: int
 
 
-class Plan:
-    """What of the log goes into a frame.
+class FramePlan:
+    """The parts of the log that go into a frame.
 
     Attributes:
         spans: what is read at once, each as a list of runs; a run is a piece in which wanted records touch:
@@ -110,26 +105,26 @@ class Plan:
 
 
 class BulkReader:
-    """One reader's way through its range. `next` is asked until `done`."""
+    """One reader's progress through its range. Call `next` until `done`."""
 
-    def __init__(self, source: RawSource, reading: Reading, log_confirmed: int) -> None:
+    def __init__(self, source: RawSource, wanted: ReadRange, log_confirmed: int) -> None:
         """Check the range.
 
         Raises:
             RangeGone, BeyondConfirmed, IllegalOffset: it can't be served here.
-            BadRequest: it is none.
+            BadRequest: it is no range.
         """
-        self.source, self.reading = source, reading
-        if reading.start < 0 or reading.end < 0 or reading.budget < 0:
+        self.source, self.wanted = source, wanted
+        if wanted.start < 0 or wanted.end < 0 or wanted.budget < 0:
             raise BadRequest("offsets and the byte budget can't be negative")
-        if reading.end and reading.end < reading.start:
-            raise BadRequest(f"the range {reading.start} to {reading.end} ends before it begins")
-        low, confirmed, high = source.queue_range(reading.topic, reading.queue_id, log_confirmed)
-        limit = high if reading.latest else confirmed
-        where = f"queue {reading.queue_id} of {reading.topic}"
-        furthest = max(reading.start, reading.end)
-        if reading.start < low:
-            raise RangeGone(f"offset {reading.start} of {where} is gone: it begins at {low}")
+        if wanted.end and wanted.end < wanted.start:
+            raise BadRequest(f"the range {wanted.start} to {wanted.end} ends before it begins")
+        low, confirmed, high = source.queue_range(wanted.topic, wanted.queue_id, log_confirmed)
+        limit = high if wanted.latest else confirmed
+        where = f"queue {wanted.queue_id} of {wanted.topic}"
+        furthest = max(wanted.start, wanted.end)
+        if wanted.start < low:
+            raise RangeGone(f"offset {wanted.start} of {where} is gone: it begins at {low}")
         if furthest > high:
             raise IllegalOffset(
                 f"{where} ends at {high} here, so {furthest} can't be read: the log was cut, or this is a"
@@ -139,8 +134,8 @@ class BulkReader:
             raise BeyondConfirmed(
                 f"{where} is confirmed up to {limit} of {high}, and not up to {furthest} yet"
             )
-        self.position = reading.start
-        self.end = reading.end or limit
+        self.position = wanted.start
+        self.end = wanted.end or limit
         self.sent = 0
         self.spent = False  # the byte budget is used up
 
@@ -157,16 +152,16 @@ class BulkReader:
             IllegalOffset: the log was cut meanwhile.
             CorruptRecord, MessageTooLarge: what stands there can't be sent.
         """
-        reading = self.reading
-        low, confirmed, high = self.source.queue_range(reading.topic, reading.queue_id, log_confirmed)
+        wanted = self.wanted
+        low, confirmed, high = self.source.queue_range(wanted.topic, wanted.queue_id, log_confirmed)
         if self.position < low:
             raise RangeGone(
-                f"offset {self.position} of queue {reading.queue_id} of {reading.topic} is gone: it begins"
+                f"offset {self.position} of queue {wanted.queue_id} of {wanted.topic} is gone: it begins"
                 f" at {low} now"
             )
-        records = b"".join(self.read(self.choose()))
+        records = b"".join(self.read(self.plan_frame()))
         self.sent += len(records)
-        self.spent = self.spent or 0 < reading.budget <= self.sent
+        self.spent = self.spent or 0 < wanted.budget <= self.sent
         return BulkFrame(
             records=records,
             next_offset=self.position,
@@ -175,20 +170,20 @@ class BulkReader:
             max_offset=high,
         )
 
-    def choose(self) -> Plan:
-        """Take entries for one frame, from `position` on; return what is wanted of the log."""
-        reading, codes = self.reading, self.reading.codes
-        plan, budget, sent = Plan(self.source.file_size), reading.budget, self.sent
+    def plan_frame(self) -> FramePlan:
+        """Take entries for one frame, from `position` on; return what to read of the log."""
+        wanted, codes = self.wanted, self.wanted.codes
+        plan, budget, sent = FramePlan(self.source.file_size), wanted.budget, self.sent
         whole = room = min(FRAME_BYTES_MAX, budget - sent) if budget else FRAME_BYTES_MAX
         position, end = self.position, self.end
         last = min(end, position + SCAN_MAX)
         while position < last:
             packed = self.source.units(
-                reading.topic, reading.queue_id, position, min(UNITS_AT_ONCE, end - position)
+                wanted.topic, wanted.queue_id, position, min(UNITS_AT_ONCE, end - position)
             )
             if not packed:
                 raise IllegalOffset(
-                    f"queue {reading.queue_id} of {reading.topic} ends at {position} now: the log was cut"
+                    f"queue {wanted.queue_id} of {wanted.topic} ends at {position} now: the log was cut"
                 )
             for offset, size, code in UNIT.iter_unpack(packed):
                 if codes is not None and code & 0xFFFFFFFF not in codes:
@@ -215,8 +210,8 @@ class BulkReader:
         return plan
 
     def check_size(self, size: int) -> None:
-        """Raise when the next record can't be sent, whatever goes with it."""
-        where = f"{self.reading.topic}/{self.reading.queue_id} at offset {self.position}"
+        """Raise when the next record can't be sent in any frame."""
+        where = f"{self.wanted.topic}/{self.wanted.queue_id} at offset {self.position}"
         if size < RECORD_BYTES_MIN:
             raise CorruptRecord(f"{where}: a queue entry tells of a record of {size} bytes")
         if size > BULK_RESPONSE_BYTES_MAX - MESSAGE_EXTRA_BYTES:
@@ -224,7 +219,7 @@ class BulkReader:
                 f"{where}: a record of {size} bytes does not fit into {BULK_RESPONSE_BYTES_MAX}"
             )
 
-    def read(self, plan: Plan) -> list[bytes | memoryview]:
+    def read(self, plan: FramePlan) -> list[bytes | memoryview]:
         """Return the records, in order."""
         parts: list[bytes | memoryview] = []
         unpack = SIZE_AND_MAGIC.unpack_from

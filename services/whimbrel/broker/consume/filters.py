@@ -1,44 +1,71 @@
-"""Tag filters: which messages of a topic a consumer wants.
+"""Message filters: which messages of a topic a consumer wants.
+
+A filter decides twice: `admits_code` by the consume queue's entry, before the record is read, and `admits` by
+the record's properties and tags. So far there is one kind, the tag filter:
 
     filter := '*' | '' | tag { '||' tag }
 
 Tags are trimmed and compared exactly; a message without a tag matches only `*`. The consume queue holds a
-hash of each message's tag (Java's `String.hashCode`, widened to 64 bits with its sign): `admits_code`
-decides by its low 32 bits before the record is read, `admits` by the text after that, since two tags may
-share a hash.
+hash of each message's tag (Java's `String.hashCode`, widened to 64 bits with its sign). Its low 32 bits
+select the entry; the text decides after that, since two tags may share a hash.
 
 SQL filters are refused with NotSupported: they come with a parser of their own.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 from whimbrel.errors import IllegalFilter, NotSupported
 from whimbrel.store.codec import java_hash
 
-__all__ = ["ALL", "FILTER_CHARS_MAX", "TagFilter", "compile_filter"]
+__all__ = ["ALL", "FILTER_CHARS_MAX", "Filter", "TagFilter", "compile_filter"]
 
 # A filter is read for every poll, so its length is bounded; RocketMQ has no bound of its own.
 FILTER_CHARS_MAX = 16 * 1024
 
 
-class TagFilter:
-    """A parsed tag expression; `tags` is None for a filter that admits everything."""
+class Filter(Protocol):
+    """What a scan needs of a filter.
 
-    __slots__ = ("codes", "expression", "tags")
+    Attributes:
+        admits_all: every message matches, so that neither method needs to be called. expression: its text;
+        filters of one class and text admit the same messages.
+    """
+
+    @property
+    def admits_all(self) -> bool: ...
+    @property
+    def expression(self) -> str: ...
+    def admits_code(self, code: int) -> bool:
+        """Return False when no message with this tags code matches; True when the record must be read."""
+
+    def admits(self, properties: Mapping[str, str], tags: str | None) -> bool:
+        """Return whether a message with these properties matches; `tags` is its property TAGS."""
+
+
+class TagFilter:
+    """A parsed tag expression.
+
+    Attributes:
+        tags: the wanted tags, and codes: the low 32 bits of their hashes; both None when all messages match.
+    """
+
+    __slots__ = ("admits_all", "codes", "expression", "tags")
 
     def __init__(self, expression: str, tags: frozenset[str] | None) -> None:
         self.expression = expression
         self.tags = tags
-        self.codes = frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags or ())
+        self.codes = None if tags is None else frozenset(java_hash(tag) & 0xFFFFFFFF for tag in tags)
+        self.admits_all = tags is None
 
     def admits_code(self, code: int) -> bool:
-        """Tell whether a message with this tags code may match."""
-        return self.tags is None or code & 0xFFFFFFFF in self.codes
+        """Return whether a message with this tags code may match."""
+        return self.codes is None or code & 0xFFFFFFFF in self.codes
 
-    def admits(self, tag: str | None) -> bool:
-        """Tell whether a message with this tag matches."""
-        return self.tags is None or tag in self.tags
+    def admits(self, properties: Mapping[str, str], tags: str | None) -> bool:
+        """Return whether a message with this tag matches; its other properties do not matter."""
+        return self.tags is None or tags in self.tags
 
     def __repr__(self) -> str:
         return f"TagFilter({self.expression!r})"

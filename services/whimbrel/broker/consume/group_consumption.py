@@ -1,7 +1,10 @@
 """The consuming half of a broker: receive, acknowledge, pull, positions, in the model's terms.
 
-Joins the lease state (`leases.py`, written down by `ledger.py`), the choice of messages (`taking.py`,
-`pulling.py`) and the parked polls (`holds.py`).
+Joins the lease state (`leases.py`, written down by `lease_store.py`), the choice of messages
+(`delivery_planner.py`, `pull.py`) and the parked polls (`long_polls.py`). The steps of a receive:
+
+    plan --> write down the leases --> deliver, or park the poll until there is something
+                '--> hand on: messages that go to another topic instead; done when their copy is durable
 
 Everything runs on one thread. Times are epoch milliseconds from the clock handed in; `schedule(at_ms, fn)`
 calls `fn` once on the same thread at that time, or soon (never within the call) when it has passed.
@@ -14,20 +17,22 @@ of the old one.
 import heapq
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
-from whimbrel.broker.consume.delivery_planner import Delivered, DeliveryPlanner, ReceiveRequest, RecordSource
+from whimbrel.broker.consume.delivery_planner import DeliveryPlanner, PolicyFactory, unordered
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import Journal, LeaseStore
 from whimbrel.broker.consume.leases import INFLIGHT_MAX, Change, QueueLeases, Standing
 from whimbrel.broker.consume.long_polls import POLLS_MAX, LongPolls
+from whimbrel.broker.consume.plan import Delivered, HandOn, PendingHandOn, ReceiveRequest
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
-    IllegalInvisibleTime,
+    CorruptRecord,
     IllegalOffset,
     InvalidReceiptHandle,
     OffsetNotFound,
@@ -35,52 +40,69 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.model.limits import INVISIBLE_MS_MAX, INVISIBLE_MS_MIN
+from whimbrel.store.codec import StoredMessage
 
 __all__ = [
     "Delivered",
     "GroupConsumption",
+    "HandOnAppend",
     "PullRequest",
     "Pulled",
     "ReceiveRequest",
 ]
 
-# RocketMQ's limits of a receive's invisible duration. A change of it may be shorter, down to "at once".
-# When a line whose state says "something is visible" yielded nothing, it is looked at again after this time.
-LOOK_AGAIN_MS = 100
+# When a wait queue was to be served because a held message is visible, and nothing came of it, it is served
+# again after this time.
+SERVE_AGAIN_MS = 100
+
+R = TypeVar("R")
+
+# Appends a copy of a message elsewhere and calls back with None once it is durable, or with what went wrong;
+# perhaps before it returns. Never raises.
+HandOnAppend: TypeAlias = Callable[[StoredMessage, HandOn, Callable[[WhimbrelError | None], None]], None]
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class Receive:
-    wish: ReceiveRequest
-    deadline_ms: int
-    deferred: Deferred[list[Delivered]] = field(default_factory=Deferred)
-
-    @property
-    def topic(self) -> str:
-        return self.wish.topic
-
-    @property
-    def line(self) -> str:
-        return self.wish.group
+def unchanged(result: R) -> R:
+    return result
 
 
 @dataclass(eq=False, slots=True)
-class Pull:
-    wish: PullRequest
+class ReceivePoll:
+    """A parked receive; `reply` makes its answer of what was delivered."""
+
+    request: ReceiveRequest
     deadline_ms: int
-    position: int  # what lies between the wish's offset and here does not match
-    deferred: Deferred[Pulled] = field(default_factory=Deferred)
+    reply: Callable[[list[Delivered]], Any]
+    deferred: Deferred[Any]
 
     @property
     def topic(self) -> str:
-        return self.wish.topic
+        return self.request.topic
 
     @property
-    def line(self) -> int:
-        return self.wish.queue_id
+    def wait_key(self) -> str:
+        return self.request.group
+
+
+@dataclass(eq=False, slots=True)
+class PullPoll:
+    """A parked pull; what lies between the request's offset and `position` does not match."""
+
+    request: PullRequest
+    deadline_ms: int
+    reply: Callable[[Pulled], Any]
+    deferred: Deferred[Any]
+    position: int
+
+    @property
+    def topic(self) -> str:
+        return self.request.topic
+
+    @property
+    def wait_key(self) -> int:
+        return self.request.queue_id
 
 
 class GroupConsumption:
@@ -98,6 +120,8 @@ class GroupConsumption:
         client_alive: Callable[[str, str], bool],
         follows: bool = False,
         polls_max: int = POLLS_MAX,
+        hand_on: HandOnAppend | None = None,
+        policy_of: PolicyFactory = unordered,
     ) -> None:
         """Prepare; call `open` next.
 
@@ -105,72 +129,109 @@ class GroupConsumption:
             store: where the messages are. journal: where changes are written down. broker_name: shared by a
             master and its slaves. broker_id: keeps delivery serials apart from those of the other brokers
             of that name. now_ms: the clock. schedule: calls a function once at a time, on this thread.
-            client_alive: tells by group and client id whether the client was heard lately. follows: the log
-            is another broker's (a slave): it may lag behind the lease state. May be changed later.
-            polls_max: parked polls at most.
+            client_alive: returns by group and client id whether the client was active lately. follows: the
+            log is another broker's (a slave): it may lag behind the lease state. May be changed later.
+            polls_max: parked polls at most. hand_on: appends messages that a policy hands on to other
+            topics; None where nothing can be appended (a slave): such messages are held back. May be changed
+            later. policy_of: makes the delivery policy of a group on a topic.
         """
         self.follows = follows
+        self.hand_on = hand_on
         self.store = store
         self.broker_name = broker_name
         self.now, self.schedule, self.client_alive = now_ms, schedule, client_alive
-        self.ledger = LeaseStore(journal, broker_id=broker_id)
-        self.ledger.on_merged = self.merged
-        self.table = self.ledger.table
-        self.taker = DeliveryPlanner(self.table, store, broker_name)
-        self.holds: LongPolls[Receive | Pull] = LongPolls(polls_max=polls_max)
-        self.dirty: dict[str, None] = {}  # topics whose polls may find something; a dict as an ordered set
-        self.watches: list[tuple[int, str, str]] = []  # (time, topic, group): a held message becomes visible
-        self.watched: dict[tuple[str, str], int] = {}  # which of `watches` count
-        self.armed_at: float = inf
-        self.armed_turn = 0
+        self.lease_store = LeaseStore(journal, broker_id=broker_id)
+        self.lease_store.on_merged = self.on_merged
+        self.table = self.lease_store.table
+        self.planner = DeliveryPlanner(self.table, store, broker_name, policy_of=policy_of)
+        self.polls: LongPolls[ReceivePoll | PullPoll] = LongPolls(polls_max=polls_max)
+        self.closed = False
+        # Topics whose polls may find something; a dict as an ordered set.
+        self.dirty_topics: dict[str, None] = {}
+        self.wakeups: list[tuple[int, str, str]] = []  # (time, topic, group): a held message becomes visible
+        self.wakeup_at: dict[tuple[str, str], int] = {}  # which of `wakeups` count
+        self.timer_at: float = inf
+        self.timer_generation = 0
 
     def open(self) -> None:
         """Load the lease state and begin to write it down."""
-        self.ledger.open()
-        self.arm()
+        self.lease_store.open()
+        self.arm_timer()
 
     def close(self) -> None:
         """Answer all parked polls with nothing, and close the journal."""
-        for topic in self.holds.topics():
-            for key in self.holds.lines(topic):
-                for poll in self.holds.line(topic, key):
-                    self.holds.leave(poll)
+        self.end_polls()
+        self.closed = True
+        self.timer_generation += 1
+        self.lease_store.close()
+
+    def end_polls(self) -> None:
+        """Answer all parked polls with nothing."""
+        for topic in self.polls.topics():
+            for key in self.polls.keys(topic):
+                for poll in self.polls.waiting(topic, key):
+                    self.polls.remove(poll)
                     answer_empty(poll)
-        self.armed_turn += 1
-        self.ledger.close()
 
     @property
     def parked(self) -> int:
         """How many polls are parked."""
-        return len(self.holds)
+        return len(self.polls)
 
     # Receiving
 
-    def receive(self, wish: ReceiveRequest, *, poll_ms: int) -> list[Delivered] | Deferred[list[Delivered]]:
-        """Take messages, or wait for some; the answer is empty when none came within `poll_ms`.
+    @overload
+    def receive(
+        self, request: ReceiveRequest, *, poll_ms: int
+    ) -> list[Delivered] | Deferred[list[Delivered]]: ...
+
+    @overload
+    def receive(
+        self,
+        request: ReceiveRequest,
+        *,
+        poll_ms: int,
+        reply: Callable[[list[Delivered]], R],
+        deferred: Deferred[R] | None = None,
+    ) -> R | Deferred[R]: ...
+
+    def receive(
+        self,
+        request: ReceiveRequest,
+        *,
+        poll_ms: int,
+        reply: Callable[[list[Delivered]], Any] = unchanged,
+        deferred: Deferred[Any] | None = None,
+    ) -> Any:
+        """Receive messages, or wait for some; the answer is empty when none came within `poll_ms`.
+
+        Args:
+            request: what to receive; its invisible time was checked (`check_invisible_ms`).
+            poll_ms: how long to wait.
+            reply: makes the answer of what was delivered, now or later. A ValueError, from text in a record
+                of other writers that protobuf does not take, fails a parked poll with CorruptRecord.
+            deferred: completed with the answer, should the poll be parked; a new one otherwise.
+
+        Returns:
+            The answer, or the deferred of the parked poll.
 
         Raises:
-            IllegalInvisibleTime: the invisible time is out of bounds.
             StoreFull: the leases can't be written down.
             Throttled: too many polls are parked.
         """
-        if wish.invisible_ms is not None and not INVISIBLE_MS_MIN <= wish.invisible_ms <= INVISIBLE_MS_MAX:
-            raise IllegalInvisibleTime(
-                f"the invisible duration must be from 10 s to 12 h, not {wish.invisible_ms / 1000:g} s"
-            )
         now = self.now()
-        delivered, more = self.take(wish, now)
+        delivered, more = self.take(request, now)
         if delivered or poll_ms <= 0:
-            return delivered
-        poll = Receive(wish, now + poll_ms)
-        self.park(poll, poll.deferred)
+            return reply(delivered)
+        poll = ReceivePoll(request, now + poll_ms, reply, Deferred() if deferred is None else deferred)
+        self.park(poll)
         if more:
-            self.wake(wish.topic)
-        self.watch(wish.group, wish.topic, now)
-        self.arm()
+            self.wake(request.topic)
+        self.schedule_wakeup(request.group, request.topic, now)
+        self.arm_timer()
         return poll.deferred
 
-    def give_back(self, handles: Sequence[str]) -> None:
+    def release_undelivered(self, handles: Sequence[str]) -> None:
         """Make messages visible again whose answer did not get out; that delivery does not count."""
         now = self.now()
         changes: list[Change] = []
@@ -180,19 +241,19 @@ class GroupConsumption:
             lease = state.leases.get(handle.offset) if state is not None else None
             if state is None or lease is None or lease.serial != handle.serial or handle.epoch != state.epoch:
                 continue
-            back = lease._replace(
+            visible = lease._replace(
                 revision=lease.revision + 1,
                 visible_at=now,
                 attempt=max(lease.attempt - 1, 0),
                 auto_renew=False,
             )
-            changes.append((state, handle.offset, handle.offset + 1, back))
+            changes.append((state, handle.offset, handle.offset + 1, visible))
             self.wake(handle.topic)
-        self.ledger.commit_anyway(changes)
+        self.lease_store.commit_best_effort(changes)
 
-    def arrived(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
-        """Hear of a new message; what `MessageStore.on_arrival` wants."""
-        if topic not in self.dirty and self.holds.waits(topic):
+    def on_arrival(self, topic: str, queue_id: int, offset: int, tags_code: int) -> None:
+        """Serve the polls that wait for a new message; the callback of `MessageStore.on_arrival`."""
+        if topic not in self.dirty_topics and self.polls.has_topic(topic):
             self.wake(topic)
 
     # What clients do with what they received
@@ -211,17 +272,16 @@ class GroupConsumption:
         for text in handles:
             try:
                 handle = ReceiptHandle.decode(text)
-                state, standing = self.check(handle, group, topic, now)
+                state, standing = self.check_handle(handle, group, topic, now)
             except InvalidReceiptHandle as error:
                 results.append(error)
                 continue
             results.append(None)
             if standing is not Standing.FINISHED:
                 changes.append((state, handle.offset, handle.offset + 1, None))
-                if len(state.leases) >= INFLIGHT_MAX:
-                    self.wake(topic)
+                self.wake_if_full(state)
         if changes:
-            self.ledger.commit(changes)
+            self.lease_store.commit(changes)
         return results
 
     def change_invisible(
@@ -233,68 +293,68 @@ class GroupConsumption:
             group: the caller's group.
             topic: the message's topic.
             handle_text: the current receipt handle; it no longer counts afterwards.
-            invisible_ms: from now on.
+            invisible_ms: from now on; it was checked (`check_invisible_ms`).
             suspend: the delivery does not count as an attempt.
 
         Raises:
-            IllegalInvisibleTime: below 0 or above 12 hours.
             InvalidReceiptHandle: the handle does not count, or its message is done.
             StoreFull: it can't be written down.
         """
-        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            raise IllegalInvisibleTime(
-                f"the invisible duration must be from 0 to 12 h, not {invisible_ms / 1000:g} s"
-            )
         now = self.now()
         handle = ReceiptHandle.decode(handle_text)
-        state, standing = self.check(handle, group, topic, now)
+        state, standing = self.check_handle(handle, group, topic, now)
         if standing is Standing.FINISHED:
             raise InvalidReceiptHandle("the message is acknowledged already")
         serial = self.table.next_serial(now)
         attempt = handle.attempt - suspend
-        self.ledger.commit(
-            [
-                (
-                    state,
-                    handle.offset,
-                    handle.offset + 1,
-                    Lease(serial, 0, now + invisible_ms, now, attempt, False, ""),
-                )
-            ]
-        )
+        lease = Lease(serial, 0, now + invisible_ms, now, attempt, False, "")
+        self.lease_store.commit([(state, handle.offset, handle.offset + 1, lease)])
         if not invisible_ms:
             self.wake(topic)
-        elif self.holds.parked(topic, group):
-            self.watch(group, topic, now)
-            self.arm()
+        elif self.polls.has_key(topic, group):
+            self.schedule_wakeup(group, topic, now)
+            self.arm_timer()
         return handle._replace(serial=serial).encode()
 
     def release_client(self, client_id: str, group: str | None = None) -> None:
         """Make what a client that has gone holds visible within about a second; of one group, or of all."""
         now = self.now()
         changes = self.table.released(client_id, group, now)
-        self.ledger.commit_anyway(changes)
+        self.lease_store.commit_best_effort(changes)
         for state in {change[0] for change in changes}:
-            if self.holds.parked(state.topic, state.group):
-                self.watch(state.group, state.topic, now)
-        self.arm()
+            if self.polls.has_key(state.topic, state.group):
+                self.schedule_wakeup(state.group, state.topic, now)
+        self.arm_timer()
 
     # Pulling and positions
 
-    def pull(self, wish: PullRequest, *, poll_ms: int) -> Pulled | Deferred[Pulled]:
+    @overload
+    def pull(self, request: PullRequest, *, poll_ms: int) -> Pulled | Deferred[Pulled]: ...
+
+    @overload
+    def pull(
+        self, request: PullRequest, *, poll_ms: int, reply: Callable[[Pulled], R]
+    ) -> R | Deferred[R]: ...
+
+    def pull(self, request: PullRequest, *, poll_ms: int, reply: Callable[[Pulled], Any] = unchanged) -> Any:
         """Read one queue from an offset on, or wait for a message there; no lease, no acknowledgement.
+
+        Args:
+            request: what to read.
+            poll_ms: how long to wait.
+            reply: makes the answer of what was read; as with `receive`.
 
         Raises:
             CorruptRecord: the first record there does not decode.
             IllegalOffset: the offset lies outside the queue.
             Throttled: too many polls are parked.
         """
-        pulled, more = read_queue(self.store, wish, wish.offset, follows=self.follows)
+        pulled, more = read_queue(self.store, request, request.offset, follows=self.follows)
         if pulled.messages or more or poll_ms <= 0:
-            return pulled
-        poll = Pull(wish, self.now() + poll_ms, pulled.next_offset)
-        self.park(poll, poll.deferred)
-        self.arm()
+            return reply(pulled)
+        poll = PullPoll(request, self.now() + poll_ms, reply, Deferred(), pulled.next_offset)
+        self.park(poll)
+        self.arm_timer()
         return poll.deferred
 
     def update_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -305,7 +365,7 @@ class GroupConsumption:
         if state.started and offset < state.committed:
             self.reset_offset(group, topic, queue_id, offset)
         elif not state.started or offset > state.committed:
-            self.ledger.commit([(state, 0, offset, None)])
+            self.lease_store.commit([(state, 0, offset, None)])
             self.wake(topic)
 
     def get_offset(self, group: str, topic: str, queue_id: int) -> int:
@@ -333,22 +393,22 @@ class GroupConsumption:
         self.check_offset(topic, queue_id, offset)
         state = self.table.state(group, topic, queue_id)
         before = state.committed if state.started else None
-        self.ledger.commit_entries(state.names.done(state.epoch + 1, 0, offset))
+        self.lease_store.commit_entries(state.encoder.done(state.epoch + 1, 0, offset))
         logger.info("%s on %s/%d was reset from %s to %d", group, topic, queue_id, before, offset)
         self.wake(topic)
         return before
 
     def import_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Take over a position from RocketMQ's consumerOffset.json; return False when ours is better.
+        """Adopt a position from RocketMQ's consumerOffset.json; return False when the state's is kept.
 
-        Our own exports never lie ahead of our state, so a greater offset is RocketMQ's. Not once a position
-        was reset or a group deleted here: the file may be older than that.
+        The exports of this broker never lie ahead of its state, so a greater offset was written by RocketMQ.
+        Nothing is adopted once a position was reset or a group deleted: the file may be older than that.
         """
         state = self.table.state(group, topic, queue_id)
         if state.epoch or (state.started and offset <= state.committed):
             return False
-        # On a full disk the file still has it, and the next start takes it over again.
-        self.ledger.commit_anyway([(state, 0, offset, None)])
+        # On a full disk the file still has it, and the next start adopts it again.
+        self.lease_store.commit_best_effort([(state, 0, offset, None)])
         return True
 
     def committed_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
@@ -365,7 +425,7 @@ class GroupConsumption:
         """Return how far a group is on every queue of the topics that it reads.
 
         Args:
-            queues_of: the queues of a topic. Where the group has taken nothing yet, it begins at the queue's
+            queues_of: the queues of a topic. Where the group has read nothing yet, it begins at the queue's
                 first message.
         """
         found = {
@@ -398,19 +458,19 @@ class GroupConsumption:
     def delete_group(self, group: str) -> None:
         """Forget a group's positions and leases.
 
-        The other brokers hear of it through their streams: a slave that sees the group vanish from its
-        metadata must not call this too, since it would wipe what the group has done since it was made anew.
+        The lease streams carry this to the other brokers. A slave that sees the group vanish from its
+        metadata must not call this too: it would wipe what the group did since it was created again.
         """
         self.forget([state for state in self.table.states() if state.group == group])
-        self.taker.forget(group, None)
+        self.planner.forget(group, None)
 
     def delete_topic(self, topic: str) -> None:
         """Forget all groups' positions and leases on a topic; slaves as with `delete_group`."""
         self.forget([state for state in self.table.states() if state.topic == topic])
-        self.taker.forget(None, topic)
+        self.planner.forget(None, topic)
 
     def clamp_to_log(self) -> int:
-        """Cut what the state says about messages that the log does not hold; return on how many queues.
+        """Forget the state of offsets that the log does not hold; return on how many queues.
 
         Call it when a master becomes writable, before the first append: a log that lost its tail gives
         those offsets to new messages, which must not count as delivered. A slave's log merely lags.
@@ -421,32 +481,61 @@ class GroupConsumption:
             if state.next > end:
                 logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
                             state.group, state.topic, state.queue_id, state.next, end)  # fmt: skip
-                self.ledger.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
+                self.lease_store.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
                 cut += 1
         return cut
 
     # Inside: changes
 
-    def take(self, wish: ReceiveRequest, now: int) -> tuple[list[Delivered], bool]:
-        plan = self.taker.plan(wish, now)
+    def take(self, request: ReceiveRequest, now: int) -> tuple[list[Delivered], bool]:
+        plan = self.planner.plan(request, now)
         if plan.changes:
             try:
-                self.ledger.commit(plan.changes)
+                self.lease_store.commit(plan.changes)
             except StoreFull:
-                plan.undo()
+                self.planner.rollback(plan)
                 raise
-            if wish.invisible_ms is None and plan.delivered:
-                self.arm()
+            if request.invisible_ms is None and plan.delivered:
+                self.arm_timer()
+        for one in plan.hand_ons:
+            self.begin_hand_on(one)
         return plan.delivered, plan.more
 
+    def begin_hand_on(self, one: PendingHandOn) -> None:
+        if self.hand_on is None:
+            return  # held back: its lease ends, and the next broker that can append hands it on
+
+        def done(error: WhimbrelError | None) -> None:
+            if error is None:
+                self.finish_hand_on(one)
+                return
+            state = one.state
+            logger.warning("%s/%d offset %d of %s was not handed on to %s, and is tried again: %s",
+                        state.topic, state.queue_id, one.offset, state.group, one.target.topic,
+                        error)  # fmt: skip
+
+        self.hand_on(one.message, one.target, done)
+
+    def finish_hand_on(self, one: PendingHandOn) -> None:
+        """Mark a message done whose copy is durable, unless it was delivered or reset meanwhile."""
+        state = one.state
+        lease = state.leases.get(one.offset)
+        if self.closed or state.epoch != one.epoch or lease is None or lease.serial != one.lease.serial:
+            return
+        self.wake_if_full(state)
+        # A loss of this in a crash, or on a full disk, costs a second copy.
+        self.lease_store.commit_best_effort([(state, one.offset, one.offset + 1, None)])
+
     def forget(self, states: Sequence[QueueLeases]) -> None:
-        entries = b"".join(state.names.epoch(state.epoch + 1) for state in states if state.started)
+        entries = b"".join(state.encoder.epoch(state.epoch + 1) for state in states if state.started)
         if entries:
-            self.ledger.commit_entries(entries)
+            self.lease_store.commit_entries(entries)
 
     # Inside: checks and reads
 
-    def check(self, handle: ReceiptHandle, group: str, topic: str, now: int) -> tuple[QueueLeases, Standing]:
+    def check_handle(
+        self, handle: ReceiptHandle, group: str, topic: str, now: int
+    ) -> tuple[QueueLeases, Standing]:
         if handle.broker_name != self.broker_name or handle.group != group or handle.topic != topic:
             raise InvalidReceiptHandle("the receipt handle belongs to another broker, group or topic")
         state = self.table.find(group, topic, handle.queue_id)
@@ -454,8 +543,8 @@ class GroupConsumption:
             standing = state.standing(handle, now)
             if standing is not Standing.UNKNOWN:
                 return state, standing
-        # A delivery that only the other side, or a journal's lost tail, knows of: the record must at least
-        # be there.
+        # A delivery that only another broker, or a journal's lost tail, knows: the record must at least be
+        # there.
         low, high = self.store.queue_range(topic, handle.queue_id)
         if handle.offset < high:
             if handle.offset >= low:
@@ -487,119 +576,136 @@ class GroupConsumption:
 
     # Inside: parked polls and time
 
-    def park(self, poll: Receive | Pull, deferred: Deferred[list[Delivered]] | Deferred[Pulled]) -> None:
-        self.holds.park(poll)
+    def park(self, poll: ReceivePoll | PullPoll) -> None:
+        self.polls.park(poll)
 
         def leave() -> None:
-            self.holds.leave(poll)
+            self.polls.remove(poll)
 
-        deferred.on_cancel = leave
+        poll.deferred.on_cancel = leave
 
-    def merged(self) -> None:
-        for topic in self.holds.topics():
+    def on_merged(self) -> None:
+        for topic in self.polls.topics():
             self.wake(topic)
-        self.arm()
+        self.arm_timer()
+
+    def wake_if_full(self, state: QueueLeases) -> None:
+        """Serve polls that may wait because the group holds as many messages as it may; one is to be done."""
+        if len(state.leases) >= INFLIGHT_MAX:
+            self.wake(state.topic)
 
     def wake(self, topic: str) -> None:
         """Serve the topic's polls soon."""
-        if not self.holds.waits(topic):
+        if not self.polls.has_topic(topic):
             return
-        if not self.dirty:
+        if not self.dirty_topics:
             self.schedule(self.now(), self.serve_dirty)
-        self.dirty[topic] = None
+        self.dirty_topics[topic] = None
 
     def serve_dirty(self) -> None:
         now = self.now()
-        topics, self.dirty = self.dirty, {}
+        topics, self.dirty_topics = self.dirty_topics, {}
         for topic in topics:
-            for key in self.holds.lines(topic):
+            for key in self.polls.keys(topic):
                 if isinstance(key, str):
                     self.serve_receives(topic, key, now)
                 else:
-                    for poll in self.holds.line(topic, key):
-                        if isinstance(poll, Pull):
+                    for poll in self.polls.waiting(topic, key):
+                        if isinstance(poll, PullPoll):
                             self.serve_pull(poll)
-        self.arm()
+        self.arm_timer()
 
     def serve_receives(self, topic: str, group: str, now: int) -> None:
-        fruitless: set[str] = set()  # filters for which there is nothing
-        for poll in self.holds.line(topic, group):
-            if not isinstance(poll, Receive) or poll.wish.filter.expression in fruitless:
+        fruitless: set[tuple[type, str]] = set()  # filters that found nothing
+        for poll in self.polls.waiting(topic, group):
+            if not isinstance(poll, ReceivePoll):
+                continue
+            wanted = poll.request.filter
+            if (type(wanted), wanted.expression) in fruitless:
                 continue
             try:
-                delivered, more = self.take(poll.wish, now)
+                delivered, more = self.take(poll.request, now)
             except WhimbrelError as error:
-                self.holds.leave(poll)
+                self.polls.remove(poll)
                 poll.deferred.fail(error)
                 continue
             if delivered:
-                self.holds.leave(poll)
-                if not poll.deferred.complete(delivered):
-                    self.give_back([one.handle for one in delivered])
+                self.polls.remove(poll)
+                if not answer(poll, delivered):
+                    self.release_undelivered([one.handle for one in delivered])
                 continue
-            fruitless.add(poll.wish.filter.expression)
+            fruitless.add((type(wanted), wanted.expression))
             if more:
                 self.wake(topic)
-        if self.holds.parked(topic, group):
-            self.watch(group, topic, now)
+        if self.polls.has_key(topic, group):
+            self.schedule_wakeup(group, topic, now)
 
-    def serve_pull(self, poll: Pull) -> None:
+    def serve_pull(self, poll: PullPoll) -> None:
         try:
-            pulled, more = read_queue(self.store, poll.wish, poll.position, follows=self.follows)
+            pulled, more = read_queue(self.store, poll.request, poll.position, follows=self.follows)
         except WhimbrelError as error:
-            self.holds.leave(poll)
+            self.polls.remove(poll)
             poll.deferred.fail(error)
             return
         poll.position = pulled.next_offset
         if pulled.messages or more:
-            self.holds.leave(poll)
-            poll.deferred.complete(pulled)
+            self.polls.remove(poll)
+            answer(poll, pulled)
 
-    def watch(self, group: str, topic: str, now: int) -> None:
-        """See to it that the line is served when its next held message becomes visible."""
+    def schedule_wakeup(self, group: str, topic: str, now: int) -> None:
+        """Have the group's polls on the topic served when its next held message becomes visible."""
         at: int | None = None
-        for queue_id, (state, _) in self.taker.line(group, topic).queues.items():
-            visible_at = state.next_visible(self.store.queue_range(topic, queue_id)[1])
+        subscription = self.planner.subscription(group, topic)
+        next_visible = subscription.policy.next_visible
+        for queue_id, queue in subscription.queues.items():
+            visible_at = next_visible(queue.state, self.store.queue_range(topic, queue_id)[1])
             if visible_at is not None and (at is None or visible_at < at):
                 at = visible_at
         if at is None:
             return
         if at <= now:
-            at = now + LOOK_AGAIN_MS
+            at = now + SERVE_AGAIN_MS
         key = (topic, group)
-        if at < self.watched.get(key, inf):
-            self.watched[key] = at
-            heapq.heappush(self.watches, (at, topic, group))
+        if at < self.wakeup_at.get(key, inf):
+            self.wakeup_at[key] = at
+            heapq.heappush(self.wakeups, (at, topic, group))
 
-    def arm(self) -> None:
-        """Have `tick` called when something is due."""
-        at = min(self.table.next_renewal(), self.watches[0][0] if self.watches else inf)
-        deadline = self.holds.next_deadline()
+    def arm_timer(self) -> None:
+        """Have `on_timer` called when something is due."""
+        at = min(self.table.next_renewal(), self.wakeups[0][0] if self.wakeups else inf)
+        deadline = self.polls.next_deadline()
         if deadline is not None and deadline < at:
             at = deadline
-        if at < self.armed_at:
-            self.armed_at = at
-            self.armed_turn = turn = self.armed_turn + 1
-            self.schedule(int(at), lambda: self.tick(turn))
+        if at < self.timer_at:
+            self.timer_at = at
+            self.timer_generation = generation = self.timer_generation + 1
+            self.schedule(int(at), lambda: self.on_timer(generation))
 
-    def tick(self, turn: int) -> None:
-        if turn != self.armed_turn:
-            return  # another one was armed for an earlier time
-        self.armed_at = inf
+    def on_timer(self, generation: int) -> None:
+        if generation != self.timer_generation:
+            return  # another timer was armed, for an earlier time
+        self.timer_at = inf
         now = self.now()
-        self.ledger.commit_anyway(self.table.renewals_due(now, self.client_alive))
-        while self.watches and self.watches[0][0] <= now:
-            at, topic, group = heapq.heappop(self.watches)
-            if self.watched.get((topic, group)) == at:
-                del self.watched[topic, group]
+        self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive))
+        while self.wakeups and self.wakeups[0][0] <= now:
+            at, topic, group = heapq.heappop(self.wakeups)
+            if self.wakeup_at.get((topic, group)) == at:
+                del self.wakeup_at[topic, group]
                 self.serve_receives(topic, group, now)
-        for poll in self.holds.expired(now):
+        for poll in self.polls.expired(now):
             answer_empty(poll)
-        self.arm()
+        self.arm_timer()
 
 
-def answer_empty(poll: Receive | Pull) -> None:
-    if isinstance(poll, Receive):
-        poll.deferred.complete([])
-    else:
-        poll.deferred.complete(Pulled([], poll.position))
+def answer(poll: ReceivePoll | PullPoll, result: Any) -> bool:
+    """Answer a parked poll; return False when its caller has gone or was answered before."""
+    try:
+        reply = poll.reply(result)
+    except ValueError as error:  # text that protobuf does not take, in a record of other writers
+        poll.deferred.fail(CorruptRecord(f"a record can't be delivered: {error}"))
+        return True
+    return poll.deferred.complete(reply)
+
+
+def answer_empty(poll: ReceivePoll | PullPoll) -> None:
+    answer(poll, [] if isinstance(poll, ReceivePoll) else Pulled([], poll.position))

@@ -13,10 +13,10 @@ Little-endian, several back to back:
     lease:  47+c  first offset int64, count uint32, serial uint64, revision uint32,
                   visible_at int64, taken_at int64 (epoch ms), attempt uint32,
                   flags uint8 (1: renewed by the server), client id's length uint16 c; client id
-    epoch:  0     starts an epoch about which nothing else is known
+    epoch:  0     starts an epoch of which nothing else is known
 
-An entry says all it means, names included, so that entries can be repeated, reordered and cut anywhere
-between two. What they mean, and how they merge, stands in `leases.py`.
+An entry is complete in itself, names included, so that entries can be repeated, reordered and separated
+anywhere between two. What they mean, and how they merge, is in `leases.py`.
 """
 
 import struct
@@ -29,15 +29,15 @@ __all__ = [
     "CLIENT_BYTES_MAX",
     "LEASE_COUNT_MAX",
     "OFFSET_MAX",
+    "EntryEncoder",
     "Lease",
     "LeaseEntry",
-    "Names",
     "decode_entries",
 ]
 
 OFFSET_MAX = 1 << 62
-# We write at most a receive's batch in one lease entry, and longer runs in snapshots; the bound keeps a
-# corrupt entry from allocating the world.
+# A receive writes at most its batch in one lease entry, a snapshot longer runs. The bound limits what a
+# corrupt entry can allocate.
 LEASE_COUNT_MAX = 1 << 16
 CLIENT_BYTES_MAX = 1024
 
@@ -81,8 +81,8 @@ class LeaseEntry(NamedTuple):
     raw: bytes
 
 
-class Names:
-    """Writes the entries of one (group, topic, queue)."""
+class EntryEncoder:
+    """Encodes the entries of one (group, topic, queue)."""
 
     __slots__ = ("names", "queue_id", "sizes")
 
@@ -93,12 +93,12 @@ class Names:
         self.queue_id = queue_id
 
     def done(self, epoch: int, start: int, end: int) -> bytes:
-        """Say that [start, end) is done."""
+        """Return the entry: [start, end) is done."""
         head = HEAD.pack(KIND_DONE, *self.sizes, self.queue_id, epoch)
         return head + self.names + DONE.pack(start, end)
 
     def lease(self, epoch: int, start: int, end: int, lease: Lease) -> bytes:
-        """Say that [start, end) is held."""
+        """Return the entry: [start, end) is held."""
         serial, revision, visible_at, taken_at, attempt, auto_renew, client_id = lease
         client = client_id.encode(errors="replace")[:CLIENT_BYTES_MAX]
         flags = FLAG_AUTO_RENEW if auto_renew else 0
@@ -109,7 +109,7 @@ class Names:
         return b"".join((head, self.names, body, client))
 
     def epoch(self, epoch: int) -> bytes:
-        """Start an epoch."""
+        """Return the entry that starts an epoch."""
         return HEAD.pack(KIND_EPOCH, *self.sizes, self.queue_id, epoch) + self.names
 
 

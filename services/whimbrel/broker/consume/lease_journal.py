@@ -1,6 +1,6 @@
-"""The lease journal: entries on disk before the answer that rests on them leaves.
+"""The lease journal: entries are on disk before the answer that depends on them leaves.
 
-Two files in STORE/whimbrel/leases/, `a.journal` and `b.journal`, are written in turn:
+Two files in STORE/whimbrel/leases/, `a.journal` and `b.journal`, are written alternately:
 
     offset  size
     0       8     magic "WHIMLEAS"
@@ -13,7 +13,7 @@ Two files in STORE/whimbrel/leases/, `a.journal` and `b.journal`, are written in
 
 A file starts with a full snapshot and goes on with changes. When it is full the other one is started over:
 generation plus 1, a snapshot, and so on; the old file is not touched before the new one's snapshot is known
-to be on the disk. Whoever opens the journal reads both, older first, each up to its first frame that is not
+to be on the disk. Opening the journal reads both, older first, each up to its first frame that is not
 whole (a torn tail, or what an earlier generation left), and joins everything: entries merge in any order,
 so reading too much does no harm. It then starts the older file over, so that nothing is ever appended
 behind a torn frame.
@@ -21,7 +21,7 @@ behind a torn frame.
 Space for both is allocated at the start, so that receives and acknowledgements go on while the disk is
 full; when even that is used up, `append` raises StoreFull and nothing has changed.
 
-Bytes are handed to the kernel before `append` returns, hence survive a kill -9. A thread calls `fdatasync`
+Bytes are in the page cache before `append` returns, hence survive a kill -9. A thread calls `fdatasync`
 at an interval: a power failure can cost the changes of the last one, which deliver again what was
 acknowledged in it.
 """
@@ -40,8 +40,8 @@ from whimbrel.store.pages import FULL_ADVICE
 
 __all__ = ["FILE_BYTES", "LeaseJournal"]
 
-# Holds about 80,000 changes; at 10,000 a second one snapshot every 8 s. Two of them are allocated for each
-# store.
+# Holds about 80,000 changes, so that a busy broker writes a snapshot only every few seconds. Two files are
+# allocated for each store.
 FILE_BYTES = 8 << 20
 # A file takes at least this many times its snapshot, so that snapshots cost less than the changes between
 # them.
@@ -86,10 +86,11 @@ class LeaseJournal:
         self.position = 0  # where the next frame goes; 0 while no file could be started
         self.limit = 0
         self.full = False
-        # Between the writing and the flushing thread. `settled`: the active file's snapshot is on the disk.
+        # Shared by the writing and the flushing thread. `snapshot_flushed`: the active file's snapshot is on
+        # the disk.
         self.signal = threading.Condition()
         self.unflushed = False
-        self.settled = True
+        self.snapshot_flushed = True
         self.closing = False
         self.flusher: threading.Thread | None = None
 
@@ -126,16 +127,16 @@ class LeaseJournal:
         self.open()
         if self.generation and len(self.files) == 2:
             os.fdatasync(self.files[self.active])  # the newest must last before the other is started over
-        self.turn_over()
+        self.rotate()
         self.allocate()
 
     def append(self, entries: bytes) -> None:
         """Write entries; raises StoreFull, and then nothing was written."""
         if not self.position:
             self.open()
-            self.turn_over()
-        elif self.settled and self.position + len(entries) + FRAME.size > self.limit:
-            self.turn_over()
+            self.rotate()
+        elif self.snapshot_flushed and self.position + len(entries) + FRAME.size > self.limit:
+            self.rotate()
         if not self.position:
             raise StoreFull(f"the disk is full (no room for the lease journal); {FULL_ADVICE}")
         frame = FRAME.pack(len(entries), zlib.crc32(entries, self.generation & 0xFFFFFFFF)) + entries
@@ -144,7 +145,7 @@ class LeaseJournal:
         except OSError as error:
             # A part of the frame may stand there now. Its checksum doesn't hold, and the next frame goes
             # over it.
-            self.note_full(error)
+            self.report_full(error)
             raise StoreFull(f"the lease journal can't be written: {error.strerror}; {FULL_ADVICE}") from error
         self.position += len(frame)
         self.full = False
@@ -174,7 +175,7 @@ class LeaseJournal:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreError(f"the lease journal can't be opened: {error}") from error
-            self.note_full(error)
+            self.report_full(error)
 
     def allocate(self) -> None:
         """Give both files their space: the next start needs the other one, perhaps on a full disk."""
@@ -184,17 +185,19 @@ class LeaseJournal:
         except OSError as error:
             logger.warning("no room for the second file of the lease journal: %s", error)
 
-    def turn_over(self) -> None:
-        """Start the other file; on a full disk stay where we are."""
+    def rotate(self) -> None:
+        """Start the other file over; on a full disk go on with this one."""
         if len(self.files) < 2:
             return
         index, generation = 1 - self.active, self.generation + 1
         fd = self.files[index]
         try:
-            position, limit = self.write_start(fd, generation)
+            position, limit = self.write_snapshot(fd, generation)
         except OSError as error:
-            self.note_full(error)
-            self.limit += self.file_bytes // 8  # go on where we are for a while, as long as the disk lets us
+            self.report_full(error)
+            self.limit += (
+                self.file_bytes // 8
+            )  # go on with this file for a while, as long as the disk has room
             return
         self.active, self.generation, self.position, self.limit = index, generation, position, limit
         self.full = False
@@ -202,11 +205,11 @@ class LeaseJournal:
             self.flusher = threading.Thread(target=self.flush_forever, name="lease-journal", daemon=True)
             self.flusher.start()
         with self.signal:
-            self.settled, self.unflushed = False, True
+            self.snapshot_flushed, self.unflushed = False, True
             self.signal.notify()
 
-    def write_start(self, fd: int, generation: int) -> tuple[int, int]:
-        # The header goes last: until then the file is what it was, or nothing at all.
+    def write_snapshot(self, fd: int, generation: int) -> tuple[int, int]:
+        # The header goes last: until then the file is no journal, and is ignored.
         os.posix_fallocate(fd, 0, self.file_bytes)
         write_all(fd, bytes(HEADER_BYTES), 0)
         position, pending, size = HEADER_BYTES, [], 0
@@ -228,7 +231,7 @@ class LeaseJournal:
         write_all(fd, frame, position)
         return len(frame)
 
-    def note_full(self, error: OSError) -> None:
+    def report_full(self, error: OSError) -> None:
         if not self.full:
             logger.error(
                 "the lease journal can't be written, receives and acknowledgements are refused: %s", error
@@ -251,7 +254,7 @@ class LeaseJournal:
                     logger.error("the lease journal can't be flushed: %s", error)
                 else:
                     with self.signal:
-                        self.settled = self.settled or generation == self.generation
+                        self.snapshot_flushed = self.snapshot_flushed or generation == self.generation
             if closing:
                 return
 

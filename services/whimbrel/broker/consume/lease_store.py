@@ -1,10 +1,10 @@
-"""Lease state with its journal and its listeners: how a change becomes one that counts.
+"""Lease state with its journal and its listeners: the steps of every change.
 
-    plan  ->  journal  ->  table  ->  listeners           the answer leaves after that
-              StoreFull: nothing has changed
+    changes  ->  journal  ->  table  ->  listeners        the answer leaves after that
+                 StoreFull: nothing has changed
 
 Listeners are the streams to the other brokers of the group (`lease_sync.py`). Entries that come from there
-take the same way, except that what they change is in the table first: joining tells what is new.
+take the same steps, except that they are joined into the table first, which shows what is new in them.
 """
 
 import logging
@@ -14,13 +14,13 @@ from typing import Protocol
 from whimbrel.broker.consume.leases import Change, LeaseTable
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
-__all__ = ["EntrySink", "Journal", "LeaseStore"]
+__all__ = ["Journal", "LeaseListener", "LeaseStore"]
 
 logger = logging.getLogger(__name__)
 
 
-class EntrySink(Protocol):
-    """What hears of changes, as entries."""
+class LeaseListener(Protocol):
+    """Receives changes, as entries."""
 
     def offer(self, entries: bytes) -> None: ...
 
@@ -35,14 +35,18 @@ class Journal(Protocol):
 
 
 class LeaseStore:
-    """The lease table of one broker, written down and shared."""
+    """The lease table of one broker, with its journal and its listeners.
+
+    Attributes:
+        on_merged: called when entries of another broker have changed something.
+    """
 
     def __init__(self, journal: Journal, *, broker_id: int) -> None:
         """Prepare; `open` reads the journal. `broker_id` keeps delivery serials apart from other brokers'."""
         self.table = LeaseTable(origin=broker_id)
         self.on_merged: Callable[[], None] | None = None
         self.journal = journal
-        self.sinks: list[EntrySink] = []
+        self.listeners: list[LeaseListener] = []
 
     def open(self) -> None:
         """Load the state and begin to write it down; raises StoreError when that can't be."""
@@ -65,11 +69,14 @@ class LeaseStore:
         entries = self.table.encode(changes)
         self.journal.append(entries)
         self.table.apply(changes)
-        for sink in self.sinks.copy():
-            sink.offer(entries)
+        for listener in self.listeners.copy():
+            listener.offer(entries)
 
-    def commit_anyway(self, changes: list[Change]) -> None:
-        """Make changes whose loss in a crash costs a delay or a second delivery at most."""
+    def commit_best_effort(self, changes: list[Change]) -> None:
+        """Make changes, on a full disk in memory only.
+
+        For changes whose loss in a crash costs a delay or a second delivery at most.
+        """
         if not changes:
             return
         try:
@@ -82,28 +89,28 @@ class LeaseStore:
         """Make changes that are entries already; raises StoreFull, and then nothing has changed."""
         self.journal.append(entries)
         self.table.join(entries)
-        for sink in self.sinks.copy():
-            sink.offer(entries)
+        for listener in self.listeners.copy():
+            listener.offer(entries)
 
-    def listen(self, sink: EntrySink) -> None:
-        """Offer every change from now on to `sink`."""
-        self.sinks.append(sink)
+    def add_listener(self, listener: LeaseListener) -> None:
+        """Offer every change from now on to `listener`."""
+        self.listeners.append(listener)
 
-    def ignore(self, sink: EntrySink) -> None:
-        """Stop that."""
-        if sink in self.sinks:
-            self.sinks.remove(sink)
+    def remove_listener(self, listener: LeaseListener) -> None:
+        """Offer it no more changes."""
+        if listener in self.listeners:
+            self.listeners.remove(listener)
 
     def snapshot(self) -> Iterator[bytes]:
         """Yield the full state as entries."""
         self.table.forget_idle_clients()
         return self.table.snapshot()
 
-    def merge(self, entries: bytes, source: EntrySink | None = None) -> bool:
-        """Join another broker's entries; tell whether they changed anything.
+    def merge(self, entries: bytes, source: LeaseListener | None = None) -> bool:
+        """Join another broker's entries; return whether they changed anything.
 
         What changed is written down and offered to the listeners other than the one it came from. The state
-        in memory may run ahead of the journal when the disk is full: the other side still has it, and sends
+        in memory may run ahead of the journal when the disk is full: the other broker still has it, and sends
         it again.
 
         Raises:
@@ -116,9 +123,9 @@ class LeaseStore:
             self.journal.append(changed)
         except StoreFull as error:
             logger.warning("merged lease changes are in memory only: %s", error)
-        for sink in self.sinks.copy():
-            if sink is not source:
-                sink.offer(changed)
+        for listener in self.listeners.copy():
+            if listener is not source:
+                listener.offer(changed)
         if self.on_merged is not None:
             self.on_merged()
         return True

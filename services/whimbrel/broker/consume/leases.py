@@ -1,19 +1,19 @@
-"""What each consumer group has taken, finished and still to get: a pure state machine that merges.
+"""What each consumer group holds, has finished and has not read yet: a pure state machine that merges.
 
 One `QueueLeases` stands for one (group, topic, queue). Every offset of the queue is in one of these states:
 
-                 take                      acknowledge, filter, commit
+                 receive                   acknowledge, filter, commit
     unread ---------------> held (lease) ------------------------------> done
-      |                      |  ^   visible time comes: taken again with attempt + 1 and a new serial
+      |                      |  ^   visible time comes: received again, attempt + 1, a new serial
       |                      '--'   change, renew, release: another visible time
       '---------------------------------------------------------------> done   (filtered out, committed past)
 
 `committed` is the offset below which all are done; `done` ranges lie above it, so that a message which
-nobody manages to consume does not make the state grow with each one acknowledged behind it. `next` is the
+is never acknowledged does not make the state grow with each one acknowledged behind it. `next` is the
 end of what was ever held or done. Nothing is dropped at a maximum of attempts.
 
 **Merging.** The state is a join-semilattice, and `LeaseTable.join` of entries is its only operation:
-repeated and reordered entries do no harm, and two sides that exchange all of theirs hold the same.
+repeated and reordered entries do no harm, and two brokers that exchange all entries hold the same state.
 
     epoch   the greater wins, and everything of a smaller one is forgotten (reset, cut log, deleted group)
     done    union
@@ -28,8 +28,8 @@ Below `next`, an offset neither done nor held is a *gap*: its entries have not a
 journal's tail. It counts as unread, so that losing entries delivers twice rather than never. Snapshots list
 a queue's entries by ascending offset, hence one that is cut short leaves no gaps.
 
-How entries look stands in `entries.py`. Times are epoch milliseconds and handed in. Writing entries down
-before an answer leaves is for `consuming.py`.
+The bytes of entries are in `lease_codec.py`. Times are epoch milliseconds and handed in. Writing entries
+down before an answer leaves is the task of `lease_store.py`.
 """
 
 import heapq
@@ -39,7 +39,13 @@ from enum import Enum
 from math import inf
 from typing import TypeAlias
 
-from whimbrel.broker.consume.lease_codec import LEASE_COUNT_MAX, OFFSET_MAX, Lease, Names, decode_entries
+from whimbrel.broker.consume.lease_codec import (
+    LEASE_COUNT_MAX,
+    OFFSET_MAX,
+    EntryEncoder,
+    Lease,
+    decode_entries,
+)
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import InvalidReceiptHandle
 
@@ -63,7 +69,7 @@ RENEW_MS = 60_000
 RENEW_AHEAD_MS = 10_000
 # ... and not any more this long after the delivery (RocketMQ: the same).
 RENEW_TOTAL_MS = 3 * 3600 * 1000
-# How often a lease about to end is looked at again while its client is away; it may be reconnecting.
+# How often a lease about to end is checked again while its client is away; it may be reconnecting.
 RENEW_RETRY_MS = 1_000
 # When the messages of a client that has gone become visible; RocketMQ: the same.
 RELEASE_MS = 1_000
@@ -76,7 +82,7 @@ class Standing(Enum):
 
     HELD = "held"  # the delivery is current
     FINISHED = "finished"  # its message is done
-    UNKNOWN = "unknown"  # a delivery that this side has not heard of
+    UNKNOWN = "unknown"  # a delivery that this broker does not know
 
 
 class QueueLeases:
@@ -84,13 +90,13 @@ class QueueLeases:
 
     __slots__ = (
         "committed",
+        "encoder",
         "ends",
         "epoch",
         "expiry",
         "gaps",
         "group",
         "leases",
-        "names",
         "next",
         "queue_id",
         "ready",
@@ -104,17 +110,17 @@ class QueueLeases:
 
     def __init__(self, group: str, topic: str, queue_id: int) -> None:
         self.group, self.topic, self.queue_id = group, topic, queue_id
-        self.names = Names(group, topic, queue_id)
-        self.begin(0)
+        self.encoder = EntryEncoder(group, topic, queue_id)
+        self.reset(0)
 
-    def begin(self, epoch: int) -> None:
+    def reset(self, epoch: int) -> None:
         """Forget everything and start an epoch."""
         self.epoch = epoch
         self.started = False  # whether the group has a position here
         self.committed = 0
         self.next = 0
         self.leases: dict[int, Lease] = {}
-        self.renew_at: float = inf  # when the table looks at our renewals next
+        self.renew_at: float = inf  # when the table checks the renewals next
         self.starts: list[int] = []  # done ranges above `committed`: sorted, apart from each other
         self.ends: list[int] = []
         self.expiry: list[
@@ -128,7 +134,7 @@ class QueueLeases:
     # What is there
 
     def is_done(self, offset: int) -> bool:
-        """Tell whether the offset is done."""
+        """Return whether the offset is done."""
         if offset < self.committed:
             return True
         at = bisect_right(self.starts, offset) - 1
@@ -159,7 +165,7 @@ class QueueLeases:
         done = sum(min(stop, end) - start for start, stop in self.done_above() if start < end)
         return max(end - self.committed, 0) - done
 
-    def fresh(self, position: int, limit: int, end: int) -> tuple[int, int]:
+    def next_unread(self, position: int, limit: int, end: int) -> tuple[int, int]:
         """Return the first range of at most `limit` unread offsets in [position, end), or an empty one."""
         if self.gaps is None:
             self.gaps = self.find_gaps()
@@ -173,7 +179,7 @@ class QueueLeases:
     def pop_ready(self, now: int, limit: int, end: int) -> list[int]:
         """Take out held offsets below `end` that are visible again, lowest first.
 
-        The caller must hold or finish them, or `put_back`.
+        The caller must hold or finish them, or call `return_ready`.
         """
         expiry, leases, ready = self.expiry, self.leases, self.ready
         while expiry and expiry[0][0] <= now:
@@ -191,7 +197,7 @@ class QueueLeases:
                 taken.append(offset)
         return taken
 
-    def put_back(self, offsets: list[int]) -> None:
+    def return_ready(self, offsets: list[int]) -> None:
         """Undo `pop_ready` for these offsets."""
         for offset in offsets:
             if offset not in self.ready_set:
@@ -208,7 +214,7 @@ class QueueLeases:
         return expiry[0][0] if expiry else None
 
     def standing(self, handle: ReceiptHandle, now: int) -> Standing:
-        """Tell what a handle stands for; raises InvalidReceiptHandle when it no longer counts.
+        """Return what a handle stands for; raises InvalidReceiptHandle when it no longer counts.
 
         An expired lease that the server renews still counts until its message is delivered again.
         """
@@ -230,7 +236,7 @@ class QueueLeases:
     # Changes; all of them joins
 
     def finish(self, start: int, end: int) -> bool:
-        """Mark [start, end) done; return False when that was known."""
+        """Mark [start, end) done; return False when nothing changed."""
         changed = not self.started
         self.started = True
         if end <= self.committed:
@@ -240,7 +246,7 @@ class QueueLeases:
             if not self.add_done(start, end):
                 return changed
         else:
-            self.commit(end)
+            self.advance(end)
         if end > self.next:
             if start > self.next:
                 self.gaps = None
@@ -292,16 +298,16 @@ class QueueLeases:
         return changes
 
     def next_renewal(self) -> float:
-        """Return when `renewals_due` has something to look at."""
+        """Return when `renewals_due` has something to do."""
         return self.renewals[0][0] if self.renewals else inf
 
     # Entries
 
     def entry(self, start: int, end: int, lease: Lease | None) -> bytes:
-        """Return the entry that says: done (no lease), or held."""
+        """Return the entry for a range that is done (no lease) or held."""
         if lease is None:
-            return self.names.done(self.epoch, start, end)
-        return self.names.lease(self.epoch, start, end, lease)
+            return self.encoder.done(self.epoch, start, end)
+        return self.encoder.lease(self.epoch, start, end, lease)
 
     def entries(self, epoch: int | None = None, end: int = OFFSET_MAX) -> list[bytes]:
         """Return the whole state as entries by ascending offset.
@@ -311,26 +317,26 @@ class QueueLeases:
             end: leave out what lies at or above.
         """
         epoch = self.epoch if epoch is None else epoch
-        names = self.names
+        encoder = self.encoder
         if not self.started:
-            return [names.epoch(epoch)] if epoch else []
+            return [encoder.epoch(epoch)] if epoch else []
         pieces: list[tuple[int, int, Lease | None]] = [
             (start, stop, None) for start, stop in self.done_above()
         ]
         pieces += self.lease_runs()
         pieces.sort(key=lambda piece: piece[0])
-        out = [names.done(epoch, 0, min(self.committed, end))]
+        out = [encoder.done(epoch, 0, min(self.committed, end))]
         for start, stop, lease in pieces:
             stop = min(stop, end)
             if start < stop:
                 out.append(
-                    names.lease(epoch, start, stop, lease) if lease else names.done(epoch, start, stop)
+                    encoder.lease(epoch, start, stop, lease) if lease else encoder.done(epoch, start, stop)
                 )
         return out
 
     # Inside
 
-    def commit(self, end: int) -> None:
+    def advance(self, end: int) -> None:
         starts, ends = self.starts, self.ends
         count = 0
         while count < len(starts) and starts[count] <= end:
@@ -414,7 +420,7 @@ class LeaseTable:
     """All states of one broker."""
 
     def __init__(self, *, origin: int) -> None:
-        """Start empty; `origin` (0 to 63) keeps our serials apart from other brokers': the broker id."""
+        """Start empty; `origin`, the broker id modulo 64, keeps serials apart from those of other brokers."""
         self.origin = origin & 0x3F
         self.serial = 0
         self.by_queue: dict[tuple[str, str, int], QueueLeases] = {}
@@ -422,7 +428,7 @@ class LeaseTable:
         self.renewals: list[
             tuple[float, int, QueueLeases]
         ] = []  # valid where the state's `renew_at` is the time
-        self.turn = 0
+        self.renewal_count = 0  # orders renewals of equal time
 
     def state(self, group: str, topic: str, queue_id: int) -> QueueLeases:
         """Return the state, new when there is none."""
@@ -459,7 +465,7 @@ class LeaseTable:
             if lease is None:
                 state.finish(start, end)
             elif state.hold(start, end, lease):
-                self.note(state, lease)
+                self.track_client(state, lease)
 
     def join(self, data: bytes) -> bytes:
         """Merge entries; return those that changed something. Raises CorruptRecord when they don't decode."""
@@ -470,11 +476,11 @@ class LeaseTable:
                 continue
             grown = entry.epoch > state.epoch
             if grown:
-                state.begin(entry.epoch)
+                state.reset(entry.epoch)
             if entry.lease is not None:
                 self.serial = max(self.serial, entry.lease.serial)
                 if state.hold(entry.start, entry.end, entry.lease):
-                    self.note(state, entry.lease)
+                    self.track_client(state, entry.lease)
                     grown = True
             elif entry.end >= 0:
                 grown = state.finish(entry.start, entry.end) or grown
@@ -490,7 +496,7 @@ class LeaseTable:
     def released(self, client_id: str, group: str | None, now: int) -> list[Change]:
         """Return the changes that make what a client holds visible soon (of one group, or of all).
 
-        Only of leases that the server renews: the others last as long as the client asked for.
+        Only of leases that the server renews; the others keep the time that the client requested.
         """
         changes: list[Change] = []
         for state in self.clients.get(client_id, set()):
@@ -513,7 +519,7 @@ class LeaseTable:
             if state.renew_at == at:
                 changes += state.renewals_due(now, alive)
                 state.renew_at = inf
-                self.watch_renewals(state)
+                self.schedule_renewals(state)
         return changes
 
     def next_renewal(self) -> float:
@@ -525,19 +531,19 @@ class LeaseTable:
         self.clients.clear()
         for state in self.by_queue.values():
             for lease in set(state.leases.values()):
-                self.note(state, lease)
+                self.track_client(state, lease)
 
-    def note(self, state: QueueLeases, lease: Lease) -> None:
+    def track_client(self, state: QueueLeases, lease: Lease) -> None:
         if lease.auto_renew:
             holders = self.clients.get(lease.client_id)
             if holders is None:
                 holders = self.clients[lease.client_id] = set()
             holders.add(state)
-            self.watch_renewals(state)
+            self.schedule_renewals(state)
 
-    def watch_renewals(self, state: QueueLeases) -> None:
+    def schedule_renewals(self, state: QueueLeases) -> None:
         at = state.next_renewal()
         if at < state.renew_at:
             state.renew_at = at
-            self.turn += 1
-            heapq.heappush(self.renewals, (at, self.turn, state))
+            self.renewal_count += 1
+            heapq.heappush(self.renewals, (at, self.renewal_count, state))

@@ -2,16 +2,12 @@
 
 from dataclasses import dataclass
 
-from whimbrel.broker.consume.delivery_planner import ANSWER_BYTES_MAX, SCAN_MAX, RecordSource
-from whimbrel.broker.consume.filters import TagFilter
-from whimbrel.errors import CorruptRecord, IllegalOffset
-from whimbrel.model.limits import RECEIVE_BATCH_MAX
-from whimbrel.store.codec import StoredMessage, decode_record
+from whimbrel.broker.consume.filters import Filter
+from whimbrel.broker.consume.scan import RecordSource, Scan
+from whimbrel.errors import IllegalOffset
+from whimbrel.store.codec import StoredMessage
 
 __all__ = ["PullRequest", "Pulled", "read_queue"]
-
-# Queue entries fetched at a time when not all of them will match.
-FILTERED_UNITS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,57 +18,49 @@ class PullRequest:
     queue_id: int
     offset: int
     batch: int
-    filter: TagFilter
+    filter: Filter
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull got, and where to go on."""
+    """What a pull got, and the offset of the next pull."""
 
     messages: list[StoredMessage]
     next_offset: int
 
 
 def read_queue(
-    store: RecordSource, wish: PullRequest, position: int, *, follows: bool
+    store: RecordSource, request: PullRequest, position: int, *, follows: bool
 ) -> tuple[Pulled, bool]:
-    """Read matching messages from `position` on; also tell whether to answer at once although there are none.
+    """Read matching messages from `position` on; also return whether to answer at once without any.
 
     Args:
         store: where the messages are.
-        wish: what to read.
-        position: where to begin: the wish's offset, or beyond it what did not match.
+        request: what to read.
+        position: where to begin: the request's offset, or an offset behind it when what lies between does not
+            match.
         follows: the log may lag behind another broker's: an offset beyond its end is not wrong, only early.
 
     Raises:
         CorruptRecord: the first record there does not decode.
         IllegalOffset: the position lies outside the queue.
     """
-    low, high = store.queue_range(wish.topic, wish.queue_id)
+    topic, queue_id = request.topic, request.queue_id
+    low, high = store.queue_range(topic, queue_id)
     if position < low or (position > high and not follows):
-        raise IllegalOffset(
-            f"offset {position} lies outside {wish.topic}/{wish.queue_id}, which holds {low} to {high}"
-        )
+        raise IllegalOffset(f"offset {position} lies outside {topic}/{queue_id}, which holds {low} to {high}")
     messages: list[StoredMessage] = []
-    size_left, room, scan = ANSWER_BYTES_MAX, min(wish.batch, RECEIVE_BATCH_MAX), SCAN_MAX
-    while position < high and scan > 0 and len(messages) < room:
-        limit = room - len(messages) if wish.filter.tags is None else FILTERED_UNITS
-        units = store.queue_units(wish.topic, wish.queue_id, position, limit)
-        if not units:
-            break
-        scan -= len(units)
-        for physical_offset, size, code in units:
-            if len(messages) >= room or (messages and size > size_left):
-                return Pulled(messages, position), False
-            if wish.filter.admits_code(code):
-                try:
-                    message = decode_record(store.read(physical_offset, size))
-                except (CorruptRecord, IllegalOffset):
-                    if messages:
-                        return Pulled(messages, position), False
-                    raise
-                if wish.filter.tags is None or wish.filter.admits(message.properties.get("TAGS")):
-                    messages.append(message)
-                    size_left -= size
-            position += 1
-    return Pulled(messages, position), scan <= 0 and not messages
+    scan = Scan(store, topic, request.filter, request.batch)
+    while position < high and scan.room > 0 and scan.entries_left > 0:
+        stop = min(position + scan.fetch_count(), high)
+        for _, offset, _, _, _, found in scan.walk(queue_id, position, stop):
+            if isinstance(found, list):
+                messages += found
+            elif messages:
+                return Pulled(messages, offset), False
+            else:
+                raise found
+        position = scan.reached
+        if position < stop:
+            break  # the answer is full
+    return Pulled(messages, position), scan.entries_left <= 0 and not messages

@@ -1,15 +1,15 @@
-"""Receipt handles: what a consumer shows to acknowledge a delivery, as text.
+"""Receipt handles: the text that identifies a delivery, for its acknowledgement.
 
     W1:<broker name>:<group>:<topic>:<queue>:<epoch>:<offset>:<physical offset>:<size>:<serial>:<attempt>
 
 Names are percent-encoded, so that no name can hold a colon; numbers are hexadecimal. The broker *name* is
-the one that a master and its slaves share, hence a slave honours what its master issued. `W1` is the
-layout's version: another version is not one of ours.
+the one that a master and its slaves share, hence a slave accepts what its master issued. `W1` is the
+layout's version; handles of another version are refused.
 
 A handle names the record (topic, queue, offset; physical offset and size tell a record from one that took
 its place after the log was cut), the group, and the delivery: `serial` is new for every delivery and for
-every change of the invisible time, `epoch` grows with every reset of the group's position. Whether a handle
-still counts is for `leases.py` to say. Nothing in a handle is secret, and a forged one can do no more than
+every change of the invisible time, `epoch` grows with every reset of the group's position. `leases.py`
+decides whether a handle still counts. Nothing in a handle is secret, and a forged one can do no more than
 the consumer could do anyway.
 """
 
@@ -20,7 +20,7 @@ from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = ["RECEIPT_CHARS_MAX", "ReceiptHandle", "receipt_prefix"]
 
-# Ours are below 900 characters with the longest names allowed. Bounded so that junk costs nothing to refuse.
+# With the longest names allowed a handle has fewer than 900 characters. The bound makes junk cheap to refuse.
 RECEIPT_CHARS_MAX = 2048
 
 VERSION = "W1"

@@ -5,15 +5,15 @@
                  asynchronous replication   the written end
                  synchronous                unchanged; but the written end where no slave was ever configured
                                             or connected
-    slave    what its master told last, at most its own end
+    slave    what its master sent last, at most its own end
 
-It never goes back, unless the log does: recovery cut it. It is one number with one meaning, whoever shows it:
-the page's cell (read by those who read a live store's files), DescribeReplication, the bulk service, and what
-slaves are told. It says nothing about an answer to a send, which waits for what `sending.py` says.
+It never goes back, unless recovery cuts the log. It has one meaning wherever it appears: in the shared page
+(for readers of a live store's files), in DescribeReplication, in the bulk service, and in what slaves are
+sent. The response to a send does not depend on it; that waits as `appender.py` says.
 
-Whoever asks the broker gets it as of that moment. The page's cell is `LOOK_S` old at most while messages come
-in, and `BEAT_S` of the broker else. A slave is told by the metadata watch when it has moved, `LOOK_S` apart
-at least: what it serves as confirmed is about 0.1 s old, and stays as it is while the master is gone.
+A call to the broker returns it as of that moment. The page's cell is at most `POLL_S` old while messages come
+in, else the interval of the broker's beat. A slave gets it through the metadata watch when it has moved,
+`POLL_S` apart at least; it stays as it is while the master is gone.
 
 It survives a restart: in the page, and after a reboot in `STORE/whimbrel/confirmed` (the offset, and whether
 a slave was ever connected; written every few seconds, so it may be lower than it was, which harms nobody).
@@ -27,12 +27,12 @@ from typing import Any, Protocol
 
 from whimbrel.store import recovery_marks as marks
 
-__all__ = ["LOOK_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirmed", "confirm", "in_sync"]
+__all__ = ["POLL_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirmed", "confirm", "in_sync"]
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.05  # between two looks at the slaves' acknowledgements while the log moves
-LOOKS_IN_VAIN_MAX = 20  # after which only the broker's beat looks: a slave may hang for long
+POLL_S = 0.05  # between two polls of the slaves' acknowledgements while the log moves
+FRUITLESS_POLLS_MAX = 20  # after which only the broker's beat polls: a slave may hang for long
 
 
 def in_sync(acknowledged: Sequence[int], written: int, fallbehind_max: int) -> list[int]:
@@ -86,7 +86,7 @@ class ConfirmedFile:
     LAYOUT, TAG = struct.Struct("=8sqq"), b"whimcfm1"
 
     def __init__(self, root: Path) -> None:
-        """Read the file; one that is not there or damaged says nothing."""
+        """Read the file; a missing or damaged one counts as offset 0."""
         self.path = root / "whimbrel" / "confirmed"
         fields = marks.load(self.path, self.LAYOUT, self.TAG)
         self.offset: int = fields[1] if fields else 0
@@ -128,13 +128,13 @@ class MasterConfirmed:
         self.expected = expected_slaves > 0
         self.slaves_seen = file.slaves_seen
         page.confirmed = min(max(page.confirmed, file.offset), kept)
-        self.on_move: Callable[[], None] | None = None  # told that there is news for slaves
-        self.told_offset = -1
+        self.on_move: Callable[[], None] | None = None  # called when there is news for slaves
+        self.published = -1
         self.timer: Any = None
-        self.patience = 0
+        self.polls_left = 0
         self.save()
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         """Return the confirmed offset as of now."""
         page, written = self.page, self.written()
         acknowledged = page.live_acks() if page.replica_alive(int(self.loop.time() * 1e9)) else []
@@ -150,37 +150,37 @@ class MasterConfirmed:
             page.confirmed = now
         return now
 
-    def note(self) -> None:
-        """Hear that the log has grown."""
-        self.patience = LOOKS_IN_VAIN_MAX
+    def log_grew(self) -> None:
+        """Poll the acknowledgements for a while: the log has grown."""
+        self.polls_left = FRUITLESS_POLLS_MAX
         if self.timer is None:
-            self.timer = self.loop.call_later(LOOK_S, self.beat)
+            self.timer = self.loop.call_later(POLL_S, self.beat)
 
     def beat(self) -> None:
-        """Look, tell, and look again soon if something is on its way; to be called now and then."""
+        """Poll, publish, and poll again soon if something is on its way; to be called periodically."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        now = self.look()
-        if now != self.told_offset:
-            self.told_offset = now
-            self.patience = LOOKS_IN_VAIN_MAX
+        now = self.refresh()
+        if now != self.published:
+            self.published = now
+            self.polls_left = FRUITLESS_POLLS_MAX
             if self.on_move is not None:
                 self.on_move()
-        if now < self.written() and self.patience > 0:
-            self.patience -= 1
-            self.timer = self.loop.call_later(LOOK_S, self.beat)
+        if now < self.written() and self.polls_left > 0:
+            self.polls_left -= 1
+            self.timer = self.loop.call_later(POLL_S, self.beat)
 
     def save(self) -> None:
         """Write the file, if there is news."""
         self.file.save(self.page.confirmed, slaves_seen=self.slaves_seen)
 
     def close(self) -> None:
-        """Stop looking, and write the file."""
+        """Stop polling, and write the file."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.look()
+        self.refresh()
         self.save()
 
 
@@ -188,31 +188,31 @@ class SlaveConfirmed:
     """A slave's confirmed offset; on the loop's thread."""
 
     def __init__(self, page: Marks, file: ConfirmedFile, *, written: Callable[[], int], kept: int) -> None:
-        """Begin with what was told before, as far as the log still has it: up to `kept`."""
+        """Begin with what was known before, as far as the log still has it: up to `kept`."""
         self.page, self.file = page, file
         self.written = written
-        self.told_offset = min(max(page.confirmed, file.offset), kept)
-        self.look()
+        self.master_offset = min(max(page.confirmed, file.offset), kept)
+        self.refresh()
         self.save()
 
-    def told(self, offset: int) -> None:
-        """Take what the master says; one that starts anew may know less than it did."""
-        self.told_offset = max(self.told_offset, offset)
-        self.look()
+    def learn(self, offset: int) -> None:
+        """Take the master's confirmed offset; one that starts anew may know less than it did."""
+        self.master_offset = max(self.master_offset, offset)
+        self.refresh()
 
     def cut(self, end: int) -> None:
-        """Hear that the log was cut, and is as it was up to `end`: what follows is to be told anew."""
-        self.told_offset = min(self.told_offset, end)
-        self.look()
+        """Forget what lies beyond `end`, where the log was cut."""
+        self.master_offset = min(self.master_offset, end)
+        self.refresh()
 
-    def look(self) -> int:
+    def refresh(self) -> int:
         """Return the confirmed offset as of now."""
-        now: int = min(self.told_offset, self.written())
+        now: int = min(self.master_offset, self.written())
         if now != self.page.confirmed:
             self.page.confirmed = now
         return now
 
-    beat = look
+    beat = refresh
 
     def save(self) -> None:
         """Write the file, if there is news."""
@@ -220,5 +220,5 @@ class SlaveConfirmed:
 
     def close(self) -> None:
         """Write the file."""
-        self.look()
+        self.refresh()
         self.save()

@@ -1,27 +1,27 @@
-"""Decides what is stored when messages of another queue are put back, and remembers how far each one came.
+"""Decides what is stored when messages of another queue are replayed, and knows how far each replay came.
 
-Each message that is put back carries a property that says what it was:
+Each replayed message carries a property with its origin:
 
-    REPLAYED_FROM = broker:topic:queue:offset       of the *source*: where it stood in the first place
+    REPLAYED_FROM = broker:topic:queue:offset       of the *source*: where it stood originally
 
-so the log itself tells how far a replay came, also after a crash, and on a slave that became the master:
+so the log itself records how far a replay came, also after a crash, and on a slave that became the master:
 
     queue here     m m r7 r8 m r9 m      r: replayed, m: sent
-                               <-- looked through from its end until a message of the source is found: 9
+                               <-- searched from its end until a message of the source is found: 9
 
-That search is made once for a source and kept while this process may write (`Searches`). It goes on in
-pieces of `LOOK_MAX` messages, each a call of its own, so that a long queue takes no longer turn of the loop
-than a short one. A caller says after which source offset it goes on, so an append compares before it stores:
+That search is made once for a source and kept while this process may write (`Searches`). It advances by
+`SEARCH_MAX` messages in each call, so that a long queue holds the loop no longer than a short one. A caller
+names the source offset after which it goes on, so an append compares before it stores:
 
     last == after                 all are appended
-    after < last <= end of batch  a retry: what is in is skipped, the rest is appended
+    after < last <= end of batch  a retry: what is stored is skipped, the rest is appended
     last < after                  refused: what was answered is gone, after a failover to a slave that lagged
-    last > end of batch           refused: somebody else replays the same queue
+    last > end of batch           refused: another replay of the same queue is running
 
-so that nothing is stored twice and nothing is left out, whoever was killed in between. Messages come by
-rising source offset. A *selection* (single messages of a dead-letter topic) has no order that tells what is
-in: each is looked for in the index by its id instead. Sources of the two kinds are kept apart by their
-topic's name.
+so that nothing is stored twice and nothing is left out, whichever process was killed in between. Messages
+come by rising source offset. A *selection* (single messages of a dead-letter topic) has no order that shows
+what is stored: each is looked up in the index by its id instead. Sources of the two kinds are kept apart by
+their topic's name.
 
 Kept of a message: born time and host, flag, the bits of its body's compression, property text, body. The id
 is UNIQ_KEY of the text. A message without one has an id made of its place in the log, which it can't keep
@@ -46,8 +46,10 @@ from whimbrel.errors import (
 from whimbrel.model.limits import BODY_BYTES_MAX, REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
 from whimbrel.model.names import CONTROL, DEAD_LETTER_PREFIX
 from whimbrel.store.codec import (
+    COMPRESSION_BITS,
     FILLER_SIZE,
     PROPERTIES_BYTES_MAX,
+    RAW_UNIQ_KEY,
     RecordDraft,
     decode_record,
     pack_host,
@@ -55,14 +57,14 @@ from whimbrel.store.codec import (
 )
 
 __all__ = [
-    "LOOK_MAX",
     "REPLAYED_FROM",
+    "SEARCH_MAX",
     "QueueLog",
     "ReplayedMessage",
     "Search",
     "Searches",
     "Source",
-    "already_in",
+    "already_stored",
     "check_batch",
     "draft_of",
     "replayed_from",
@@ -71,14 +73,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 REPLAYED_FROM = b"REPLAYED_FROM"
-LOOK_MAX = 1024  # messages looked through in one call; 5 us each
-COMPRESSION_BITS = 0x701  # compressed or not, and how
+SEARCH_MAX = 1024  # messages searched in one call
 SAME_ID_MAX = 64  # messages of one id that a selection is compared with
 UNKNOWN_HOST = bytes(8)
 
 
 class Source(NamedTuple):
-    """A queue from which messages came."""
+    """A queue from which messages are replayed."""
 
     broker: str
     topic: str
@@ -91,7 +92,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedMessage:
-    """A message as it was, see `PreservedRecord` of the protocol."""
+    """A message with all that is kept of it, see `PreservedRecord` of the protocol."""
 
     source_offset: int
     born_ms: int
@@ -104,7 +105,7 @@ class ReplayedMessage:
 
 
 class QueueLog(Protocol):
-    """What is read of the store; `MessageStore` does."""
+    """What is read of the store; `MessageStore` implements it."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
     def queue_units(
@@ -116,7 +117,7 @@ class QueueLog(Protocol):
 
 
 def replayed_from(properties: bytes) -> tuple[Source, int] | None:
-    """Return where a message was first, told by its property text; None when it was sent."""
+    """Return the origin of a replayed message, from its property text; None for a message that was sent."""
     parts = property_of(properties, REPLAYED_FROM).decode("utf-8", "replace").rsplit(":", 3)
     if len(parts) != 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
         return None
@@ -125,7 +126,7 @@ def replayed_from(properties: bytes) -> tuple[Source, int] | None:
 
 def message_id_of(message: ReplayedMessage) -> str:
     """Return the id under which a message is stored."""
-    return property_of(message.properties, b"UNIQ_KEY").decode("utf-8", "replace") or message.message_id
+    return property_of(message.properties, RAW_UNIQ_KEY).decode("utf-8", "replace") or message.message_id
 
 
 def draft_of(
@@ -134,13 +135,13 @@ def draft_of(
     """Return a message as a record that is to be appended.
 
     Raises:
-        MessageTooLarge, PropertiesTooLarge, BadRequest: it can't be stored; the text says why.
+        MessageTooLarge, PropertiesTooLarge, BadRequest: it can't be stored.
     """
     if len(message.body) > BODY_BYTES_MAX:
         raise MessageTooLarge(f"the body has {len(message.body)} bytes; at most {BODY_BYTES_MAX} are allowed")
     text = message.properties
     added = f"REPLAYED_FROM\x01{source.mark(message.source_offset)}\x02"
-    if not property_of(text, b"UNIQ_KEY"):
+    if not property_of(text, RAW_UNIQ_KEY):
         if not message.message_id or CONTROL.search(message.message_id):
             raise BadRequest(
                 f"message id {message.message_id!r} can't be stored, and the text has no UNIQ_KEY"
@@ -201,17 +202,17 @@ def check_batch(messages: Sequence[ReplayedMessage], source: Source, *, selectio
         raise BadRequest("the messages must come by rising source offset, each once")
 
 
-def already_in(source: Source, offsets: Sequence[int], *, last: int, after: int) -> int:
-    """Return how many of the messages, from the first on, are in the queue already.
+def already_stored(source: Source, offsets: Sequence[int], *, last: int, after: int) -> int:
+    """Return how many of the messages, from the first on, the queue holds already.
 
     Args:
         source: for the error's text.
         offsets: their source offsets, rising.
         last: of the source's last message in the queue; -1 for none.
-        after: what the caller takes it to be.
+        after: what the caller expects it to be.
 
     Raises:
-        IllegalOffset: the caller's view of the queue is not a retry's.
+        IllegalOffset: the caller's view of the queue is wrong, and not only a retry's.
     """
     where = f"{source.topic}, queue {source.queue_id} of {source.broker}"
     if last < after:
@@ -232,8 +233,8 @@ class Search:
 
     Attributes:
         queue: the store's own object; another one means that the topic was deleted and made again.
-        down: messages from here on were looked through, going backwards.
-        up: messages up to here were looked through, going forwards.
+        down: messages from here on were searched, going backwards.
+        up: messages up to here were searched, going forwards.
         last, first: source offsets, by source.
     """
 
@@ -245,7 +246,7 @@ class Search:
 
 
 class Searches:
-    """How far each source was put back into the queues here; the loop's thread owns it."""
+    """How far each source was replayed into the queues here; used by the loop's thread only."""
 
     def __init__(self, store: QueueLog) -> None:
         """Take the store; nothing is read yet."""
@@ -267,14 +268,14 @@ class Searches:
         found.queue = queue
         return found
 
-    def look(self, search: Search, topic: str, queue_id: int, source: Source, *, first: bool) -> int:
-        """Look through a bounded part of the queue.
+    def advance(self, search: Search, topic: str, queue_id: int, source: Source, *, first: bool) -> int:
+        """Search a bounded part of the queue.
 
         Returns:
-            How many messages are left to look through; 0 when the answer is known.
+            How many messages are left to search; 0 when the answer is known.
         """
         low, _ = self.store.queue_range(topic, queue_id)
-        room = LOOK_MAX
+        room = SEARCH_MAX
         if source not in search.last and search.down > low:
             start = max(search.down - room, low)
             room -= search.down - start
@@ -309,12 +310,12 @@ class Searches:
                         if origin is not None:
                             yield origin
                 except IllegalOffset:
-                    continue  # retention was faster
+                    continue  # retention has removed it meanwhile
                 except CorruptRecord as error:
                     logger.error("%s/%d: passing over a damaged record: %s", topic, queue_id, error)
 
-    def holds(self, topic: str, source: Source, message: ReplayedMessage) -> bool:
-        """Tell whether a topic has this very message, going by the index.
+    def contains(self, topic: str, source: Source, message: ReplayedMessage) -> bool:
+        """Return whether a topic holds this replayed message, according to the index.
 
         Raises:
             BadRequest: more messages share its id than are compared.

@@ -1,15 +1,15 @@
-"""Who talks to this broker: SDK instances by client id.
+"""The clients of this broker: SDK instances by client id.
 
 A client is known from its first call on, whatever that is: after a restart of the broker the SDKs go on with
-sends, receives and heartbeats for up to ten minutes before they tell their settings again, so nothing here
+sends, receives and heartbeats for up to ten minutes before they write their settings again, so nothing here
 waits for settings.
 
     unknown --any call, or a Telemetry stream--> known --NotifyClientTermination--> gone
                                                    |----silent for SILENT_S--------> gone
                                                    '----stream lost, silent for LOST_S> gone
 
-A consumer that has gone gives its leases back; the broker sees to that with what `left` and `expire` return.
-Pure: times are seconds of the monotonic clock and handed in.
+The leases of a consumer that has gone are given back by the caller of `left` and `expire`. Pure: times are
+seconds of the monotonic clock, and arguments.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from whimbrel.model.wire import LANGUAGE_HEADER, VERSION_HEADER
 
 __all__ = ["CLIENTS_MAX", "LOST_S", "SILENT_S", "Client", "Clients"]
 
-# Ids are the callers' choice; beyond this many the oldest is forgotten, which costs it nothing but a place in
-# `describe`.
+# Ids are chosen by the callers. Beyond this many the oldest is forgotten, and then only missing where clients
+# are listed.
 CLIENTS_MAX = 50_000
 SILENT_S = 120.0  # RocketMQ's; the slowest SDK (Rust) sends a heartbeat every 30 s
 LOST_S = 35.0  # with its stream gone as well, one missed heartbeat of the slowest SDK is enough
@@ -31,7 +31,7 @@ class Client:
     """One SDK instance.
 
     Attributes:
-        client_type: number of `apache.rocketmq.v2.ClientType`; 0 until it has said.
+        client_type: number of `apache.rocketmq.v2.ClientType`; 0 until the client has sent it.
         group: its consumer group; empty for producers.
         streams: its open Telemetry streams.
     """
@@ -50,7 +50,7 @@ class Clients:
     """The known clients. Reading and writing cost the same however many there are."""
 
     def __init__(self) -> None:
-        """Know nobody."""
+        """Begin without clients."""
         self.clients: dict[str, Client] = {}
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Clients:
         client_type: int = 0,
         group: str = "",
     ) -> Client:
-        """Note a call; what it says of type and group replaces what was known."""
+        """Note a call; a type and a group in it replace the known ones."""
         client = self.clients.get(client_id)
         if client is None:
             if len(self.clients) >= CLIENTS_MAX:
@@ -91,22 +91,26 @@ class Clients:
         client.stream_lost = False
 
     def stream_closed(self, client: Client, now: float) -> None:
-        """Note its end: it counts as a sign of life, so that `LOST_S` begins now."""
+        """Note the end of a stream: it counts as a call, so that `LOST_S` begins now."""
         client.streams -= 1
         if client.streams <= 0:
             client.stream_lost = True
             client.last_seen = max(client.last_seen, now)
 
     def alive(self, client_id: str) -> bool:
-        """Tell whether the client is known and has not been taken for gone."""
+        """Return whether the client is known and not taken for gone."""
         return client_id in self.clients
 
+    def alive_in(self, group: str, client_id: str) -> bool:
+        """Tell whether the client is alive; a client is in one group only."""
+        return self.alive(client_id)
+
     def left(self, client_id: str) -> Client | None:
-        """Forget a client that says it stops; return it."""
+        """Forget a client that stops; return it."""
         return self.clients.pop(client_id, None)
 
     def expire(self, now: float) -> list[Client]:
-        """Forget the silent ones; return them."""
+        """Forget the silent clients; return them."""
         gone = [
             client
             for client in self.clients.values()
@@ -117,7 +121,7 @@ class Clients:
         return gone
 
     def all(self) -> list[Client]:
-        """Return everybody, in no order; may run in any thread."""
+        """Return all clients, in no order; may run in any thread."""
         return list(self.clients.values())
 
     def of_group(self, group: str) -> list[Client]:

@@ -8,8 +8,7 @@ from whimbrel.model.topic import GroupConfig
 
 __all__ = ["BUILT_IN_GROUPS", "GroupTable"]
 
-# RocketMQ's SubscriptionGroupManager makes these when it starts; its tools and proxies read under these
-# names.
+# RocketMQ's tools and proxies consume under these names (RocketMQ: SubscriptionGroupManager).
 BUILT_IN_GROUPS = frozenset(
     {
         "TOOLS_CONSUMER",
@@ -35,10 +34,7 @@ class GroupTable(VersionedTable[GroupConfig]):
         self.load(GroupConfig(name=name) for name in sorted(BUILT_IN_GROUPS))
 
     def find(self, name: str, *, create: bool) -> GroupConfig | None:
-        """Return the group.
-
-        When it is unknown, `create` is set and this broker may, make it with the defaults.
-        """
+        """Return the group; an unknown one is made with defaults where `create` and `auto_create` are set."""
         group = self.rows.get(name)
         if group is None and create and self.auto_create:
             group = GroupConfig(name=name)

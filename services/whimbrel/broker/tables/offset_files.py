@@ -1,9 +1,9 @@
 """`config/consumerOffset.json` and `config/delayOffset.json`: RocketMQ's offset files.
 
-The truth about a group's progress is the lease journal. This file is its shadow in RocketMQ's form: written
-every `EXPORT_INTERVAL_S` and at stop, so that RocketMQ's tools and brokers can go on from it, and read at
-open, so that a store that RocketMQ has used goes on with us: of the journal's offset and the file's the
-larger counts.
+A group's progress is kept in the lease journal; this file is a copy of it in RocketMQ's form. It is written
+every `EXPORT_INTERVAL_S` and at stop, so that RocketMQ's tools and brokers can go on from it. It is read when
+the store is opened, so that a store which RocketMQ has used goes on here: the larger of the journal's offset
+and the file's counts.
 
     consumerOffset.json   `topic@group` → queue id → next offset to consume
     delayOffset.json      delay level → next offset; kept as it is, and passed on to slaves
@@ -31,7 +31,7 @@ def decode_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
     """Return the offsets of a parsed file; entries that name no topic and group are left out.
 
     Raises:
-        StoreError: it holds something else than offsets.
+        StoreError: a value is not an offset.
     """
     table = content.get("offsetTable") if isinstance(content, dict) else None
     offsets: dict[tuple[str, str], dict[int, int]] = {}
@@ -80,7 +80,7 @@ class OffsetFile:
         return jsonconfig.dumps(content, pretty=pretty)
 
     def save(self, offsets: Offsets, now_ms: int) -> None:
-        """Write the file when something moved since the last time; may run in a thread."""
+        """Write the file if an offset has changed since the last time; may run in a thread."""
         if offsets != self.written:
             self.version = self.version.after(now_ms)
             jsonconfig.save(self.path, self.encode(offsets))
@@ -88,10 +88,10 @@ class OffsetFile:
 
 
 class DelayOffsets:
-    """delayOffset.json; nothing here uses it yet, but it must survive us and reach the slaves."""
+    """delayOffset.json; nothing uses it yet, but it is kept and passed on to slaves."""
 
     def __init__(self, config: Path) -> None:
-        """Read the text as it is; a damaged file is left alone, since we can do without."""
+        """Read the text as it is; a damaged file is left alone, since it is not needed."""
         self.path = config / "delayOffset.json"
         self.text = ""
         try:

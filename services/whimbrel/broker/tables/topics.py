@@ -12,8 +12,8 @@ from pathlib import Path
 from whimbrel.broker.tables.versioned import VersionedTable
 from whimbrel.errors import StoreFull
 from whimbrel.model.limits import AUTO_QUEUES
-from whimbrel.model.names import TEMPLATE_TOPIC, is_system_topic
-from whimbrel.model.topic import MessageType, Permission, TopicConfig
+from whimbrel.model.names import SCHEDULE_TOPIC, TEMPLATE_TOPIC, is_system_topic
+from whimbrel.model.topic import INHERIT, READ, WRITE, MessageType, TopicConfig
 
 __all__ = ["QUEUES_DEFAULT", "QUEUES_MAX", "TopicTable"]
 
@@ -37,13 +37,13 @@ class TopicTable(VersionedTable[TopicConfig]):
         template = self.rows.get(TEMPLATE_TOPIC)
         if template is not None:
             # A template left over from a run with the other setting would advertise what sends then refuse.
-            wanted = template.permission & ~1 | (Permission.INHERIT if auto_create else 0)
+            wanted = template.permission & ~INHERIT | (INHERIT if auto_create else 0)
             self.put(replace(template, permission=wanted))
 
     def adopt(self, queues: Mapping[str, Collection[int]]) -> None:
-        """Make the topics that a lost or older file does not know, from their queues on disk.
+        """Make the topics that are missing from a lost or older file, from their queues on disk.
 
-        Their messages are readable again; what else was set for them is not known any more.
+        Their messages are readable again; their other settings are lost.
         """
         if self.whole:
             return
@@ -58,31 +58,25 @@ class TopicTable(VersionedTable[TopicConfig]):
                 logger.warning("%s", error)
 
     def is_system(self, name: str) -> bool:
-        """Tell whether the topic is the broker's own.
-
-        Neither made, changed, deleted nor sent to by clients.
-        """
+        """Return whether the topic is the broker's own: clients neither change it nor send to it."""
         return is_system_topic(name) or name in self.own
 
     def would_create(self, name: str) -> TopicConfig | None:
-        """Return the topic that a send would create.
-
-        None when this broker does not create topics by itself.
-        """
+        """Return the topic that a send would create; None when this broker creates none by itself."""
         template = self.rows.get(TEMPLATE_TOPIC)
-        if not self.auto_create or template is None or not template.permission & Permission.INHERIT:
+        if not self.auto_create or template is None or not template.permission & INHERIT:
             return None
         queues = min(AUTO_QUEUES, template.write_queues)
         return TopicConfig(
             name=name,
             read_queues=queues,
             write_queues=queues,
-            permission=template.permission & ~Permission.INHERIT,
+            permission=template.permission & ~INHERIT,
             filter_type=template.filter_type,
         ).with_type(MessageType.NORMAL)
 
     def create_by_send(self, name: str) -> TopicConfig | None:
-        """Create the topic from the template; None when this broker does not create topics by itself."""
+        """Create the topic from the template; None when this broker creates none by itself."""
         made = self.would_create(name)
         if made is not None:
             self.put(made)
@@ -90,20 +84,20 @@ class TopicTable(VersionedTable[TopicConfig]):
 
 
 def built_in(cluster: str, broker_name: str, *, auto_create: bool) -> list[TopicConfig]:
-    """Return the topics that RocketMQ's broker makes when it starts (TopicConfigManager's constructor)."""
+    """Return the topics of a fresh broker (RocketMQ: TopicConfigManager)."""
 
     def topic(name: str, queues: int, permission: int) -> TopicConfig:
         return TopicConfig(name=name, read_queues=queues, write_queues=queues, permission=permission)
 
     topics = [
-        topic("SELF_TEST_TOPIC", 1, 6),
-        topic("BenchmarkTest", 1024, 6),
-        topic(cluster, 16, 7),
-        topic(broker_name, 1, 7),
-        topic("OFFSET_MOVED_EVENT", 1, 6),
-        topic("SCHEDULE_TOPIC_XXXX", 18, 6),
-        topic(f"{cluster}_REPLY_TOPIC", 1, 6),
+        topic("SELF_TEST_TOPIC", 1, READ | WRITE),
+        topic("BenchmarkTest", 1024, READ | WRITE),
+        topic(cluster, 16, READ | WRITE | INHERIT),
+        topic(broker_name, 1, READ | WRITE | INHERIT),
+        topic("OFFSET_MOVED_EVENT", 1, READ | WRITE),
+        topic(SCHEDULE_TOPIC, 18, READ | WRITE),
+        topic(f"{cluster}_REPLY_TOPIC", 1, READ | WRITE),
     ]
     if auto_create:
-        topics.append(topic(TEMPLATE_TOPIC, 8, 7))
+        topics.append(topic(TEMPLATE_TOPIC, 8, READ | WRITE | INHERIT))
     return topics

@@ -1,8 +1,8 @@
 """A table of named configurations with a version, kept in one of RocketMQ's `config/*.json` files.
 
-The broker's loop owns it. Every change builds a new dict, writes the file, swaps the dict and then takes the
-new version, so that a reader never sees half a change and a crash leaves the old table or the new one whole.
-`on_change` is called after the swap: the registration tells the nameservers, the metadata watch tells slaves.
+The broker's loop owns it. Every change builds a new dict, writes the file, and then swaps the dict and the
+version, so that a reader never sees half a change and a crash leaves either the old table or the new one.
+`on_change` is called after the swap: nameservers and slaves are then notified.
 """
 
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Named(Protocol):
-    """A configuration that knows its name and its JSON form."""
+    """A configuration with a name and a JSON form."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class VersionedTable(Generic[T]):
         self.version = DataVersion(timestamp=0, counter=0)
         self.on_change: list[Callable[[], None]] = []
         self.rows: dict[str, T] = {}
-        self.whole = False  # whether the rows are the file's own, not those of its predecessor or none
+        self.whole = False  # the rows were read from the file itself, not from its predecessor
         self.path = path
         self.table_key = table_key
         self.kind = kind
@@ -78,7 +78,7 @@ class VersionedTable(Generic[T]):
                 logger.warning("%s", error)
 
     def take(self, content: Any) -> dict[str, T]:
-        """Take version and further fields of a parsed file; return its rows."""
+        """Take over version and further fields of a parsed file; return its rows."""
         try:
             rows = {name: self.kind.from_bean(name, bean) for name, bean in content[self.table_key].items()}
             self.version = DataVersion.from_bean(content.get("dataVersion") or {})
@@ -93,13 +93,13 @@ class VersionedTable(Generic[T]):
         return self.rows.get(name)
 
     def add(self, row: T) -> None:
-        """Put a new row; raises AlreadyExists."""
+        """Add a new row; raises AlreadyExists."""
         if row.name in self.rows:
             raise AlreadyExists(f"{row.name} exists already")
         self.put(row)
 
     def put(self, row: T) -> None:
-        """Add or replace a row; nothing happens when it is there as it is."""
+        """Add or replace a row; an equal one changes nothing."""
         if self.rows.get(row.name) != row:
             self.swap({**self.rows, row.name: row}, self.version.after(self.clock()))
 
@@ -139,5 +139,5 @@ class VersionedTable(Generic[T]):
     def swap(self, rows: dict[str, T], version: DataVersion) -> None:
         self.save(rows, version)
         self.rows, self.version = rows, version
-        for told in self.on_change:
-            told()
+        for notify in self.on_change:
+            notify()

@@ -1,4 +1,4 @@
-"""`whimbrel spark`: the jobs of the data pipeline, a module each; `running` is what they share."""
+"""`whimbrel spark`: the jobs, a module each; `running` and `inputs` are what they share."""
 
 import typer
 

@@ -1,6 +1,7 @@
 """`whimbrel spark archive` and `compact`."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,59 +34,71 @@ RootArgument = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Folder of
 QueuesOption = Annotated[bool, typer.Option("--queues", help="A row for each queue.")]
 
 
+TopicOption = Annotated[
+    str, typer.Option("--topic", metavar="NAME,...", help="Topics to archive.", show_default=False)
+]
+PatternOption = Annotated[
+    str, typer.Option("--pattern", metavar="REGEX", help="Topics by name.", show_default=False)
+]
+EveryOption = Annotated[
+    str,
+    typer.Option(
+        "--every", metavar="TIME", help="Go on, with a batch every 60s, 5m or 1h.", show_default=False
+    ),
+]
+CheckOption = Annotated[
+    bool, typer.Option("--check", help="Archive nothing; look for gaps, overlaps and lost files.")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="A new query starts after what the archive has.")
+]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", help="Read a store directory, not brokers.", show_default=False),
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="State of the query; else in the archive.",
+        show_default=False,
+    ),
+]
+TableOption = Annotated[
+    str,
+    typer.Option("--table", metavar="delta|iceberg", help="Make a table of it, too.", show_default=False),
+]
+CatalogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog", metavar="NAME=VALUE", help="Property of an Iceberg catalog.", show_default=False
+    ),
+]
+TableNameOption = Annotated[
+    str, typer.Option("--table-name", metavar="SPACE.NAME", help="Of an Iceberg table.")
+]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Of the source (docs/spark.md).", show_default=False),
+]
+TABLE_NAME = "whimbrel.messages"
+
+
 def archive(
     root: RootArgument,
-    topic: Annotated[
-        str, typer.Option("--topic", metavar="NAME,...", help="Topics to archive.", show_default=False)
-    ] = "",
-    pattern: Annotated[
-        str, typer.Option("--pattern", metavar="REGEX", help="Topics by name.", show_default=False)
-    ] = "",
-    every: Annotated[
-        str,
-        typer.Option(
-            "--every", metavar="TIME", help="Go on, with a batch every 60s, 5m or 1h.", show_default=False
-        ),
-    ] = "",
-    check: Annotated[
-        bool, typer.Option("--check", help="Archive nothing; look for gaps, overlaps and lost files.")
-    ] = False,
+    topic: TopicOption = "",
+    pattern: PatternOption = "",
+    every: EveryOption = "",
+    check: CheckOption = False,
     deep: Annotated[bool, typer.Option("--deep", help="With --check, read every file.")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="A new query starts after what the archive has.")
-    ] = False,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", help="Read a store directory, not brokers.", show_default=False),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="FOLDER",
-            help="State of the query; else in the archive.",
-            show_default=False,
-        ),
-    ] = None,
-    table: Annotated[
-        str,
-        typer.Option("--table", metavar="delta|iceberg", help="Make a table of it, too.", show_default=False),
-    ] = "",
-    catalog: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--catalog", metavar="NAME=VALUE", help="Property of an Iceberg catalog.", show_default=False
-        ),
-    ] = None,
-    table_name: Annotated[
-        str, typer.Option("--table-name", metavar="SPACE.NAME", help="Of an Iceberg table.")
-    ] = "whimbrel.messages",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", metavar="NAME=VALUE", help="Of the source (docs/spark.md).", show_default=False
-        ),
-    ] = None,
+    resume: ResumeOption = False,
+    store: StoreOption = None,
+    checkpoint: CheckpointOption = None,
+    table: TableOption = "",
+    catalog: CatalogOption = None,
+    table_name: TableNameOption = TABLE_NAME,
+    option: SourceOption = None,
     queues: QueuesOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
@@ -98,16 +111,8 @@ def archive(
     The same command goes on where the last one ended. Exit code 1: messages are missing, twice, or damaged.
     """
     writes = {"--topic": topic, "--pattern": pattern, "--every": every, "--store": store, "--resume": resume}
-    if check and (meant := [name for name, value in writes.items() if value]):
-        refuse(f"--check archives nothing: leave out {', '.join(meant)}")
-    if deep and not check:
-        refuse("--deep belongs to --check")
-    if not check and bool(topic) == bool(pattern):
-        refuse("exactly one of --topic and --pattern says what is archived")
-    if table not in ("", "delta", "iceberg"):
-        refuse(f"--table {table!r} is neither delta nor iceberg")
-    if (catalog or table_name != "whimbrel.messages") and table != "iceberg":
-        refuse("--catalog and --table-name belong to --table iceberg")
+    check_mode(writes, check=check, deep=deep)
+    check_table(table, of_iceberg=bool(catalog) or table_name != TABLE_NAME)
     every_s = seconds(every)
     source: dict[str, str] = pairs("--option", option)
     if not check:
@@ -134,6 +139,24 @@ def archive(
         return jobs.archive(session, options, note)
 
     run_job(job, output, master=spark_master, config=spark_config, write=write)
+
+
+def check_mode(writes: Mapping[str, object], *, check: bool, deep: bool) -> None:
+    """Leave with a sentence if options of archiving and of checking are mixed, or no topics are named."""
+    if check and (meant := [name for name, value in writes.items() if value]):
+        refuse(f"--check archives nothing: leave out {', '.join(meant)}")
+    if deep and not check:
+        refuse("--deep belongs to --check")
+    if not check and bool(writes["--topic"]) == bool(writes["--pattern"]):
+        refuse("exactly one of --topic and --pattern says what is archived")
+
+
+def check_table(table: str, *, of_iceberg: bool) -> None:
+    """Leave with a sentence if the options of a table contradict each other."""
+    if table not in ("", "delta", "iceberg"):
+        refuse(f"--table {table!r} is neither delta nor iceberg")
+    if of_iceberg and table != "iceberg":
+        refuse("--catalog and --table-name belong to --table iceberg")
 
 
 def compact(
@@ -178,7 +201,7 @@ def compact(
 
 
 def refuse(sentence: str) -> None:
-    """Leave with one sentence.
+    """Print a sentence, and leave with the exit code of a wrong command line.
 
     Raises:
         typer.Exit: always.

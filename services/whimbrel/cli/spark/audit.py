@@ -22,49 +22,56 @@ EXAMPLES = examples(
 )
 
 
+MasterLogOption = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        metavar="DIRECTORY|HOST:PORT",
+        help="The master: its store directory, or the broker itself.",
+        show_default=False,
+    ),
+]
+SlaveOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slave",
+        metavar="DIRECTORY|HOST:PORT",
+        help="A slave, likewise; may be repeated.",
+        show_default=False,
+    ),
+]
+NameserverOption = Annotated[
+    str,
+    typer.Option(
+        "--endpoint",
+        metavar="HOST:PORT",
+        help="In place of the two: a nameserver, which tells the members of --broker.",
+        show_default=False,
+    ),
+]
+BrokerOption = Annotated[
+    str, typer.Option("--broker", metavar="NAME", help="With --endpoint: whose log.", show_default=False)
+]
+KnownOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--known",
+        metavar="FOLDER",
+        help="Keep the checksums of full files here, and read only new files the next time.",
+        show_default=False,
+    ),
+]
+
+
 def audit(
-    master_log: Annotated[
-        str,
-        typer.Option(
-            "--master",
-            metavar="DIRECTORY|HOST:PORT",
-            help="The master: its store directory, or the broker itself.",
-            show_default=False,
-        ),
-    ] = "",
-    slaves: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slave",
-            metavar="DIRECTORY|HOST:PORT",
-            help="A slave, likewise; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    endpoint: Annotated[
-        str,
-        typer.Option(
-            "--endpoint",
-            metavar="HOST:PORT",
-            help="In place of the two: a nameserver, which tells the members of --broker.",
-            show_default=False,
-        ),
-    ] = "",
-    broker: Annotated[
-        str, typer.Option("--broker", metavar="NAME", help="With --endpoint: whose log.", show_default=False)
-    ] = "",
+    master_log: MasterLogOption = "",
+    slaves: SlaveOption = None,
+    endpoint: NameserverOption = "",
+    broker: BrokerOption = "",
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare each store's queues and index with its log too.")
     ] = False,
-    known: Annotated[
-        Path | None,
-        typer.Option(
-            "--known",
-            metavar="FOLDER",
-            help="Keep the checksums of full files here, and read only new files the next time.",
-            show_default=False,
-        ),
-    ] = None,
+    known: KnownOption = None,
     again: Annotated[
         bool, typer.Option("--again", help="With --known: read everything, and write down what is found.")
     ] = False,
@@ -79,7 +86,7 @@ def audit(
     """
 
     def job(session: "SparkSession") -> "DataFrame":
-        from whimbrel.spark.auditing.members import group
+        from whimbrel.spark.auditing.members import group_addresses
         from whimbrel.spark.jobs import JobError
         from whimbrel.spark.jobs.audit import AuditOptions
         from whimbrel.spark.jobs.audit import audit as run
@@ -90,7 +97,7 @@ def audit(
                 raise JobError("give either --master and --slave, or --endpoint and --broker")
             if not (endpoint and broker):
                 raise JobError("--endpoint and --broker go together: the nameserver, and the broker's name")
-            first, *rest = group(endpoint, broker)
+            first, *rest = group_addresses(endpoint, broker)
             others = tuple(rest)
         options = AuditOptions(master=first, slaves=others, deep=deep, known=known, again=again)
         return run(session, options, note)

@@ -1,4 +1,4 @@
-"""`whimbrel spark dlq`: what is in the dead-letter topics, and a selection of it back into topics."""
+"""`whimbrel spark dlq`: dead letters by group, origin and reason; replays a selection of them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def since_of(text: str, now: datetime) -> datetime | None:
-    """Return the time that `--since` means, None for nothing.
+    """Return the time of `--since`, None without it.
 
     Raises:
         typer.BadParameter: it is neither a time nor a duration.
@@ -41,35 +41,41 @@ def since_of(text: str, now: datetime) -> datetime | None:
     return at
 
 
+GroupOption = Annotated[
+    str, typer.Option(metavar="GROUP", help="Of this consumer group only.", show_default=False)
+]
+ReasonOption = Annotated[
+    str, typer.Option(metavar="REASON", help="attempts, early, forwarded or unknown.", show_default=False)
+]
+SinceOption = Annotated[
+    str, typer.Option(metavar="TIME", help="Stored since: 30m, 2h, 7d, or a time (UTC).", show_default=False)
+]
+ReplayToOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TOPIC",
+        help="Put what is selected into this topic; ORIGIN: each where it came from.",
+        show_default=False,
+    ),
+]
+ArchiveOption = Annotated[
+    str, typer.Option(metavar="ROOT", help="Read an archive instead.", show_default=False)
+]
+StoreOption = Annotated[
+    str, typer.Option(metavar="DIRECTORY", help="Read a store directory instead.", show_default=False)
+]
+
+
 def dlq(
-    group: Annotated[
-        str, typer.Option(metavar="GROUP", help="Of this consumer group only.", show_default=False)
-    ] = "",
-    reason: Annotated[
-        str,
-        typer.Option(metavar="REASON", help="attempts, early, forwarded or unknown.", show_default=False),
-    ] = "",
-    since: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Stored since: 30m, 2h, 7d, or a time (UTC).", show_default=False),
-    ] = "",
+    group: GroupOption = "",
+    reason: ReasonOption = "",
+    since: SinceOption = "",
     messages: Annotated[bool, typer.Option("--messages", help="List single messages.")] = False,
-    replay_to: Annotated[
-        str,
-        typer.Option(
-            metavar="TOPIC",
-            help="Put what is selected into this topic; ORIGIN: each where it came from.",
-            show_default=False,
-        ),
-    ] = "",
+    replay_to: ReplayToOption = "",
     rate: Annotated[float, typer.Option(metavar="N", min=0, help="Messages a second; 0: no bound.")] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --replay-to: store nothing.")] = False,
-    archive: Annotated[
-        str, typer.Option(metavar="ROOT", help="Read an archive instead.", show_default=False)
-    ] = "",
-    store: Annotated[
-        str, typer.Option(metavar="DIRECTORY", help="Read a store directory instead.", show_default=False)
-    ] = "",
+    archive: ArchiveOption = "",
+    store: StoreOption = "",
     broker: BrokerOption = None,
     endpoint: EndpointOption = "",
     spark_master: MasterOption = "local[*]",

@@ -1,7 +1,6 @@
-"""What jobs read, as options of a command: running brokers, a store directory or an archive; some topics.
+"""Options of commands for what jobs read: running brokers, a store directory or an archive; some topics.
 
-A job is given the options of `format("whimbrel")` that come out of them. Without topics it reads all, those
-that brokers need themselves left out.
+They are turned into options of `format("whimbrel")`. Without topics, all but system topics are read.
 """
 
 import re
@@ -26,7 +25,7 @@ __all__ = [
     "topic_names",
 ]
 
-EVERYTHING = ".*"  # a pattern, which leaves system topics out
+EVERYTHING = ".*"  # a pattern does not match system topics
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 StoreOption = Annotated[
@@ -71,14 +70,14 @@ def source_options(
     """Return the options of `format("whimbrel")`.
 
     Args:
-        endpoint: a nameserver; empty: where nothing else is named, as `--endpoint` says.
+        endpoint: a nameserver; "" without --endpoint, which then has its default if nothing else is named.
         store: a store directory.
         archive: root of an archive.
         topics: their names; none for all.
 
     Raises:
         typer.BadParameter: more than one of the three is named, or a path is not there.
-        typer.Exit: none is, and no cluster runs; a sentence has said so.
+        typer.Exit: none is named, and no cluster runs; a sentence was printed.
     """
     given = [
         name
@@ -116,10 +115,10 @@ def parse_duration(name: str, text: str) -> int:
 
 
 def checked_page(html: Path | None) -> Path | None:
-    """Return where a page goes; refused before the work if that can't be.
+    """Return the path of a page; checked before the job runs.
 
     Raises:
-        typer.BadParameter: the folder is not there, or it is a folder.
+        typer.BadParameter: its folder is not there, or the path is a folder.
     """
     if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
         raise typer.BadParameter(f"--html {html}: name a file in a folder that is there")

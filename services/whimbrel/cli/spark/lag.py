@@ -1,7 +1,7 @@
-"""`whimbrel spark lag`: how far groups were behind over time; `--record` takes the snapshots for it.
+"""`whimbrel spark lag`: the lag of groups over time; `--record` takes the snapshots for it.
 
-Recording needs neither Spark nor Java. It ends after `--for`, or with SIGINT or SIGTERM at a whole snapshot:
-exit code 0 in any case, 2 when the first snapshot could not be taken or a file not be written.
+Recording needs neither Spark nor Java. It ends after `--for`, or after a whole snapshot on SIGINT or SIGTERM;
+the exit code is 0 in all these cases, and 2 if the first snapshot failed or a file could not be written.
 """
 
 import signal
@@ -45,44 +45,53 @@ EVERY, PER = "60s", "1h"
 
 
 class By(StrEnum):
-    """What a row is, besides the period."""
+    """What a row is for, besides the period."""
 
     GROUP = "group"
     QUEUE = "queue"
 
 
+SnapshotsOption = Annotated[
+    str, typer.Option("--snapshots", metavar="FOLDER", help="Where the snapshots are, or go.")
+]
+RecordOption = Annotated[
+    bool, typer.Option("--record", help="Take snapshots of the cluster, in place of a report.")
+]
+EveryOption = Annotated[
+    str, typer.Option("--every", metavar="TIME", help="With --record: from one to the next.")
+]
+ForOption = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="TIME",
+        help="With --record: for so long. Default: until Ctrl-C.",
+        show_default=False,
+    ),
+]
+GroupOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--group",
+        metavar="NAME",
+        help="This group alone; may be repeated. Default: all.",
+        show_default=False,
+    ),
+]
+PeriodOption = Annotated[str, typer.Option("--per", metavar="TIME", help="Of a period of the report.")]
+ByOption = Annotated[By, typer.Option("--by", help="What a row is: a group's topic, or each queue.")]
+
+
 def lag(
-    snapshots: Annotated[
-        str, typer.Option("--snapshots", metavar="FOLDER", help="Where the snapshots are, or go.")
-    ],
-    record: Annotated[
-        bool, typer.Option("--record", help="Take snapshots of the cluster, in place of a report.")
-    ] = False,
+    snapshots: SnapshotsOption,
+    record: RecordOption = False,
     endpoint: EndpointOption = "",
-    every: Annotated[
-        str, typer.Option("--every", metavar="TIME", help="With --record: from one to the next.")
-    ] = EVERY,
-    for_: Annotated[
-        str,
-        typer.Option(
-            "--for",
-            metavar="TIME",
-            help="With --record: for so long. Default: until Ctrl-C.",
-            show_default=False,
-        ),
-    ] = "",
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--group",
-            metavar="NAME",
-            help="This group alone; may be repeated. Default: all.",
-            show_default=False,
-        ),
-    ] = None,
+    every: EveryOption = EVERY,
+    for_: ForOption = "",
+    group: GroupOption = None,
     topic: TopicOption = None,
-    per: Annotated[str, typer.Option("--per", metavar="TIME", help="Of a period of the report.")] = PER,
-    by: Annotated[By, typer.Option("--by", help="What a row is: a group's topic, or each queue.")] = By.GROUP,
+    per: PeriodOption = PER,
+    by: ByOption = By.GROUP,
     html: HtmlOption = None,
     write: WriteOption = None,
     master: MasterOption = "local[*]",
@@ -121,7 +130,7 @@ def lag(
 
 
 def refuse(*given: tuple[str, object], why: str) -> None:
-    """Refuse options that have no meaning here.
+    """Check that options are not given which have no meaning here.
 
     Raises:
         typer.BadParameter: one was given.
@@ -132,25 +141,25 @@ def refuse(*given: tuple[str, object], why: str) -> None:
 
 
 def take(folder: Path, endpoint: str, groups: tuple[str, ...], every_s: int, for_s: int | None) -> None:
-    """Record until the time is over, or a signal ends it.
+    """Record until the time is over, or until a signal.
 
     Raises:
-        typer.Exit: it could not be done.
+        typer.Exit: a snapshot failed.
     """
     from whimbrel.spark import snapshots
 
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in (SIGINT, SIGTERM)}
-    cluster = snapshots.Cluster(endpoint, groups)
+    poller = snapshots.GroupPoller(endpoint, groups)
     try:
         count = snapshots.record(
             folder,
-            lambda: cluster.look(note),
+            lambda: poller.poll(note),
             every_s=every_s,
             for_s=for_s,
             clock=time.time,
             wait=ended.wait,
-            tell=note,
+            on_progress=note,
         )
     except WhimbrelError as error:
         note(f"whimbrel: {endpoint}: {error}; is the cluster running, and is that its nameserver's address?")

@@ -1,4 +1,4 @@
-"""`whimbrel spark replay`: an archive, a store or another cluster back into topics."""
+"""`whimbrel spark replay`: replays an archive, a store or another cluster into topics."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +34,7 @@ BrokerOption = Annotated[
 
 
 def bound_of(text: str, option: str) -> int | datetime | None:
-    """Return an offset or a time, None for nothing.
+    """Return an offset or a time, None for "".
 
     Raises:
         typer.BadParameter: it is neither.

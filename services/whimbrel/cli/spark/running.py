@@ -1,11 +1,11 @@
 """Runs a Spark job as a command: a session, the job, its table, and the exit code.
 
     0    all well
-    1    findings: a row of the table has something in its column `finding`
+    1    findings: a row of the table has a text in its column `finding`
     2    it could not run, with one sentence on standard error
     130  interrupted
 
-Progress goes to standard error: Spark's bar of stages where that is a terminal, and what the job tells.
+Progress goes to standard error: Spark's progress bar if that is a terminal, and the job's lines.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ __all__ = [
     "session_for",
 ]
 
-ROWS_MAX = 100_000  # of a report: it is a table to be read, and comes to the driver
-ROWS_SHOWN_MAX = 500  # by a table; -o json has all
+ROWS_MAX = 100_000  # of a report, which people read, and which is collected on the driver
+ROWS_SHOWN_MAX = 500  # in a table; -o json has all
 SILENT = Path(__file__).with_name("log4j2.properties")
 FINDINGS, COULD_NOT_RUN, INTERRUPTED = 1, 2, 130
 
@@ -101,18 +101,18 @@ def run_job(
 
 
 def keep_gateway_quiet() -> None:
-    """Let our warnings through, and nothing of the gateway to Java: it logs the calls that Ctrl-C ends."""
+    """Show our warnings, and none of the gateway to Java, which logs the calls that Ctrl-C interrupts."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     handler = logging.StreamHandler()
-    handler.addFilter(lambda record: record.name != "root")  # where the gateway logs as well
+    handler.addFilter(lambda record: record.name != "root")  # the gateway uses this logger as well
     logging.getLogger().addHandler(handler)
 
 
 def endpoint_or_exit(given: str) -> str:
-    """Return the nameserver to ask, as `--endpoint` says; leave as a job that could not run if there is none.
+    """Return the nameserver of `--endpoint`, or of the running `whimbrel dev`.
 
     Raises:
-        typer.Exit: no cluster is named, and none runs.
+        typer.Exit: no cluster is named, and none runs; with the exit code of a job that could not run.
     """
     try:
         return resolve_endpoint(given)
@@ -123,7 +123,7 @@ def endpoint_or_exit(given: str) -> str:
 
 @contextlib.contextmanager
 def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSession]":
-    """Give a session, stopped at the end.
+    """Yield a session, which is stopped at the end.
 
     Raises:
         ValueError: a setting is not NAME=VALUE.
@@ -146,25 +146,25 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
     if not master.startswith("sc://"):
         settings.setdefault("spark.driver.extraJavaOptions", f'"-Dlog4j2.configurationFile={SILENT}"')
     running = session(master, **settings)
-    # PySpark's own handler calls Java from within a call to Java; stopping the session ends its jobs as well.
+    # PySpark's own handler would call Java within a call to Java; stopping the session ends its jobs anyway.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield running
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # after Ctrl-C, its JVM may be gone before
+            warnings.simplefilter("ignore", RuntimeWarning)  # after Ctrl-C, the JVM may be gone already
             running.stop()
 
 
 def sentence_of(error: BaseException) -> str:
-    """Return what an error says, in one sentence; of one that comes out of a Spark worker, the worker's."""
+    """Return the text of an error in one sentence; of an error from a Spark worker, the worker's text."""
     text = str(error).strip() or type(error).__name__
     _, found, worker = text.rpartition("Traceback (most recent call last):")
     if found:
         for line in worker.splitlines():
-            said = re.match(r"[\w.]*?(\w+): (.+)", line)
-            if said and not line.startswith(" "):
-                return said[2].strip()
+            matched = re.match(r"[\w.]*?(\w+): (.+)", line)
+            if matched and not line.startswith(" "):
+                return matched[2].strip()
     return text.splitlines()[0]
 
 

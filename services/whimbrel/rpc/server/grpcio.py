@@ -51,6 +51,7 @@ from whimbrel.rpc.server.handlers import (
     Service,
     StreamHandler,
     UnaryMethod,
+    methods_by_path,
 )
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import (
@@ -410,12 +411,15 @@ class Methods(grpc.GenericRpcHandler):
     """Finds the adapter of a call by its path."""
 
     def __init__(self, services: Iterable[Service], streams: Streams, hooks: Hooks) -> None:
-        self.by_path: dict[str, Adapter] = {}
-        for service in services:
-            for method in service.methods:
-                path = f"/{service.name}/{method.name}"
-                assert path not in self.by_path, f"{path} is served twice"
-                self.by_path[path] = adapt(path, method, streams, hooks)
+        self.streams, self.hooks = streams, hooks
+        self.replace(services)
+
+    def replace(self, services: Iterable[Service]) -> None:
+        """Find the methods of these services from the next call on."""
+        self.by_path = {
+            path: adapt(path, method, self.streams, self.hooks)
+            for path, method in methods_by_path(services).items()
+        }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Adapter | None":
         """Return the adapter, or None: UNIMPLEMENTED."""
@@ -447,6 +451,11 @@ class GrpcioServer:
     server: grpc.aio.Server
     streams: Streams
     health: Health
+    methods: Methods
+
+    def replace(self, services: Sequence[Service]) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.methods.replace(with_standard_services(services, self.health))
 
     @property
     def address(self) -> str:
@@ -480,8 +489,9 @@ async def serve_grpcio(
     """
     streams = Streams()
     health = Health(service.name for service in services)
+    methods = Methods(with_standard_services(services, health), streams, Hooks(on_call_end, guard))
     server = grpc.aio.server(
-        handlers=(Methods(with_standard_services(services, health), streams, Hooks(on_call_end, guard)),),
+        handlers=(methods,),
         options=OPTIONS,
     )
     bracketed = f"[{host}]" if ":" in host else host
@@ -490,4 +500,4 @@ async def serve_grpcio(
     except RuntimeError as error:
         raise OSError(f"can't listen on {bracketed}:{port}: is another process there? ({error})") from error
     await server.start()
-    return GrpcioServer(host, bound, server, streams, health)
+    return GrpcioServer(host, bound, server, streams, health, methods)

@@ -21,7 +21,7 @@ Bidirectional streams (Telemetry, Session) get a `StreamHandler`: callbacks in, 
 Times are seconds of `time.monotonic()`.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,12 +29,14 @@ __all__ = [
     "BidiMethod",
     "Call",
     "Encoded",
+    "Method",
     "Outbox",
     "PulledStreamMethod",
     "ServerStreamMethod",
     "Service",
     "StreamHandler",
     "UnaryMethod",
+    "methods_by_path",
 ]
 
 
@@ -140,9 +142,23 @@ class BidiMethod:
     single_request: bool = False  # True: the client sends exactly one message (server streaming on the wire)
 
 
+Method = UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """A gRPC service as a list of methods; `name` is the full name, `apache.rocketmq.v2.MessagingService`."""
 
     name: str
-    methods: tuple[UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod, ...]
+    methods: tuple[Method, ...]
+
+
+def methods_by_path(services: Iterable[Service]) -> dict[str, Method]:
+    """Return the methods of services by their full gRPC paths, each of which may be served once."""
+    found: dict[str, Method] = {}
+    for service in services:
+        for method in service.methods:
+            path = f"/{service.name}/{method.name}"
+            assert path not in found, f"{path} is served twice"
+            found[path] = method
+    return found

@@ -1,12 +1,12 @@
 """What both transports share (`grpcio.py`, `native.py`): bounds, hooks, and what errors become."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
-from whimbrel.rpc.server.handlers import Call
+from whimbrel.rpc.server.handlers import Call, Service
 
 __all__ = [
     "HELD_BYTES_MAX",
@@ -75,6 +75,9 @@ class RunningServer(Protocol):
     @property
     def address(self) -> str:
         """Return `host:port` as it was bound."""
+
+    def replace(self, services: Sequence[Service]) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on."""
 
     async def stop(self, grace: float = STOP_GRACE_S) -> None:
         """Take no new calls, end the streams, and give calls in flight `grace` seconds.

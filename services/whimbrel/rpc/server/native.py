@@ -30,7 +30,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from whimbrel.errors import Refused
@@ -52,10 +52,12 @@ from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
+    Method,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
     UnaryMethod,
+    methods_by_path,
 )
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd
@@ -81,8 +83,6 @@ UNSENT_LIMIT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 logger = logging.getLogger(__name__)
 
-Method = UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod
-
 KIND_FIELDS = frozenset((b":path", b"content-type", b"grpc-timeout"))
 
 
@@ -91,14 +91,18 @@ class CallKind:
 
     Attributes:
         method: None for an unknown one.
+        methods: the server's table that `method` was found in; another one: the services were replaced.
         seconds: the call's timeout; None without one.
         known, varying: arguments of `CallMetadata`.
     """
 
-    __slots__ = ("grpc", "known", "method", "path", "seconds", "varying")
+    __slots__ = ("grpc", "known", "method", "methods", "path", "seconds", "varying")
 
-    def __init__(self, path: str, method: Method | None, seconds: float | None, *, grpc: bool) -> None:
-        self.path, self.method, self.seconds, self.grpc = path, method, seconds, grpc
+    def __init__(
+        self, path: str, methods: Mapping[str, Method], seconds: float | None, *, grpc: bool
+    ) -> None:
+        self.path, self.methods, self.seconds, self.grpc = path, methods, seconds, grpc
+        self.method = methods.get(path) if grpc else None
         self.known: dict[str, str | None] | None = None
         self.varying: frozenset[bytes] = frozenset()
 
@@ -217,7 +221,7 @@ class NativeConnection(asyncio.Protocol):
         """Make the server call of a new stream."""
         stream, shape = event.stream, event.shape
         kind: CallKind | None = None if shape is None else shape.memo
-        if kind is not None:
+        if kind is not None and kind.methods is self.server.methods:
             metadata = CallMetadata(event.fields, kind.known, kind.varying)
         else:
             metadata = CallMetadata(event.fields)
@@ -273,10 +277,10 @@ class NativeConnection(asyncio.Protocol):
         path = (metadata.raw(b":path") or b"").decode("latin-1")
         content = metadata.raw(b"content-type")
         if content is None or not content.startswith(b"application/grpc"):
-            return CallKind(path, None, None, grpc=False)
+            return CallKind(path, self.server.methods, None, grpc=False)
         timeout = metadata.raw(b"grpc-timeout")
         seconds = None if timeout is None else timeout_s(timeout)
-        return CallKind(path, self.server.methods.get(path), seconds, grpc=True)
+        return CallKind(path, self.server.methods, seconds, grpc=True)
 
     # Writing
 
@@ -373,12 +377,7 @@ class NativeServer:
         services = list(services)
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
-        self.methods: dict[str, Method] = {}
-        for service in with_standard_services(services, self.health):
-            for method in service.methods:
-                path = f"/{service.name}/{method.name}"
-                assert path not in self.methods, f"{path} is served twice"
-                self.methods[path] = method
+        self.methods = methods_by_path(with_standard_services(services, self.health))
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.streams = NativeStreams()
         self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
@@ -396,6 +395,10 @@ class NativeServer:
     def address(self) -> str:
         """Return `host:port` as it was bound."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def replace(self, services: Sequence[Service]) -> None:
+        """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.methods = methods_by_path(with_standard_services(services, self.health))
 
     def new_connection(self, connected_at: float) -> NativeConnection:
         """Return an HTTP/2 connection for a peer that was accepted at that moment."""

@@ -1,9 +1,9 @@
-"""Archives: topics as Parquet files by topic and day, with manifests that tell what they hold.
+"""Archives: topics as Parquet files by topic and day, with manifests that list what the files hold.
 
     layout.py      names of folders and files                                   pure
-    manifests.py   what a batch has written, as JSON; what of it counts         pure
+    manifests.py   the files of a batch, as JSON; which files count             pure
     ranges.py      ranges of queues: gaps, overlaps, what is not there yet      pure
-    properties.py  when the property text can be told from the map
+    properties.py  the property text, left out where the map renders to it
     folder.py      the folder: durable writes, locks, manifests, leftovers
     files.py       what a task does: batches to files
     batches.py     a micro-batch from its first mark to its manifest; what a crash leaves, and who clears it
@@ -11,5 +11,5 @@
     checking.py    gaps, overlaps, lost and damaged files
     compacting.py  small files into large ones
 
-Reading them back is `whimbrel.spark.archives`; the jobs are in `whimbrel.spark.jobs.archive`.
+Reading them back is `whimbrel.spark.archive_backend`; the jobs are in `whimbrel.spark.jobs.archive`.
 """

@@ -1,26 +1,27 @@
 """A micro-batch from its first mark to its manifest, and what is left of it when its driver dies.
 
-    1 begun      `_BATCH.begun` is put: from here on there may be files of this batch
-    2 written    tasks write files under names that begin with `_`, fsynced; each tells its name and contents
-    3 prepared   the manifest is put as `_BATCH.prepared`
-    4 visible    the driver renames the files that the tasks told of, and no others
+    1 begun      `_BATCH.begun` is written: from here on there may be files of this batch
+    2 written    tasks write files under names that begin with `_`, fsynced, and return names and contents
+    3 prepared   the manifest is written as `_BATCH.prepared`
+    4 visible    the driver renames the files that the tasks returned, and no others
     5 added      a table with a catalog (Delta, Iceberg) gets the files, with query and batch in its commit
-    6 done       `_BATCH.prepared` becomes `BATCH.json`: the batch is in the archive
-    7 cleared    `_BATCH.begun` is removed, and what other attempts of the tasks left
+    6 done       `_BATCH.prepared` is renamed `BATCH.json`: the batch is in the archive
+    7 cleared    `_BATCH.begun` is removed, and files that other attempts of the tasks left
 
-Spark gives a batch again that it has not committed, with the same ranges, perhaps packed into other tasks:
+Spark runs a batch again that it has not committed, with the same ranges, perhaps packed into other tasks:
 
-    died before 1   nothing is there; the batch is done as if it were new
-    died in 1 to 5  no manifest: every file of the batch goes, visible or not, then it is done anew. A table
-                    that has the batch already (died between 5 and 6) keeps its files, and 6 is made up for
-    died after 6    there is a manifest: nothing is written, the rest of 7 is done
+    died before 1   no file is there; the batch is written like a new one
+    died in 1 to 5  no manifest: all files of the batch are removed, visible or hidden, then it is written
+                    anew. If a table has the batch already (died between 5 and 6), its files are kept, and 6
+                    is done
+    died after 6    there is a manifest: no file is written, the rest of 7 is done
 
-So a reader of folders never sees a message twice: only one attempt's files become visible, and those of a
-batch are removed before it is written anew. While that goes on it sees a part of the batch; at rest, all of
-it, once. A task that outlives its driver, or that Spark has given up, can only leave files that nobody sees.
+So a reader of folders never sees a message twice: only the files of one attempt become visible, and those of
+a batch are removed before it is written anew. Meanwhile readers see a part of the batch; at rest, all of it,
+once. A task that outlives its driver, or that Spark has given up, leaves hidden files only.
 
-A batch that nobody comes back to (its checkpoint was removed) is cleared by the first batch of any other
-query, since the lock of its query is free. Ranges that another query has archived are refused at 3.
+A batch that is never run again (its checkpoint was removed) is cleared by the first batch of any other query,
+since the lock of its query is free. Ranges that another query has archived are refused in step 3.
 """
 
 import logging
@@ -34,16 +35,16 @@ from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.ranges import by_key, overlaps
 
-__all__ = ["Batch", "Table", "clear_abandoned"]
+__all__ = ["Batch", "CatalogTable", "clear_abandoned"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
-class Table(Protocol):
-    """A catalog that lists the archive's files too."""
+class CatalogTable(Protocol):
+    """A table with a catalog, which lists the archive's files."""
 
     def has(self, query: str, batch: int) -> bool:
-        """Tell whether a batch was added."""
+        """Return whether a batch was added."""
 
     def add(self, query: str, batch: int, entries: Sequence[ManifestEntry]) -> None:
         """Add a batch's files, in one commit that names the batch."""
@@ -51,15 +52,15 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of one query; its query's lock is held by whoever calls."""
+    """One batch of one query; the caller holds the query's lock."""
 
     folder: Folder
     query: str
     number: int
-    table: Table | None = None
+    table: CatalogTable | None = None
 
     def begin(self) -> bool:
-        """Make way for the batch; return False when it is in the archive already."""
+        """Clear leftovers of the batch, and mark it as begun; return False if the archive has it already."""
         folder, disk = self.folder, self.folder.disk
         begun = folder.mark_path(self.query, self.number, BEGUN)
         if folder.manifest_path(self.query, self.number).exists():
@@ -77,18 +78,18 @@ class Batch:
         return True
 
     def clear(self) -> None:
-        """Remove whatever the batch has written."""
+        """Remove all files of the batch."""
         folder = self.folder
         count = folder.sweep(self.query, self.number)
         folder.disk.remove(folder.mark_path(self.query, self.number, PREPARED))
         if count:
-            log.warning("%s: removed %d files of a batch that was not finished", folder.root, count)
+            logger.warning("%s: removed %d files of a batch that was not finished", folder.root, count)
 
     def finish(self, staged: Sequence[Staged]) -> Manifest:
-        """Make files visible, and write the manifest.
+        """Make the files visible, and write the manifest.
 
         Raises:
-            ArchiveError: others have archived some of it.
+            ArchiveError: another query has archived some of the ranges.
         """
         folder, disk = self.folder, self.folder.disk
         entries = tuple(sorted((each.entry for each in staged), key=lambda entry: entry.path))
@@ -112,14 +113,14 @@ class Batch:
         return manifest
 
     def complete(self) -> None:
-        """Give the prepared manifest its name."""
+        """Rename the prepared manifest to its name."""
         folder, disk = self.folder, self.folder.disk
         target = folder.manifest_path(self.query, self.number)
         disk.rename(folder.mark_path(self.query, self.number, PREPARED), target)
         disk.sync(target.parent)
 
     def refuse_overlaps(self, entries: Iterable[ManifestEntry]) -> None:
-        """Raise ArchiveError when a range is in the archive already, or comes twice."""
+        """Raise ArchiveError if a range is in the archive already, or twice in the batch."""
         new = [span for entry in entries for span in entry.spans()]
         keys = {span.key for span in new}
         old = [span for entry in self.folder.entries() for span in entry.spans() if span.key in keys]
@@ -134,11 +135,11 @@ class Batch:
                     )
 
 
-def clear_abandoned(folder: Folder, query: str, table: Table | None = None) -> None:
-    """Remove what batches of other queries left that nobody is at any more.
+def clear_abandoned(folder: Folder, query: str, table: CatalogTable | None = None) -> None:
+    """Clear batches of other queries that no process works on any more.
 
-    A batch that the table has is completed, as its own query would do it. A compaction in place that was cut
-    short is not dealt with here (`compacting.recover`).
+    A batch that the table has is completed, as its own query would do. Compactions in place that were cut
+    short are left to `compacting.recover`.
     """
     for other, number in folder.abandoned(query):
         if folder.mark_path(other, number, SWITCH).exists():

@@ -1,14 +1,14 @@
-"""What is wrong with an archive, told from its manifests, the names of its files, and the files. Pure.
+"""Findings about an archive: from its manifests, the names of its files, and faults of the files. Pure.
 
     gap          offsets between the ranges of a queue that no file holds
     holes        a file has fewer rows of a queue than offsets between its first and last
     overlap      offsets that two files hold
     lost         a manifest names a file that is not there
-    stray        a file that readers see and that no manifest names, of no batch that is under way
-    damaged      a file whose size or CRC is another one (`--deep`)
+    stray        a visible file that no manifest names, and that belongs to no batch in progress
+    damaged      a file whose size or CRC differs from the manifest's (`--deep`)
 
-A file of a batch that is under way or was cut short is no finding: its retry removes it. The same goes for
-files that nobody sees.
+A file of a batch that is in progress, or was cut short, is no finding: the retry of the batch removes it. Nor
+are hidden files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from whimbrel.spark.archiving.layout import owner_of, topic_of
 from whimbrel.spark.archiving.manifests import ManifestEntry
-from whimbrel.spark.archiving.ranges import Span, by_key, gaps, overlaps
+from whimbrel.spark.archiving.ranges import QueueSpan, by_key, gaps, overlaps
 
 __all__ = ["COLUMNS", "Leftovers", "leftovers", "report", "span_findings"]
 
@@ -25,21 +25,21 @@ COLUMNS = (
     " firstOffset bigint, lastOffset bigint, firstStored timestamp, lastStored timestamp, gaps int,"
     " finding string"
 )
-TOLD_MAX = 3  # findings of a row that are spelled out; the others are counted
-Group = tuple[str, str | None, int | None]
+SHOWN_MAX = 3  # findings of a row that are written out; the others are counted
+RowKey = tuple[str, str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Files that no manifest names: those that readers see and nobody accounts for, and harmless ones."""
+    """Files that no manifest names: stray ones, which readers see, and those of unfinished batches."""
 
     stray: tuple[str, ...]
     unfinished: tuple[str, ...]
 
 
 @dataclass
-class Row:
-    """A row of the report while it is added up."""
+class QueueTotals:
+    """Totals of a row of the report."""
 
     messages: int = 0
     size: float = 0
@@ -53,8 +53,8 @@ class Row:
     findings: list[str] = field(default_factory=list)
 
 
-def span_findings(queue: Sequence[Span]) -> tuple[list[str], int]:
-    """Return what is wrong with the ranges of one queue, in order, and how many gaps there are."""
+def span_findings(queue: Sequence[QueueSpan]) -> tuple[list[str], int]:
+    """Return the findings about the ranges of one queue, which are in order, and the number of gaps."""
     _, broker, queue_id = queue[0].key
     where = f"queue {queue_id} of {broker}"
     missing = gaps(queue)
@@ -78,7 +78,7 @@ def leftovers(
     replaced: Iterable[str],
     under_way: Iterable[tuple[str, int]],
 ) -> Leftovers:
-    """Return what of some files no manifest names."""
+    """Return the files that no manifest names."""
     known, open_batches = {entry.path for entry in entries}, set(under_way)
     stray, unfinished = [], []
     gone = set(replaced)
@@ -104,16 +104,16 @@ def report(
     """Return the rows of the report.
 
     Args:
-        entries: the files that are added up.
-        all_entries: those of the archive, among which gaps are looked for.
+        entries: the files that the report counts.
+        all_entries: all files of the archive, between which gaps are found.
         queues: a row for each queue, else for each topic.
-        broken: what is wrong with files, by path.
-        stray: files that nobody accounts for.
+        broken: faults of files, by path.
+        stray: files that no manifest names.
     """
-    rows: dict[Group, Row] = {}
+    rows: dict[RowKey, QueueTotals] = {}
 
-    def row_of(topic: str, broker: str, queue_id: int) -> Row:
-        return rows.setdefault((topic, broker, queue_id) if queues else (topic, None, None), Row())
+    def row_of(topic: str, broker: str, queue_id: int) -> QueueTotals:
+        return rows.setdefault((topic, broker, queue_id) if queues else (topic, None, None), QueueTotals())
 
     for entry in entries:
         for part in entry.queues:
@@ -134,26 +134,26 @@ def report(
             found, count = span_findings(queue)
             row_of(*key).findings += found
             row_of(*key).gaps += count
-    lines = [line(group, rows[group]) for group in sorted(rows, key=sort_key)]
-    return lines + [stray_line(path) for path in stray]
+    table_rows = [row_of_totals(group, rows[group]) for group in sorted(rows, key=sort_key)]
+    return table_rows + [stray_row(path) for path in stray]
 
 
-def sort_key(group: Group) -> tuple[str, str, int]:
-    """Return what rows are sorted by."""
+def sort_key(group: RowKey) -> tuple[str, str, int]:
+    """Return the sort key of a row."""
     return group[0], group[1] or "", group[2] or 0
 
 
-def line(group: Group, row: Row) -> tuple[object, ...]:
-    """Return a row as the table has it; times are microseconds."""
+def row_of_totals(group: RowKey, row: QueueTotals) -> tuple[object, ...]:
+    """Return a row of the table; times are microseconds."""
     findings = row.findings
-    text = "; ".join(findings[:TOLD_MAX])
-    if len(findings) > TOLD_MAX:
-        text += f"; and {len(findings) - TOLD_MAX} more"
+    text = "; ".join(findings[:SHOWN_MAX])
+    if len(findings) > SHOWN_MAX:
+        text += f"; and {len(findings) - SHOWN_MAX} more"
     numbers = (row.messages, round(row.size), round(row.log_bytes), len(row.files), row.first, row.last)
     return (*group, *numbers, row.first_stored, row.last_stored, row.gaps, text or None)
 
 
-def stray_line(path: str) -> tuple[object, ...]:
-    """Return the row of a file that nobody accounts for."""
+def stray_row(path: str) -> tuple[object, ...]:
+    """Return the row of a stray file."""
     finding = f"{path} is in no manifest: readers see it, and no batch wrote it; move it away"
     return (topic_of(path), *(None,) * 11, finding)

@@ -1,22 +1,22 @@
 """Small files into large ones: the plan, the merging, and the switch.
 
     entries of closed days ──► by topic, broker, day ──► queue by queue, in the order of offsets ──► files of
-    TARGET_BYTES, each named by its first and last row, and each made by one task
+    TARGET_BYTES, each named by its first and last row, and each written by one task
 
-A day is closed when it is over. What comes late for it, from an archive that lags, is compacted by a later
-run: only ranges that are not in the target yet are taken.
+A day is closed when it is over. Messages that are archived late for it are compacted by a later run: only
+ranges that are not in the target yet are compacted.
 
 Into a new root, the result is a batch like any other (`batches.py`), of the query `compact`; the source is
-only read. In place, old and new files change over, which no reader may see half done; so that needs the whole
-archive for itself, and no readers:
+only read. In place, new files replace the old ones. Readers must not see that half done, so it needs the
+exclusive lock of the archive, and that nothing reads it:
 
-    1 begun      `_BATCH.begun`; tasks write new files that nobody sees
+    1 begun      `_BATCH.begun`; tasks write new files under hidden names
     2 switch     `_BATCH.prepared` is renamed `_BATCH.switch`: the new files, the old ones, the manifest
     3 changed    old files are removed, then new ones renamed
     4 done       the manifest, which names the new files and replaces the old ones; marks are removed
 
-Died before 2: undone, new files are removed. Died after 2: finished, by whoever comes first of `compact` and
-`archive`. Old manifests stay: they say which batches are in the archive.
+After a kill before 2, the new files are removed. After a kill behind 2, the next `compact` or `archive`
+finishes the switch. Old manifests stay: they say which batches are in the archive.
 """
 
 import json
@@ -30,18 +30,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from whimbrel.spark.archiving.files import GROUP_BYTES, FileWriter, Staged, Target, file_schema
+from whimbrel.spark.archiving.files import GROUP_BYTES, BatchTarget, FileWriter, Staged, file_schema
 from whimbrel.spark.archiving.folder import ArchiveError, Folder
 from whimbrel.spark.archiving.layout import BEGUN, PREPARED, SWITCH, waiting_name
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
-from whimbrel.spark.archiving.ranges import Span, by_key, overlaps, without
-from whimbrel.spark.jobs import Tell, silent
+from whimbrel.spark.archiving.ranges import QueueSpan, by_key, overlaps, without
 from whimbrel.spark.offsets import Key
+from whimbrel.spark.reporting import ProgressCallback, ignore_progress
 
 __all__ = [
     "COMPACT",
+    "FileSlice",
     "Output",
-    "Piece",
     "merge",
     "next_number",
     "plan",
@@ -53,12 +53,12 @@ __all__ = [
 COMPACT = "compact"
 TARGET_BYTES = 512 * 1024 * 1024
 FILE_BYTES_MIN, FILE_BYTES_MAX = 256 * 1024 * 1024, 1 << 30
-CACHE_BYTES = 256 * 1024 * 1024  # of row groups: those of several queues are read once, not for each queue
+CACHE_BYTES = 256 * 1024 * 1024  # of row groups, so that one with several queues is read once
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A range of one queue in one file, and about how many bytes it has there."""
+class FileSlice:
+    """A range of one queue in one file, with its estimated bytes."""
 
     path: str
     queue_id: int
@@ -69,12 +69,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A file to be made of pieces, in this order."""
+    """A file to be written from slices, in this order."""
 
     topic: str
     broker: str
     day: str
-    pieces: tuple[Piece, ...]
+    slices: tuple[FileSlice, ...]
 
 
 def plan(
@@ -85,14 +85,14 @@ def plan(
     target_bytes: int = TARGET_BYTES,
     in_place: bool = False,
 ) -> list[Output]:
-    """Return the files to make.
+    """Return the files to write.
 
     Args:
-        entries: the files that count.
+        entries: the archive's files.
         before: days from this one on are not closed, as YYYY-MM-DD.
-        have: what the target has already.
-        target_bytes: of a file, about; never more than twice that.
-        in_place: topics and days of one file, or of large ones only, are left as they are.
+        have: the target's files.
+        target_bytes: size of a file aimed at; never more than twice that.
+        in_place: leave topics and days as they are that have one file, or large ones only.
 
     Raises:
         ArchiveError: the archive has messages twice.
@@ -106,13 +106,13 @@ def plan(
     for (topic, broker, day), files in sorted(groups.items()):
         if in_place and (len(files) < 2 or all(file.size >= target_bytes // 2 for file in files)):
             continue
-        pieces = pieces_of(files, held)
-        outputs += [Output(topic, broker, day, tuple(run)) for run in runs(pieces, target_bytes)]
+        slices = slices_of(files, held)
+        outputs += [Output(topic, broker, day, tuple(run)) for run in runs(slices, target_bytes)]
     return outputs
 
 
-def pieces_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[Span]]) -> list[Piece]:
-    """Return what of some files is not held yet, queue by queue in the order of offsets."""
+def slices_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[QueueSpan]]) -> list[FileSlice]:
+    """Return the slices of files that the target does not hold, queue by queue, in the order of offsets."""
     sizes = {file.path: file.size / max(file.rows, 1) for file in files}
     found = []
     for key, queue in by_key(span for file in files for span in file.spans()).items():
@@ -123,22 +123,22 @@ def pieces_of(files: Sequence[ManifestEntry], held: Mapping[Key, Sequence[Span]]
             )
         for span in queue:
             found += [
-                Piece(span.path, key[2], first, end, round((end - first) * sizes[span.path]))
+                FileSlice(span.path, key[2], first, end, round((end - first) * sizes[span.path]))
                 for first, end in without(span.first, span.end, held.get(key, ()))
             ]
     return found
 
 
-def runs(pieces: Iterable[Piece], target_bytes: int) -> Iterator[list[Piece]]:
-    """Cut pieces into runs of about the target's size."""
-    run: list[Piece] = []
+def runs(slices: Iterable[FileSlice], target_bytes: int) -> Iterator[list[FileSlice]]:
+    """Cut slices into runs of about the target's size."""
+    run: list[FileSlice] = []
     size = 0
-    for piece in pieces:
-        if run and (size >= target_bytes or size + piece.size > 2 * target_bytes):
+    for part in slices:
+        if run and (size >= target_bytes or size + part.size > 2 * target_bytes):
             yield run
             run, size = [], 0
-        run.append(piece)
-        size += piece.size
+        run.append(part)
+        size += part.size
     if run:
         yield run
 
@@ -149,20 +149,20 @@ def next_number(folder: Folder) -> int:
     return max(numbers, default=-1) + 1
 
 
-def merge(source: Path, target: Target, number: int, output: Output, attempt: str) -> Staged:
-    """Make a file of pieces; nobody sees it yet.
+def merge(source: Path, target: BatchTarget, number: int, output: Output, attempt: str) -> Staged:
+    """Write a file from slices, under a hidden name.
 
     Raises:
         ArchiveError: a file has fewer rows than its manifest says.
     """
-    cache = Groups(source)
+    cache = RowGroupCache(source)
     name = waiting_name(target.query, target.batch, attempt, number)
     file = FileWriter.open(target, output.topic, output.broker, output.day, name)
     try:
         held: list[pa.Table] = []
         size = 0
-        for piece in output.pieces:
-            for table in cache.rows(piece):
+        for part in output.slices:
+            for table in cache.rows(part):
                 held.append(table)
                 size += table.nbytes
                 if size >= GROUP_BYTES:
@@ -171,15 +171,15 @@ def merge(source: Path, target: Target, number: int, output: Output, attempt: st
         if held:
             file.write(pa.concat_tables(held).combine_chunks())
         if not file.rows:
-            raise ArchiveError(f"{output.pieces[0].path} has none of the rows that its manifest tells of")
+            raise ArchiveError(f"{output.slices[0].path} has none of the rows that its manifest tells of")
         return file.close()
     except BaseException:
         file.drop()
         raise
 
 
-class Groups:
-    """Row groups of an archive's files; some are kept, since several queues stand in one."""
+class RowGroupCache:
+    """Row groups of an archive's files; some are cached, since one can hold several queues."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -187,25 +187,25 @@ class Groups:
         self.size = 0
         self.path, self.file = "", None
 
-    def rows(self, piece: Piece) -> Iterator[pa.Table]:
-        """Give the rows of a piece, in order."""
+    def rows(self, part: FileSlice) -> Iterator[pa.Table]:
+        """Yield the rows of a slice, in order."""
         found = 0
-        for number in range(self.opened(piece.path).num_row_groups):
-            if not self.holds(piece, number):
+        for number in range(self.open_file(part.path).num_row_groups):
+            if not self.may_hold(part, number):
                 continue
-            table = self.group(piece.path, number)
+            table = self.group(part.path, number)
             queue_ids, offsets = (np.asarray(table[name]) for name in ("queueId", "queueOffset"))
-            mask = (queue_ids == piece.queue_id) & (offsets >= piece.first) & (offsets < piece.end)
+            mask = (queue_ids == part.queue_id) & (offsets >= part.first) & (offsets < part.end)
             if mask.any():
                 found += int(mask.sum())
                 yield table if mask.all() else table.filter(pa.array(mask))
         if not found:
             raise ArchiveError(
-                f"{self.source / piece.path} has no rows of queue {piece.queue_id} from {piece.first} to"
-                f" {piece.end}; `archive --check --deep` tells what is damaged"
+                f"{self.source / part.path} has no rows of queue {part.queue_id} from {part.first} to"
+                f" {part.end}; `archive --check --deep` tells what is damaged"
             )
 
-    def opened(self, path: str) -> Any:
+    def open_file(self, path: str) -> Any:
         """Return a file; one is open at a time."""
         if path != self.path:
             self.close()
@@ -218,10 +218,10 @@ class Groups:
             self.file.close()
         self.path, self.file = "", None
 
-    def holds(self, piece: Piece, number: int) -> bool:
-        """Tell whether a row group may have rows of a piece."""
-        group = self.opened(piece.path).metadata.row_group(number)
-        limits = {"queueId": (piece.queue_id, piece.queue_id)}
+    def may_hold(self, part: FileSlice, number: int) -> bool:
+        """Return whether a row group may have rows of a slice."""
+        group = self.open_file(part.path).metadata.row_group(number)
+        limits = {"queueId": (part.queue_id, part.queue_id)}
         for at in range(group.num_columns):
             column = group.column(at)
             wanted = limits.get(column.path_in_schema)
@@ -235,7 +235,7 @@ class Groups:
         if key in self.kept:
             self.kept.move_to_end(key)
             return self.kept[key]
-        table = self.opened(path).read_row_group(number, columns=file_schema().names)
+        table = self.open_file(path).read_row_group(number, columns=file_schema().names)
         self.kept[key] = table
         self.size += table.nbytes
         while self.size > CACHE_BYTES and len(self.kept) > 1:
@@ -244,7 +244,7 @@ class Groups:
 
 
 def switch(folder: Folder, number: int, staged: Sequence[Staged], replaced: Iterable[str]) -> Manifest:
-    """Change old files for new ones, in place; the caller has the archive for itself."""
+    """Replace old files by new ones, in place; the caller holds the exclusive lock of the archive."""
     disk = folder.disk
     entries = tuple(sorted((each.entry for each in staged), key=lambda entry: entry.path))
     manifest = Manifest(
@@ -260,7 +260,7 @@ def switch(folder: Folder, number: int, staged: Sequence[Staged], replaced: Iter
 
 
 def redo(folder: Folder, number: int) -> None:
-    """Do what the switch says, from its begin, however far it had come."""
+    """Carry out the switch from its beginning, however far an earlier run came."""
     disk = folder.disk
     mark = folder.mark_path(COMPACT, number, SWITCH)
     target = folder.manifest_path(COMPACT, number)
@@ -285,22 +285,22 @@ def redo(folder: Folder, number: int) -> None:
 
 
 def undo(folder: Folder, number: int) -> None:
-    """Remove what a compaction wrote that had not come to its switch."""
+    """Remove the files of a compaction that had not reached its switch."""
     if not folder.manifest_path(COMPACT, number).exists():
         folder.sweep(COMPACT, number)
         folder.disk.remove(folder.mark_path(COMPACT, number, PREPARED))
     folder.disk.remove(folder.mark_path(COMPACT, number, BEGUN))
 
 
-def recover(folder: Folder, tell: Tell = silent) -> None:
-    """Finish a compaction in place that was cut short at its switch.
+def recover(folder: Folder, on_progress: ProgressCallback = ignore_progress) -> None:
+    """Finish a compaction in place that was cut short in its switch.
 
     Raises:
-        ArchiveError: somebody is at the archive.
+        ArchiveError: another process writes the archive.
     """
     if not folder.switching():
         return
     with folder.locked(COMPACT, alone=True):
         for _, number in folder.switching():
-            tell(f"finishing compaction {number}, which was cut short")
+            on_progress(f"finishing compaction {number}, which was cut short")
             redo(folder, number)

@@ -1,14 +1,14 @@
-"""What a task does: the batches that the source gives it, to Parquet files that nobody sees yet.
+"""The work of a task: batches from the source to Parquet files, which are hidden until the batch is complete.
 
     batches ──► held until there are enough of them ──► sorted by topic, broker, day, queue, offset ──► files
 
-A file holds rows of one topic, broker and day, of as many queues as the task reads of it, in the order of
-queue and offset. While what comes next stands behind what a file has, it goes on; else another file is begun.
-A task that reads brokers gets its queues one after the other, and so writes a file for each topic and day;
-one that reads a store directory gets them in the order of the log, and writes one for each HELD_BYTES_MAX of
-it. `compact` makes few of many.
+A file holds rows of one topic, broker and day, of all queues that the task reads of it, in the order of queue
+and offset. A file is continued as long as the next rows are behind its own; else another one is begun. A task
+that reads brokers gets its queues one after the other, so it writes a file for each topic and day. A task
+that reads a store directory gets them in the order of the log, and writes a file for each HELD_BYTES_MAX of
+it. `compact` merges small files.
 
-The files' columns are those of the source but for `topic`, which stands in the folder's name, and
+The files' columns are those of the source without `topic`, which is in the folder's name, and
 `propertiesText` at the end (`properties.py`). Bodies are as they were stored.
 """
 
@@ -33,18 +33,18 @@ from whimbrel.spark.archiving.manifests import ManifestEntry, QueueRange
 from whimbrel.spark.archiving.properties import reduced
 from whimbrel.store.columns import COLUMNS, schema_of
 
-__all__ = ["ARCHIVED", "FileWriter", "Staged", "Target", "fault_of", "file_schema", "write_task"]
+__all__ = ["ARCHIVED", "BatchTarget", "FileWriter", "Staged", "fault_of", "file_schema", "write_task"]
 
-ARCHIVED = (*COLUMNS, "propertiesText")  # what the source is asked for
-HELD_BYTES_MAX = 64 * 1024 * 1024  # sorting takes twice that for a moment
-GROUP_BYTES = 16 * 1024 * 1024  # of a row group, before compression: what a reader takes at once
+ARCHIVED = (*COLUMNS, "propertiesText")  # columns that the source is asked for
+HELD_BYTES_MAX = 64 * 1024 * 1024  # sorting needs twice that for a moment
+GROUP_BYTES = 16 * 1024 * 1024  # of a row group, before compression: readers read one at a time
 GROUP_ROWS_MAX = 100_000
 FILE_BYTES_MAX = 1 << 30
 OPEN_FILES_MAX = 16
 DAY_MS = 86_400_000
 READ_BYTES = 4 * 1024 * 1024
 
-# Few different values, or in runs. Bodies, ids and property values repeat too little for a dictionary.
+# Columns with few different values, or runs of equal ones. In others a dictionary would save nothing.
 DICTIONARY = [
     "topic", "brokerName", "queueId", "tags", "bornHost", "storeHost", "reconsumeTimes", "flag", "sysFlag",
     "properties.key_value.key",
@@ -61,8 +61,8 @@ STATISTICS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Where a batch's files go; `inside`: with the column `topic`, in folders that do not name it."""
+class BatchTarget:
+    """Where a batch's files go; `inside`: with the column `topic`, in folders that are no partitions."""
 
     root: Path
     query: str
@@ -72,18 +72,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file that was written, and where it waits, below the root."""
+    """A file that was written, and the hidden path, below the root, that it still has."""
 
     waiting: str
     entry: ManifestEntry
 
     def text(self) -> str:
-        """Return it as a text, to travel from a task to the driver."""
+        """Return a text that a task can return to the driver."""
         return json.dumps([self.waiting, self.entry.to_json()])
 
     @classmethod
     def parse(cls, text: str) -> "Staged":
-        """Read the text."""
+        """Return the value of a text."""
         waiting, entry = json.loads(text)
         return cls(waiting, ManifestEntry.from_json(entry))
 
@@ -93,8 +93,8 @@ def file_schema(*, inside: bool = False) -> pa.Schema:
     return schema_of(ARCHIVED if inside else tuple(name for name in ARCHIVED if name != "topic"))
 
 
-class Counted:
-    """A file that keeps the CRC and the size of what it is given."""
+class ChecksummedFile:
+    """A file that computes the CRC and the size of what is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file, self.crc, self.size = file, 0, 0
@@ -117,11 +117,11 @@ class Counted:
         return self.size
 
     def flush(self) -> None:
-        """Hand over what is buffered."""
+        """Flush the buffer."""
         self.file.flush()
 
     def close(self) -> None:
-        """Bring it to the disk and close it; once is enough."""
+        """Sync the file to the disk and close it; does nothing the second time."""
         if not self.file.closed:
             self.file.flush()
             os.fsync(self.file.fileno())
@@ -136,7 +136,7 @@ class FileWriter:
         last: queue and offset of its last row.
     """
 
-    target: Target
+    target: BatchTarget
     topic: str
     broker: str
     day: str
@@ -150,12 +150,12 @@ class FileWriter:
     queues: dict[int, QueueRange] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, target: Target, topic: str, broker: str, day: str, name: str) -> "FileWriter":
-        """Begin a file under a name that nobody sees."""
+    def open(cls, target: BatchTarget, topic: str, broker: str, day: str, name: str) -> "FileWriter":
+        """Create a file under a hidden name."""
         folder = folder_name(topic, day, inside=target.inside)
         (target.root / folder).mkdir(parents=True, exist_ok=True)
         made = cls(target, topic, broker, day, f"{folder}/{name}")
-        made.sink = Counted((target.root / made.waiting).open("xb"))
+        made.sink = ChecksummedFile((target.root / made.waiting).open("xb"))
         made.writer = pq.ParquetWriter(
             made.sink,
             file_schema(inside=target.inside),
@@ -170,7 +170,7 @@ class FileWriter:
         self.writer: Any = None
 
     def write(self, table: pa.Table) -> None:
-        """Write rows that stand behind those that were written."""
+        """Write rows, which must be behind those that were written."""
         queue_ids = np.asarray(table["queueId"]).astype(np.int64)
         offsets = np.asarray(table["queueOffset"]).astype(np.int64)
         ends = [*np.flatnonzero(np.diff(queue_ids)).tolist(), len(queue_ids) - 1]
@@ -193,7 +193,7 @@ class FileWriter:
         self.writer.write_table(table, row_group_size=min(max(fits, 1), GROUP_ROWS_MAX))
 
     def close(self) -> Staged:
-        """End the file, and tell what is in it."""
+        """Close the file, and return its entry."""
         self.writer.close()
         self.sink.close()
         target = self.target
@@ -224,16 +224,16 @@ class FileWriter:
 
 
 def stored_ms(table: pa.Table) -> Any:
-    """Return the store times in ms; 0 where a record has none that a calendar knows."""
+    """Return the store times in ms; 0 of a record whose time is beyond the calendar."""
     micros = pc.fill_null(table["storeTimestamp"].cast(pa.int64()), 0)
     return np.asarray(micros) // 1000
 
 
-def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[Staged]:
-    """Write the batches of a task, and give the files as they are done.
+def write_task(target: BatchTarget, batches: Iterable[pa.RecordBatch]) -> Iterator[Staged]:
+    """Write the batches of a task, and yield the files when they are complete.
 
     Raises:
-        ArchiveError: the archive can't be written. What this task has written is removed then.
+        ArchiveError: the archive can't be written. The files of this task are removed then.
     """
     writer = TaskFiles(target)
     try:
@@ -263,7 +263,7 @@ def write_task(target: Target, batches: Iterable[pa.RecordBatch]) -> Iterator[St
 class TaskFiles:
     """The files of one attempt of a task."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: BatchTarget) -> None:
         self.target, self.attempt = target, uuid.uuid4().hex[:12]
         self.open: dict[tuple[str, str, str], FileWriter] = {}
         self.waiting: list[str] = []
@@ -304,7 +304,7 @@ class TaskFiles:
             yield self.open.pop(next(iter(self.open))).close()
 
     def drop(self) -> None:
-        """Remove everything; what can't be removed is swept later."""
+        """Remove all files; those that can't be removed are swept later."""
         for file in self.open.values():
             file.sink.file.close()
         for waiting in self.waiting:
@@ -312,7 +312,7 @@ class TaskFiles:
 
 
 def shaped(table: pa.Table, *, inside: bool) -> pa.Table:
-    """Return rows of the source as files have them."""
+    """Return rows of the source with the columns of files."""
     chunks = []
     for batch in table.to_batches():
         texts = reduced(batch.column("propertiesText"), batch.column("properties"))
@@ -333,32 +333,32 @@ Run = tuple[int, int, tuple[str, str, str]]
 
 
 def ordered(table: pa.Table) -> tuple[Any | None, list[Run]]:
-    """Return the order of the rows, None as they are, and the runs of one topic, broker and day."""
+    """Return the order of the rows, None if they are in order, and the runs of one topic, broker and day."""
     topics, brokers = codes(table["topic"]), codes(table["brokerName"])
     days = stored_ms(table) // DAY_MS
     queue_ids = np.asarray(table["queueId"]).astype(np.int64)
     offsets = np.asarray(table["queueOffset"]).astype(np.int64)
-    places = topics[1] * len(brokers[0]) + brokers[1]
-    order = np.lexsort((offsets, queue_ids, days, places))
-    kind = np.stack([places[order], days[order]])
+    groups = topics[1] * len(brokers[0]) + brokers[1]
+    order = np.lexsort((offsets, queue_ids, days, groups))
+    kind = np.stack([groups[order], days[order]])
     borders = [0, *(np.flatnonzero((np.diff(kind) != 0).any(axis=0)) + 1).tolist(), len(order)]
     runs = []
     for begin, end in itertools.pairwise(borders):
-        place, day = int(kind[0][begin]), int(kind[1][begin])
-        key = topics[0][place // len(brokers[0])], brokers[0][place % len(brokers[0])], day_of(day)
+        group, day = int(kind[0][begin]), int(kind[1][begin])
+        key = topics[0][group // len(brokers[0])], brokers[0][group % len(brokers[0])], day_of(day)
         runs.append((begin, end, key))
     return (None if bool((np.diff(order) == 1).all()) else order), runs
 
 
 def codes(column: pa.ChunkedArray) -> tuple[list[str], Any]:
-    """Return the names of a column in their order, and for each row the number of its name."""
+    """Return the sorted names of a column, and for each row the index of its name."""
     names = sorted(column.unique().to_pylist())
     numbers = pc.index_in(column, value_set=pa.array(names, pa.string()))
     return names, np.asarray(numbers).astype(np.int64)
 
 
 def fault_of(path: Path, size: int, crc: int) -> str:
-    """Return what is wrong with a file, "" for nothing."""
+    """Return the fault of a file, "" without one."""
     found, seen = 0, 0
     try:
         with path.open("rb") as file:

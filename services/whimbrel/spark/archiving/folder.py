@@ -1,15 +1,15 @@
-"""The folder of an archive: writes that last, locks, manifests, and what is left of batches that died.
+"""The folder of an archive: durable writes, locks, manifests, and leftovers of batches that died.
 
-Every change goes through a `Disk`, one small step at a time, so that tests can stop between any two. A text
-is written under its own name only by a rename of a file that is on the disk already.
+Every change goes through a `Disk`, one small step at a time, so that tests can stop between any two. A file
+gets the name under which it is read only by a rename, when it is on the disk.
 
-Two locks, both given up by the kernel when their holder dies, kill -9 included (flock on folders):
+Two locks (flock on folders), which the kernel releases when their holder dies, even by kill -9:
 
-    _manifests          shared by batches; alone for compacting in place, which moves what others wrote
-    _manifests/QUERY    one batch at a time of one query
+    _manifests          shared by batches; exclusive for compacting in place, which moves files of others
+    _manifests/QUERY    exclusive for each batch of one query
 
-The folder has to be one that everybody who works on the archive mounts, and on which a rename is one step: a
-local disk, NFS, a cluster file system; no object store.
+The driver and all executors must mount the folder, and on it a rename must be atomic: a local disk, NFS, a
+cluster file system; no object store.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from whimbrel.spark.archiving.layout import (
@@ -30,7 +30,7 @@ from whimbrel.spark.archiving.layout import (
 )
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry, live
 
-__all__ = ["ArchiveError", "Disk", "Folder", "trouble"]
+__all__ = ["ArchiveError", "Disk", "Folder", "write_error"]
 
 MARK = re.compile(rf"_(\d+)\.(?:{BEGUN}|{PREPARED}|{SWITCH})")
 
@@ -39,18 +39,18 @@ class ArchiveError(RuntimeError):
     """An archive can't be written or read; the text says why and what to do."""
 
 
-def trouble(root: Path, error: OSError) -> ArchiveError:
-    """Return what is wrong with a folder, as one sentence."""
+def write_error(root: Path, error: OSError) -> ArchiveError:
+    """Return the error of a failed write to an archive, as one sentence."""
     return ArchiveError(
         f"the archive {root} can't be written: {error.strerror or error}; the next run writes what is missing"
     )
 
 
 class Disk:
-    """Changes files, one step at a time, each on the disk when it returns."""
+    """Changes files, one step at a time; each step is on the disk when its method returns."""
 
     def make(self, folder: Path) -> None:
-        """Make a folder, and those above it."""
+        """Create a folder, and those above it."""
         missing = [folder, *folder.parents]
         folder.mkdir(parents=True, exist_ok=True)
         for each in missing:
@@ -59,7 +59,7 @@ class Disk:
                 break
 
     def put(self, path: Path, text: str) -> None:
-        """Write a file under a name that is not read before it is renamed."""
+        """Write a file under a name that nothing reads; it is renamed later."""
         with path.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -67,15 +67,15 @@ class Disk:
         self.sync(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file; what had the name before is gone."""
+        """Rename a file, and replace one that has the name."""
         source.rename(target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is not there is as well."""
+        """Remove a file, if it is there."""
         path.unlink(missing_ok=True)
 
     def sync(self, folder: Path) -> None:
-        """Bring the names in a folder to the disk."""
+        """Sync the names in a folder to the disk."""
         number = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(number)
@@ -97,14 +97,14 @@ class Folder:
 
     @property
     def manifest_root(self) -> Path:
-        """Where the manifests are."""
+        """The folder of the manifests."""
         return self.root / MANIFESTS
 
     def create(self) -> None:
-        """Make the folder when it is not there.
+        """Create the archive if it is not there.
 
         Raises:
-            ArchiveError: it can't be made, or is a folder of something else.
+            ArchiveError: it can't be created, or the folder has other files in it.
         """
         try:
             others = not self.manifest_root.is_dir() and self.root.is_dir() and any(self.root.iterdir())
@@ -125,7 +125,7 @@ class Folder:
             )
 
     def manifests(self) -> list[Manifest]:
-        """Return all manifests; those that were read before are not read again.
+        """Return all manifests; each is read once.
 
         Raises:
             ValueError: one can't be read.
@@ -141,15 +141,15 @@ class Folder:
         return live(self.manifests())
 
     def manifest_path(self, query: str, batch: int) -> Path:
-        """Return where a batch's manifest is."""
+        """Return the path of a batch's manifest."""
         return self.manifest_root / query / f"{batch_name(batch)}.json"
 
     def mark_path(self, query: str, batch: int, mark: str) -> Path:
-        """Return where a mark of a batch under way is."""
+        """Return the path of a mark of a batch in progress."""
         return self.manifest_root / query / f"_{batch_name(batch)}.{mark}"
 
     def under_way(self) -> list[tuple[str, int]]:
-        """Return the batches that have begun and not ended, whoever is at them."""
+        """Return the batches that have begun and not ended, running or cut short."""
         found = set()
         for path in self.manifest_root.glob("*/_*"):
             if matched := MARK.fullmatch(path.name):
@@ -157,31 +157,28 @@ class Folder:
         return sorted(found)
 
     def switching(self) -> list[tuple[str, int]]:
-        """Return the compactions in place that were cut short, or are at it."""
+        """Return the compactions in place that are switching files, or were cut short in that."""
         marks = self.manifest_root.glob(f"*/_*.{SWITCH}")
         return sorted((path.parent.name, int(path.stem.removeprefix("_"))) for path in marks)
 
     def data_files(self) -> Iterator[Path]:
-        """Give every file below the folders of topics, visible or not."""
+        """Yield every file below the folders of topics, visible or hidden."""
         for pattern in ("topic=*/dt=*", "data/*/*"):
             for folder in self.root.glob(pattern):
                 with os.scandir(folder) as found:
                     for entry in found:
                         yield Path(entry.path)
 
-    def sweep(self, query: str, batch: int, folders: Iterable[Path] | None = None) -> int:
-        """Remove a batch's files, visible ones and others, and what older batches of its query left unseen.
+    def sweep(self, query: str, batch: int) -> int:
+        """Remove a batch's files, and hidden ones that older batches of its query left.
 
-        Args:
-            folders: where to look; None: everywhere.
 
         Returns:
-            How many there were.
+            The number of files.
         """
-        looked = self.data_files() if folders is None else (p for each in folders for p in each.iterdir())
         count = 0
         touched = set()
-        for path in list(looked):
+        for path in list(self.data_files()):
             owner = owner_of(path.name)
             hidden = path.name.startswith("_")
             if owner is None or owner[0] != query or owner[1] > batch:
@@ -196,10 +193,10 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self, query: str, *, alone: bool = False) -> Iterator[None]:
-        """Hold the lock of a query's batch; `alone`: nobody else may write the archive at all.
+        """Hold the lock of a query; with `alone`, the exclusive lock of the archive as well.
 
         Raises:
-            ArchiveError: somebody else has it.
+            ArchiveError: another process holds the lock.
         """
         folder = self.manifest_root / query
         folder.mkdir(exist_ok=True)
@@ -221,7 +218,7 @@ class Folder:
             yield
 
     def abandoned(self, query: str) -> Iterator[tuple[str, int]]:
-        """Give the batches of other queries that nobody is at; each is locked while it is dealt with."""
+        """Yield the batches of other queries that no process works on; each is locked for its iteration."""
         for other, batch in self.under_way():
             if other == query:
                 continue
@@ -230,13 +227,13 @@ class Folder:
                     yield other, batch
 
     def room(self) -> int:
-        """Return how many bytes are free where the archive is."""
+        """Return the free bytes of the archive's file system."""
         return shutil.disk_usage(self.root).free
 
 
 @contextlib.contextmanager
 def flock(folder: Path, mode: int) -> Iterator[bool]:
-    """Lock a folder, without waiting; give whether that went well."""
+    """Lock a folder without waiting; yield whether that succeeded."""
     number = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:

@@ -1,17 +1,17 @@
 """Names in an archive. Pure.
 
     ROOT/topic=T/dt=YYYY-MM-DD/QUERY-BATCH-BROKER-qQ.FIRST-qQ.LAST.parquet       first and last row
-    ROOT/topic=T/dt=YYYY-MM-DD/_QUERY-BATCH-ATTEMPT-N.tmp                        not visible yet
-    ROOT/_manifests/QUERY/BATCH.json                                             what the batch has written
-    ROOT/_manifests/QUERY/_BATCH.begun, _BATCH.prepared, _BATCH.switch           a batch under way
+    ROOT/topic=T/dt=YYYY-MM-DD/_QUERY-BATCH-ATTEMPT-N.tmp                        hidden, not complete yet
+    ROOT/_manifests/QUERY/BATCH.json                                             the files of the batch
+    ROOT/_manifests/QUERY/_BATCH.begun, _BATCH.prepared, _BATCH.switch           a batch in progress
 
 Days are those of the store time, in UTC. Topics and brokers are escaped as in a URL, which Hive, Spark, Arrow
-and DuckDB undo. Whatever begins with `_` is passed over by all of them, and a temporary file does not end in
-`.parquet` either, for those that go by a pattern. The column `topic` stands in the folder's name alone: Arrow
-and pandas refuse a folder whose name and files both have it.
+and DuckDB decode. All of these ignore names that begin with `_`. A temporary file does not end in `.parquet`
+either, for readers that go by a pattern. The column `topic` is in the folder's name only: Arrow and pandas
+refuse folders if name and files both have it.
 
-A table that has a catalog of its own (`--table iceberg`) needs the column in the files, and so has other
-folders, `data/T/YYYY-MM-DD`, in which nobody sees a column.
+A table with a catalog of its own (`--table iceberg`) needs the column in the files. So its folders are
+others, `data/T/YYYY-MM-DD`, whose names no reader takes for columns.
 """
 
 import re
@@ -41,7 +41,7 @@ OWNER = re.compile(r"_?([0-9a-z]+)-(\d{8,})-.*\.(?:parquet|tmp)")
 
 
 def escaped(text: str) -> str:
-    """Return a topic or broker as it stands in a name."""
+    """Return a topic or broker as it is written in names."""
     return quote(text, safe="")
 
 
@@ -57,7 +57,7 @@ def topic_of(path: str) -> str:
 
 
 def day_of(days: int) -> str:
-    """Return a day, by its number since 1970; what no calendar has is the first one."""
+    """Return a day by its number since 1970; 1970-01-01 for one beyond the calendar."""
     try:
         return (EPOCH + timedelta(days=days)).isoformat()
     except OverflowError:
@@ -70,7 +70,7 @@ def today(now: float) -> str:
 
 
 def batch_name(batch: int) -> str:
-    """Return a batch's number as it stands in names, so that names sort."""
+    """Return a batch's number as it is written in names, which then sort by it."""
     return f"{batch:08d}"
 
 
@@ -84,11 +84,11 @@ def data_name(query: str, batch: int, broker: str, first: tuple[int, int], last:
 
 
 def waiting_name(query: str, batch: int, attempt: str, number: int) -> str:
-    """Return the name that a file has while it is written; its last row is not known yet."""
+    """Return the hidden name of a file while it is written; its last row is not known yet."""
     return f"_{query}-{batch_name(batch)}-{attempt}-{number}.tmp"
 
 
 def owner_of(name: str) -> tuple[str, int] | None:
-    """Return the query and batch that a file belongs to; None for a file that no batch has named."""
+    """Return the query and batch of a file, from its name; None for a file with another name."""
     found = OWNER.fullmatch(name)
     return (found[1], int(found[2])) if found else None

@@ -1,4 +1,4 @@
-"""What a batch has written, as `_manifests/QUERY/BATCH.json` tells it. Pure.
+"""The files that a batch has written, listed in `_manifests/QUERY/BATCH.json`. Pure.
 
     {"version": 1, "query": "3f9c...", "batch": 12, "kind": "batch",
      "ranges": {"orders": {"broker-a": {"0": [[100, 200]]}}},              half open, for people
@@ -8,8 +8,8 @@
      "replaces": []}
 
 `queues` has queue id, first offset, one past the last, and rows; `crc` is the CRC32 of the file, `logBytes`
-the size that its records had in the log, `groups` its row groups, `stored` the first and last store time in
-ms. A file counts when a manifest names it and no manifest replaces it; compacting in place replaces.
+the size of its records in the log, `groups` its row groups, `stored` the first and last store time in ms. A
+file counts if a manifest names it and no manifest replaces it; compacting in place replaces files.
 """
 
 import json
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.spark.archiving.ranges import Span, merged
+from whimbrel.spark.archiving.ranges import QueueSpan, merged
 
 __all__ = ["Manifest", "ManifestEntry", "QueueRange", "live"]
 
@@ -26,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """What a file holds of a queue: `rows` of the offsets in [first, end)."""
+    """The part of a queue in a file: `rows` of the offsets in [first, end)."""
 
     queue_id: int
     first: int
@@ -52,7 +52,7 @@ class ManifestEntry:
     last_stored: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the entry as JSON."""
         return {
             "path": self.path,
             "topic": self.topic,
@@ -69,7 +69,7 @@ class ManifestEntry:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ManifestEntry":
-        """Read it from JSON."""
+        """Return the entry that JSON holds."""
         return cls(
             path=value["path"],
             topic=value["topic"],
@@ -85,10 +85,12 @@ class ManifestEntry:
             last_stored=value["stored"][1],
         )
 
-    def spans(self) -> Iterable[Span]:
-        """Give its ranges by queue."""
+    def spans(self) -> Iterable[QueueSpan]:
+        """Yield its ranges by queue."""
         for part in self.queues:
-            yield Span((self.topic, self.broker, part.queue_id), part.first, part.end, part.rows, self.path)
+            yield QueueSpan(
+                (self.topic, self.broker, part.queue_id), part.first, part.end, part.rows, self.path
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ class Manifest:
     replaces: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """Return it as a file holds it."""
+        """Return the text of the manifest's file."""
         ranges: dict[str, dict[str, dict[str, list[list[int]]]]] = {}
         for span in merged(span for entry in self.entries for span in entry.spans()):
             topic, broker, queue_id = span.key
@@ -123,7 +125,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str, name: str) -> "Manifest":
-        """Read a file; `name` is for the error.
+        """Return the manifest that a text holds; `name` is for the error.
 
         Raises:
             ValueError: it is no manifest, or one of another release.

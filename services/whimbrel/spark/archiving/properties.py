@@ -1,10 +1,10 @@
-"""When the property text can be told from the map, and how.
+"""The property text: left out of an archive where the map of properties renders to the same text.
 
-The text is `name 0x01 value 0x02 name ...`, and its parsed form drops pairs without name or value, and all
-but the last of equal names. Where nothing was dropped and no 0x02 stands at the end, the map renders to the
-very text, and `propertiesText` is null in an archive: that is so for nearly every record of RocketMQ 4.9.3
-and later, and of ours. Lengths tell it: the map's names and values stand in the text in this order, so a text
-as long as what the map renders to has nothing else in it. Bytes that are not UTF-8 are kept as text.
+The text is `name 0x01 value 0x02 name ...`. Its parsed form, the map, has no pairs without name or value, and
+only the last of equal names. Where nothing was dropped and there is no 0x02 at the end, the map renders to
+the same text, and `propertiesText` is null in an archive: so it is for nearly every record of RocketMQ 4.9.3
+and later, and of ours. It is recognized by the length: the text has the map's names and values in the same
+order, so a text as long as what the map renders to has nothing else in it. A text that is not UTF-8 is kept.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ def reduced(texts: pa.Array, properties: pa.Array) -> pa.Array:
     sizes = sizes + np.asarray(pc.binary_length(properties.items))
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes + 2)])
     length = sums[offsets[1:]] - sums[offsets[:-1]]
-    length -= (length > 0).astype(np.int64)  # no 0x02 behind the last pair
+    length -= (length > 0).astype(np.int64)  # without 0x02 behind the last pair
     same = np.asarray(pc.binary_length(texts)).astype(np.int64) == length
     return pc.if_else(pa.array(same), pa.scalar(None, pa.binary()), texts)
 

@@ -1,4 +1,4 @@
-"""Ranges of queues, half open: what two of them leave out, what both have, what is not there yet. Pure."""
+"""Half-open ranges of queues: gaps, overlaps, unions and differences. Pure."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from whimbrel.spark.offsets import Key
 
-__all__ = ["Span", "by_key", "gaps", "merged", "overlaps", "without"]
+__all__ = ["QueueSpan", "by_key", "gaps", "merged", "overlaps", "without"]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What a file holds of a queue: `rows` of the offsets in [first, end)."""
+class QueueSpan:
+    """A range of a queue in a file: `rows` of the offsets in [first, end)."""
 
     key: Key
     first: int
@@ -20,15 +20,15 @@ class Span:
     path: str = ""
 
 
-def by_key(spans: Iterable[Span]) -> dict[Key, list[Span]]:
+def by_key(spans: Iterable[QueueSpan]) -> dict[Key, list[QueueSpan]]:
     """Return spans by queue, each queue's in the order of their offsets."""
     ordered = sorted(spans, key=lambda span: (span.key, span.first, span.end))
     return {key: list(group) for key, group in itertools.groupby(ordered, key=lambda span: span.key)}
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return spans with those that touch or overlap put together; paths are lost."""
-    found: list[Span] = []
+def merged(spans: Iterable[QueueSpan]) -> list[QueueSpan]:
+    """Return spans, with those that touch or overlap merged; paths are lost."""
+    found: list[QueueSpan] = []
     for queue in by_key(spans).values():
         current = replace(queue[0], path="")
         for span in queue[1:]:
@@ -41,7 +41,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-def gaps(queue: Sequence[Span]) -> list[tuple[int, int]]:
+def gaps(queue: Sequence[QueueSpan]) -> list[tuple[int, int]]:
     """Return the ranges between the spans of one queue, in order, that no span holds."""
     found, reached = [], queue[0].first
     for span in queue:
@@ -51,8 +51,8 @@ def gaps(queue: Sequence[Span]) -> list[tuple[int, int]]:
     return found
 
 
-def overlaps(queue: Sequence[Span]) -> list[tuple[int, int, Span, Span]]:
-    """Return the ranges of one queue, in order, that a span shares with an earlier one that ends last."""
+def overlaps(queue: Sequence[QueueSpan]) -> list[tuple[int, int, QueueSpan, QueueSpan]]:
+    """Return the ranges of one queue, in order, that a span shares with the earlier one that ends last."""
     found = []
     last = queue[0]
     for span in queue[1:]:
@@ -62,8 +62,8 @@ def overlaps(queue: Sequence[Span]) -> list[tuple[int, int, Span, Span]]:
     return found
 
 
-def without(first: int, end: int, queue: Iterable[Span]) -> list[tuple[int, int]]:
-    """Return what of [first, end) the spans of its queue, in order, do not hold."""
+def without(first: int, end: int, queue: Iterable[QueueSpan]) -> list[tuple[int, int]]:
+    """Return the parts of [first, end) that no span holds; the spans are of its queue, in order."""
     left = []
     for span in queue:
         if span.end <= first or span.first >= end:

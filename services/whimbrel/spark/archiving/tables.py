@@ -1,16 +1,16 @@
-"""An archive's files as a Delta or an Iceberg table too, without a jar: the driver commits the list of files.
+"""An archive's files as a Delta or an Iceberg table, without a jar: the driver commits the list of files.
 
 Exactly once comes from the tables' own commits, which name query and batch:
 
     Delta     a transaction identifier: application = query, version = batch (`deltalake`)
     Iceberg   properties of the snapshot, `whimbrel.query` and `whimbrel.batch` (`pyiceberg`)
 
-A batch is in the table when that says so; `batches.py` asks before it removes anything. Snapshots may expire:
-Spark gives only its last batch again, so the newest one of a query has to stay.
+So the table knows whether it has a batch; `batches.py` asks before it removes any file. Snapshots may expire,
+except the newest one of a query: Spark runs only its last batch again.
 
-A Delta table is partitioned by topic and dt, as the folders are; its log stands in ROOT/_delta_log. An
-Iceberg table has the column topic in its files and no partitions; its catalog is ROOT/_iceberg/catalog.db
-(SQLite) unless another is named, and there its metadata is.
+A Delta table is partitioned by topic and dt, as the folders are; its log is ROOT/_delta_log. An Iceberg table
+has the column topic in its files, and no partitions. Its catalog and metadata are ROOT/_iceberg/catalog.db
+(SQLite) and beside it, unless another catalog is named.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from whimbrel.spark.archiving.batches import Table
+from whimbrel.spark.archiving.batches import CatalogTable
 from whimbrel.spark.archiving.files import file_schema
 from whimbrel.spark.archiving.folder import ArchiveError
 from whimbrel.spark.archiving.manifests import ManifestEntry
@@ -41,7 +41,7 @@ class TableOptions:
 
     Attributes:
         name: NAMESPACE.TABLE in an Iceberg catalog.
-        catalog: properties of an Iceberg catalog; none: one of its own in the archive.
+        catalog: properties of an Iceberg catalog; empty: a catalog in the archive.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class TableOptions:
         return self.kind == "iceberg"
 
 
-def open_table(root: Path, options: TableOptions) -> Table:
+def open_table(root: Path, options: TableOptions) -> CatalogTable:
     """Return a table.
 
     Raises:
@@ -87,7 +87,7 @@ class DeltaFiles:
         return self.deltalake.DeltaTable(str(self.root))
 
     def has(self, query: str, batch: int) -> bool:
-        """Tell whether a batch was added."""
+        """Return whether a batch was added."""
         table = self.table()
         version = table.transaction_version(query) if table is not None else None
         return version is not None and version >= batch
@@ -130,7 +130,7 @@ class DeltaFiles:
 
 
 def statistics(entry: ManifestEntry) -> str:
-    """Return what Delta keeps of a file, so that readers skip it."""
+    """Return the statistics of a file in Delta's form, by which readers skip files."""
     low, high = (
         datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         for at in (entry.first_stored, entry.last_stored)
@@ -170,7 +170,7 @@ class IcebergFiles:
             return None
 
     def has(self, query: str, batch: int) -> bool:
-        """Tell whether a batch was added."""
+        """Return whether a batch was added."""
         table = self.table()
         if table is None:
             return False
@@ -180,13 +180,13 @@ class IcebergFiles:
         return any(each.get(QUERY) == query and int(each.get(BATCH) or -1) >= batch for each in summaries)
 
     def add(self, query: str, batch: int, entries: Sequence[ManifestEntry]) -> None:
-        """Add files in one snapshot; the library refuses those that are in the table already."""
+        """Add files in one snapshot; the library refuses files that are in the table already."""
         table = self.table()
         if table is None:
             namespace = self.options.name.rpartition(".")[0]
             if namespace:
                 self.catalog.create_namespace_if_not_exists(namespace)
             table = self.catalog.create_table(self.options.name, file_schema(inside=True))
-        # As the library takes them: the path as it is, not escaped as in a URL.
+        # The library expects the path as it is, not escaped as in a URL.
         paths = [f"file://{self.root}/{entry.path}" for entry in entries]
         table.add_files(paths, snapshot_properties={QUERY: query, BATCH: str(batch)})

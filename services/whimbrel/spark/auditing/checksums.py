@@ -1,14 +1,14 @@
 """The CRC32 of chunks, computed where the log is: by a task on the files, or by the broker that has them.
 
-Every planned chunk gives a row, also one that is not there: without a CRC, and with a word that says why.
-So a chunk of one member always meets its counterpart.
+Every planned chunk gives a row, even if it is not there: then without a CRC, and with the trouble. So each
+chunk of one member can be joined with that of another.
 
     missing   the file is gone, or ends before the chunk
     short     the file ends within the chunk
 
-A file that is known (`known.py`) is not read when it is as it was: a file of a directory by its size, times
-and inode; of a broker's, the CRC of its last MiB is asked for, which tells a log that was cut and written
-again, and costs a thousandth of it.
+A file with known checksums (`known_checksums.py`) is not read if it has not changed. Of a directory, size,
+times and inode tell that. Of a broker, the CRC of the file's last MiB does: it differs if the log was
+truncated and written again, and needs a thousandth of the file to be read.
 """
 
 import os
@@ -21,16 +21,16 @@ import grpc
 import pyarrow as pa
 
 from whimbrel.rpc.api.bulk_calls import checksum_log, open_bulk_channel, stream_blocking
-from whimbrel.spark.auditing.known import KnownFile
+from whimbrel.spark.auditing.known_checksums import KnownFile
 from whimbrel.spark.auditing.members import CALL_S_MAX, GONE, FileState, Member
-from whimbrel.spark.auditing.ranges import Part, chunks
+from whimbrel.spark.auditing.ranges import FilePart, chunks
 from whimbrel.store.segment import segment_name
 
 __all__ = ["CHUNK_BYTES", "SCHEMA", "Checksums", "sum_up"]
 
 CHUNK_BYTES = 16 << 20
 READ_BYTES = 4 << 20
-TAIL_BYTES = 1 << 20  # of a broker's file, read to tell whether it is as it was
+TAIL_BYTES = 1 << 20  # of a broker's file, read to tell whether it has changed
 MISSING, SHORT = "missing", "short"
 
 SCHEMA = "member int, segment long, at long, size int, crc long, trouble string, known boolean, tail long"
@@ -40,22 +40,22 @@ NAMES = [word.split()[0] for word in SCHEMA.split(", ")]
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """What one task sums up.
+    """The checksums that one task computes.
 
     Attributes:
-        known: what an earlier audit has found of this file; None when it is to be read.
-        tailed: whether the tail's CRC is wanted too, to know a broker's file by it the next time.
+        known: the checksums that an earlier audit has kept; None when the file is to be read.
+        tailed: compute the CRC of the tail too, by which the next audit recognizes a broker's file.
     """
 
     member: Member
-    part: Part
+    part: FilePart
     file_size: int
     chunk_bytes: int
     known: KnownFile | None
     tailed: bool
 
 
-Sum = tuple[int, int, int | None, str | None]  # where, how many bytes, CRC, trouble
+Sum = tuple[int, int, int | None, str | None]  # offset, size, CRC, trouble
 
 
 def sum_up(task: Checksums) -> Iterator[pa.RecordBatch]:
@@ -91,18 +91,18 @@ def sum_up(task: Checksums) -> Iterator[pa.RecordBatch]:
 
 
 def known_sums(task: Checksums, known: KnownFile) -> list[Sum]:
-    """Return what is known of a file."""
+    """Return the known checksums of a file."""
     places = planned(task)
     return [(at, size, crc, None) for (at, size), crc in zip(places, known.chunks, strict=True)]
 
 
 def planned(task: Checksums) -> list[tuple[int, int]]:
-    """Return the chunks of a task."""
+    """Return the chunks of a task: offset and size."""
     return [place for piece in task.part.pieces for place in chunks(piece, task.chunk_bytes, task.file_size)]
 
 
 def sums_of_file(task: Checksums) -> Iterator[Sum]:
-    """Sum up a file."""
+    """Compute the checksums of a file."""
     path = task.member.root / "commitlog" / segment_name(task.part.segment)
     try:
         file = path.open("rb", buffering=0)
@@ -120,7 +120,7 @@ def sums_of_file(task: Checksums) -> Iterator[Sum]:
                     break
                 crc = zlib.crc32(data, crc)
                 position += len(data)
-            os.posix_fadvise(fd, start, size, os.POSIX_FADV_DONTNEED)  # what a broker serves is to stay
+            os.posix_fadvise(fd, start, size, os.POSIX_FADV_DONTNEED)  # spare a broker's page cache
             if position == end:
                 yield at, size, crc, None
             else:
@@ -128,7 +128,7 @@ def sums_of_file(task: Checksums) -> Iterator[Sum]:
 
 
 def sums_of_broker(channel: grpc.Channel, task: Checksums) -> Iterator[Sum]:
-    """Have a broker sum up a file; behind a chunk that it lacks, it is asked for the next one."""
+    """Let a broker compute the checksums of a file; behind a chunk that it lacks, ask for the next one."""
     for piece in task.part.pieces:
         left = list(chunks(piece, task.chunk_bytes, task.file_size))
         while left:
@@ -136,7 +136,7 @@ def sums_of_broker(channel: grpc.Channel, task: Checksums) -> Iterator[Sum]:
             try:
                 with closing(stream_blocking(channel, call, timeout_s=CALL_S_MAX)) as answers:
                     for chunk in answers:
-                        assert (chunk.offset, chunk.size) == left[0], "brokers cut chunks as we do"
+                        assert (chunk.offset, chunk.size) == left[0], "brokers cut the same chunks"
                         left.pop(0)
                         yield chunk.offset, chunk.size, chunk.crc32, None
             except GONE:
@@ -145,7 +145,7 @@ def sums_of_broker(channel: grpc.Channel, task: Checksums) -> Iterator[Sum]:
 
 
 def tail_of(channel: grpc.Channel, segment: int, file_size: int) -> int | None:
-    """Return the CRC of the last bytes of a broker's file; None when they are not there."""
+    """Return the CRC of the last bytes of a broker's file; None if they are gone."""
     begin, end = segment + max(file_size - TAIL_BYTES, 0), segment + file_size
     call = checksum_log(begin, end, chunk_bytes=TAIL_BYTES)
     crc = 0
@@ -159,5 +159,5 @@ def tail_of(channel: grpc.Channel, segment: int, file_size: int) -> int | None:
 
 
 def state_of(stat: os.stat_result) -> FileState:
-    """Return what tells whether a file was written meanwhile."""
+    """Return the state by which a change of the file is recognized."""
     return FileState(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)

@@ -1,21 +1,21 @@
-"""Bytes that differ, as records: whose they are, and what has become of them. Pure: reading is handed in.
+"""Bytes that differ, as records: topic, queue, offset and kind of difference. Pure: reading is passed in.
 
-    the bytes of both sides ──► positions that differ ──► the records that own them ──► what is wrong there
+    the bytes of both sides ──► positions that differ ──► the records that own them ──► the kind of difference
 
-A record is looked for on the master's side first, and where that side has none on the slave's: one of them is
-damaged, and which one only the CRC of a body may tell. Bytes that belong to a record of neither side stand
-behind one (in the blank that ends a file, or where both are damaged): that one is named.
+The record is that of the master's side, or of the slave's where the master has none: one of them is damaged,
+and only the CRC of a body may tell which. Bytes that belong to no record of either side (in the blank that
+ends a file, or where both sides are damaged) are reported with the record before them.
 
-    differs     some bytes
-    zeros       the bytes that differ are zeros on one side, as after pages that never reached the disk
-    other       another whole record stands here: records were exchanged
-    moved       the record stands at another place nearby
+    differs     some bytes differ
+    zeros       the bytes that differ are zeros on one side, as of pages that never reached the disk
+    other       another whole record is here: records were exchanged
+    moved       the record is at another position nearby
     cut off     the file ends within the record
-    missing     nothing of the record is there; told by queue, not by record
+    missing     no byte of the record is there; reported by queue, not by record
     no record   bytes behind the record
 
-A chunk is one task. A record that goes over the border of two chunks that differ is told by both, and put
-together by who reads the rows (`findings.py`).
+A chunk is one task. A record that crosses the border of two chunks that differ is reported by both tasks, and
+`findings.py` merges the two.
 """
 
 from collections import OrderedDict
@@ -25,39 +25,47 @@ from dataclasses import dataclass
 import numpy as np
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, PREFIX, StoredMessage, decode_record, record_fault
+from whimbrel.store.codec import (
+    PHYSICAL_OFFSET,
+    PREFIX,
+    RECORD_BYTES_MAX,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    StoredMessage,
+    decode_record,
+    record_fault,
+)
 from whimbrel.store.columns import Records, Scan, Topics
 from whimbrel.store.columns.records import Ints
 
 __all__ = ["SINGLE_MAX", "Difference", "Side", "differences", "extra"]
 
-SINGLE_MAX = 100  # records of a chunk looked at one by one; more are counted by queue
+SINGLE_MAX = 100  # records of a chunk that are examined one by one; others are counted by queue
 BLOCK_BYTES = 1 << 20
-BLOCKS_MAX = 40  # kept of each side: a chunk of 16 MiB, and a record of 16 MiB behind it
+BLOCKS_MAX = 40  # cached of each side: a chunk of 16 MiB, and a record of 16 MiB behind it
 BACK_BYTES = (
     64 << 10,
     1 << 20,
     20 << 20,
-)  # how far back a record is looked for that goes over a chunk's begin
-ZEROS_MIN = 16  # fewer zeros are as likely flipped bits
-RECORD_BYTES_MAX = 16 << 20
+)  # how far back to search for a record that crosses a chunk's begin
+ZEROS_MIN = 16  # fewer zeros may be flipped bits as well
 
 ReadRange = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A record that is not the same on both sides, or several of a queue.
+    """A record that differs between the sides, or several records of a queue.
 
     Attributes:
         at: physical offset of the record, or of the first one.
         topic: None where no record is near.
         queue_offset, last_offset: of the record, or of the first and last one.
-        records: how many; 0 for bytes behind a record.
-        count: of bytes.
+        records: number of records; 0 for bytes behind a record.
+        count: number of bytes.
         master_crc, slave_crc: ok, BAD, or - where there is no record to check.
         kind: as in the module's text.
-        what: a sentence.
+        what: a sentence for the report.
     """
 
     at: int
@@ -74,13 +82,13 @@ class Difference:
 
 
 class Side:
-    """The bytes of one side, read a block at a time and kept for a while."""
+    """The bytes of one side, read in blocks, of which some are cached."""
 
     def __init__(self, name: str, read: ReadRange, *, begin: int, end: int, file_size: int) -> None:
-        """Take what reads a range of one file; it may return fewer bytes.
+        """Take the function that reads a range of one file; it may return fewer bytes.
 
         Args:
-            name: as in sentences: master or slave.
+            name: master or slave, for the report.
             begin, end: of this side's log; nothing beyond is read.
         """
         self.name, self.read_range, self.file_size = name, read, file_size
@@ -119,7 +127,7 @@ class Side:
         return start, block
 
     def scan(self, begin: int, end: int) -> Iterator[Records]:
-        """Give the records that begin in a range, passing over damage."""
+        """Return the records that begin in a range, passing over damage."""
         return iter(
             Scan(
                 self.read,
@@ -134,7 +142,7 @@ class Side:
 
 
 @dataclass(slots=True, eq=False)
-class Table:
+class RecordTable:
     """Records of one side, in the order of the log."""
 
     starts: Ints
@@ -145,8 +153,8 @@ class Table:
     names: list[str]
 
     @classmethod
-    def of(cls, side: Side, begin: int, end: int) -> "Table":
-        """Find the records that have a byte in a range."""
+    def of(cls, side: Side, begin: int, end: int) -> "RecordTable":
+        """Return the records that have a byte in a range."""
         numbers: dict[str, int] = {}
         columns: list[list[Ints]] = [[] for _ in range(5)]
         for records in [*before(side, begin), *side.scan(begin, end)]:
@@ -166,15 +174,17 @@ class Table:
         starts, ends, queue_ids, offsets, topic_ids = joined
         return cls(starts, ends, queue_ids, offsets, topic_ids, list(numbers))
 
-    def owners(self, places: Ints) -> Ints:
-        """Return for each place the number of the record that it is in, -1 for none."""
-        found = np.searchsorted(self.starts, places, "right") - 1
-        inside = (found >= 0) & (places < self.ends[np.maximum(found, 0)]) if len(self.starts) else found >= 0
+    def owners(self, positions: Ints) -> Ints:
+        """Return for each position the index of the record that contains it, -1 for none."""
+        found = np.searchsorted(self.starts, positions, "right") - 1
+        inside = (
+            (found >= 0) & (positions < self.ends[np.maximum(found, 0)]) if len(self.starts) else found >= 0
+        )
         return np.where(inside, found, -1)
 
 
 def before(side: Side, begin: int, segment: int = -1) -> list[Records]:
-    """Return the last record that begins before an offset in the same file, or in one that is named."""
+    """Return the last record that begins before an offset in a file; by default the offset's file."""
     segment = begin - begin % side.file_size if segment < 0 else segment
     for back in BACK_BYTES:
         low = max(segment, begin - back)
@@ -188,16 +198,16 @@ def before(side: Side, begin: int, segment: int = -1) -> list[Records]:
 
 def differences(master: Side, slave: Side, begin: int, end: int) -> list[Difference]:
     """Return what differs in a range of one file."""
-    ours, theirs = master.read(begin, end - begin), slave.read(begin, end - begin)
-    common = min(len(ours), len(theirs))
-    unequal = np.frombuffer(ours, np.uint8, common) != np.frombuffer(theirs, np.uint8, common)
-    places = np.flatnonzero(unequal) + begin
-    tables = Table.of(master, begin, end), Table.of(slave, begin, end)
-    comparison = Comparison(master, slave, begin, tables, (ours, theirs))
-    found = comparison.all(places)
-    if len(ours) != len(theirs):
-        full, table = (master, tables[0]) if len(ours) > common else (slave, tables[1])
-        found += comparison.lacking(full, table, begin + common)
+    master_bytes, slave_bytes = master.read(begin, end - begin), slave.read(begin, end - begin)
+    common = min(len(master_bytes), len(slave_bytes))
+    unequal = np.frombuffer(master_bytes, np.uint8, common) != np.frombuffer(slave_bytes, np.uint8, common)
+    positions = np.flatnonzero(unequal) + begin
+    tables = RecordTable.of(master, begin, end), RecordTable.of(slave, begin, end)
+    comparison = Comparison(master, slave, begin, tables, (master_bytes, slave_bytes))
+    found = comparison.by_record(positions)
+    if len(master_bytes) != len(slave_bytes):
+        full, table = (master, tables[0]) if len(master_bytes) > common else (slave, tables[1])
+        found += comparison.on_one_side(full, table, begin + common)
     return found
 
 
@@ -205,68 +215,78 @@ class Comparison:
     """One chunk of both sides."""
 
     def __init__(
-        self, master: Side, slave: Side, begin: int, tables: tuple[Table, Table], chunks: tuple[bytes, bytes]
+        self,
+        master: Side,
+        slave: Side,
+        begin: int,
+        tables: tuple[RecordTable, RecordTable],
+        chunks: tuple[bytes, bytes],
     ) -> None:
         self.master, self.slave, self.begin = master, slave, begin
         self.tables, self.chunks = tables, chunks
         self.singles = 0
 
-    def all(self, places: Ints) -> list[Difference]:
-        """Return what owns the places that differ."""
+    def by_record(self, positions: Ints) -> list[Difference]:
+        """Return the records that own the positions that differ."""
         found: list[Difference] = []
         for table in self.tables:
-            owners = table.owners(places)
-            found += self.of_table(table, places, owners)
-            places = places[owners < 0]
-        return found + self.of_nobody(places)
+            owners = table.owners(positions)
+            found += self.of_table(table, positions, owners)
+            positions = positions[owners < 0]
+        return found + self.outside_records(positions)
 
-    def of_table(self, table: Table, places: Ints, owners: Ints) -> list[Difference]:
-        """Return the records of a side that own some of the places."""
+    def of_table(self, table: RecordTable, positions: Ints, owners: Ints) -> list[Difference]:
+        """Return those of one side's records that own some of the positions."""
         hit, counts = np.unique(owners[owners >= 0], return_counts=True)
         one_by_one = max(SINGLE_MAX - self.singles, 0)
         self.singles += len(hit)
         found = []
         for number, count in zip(hit[:one_by_one].tolist(), counts.tolist(), strict=False):
-            mine = places[owners == number]
+            mine = positions[owners == number]
             found.append(self.of_record(table, number, int(count), mine))
         return found + by_queue(table, hit[one_by_one:], counts[one_by_one:], "differs", "differ")
 
-    def of_record(self, table: Table, number: int, count: int, places: Ints) -> Difference:
-        """Say what is wrong with a record."""
+    def of_record(self, table: RecordTable, number: int, count: int, positions: Ints) -> Difference:
+        """Return how a record differs."""
         at, size = int(table.starts[number]), int(table.ends[number] - table.starts[number])
-        ours, theirs = self.master.read(at, size), self.slave.read(at, size)
-        crcs = crc_of(ours), crc_of(theirs)
-        kind, what = self.judge(at, size, ours, theirs, places - at)
+        master_bytes, slave_bytes = self.master.read(at, size), self.slave.read(at, size)
+        crcs = crc_of(master_bytes), crc_of(slave_bytes)
+        kind, what = self.judge(at, size, master_bytes, slave_bytes, positions - at)
         if kind == "differs":
             bad = [
                 side.name for side, crc in zip((self.master, self.slave), crcs, strict=True) if crc == "BAD"
             ]
-            told = (
+            reason = (
                 f"the CRC is BAD on the {' and the '.join(bad)}"
                 if bad
                 else "both CRCs fit, they cover the body only"
             )
-            what = f"bytes differ: {told}"
+            what = f"bytes differ: {reason}"
         offset = int(table.offsets[number])
         topic, queue_id = table.names[table.topic_ids[number]], int(table.queue_ids[number])
         return Difference(at, topic, queue_id, offset, offset, 1, count, *crcs, kind, what)
 
-    def judge(self, at: int, size: int, ours: bytes, theirs: bytes, inner: Ints) -> tuple[str, str]:
-        """Return the kind of a record's difference, and a sentence for all but the plain one."""
-        for side, data in ((self.master, ours), (self.slave, theirs)):
+    def judge(
+        self, at: int, size: int, master_bytes: bytes, slave_bytes: bytes, inner: Ints
+    ) -> tuple[str, str]:
+        """Return the kind of a record's difference, and a sentence for all kinds but `differs`."""
+        for side, data in ((self.master, master_bytes), (self.slave, slave_bytes)):
             if len(data) < size:
                 return "cut off", f"the {side.name}'s file ends within the record"
-        sides = ((self.slave, theirs, ours, self.chunks[1]), (self.master, ours, theirs, self.chunks[0]))
-        identity = identity_of(whole_record(ours)), identity_of(whole_record(theirs))
+        sides = (
+            (self.slave, slave_bytes, master_bytes, self.chunks[1]),
+            (self.master, master_bytes, slave_bytes, self.chunks[0]),
+        )
+        identity = identity_of(whole_record(master_bytes)), identity_of(whole_record(slave_bytes))
         for side, data, other, chunk in sides:
             found = whole_record_at(side, at)
             if found is not None and found.physical_offset != at:
-                place = found.physical_offset
-                back = whole_record_at(side, place)
-                said = "exchanged with" if back is not None and back.physical_offset == at else "it is"
+                position = found.physical_offset
+                back = whole_record_at(side, position)
+                relation = "exchanged with" if back is not None and back.physical_offset == at else "it is"
                 return (
                     "other",
-                    f"on the {side.name} another record stands here: {said} the one of {place}"
+                    f"on the {side.name} another record stands here: {relation} the one of {position}"
                     + (f" ({found.topic}, queue {found.queue_id}, offset {found.queue_offset})"),
                 )
             if len(inner) >= ZEROS_MIN and not np.frombuffer(data, np.uint8)[inner].any():
@@ -282,20 +302,20 @@ class Comparison:
             )
         return "differs", ""
 
-    def of_nobody(self, places: Ints) -> list[Difference]:
-        """Return what differs where no side has a record, by the record that stands before it."""
-        if not len(places):
+    def outside_records(self, positions: Ints) -> list[Difference]:
+        """Return what differs where no side has a record, by the record before it."""
+        if not len(positions):
             return []
         table = self.tables[0] if len(self.tables[0].starts) else self.tables[1]
-        previous = np.searchsorted(table.starts, places, "right") - 1
+        previous = np.searchsorted(table.starts, positions, "right") - 1
         found = []
         for number in np.unique(previous).tolist()[:SINGLE_MAX]:
-            mine = places[previous == number]
+            mine = positions[previous == number]
             found.append(behind(table, number, int(mine[0]), len(mine)))
         return found
 
-    def lacking(self, full: Side, table: Table, begin: int) -> list[Difference]:
-        """Return what only one side has, from an offset on, by queue."""
+    def on_one_side(self, full: Side, table: RecordTable, begin: int) -> list[Difference]:
+        """Return the records that only one side has, from an offset on, by queue."""
         poor = self.slave if full is self.master else self.master
         found = []
         split = np.flatnonzero((table.starts < begin) & (table.ends > begin))
@@ -309,7 +329,7 @@ class Comparison:
         return found + by_queue(table, whole, sizes, kinds[poor.name], f"are missing on the {poor.name}")
 
 
-def by_queue(table: Table, numbers: Ints, counts: Ints, kind: str, what: str) -> list[Difference]:
+def by_queue(table: RecordTable, numbers: Ints, counts: Ints, kind: str, what: str) -> list[Difference]:
     """Return records by queue; `counts` are their bytes."""
     found = []
     keys = table.topic_ids[numbers] << 32 | table.queue_ids[numbers] & 0xFFFFFFFF
@@ -334,8 +354,8 @@ def by_queue(table: Table, numbers: Ints, counts: Ints, kind: str, what: str) ->
     return found
 
 
-def behind(table: Table, number: int, at: int, count: int) -> Difference:
-    """Return bytes that stand behind a record; number -1 for none."""
+def behind(table: RecordTable, number: int, at: int, count: int) -> Difference:
+    """Return the difference of bytes behind a record; number -1 for no record."""
     what = "bytes differ where no record stands, behind this one"
     if number < 0:
         return Difference(
@@ -347,7 +367,7 @@ def behind(table: Table, number: int, at: int, count: int) -> Difference:
 
 
 def extra(side: Side, segment: int, size: int) -> Difference:
-    """Return what a file has behind its end, by its last record."""
+    """Return the bytes that a file has behind its end, by its last record."""
     file_end = segment + side.file_size
     found = before(side, file_end, segment)
     what = f"the {side.name}'s file is {size} bytes too long; this is its last record"
@@ -360,21 +380,20 @@ def extra(side: Side, segment: int, size: int) -> Difference:
 
 
 def crc_of(data: bytes) -> str:
-    """Say whether the body of what should be a record matches its CRC, wherever it stands."""
+    """Return ok, BAD, or - without bytes, for what should be a record, wherever it stands."""
     if not data:
         return "-"
     return "ok" if whole_record(data) is not None else "BAD"
 
 
 def whole_record(data: bytes) -> StoredMessage | None:
-    """Return the record at the begin of some bytes, whatever place it names; None without a whole one."""
-    if len(data) < 40:
+    """Return the record at the begin of some bytes, whatever offset it names; None without a whole one."""
+    if len(data) < PREFIX.size:
         return None
     size, magic, _ = PREFIX.unpack_from(data)
-    if magic not in (MAGIC_V1, MAGIC_V2) or not 40 <= size <= len(data):
+    if magic not in RECORD_MAGICS or not PREFIX.size <= size <= len(data):
         return None
-    place = int.from_bytes(data[28:36], "big", signed=True)
-    if record_fault(data, 0, place):
+    if record_fault(data, 0, PHYSICAL_OFFSET.unpack_from(data)[0]):
         return None
     try:
         return decode_record(data, 0)
@@ -387,10 +406,10 @@ def identity_of(record: StoredMessage | None) -> tuple[str, int, int] | None:
     return None if record is None else (record.topic, record.queue_id, record.queue_offset)
 
 
-def whole_record_at(side: Side, place: int) -> StoredMessage | None:
-    """Return the record that stands at a place, whatever it names; None without one."""
-    if not side.begin <= place < side.end:
+def whole_record_at(side: Side, position: int) -> StoredMessage | None:
+    """Return the record at a position, whatever offset it names; None without one."""
+    if not side.begin <= position < side.end:
         return None
-    head = side.read(place, 40)
-    size = int.from_bytes(head[:4], "big", signed=True)
-    return whole_record(side.read(place, size)) if 40 <= size <= RECORD_BYTES_MAX else None
+    head = side.read(position, SIZE_AND_MAGIC.size)
+    size = SIZE_AND_MAGIC.unpack(head)[0] if len(head) == SIZE_AND_MAGIC.size else 0
+    return whole_record(side.read(position, size)) if PREFIX.size <= size <= RECORD_BYTES_MAX else None

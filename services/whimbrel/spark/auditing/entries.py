@@ -1,10 +1,10 @@
-"""Records of a log as the entries they should have: units of queues, and keys of the index. Pure.
+"""The entries that records of a log should have: units of consume queues, and keys of the index. Pure.
 
 The rules are those of `store/dispatch.py` and `store/indexer.py`, here for many records at once:
 
-- Prepared and rolled-back transactions have no unit; rolled-back ones no keys.
-- A unit carries the hash of the tag; in the topic of delayed messages the time of delivery.
-- The index has UNIQ_KEY, then every word of KEYS, filed under the hash of `topic#key`.
+- Prepared and rolled-back transactions have no unit; rolled-back ones have no keys.
+- A unit has the hash of the tag; in the topic of delayed messages, the time of delivery.
+- The index has UNIQ_KEY, then every word of KEYS, under the hash of `topic#key`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.codec import (
+    RAW_KEYS,
+    RAW_TAGS,
+    RAW_UNIQ_KEY,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -25,49 +29,49 @@ from whimbrel.store.codec import (
 from whimbrel.store.columns import Records, Topics
 from whimbrel.store.columns.records import Ints
 from whimbrel.store.columns.texts import Pairs
-from whimbrel.store.dispatch import SCHEDULE_TOPIC, deliver_time
+from whimbrel.store.dispatch import deliver_time
 
-__all__ = ["Keys", "Units", "key_hashes", "keys_of", "units_of"]
+__all__ = ["IndexKeys", "QueueUnits", "key_hashes", "keys_of", "units_of"]
 
-LENGTH_MAX = 256  # of texts hashed side by side; longer ones come one by one
+LENGTH_MAX = 256  # of texts that are hashed as a column; longer ones are hashed one by one
 Hashes = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Units:
-    """What the queues should have, one for each record; `topic_ids` are numbers of `topics`."""
+class QueueUnits:
+    """The units that records should have; `topic_ids` are indices of `topics`."""
 
     topics: list[str]
     topic_ids: Ints
     queue_ids: Ints
     numbers: Ints
-    places: Ints
+    physical_offsets: Ints
     sizes: Ints
     tags: Ints
 
     def __len__(self) -> int:
-        """Return how many."""
-        return len(self.places)
+        """Return the number of units."""
+        return len(self.physical_offsets)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Keys:
-    """What the index should have, in its order."""
+class IndexKeys:
+    """The keys that records should have in the index, in its order."""
 
-    places: Ints
+    physical_offsets: Ints
     hashes: Ints
     stored_ms: Ints
 
     def __len__(self) -> int:
-        """Return how many."""
-        return len(self.places)
+        """Return the number of keys."""
+        return len(self.physical_offsets)
 
 
-def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> Units:
+def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> QueueUnits:
     """Return the units of records.
 
     Args:
-        delays_ms: of the delay levels; without, units in the topic of delayed messages carry 0.
+        delays_ms: of the delay levels; without them, units in the topic of delayed messages have 0.
     """
     state = records.head["sys_flag"] & TRANSACTION_MASK
     wanted = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK)
@@ -83,7 +87,7 @@ def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> Units:
     if SCHEDULE_TOPIC in topics.names:
         delayed = np.flatnonzero(topics.ids == topics.names.index(SCHEDULE_TOPIC))
         tags[delayed] = times_of(records, delayed, delays_ms, tags) if delays_ms else 0
-    return Units(
+    return QueueUnits(
         topics.names,
         topics.ids,
         records.ints("queue_id"),
@@ -95,13 +99,13 @@ def units_of(records: Records, delays_ms: tuple[int, ...] = ()) -> Units:
 
 
 def is_name(topic: str) -> bool:
-    """Tell whether a topic can have a folder."""
+    """Return whether a topic's name can be that of a folder."""
     return bool(topic) and "/" not in topic and topic not in (".", "..")
 
 
 def tag_codes(pairs: Pairs) -> Ints:
     """Return the tags code of each record."""
-    tags = pairs.value_of(b"TAGS", pa.string()).dictionary_encode()
+    tags = pairs.value_of(RAW_TAGS, pa.string()).dictionary_encode()
     codes = np.array([*(tags_code(tag) for tag in tags.dictionary.to_pylist()), 0], np.int64)
     numbers = np.asarray(pc.fill_null(tags.indices, len(codes) - 1)).astype(np.int64)
     found: Ints = codes[numbers] if len(numbers) else np.zeros(0, np.int64)
@@ -126,15 +130,15 @@ def times_of(records: Records, rows: Ints, delays_ms: tuple[int, ...], tags: Int
     )
 
 
-def keys_of(records: Records) -> Keys:
+def keys_of(records: Records) -> IndexKeys:
     """Return the keys of records."""
     records = records.pick((records.head["sys_flag"] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
     if not len(records):
-        return Keys(*(np.zeros(0, np.int64),) * 3)
+        return IndexKeys(*(np.zeros(0, np.int64),) * 3)
     topics = Topics.of(records)
     pairs = Pairs(records)
-    unique = pairs.value_of(b"UNIQ_KEY", pa.string())
-    words = pc.split_pattern(pairs.value_of(b"KEYS", pa.string()), " ")
+    unique = pairs.value_of(RAW_UNIQ_KEY, pa.string())
+    words = pc.split_pattern(pairs.value_of(RAW_KEYS, pa.string()), " ")
     rows = np.concatenate(
         [np.arange(len(records)), np.asarray(pc.list_parent_indices(words)).astype(np.int64)]
     )
@@ -142,9 +146,9 @@ def keys_of(records: Records) -> Keys:
     there = np.asarray(pc.fill_null(pc.greater(pc.binary_length(texts), 0), False))
     rows, texts = rows[there], texts.filter(pa.array(there))
     hashes = key_hashes(topics.names, topics.ids[rows], texts)
-    order = np.argsort(rows, kind="stable")  # UNIQ_KEY stands before the words of its record
+    order = np.argsort(rows, kind="stable")  # UNIQ_KEY before the words of its record
     rows = rows[order]
-    return Keys(records.ints("physical_offset")[rows], hashes[order], records.ints("stored_ms")[rows])
+    return IndexKeys(records.ints("physical_offset")[rows], hashes[order], records.ints("stored_ms")[rows])
 
 
 def key_hashes(topics: list[str], topic_ids: Ints, keys: pa.Array) -> Ints:
@@ -159,10 +163,10 @@ def key_hashes(topics: list[str], topic_ids: Ints, keys: pa.Array) -> Ints:
 
 
 def java_hashes(texts: pa.Array, starts: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_]]:
-    """Return Java's hashes of texts, going on from those given, and which of them are right.
+    """Return Java's hashes of texts, continued from given ones, and which texts were hashed.
 
-    All texts take a step at a time: the longest first, so that those that are done are at the end. Texts that
-    are long or not ASCII are left to the caller.
+    All texts are hashed character by character in parallel, sorted by length, so that those still in work are
+    the first ones. Texts that are long or not ASCII are left to the caller.
     """
     count = len(texts)
     if not count:
@@ -175,11 +179,11 @@ def java_hashes(texts: pa.Array, starts: Hashes) -> tuple[Hashes, npt.NDArray[np
     high = np.concatenate([[0], np.cumsum(letters[: int(offsets[-1])] >= 128)])
     plain &= high[offsets[1:]] == high[offsets[:-1]]
     order = np.argsort(-np.where(plain, lengths, 0), kind="stable")
-    places, left = offsets[:-1][order], np.where(plain, lengths, 0)[order]
+    physical_offsets, left = offsets[:-1][order], np.where(plain, lengths, 0)[order]
     hashes = starts[order].astype(np.uint32)
     for step in range(int(left[0])):
-        alive = int(np.searchsorted(-left, -step, "left"))  # those longer than `step` stand first
-        hashes[:alive] = hashes[:alive] * np.uint32(31) + letters[places[:alive] + step]
+        alive = int(np.searchsorted(-left, -step, "left"))  # the first ones, which are longer than `step`
+        hashes[:alive] = hashes[:alive] * np.uint32(31) + letters[physical_offsets[:alive] + step]
     found = np.empty(count, np.uint32)
     found[order] = hashes
     return found, plain

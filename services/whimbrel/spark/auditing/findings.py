@@ -1,15 +1,15 @@
-"""From compared chunks to what a person reads. Pure.
+"""From compared chunks to the rows of the report. Pure.
 
-A report has a line for each file of the log and each slave, and below it a line for each record that is not
-the same. What is wrong has a text in `finding`; what only is so has none: a slave that is behind, files that
+A report has a row for each file of the log and each slave, and below it a row for each record that differs.
+Faults have a text in `finding`. States that are no fault have none: a slave that is behind, files that
 retention has removed on one side.
 
-    EQUAL                what was compared is
-    DIFFERS              some chunks are not equal
+    EQUAL                all that was compared is equal
+    DIFFERS              some chunks differ
     MISSING ON X         the file is gone, and files before it are not
     SHORT ON X           it ends too early
     TOO LONG ON X        it has bytes behind its end
-    REMOVED ON X         it is gone, with all before it: by retention, or else nobody can tell
+    REMOVED ON X         it is gone, with all files before it: by retention, most likely
     BEHIND n             the slave's confirmed log ends n bytes before the master's
     AHEAD n              the master's ends before the slave's: the master has lost its end
     DAMAGED ON X         recovery would end the log there
@@ -19,10 +19,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from whimbrel.spark.auditing.differences import SINGLE_MAX, Difference
-from whimbrel.spark.auditing.members import Look
-from whimbrel.spark.auditing.ranges import Span
+from whimbrel.spark.auditing.members import MemberState
+from whimbrel.spark.auditing.ranges import LogRange
 
-__all__ = ["COLUMNS", "SCHEMA", "Counts", "Line", "bytes_text", "record_lines", "segment_lines"]
+__all__ = ["COLUMNS", "SCHEMA", "Counts", "ReportRow", "bytes_text", "record_rows", "segment_rows"]
 
 SCHEMA = (
     "slave string, segment long, equal int, differs int, short int, missing int, state string,"
@@ -31,7 +31,7 @@ SCHEMA = (
 )
 COLUMNS = tuple(word.split()[0] for word in SCHEMA.split(","))
 
-Line = tuple[
+ReportRow = tuple[
     str,
     int | None,
     int | None,
@@ -56,9 +56,9 @@ class Counts:
     """The chunks of one file, compared with the master's.
 
     Attributes:
-        differs: both are there.
-        short: one file ends within it.
-        slave_lacks, master_lacks: not there at all.
+        differs: both sides have the chunk.
+        short: one file ends within the chunk.
+        slave_lacks, master_lacks: one side does not have the chunk.
     """
 
     equal: int = 0
@@ -69,7 +69,7 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """How many were compared."""
+        """Number of chunks that were compared."""
         return self.equal + self.differs + self.short + self.slave_lacks + self.master_lacks
 
 
@@ -81,41 +81,45 @@ def bytes_text(count: int) -> str:
     return f"{count} B"
 
 
-def segment_lines(
-    master: Look, slave: Look, span: Span, counts: dict[int, Counts], looked_at: int | None = None
-) -> list[Line]:
-    """Return the lines of the files that a slave was compared in, and of how far it holds the log.
+def segment_rows(
+    master: MemberState,
+    slave: MemberState,
+    span: LogRange,
+    counts: dict[int, Counts],
+    examined: int | None = None,
+) -> list[ReportRow]:
+    """Return the rows of a slave's files, and those about the whole log.
 
     Args:
-        counts: by the begin of the file.
-        looked_at: how many chunks that are not equal were looked into; None for all.
+        counts: by the offset at which the file begins.
+        examined: how many chunks that differ were examined; None for all.
     """
     size = master.file_size or slave.file_size
-    lines = general_lines(master, slave, span)
+    rows = general_rows(master, slave, span)
     removed = removed_files(counts)
     ends = {slave.end - slave.end % size if size else 0}
     last = max([*(at for at in ends if at in counts), *list(counts)[-1:]], default=None)
     for segment in sorted(counts):
         found = counts[segment]
-        states, told = [], []
+        states, reasons = [], []
         if found.slave_lacks == found.total and segment in removed[0]:
             states.append("REMOVED ON SLAVE")
         elif found.master_lacks == found.total and segment in removed[1]:
             states.append("REMOVED ON MASTER")
         else:
-            for name, look, lacks in (
+            for name, member, lacks in (
                 ("SLAVE", slave, found.slave_lacks),
                 ("MASTER", master, found.master_lacks),
             ):
-                state, text = fault_of(name, look, segment, size, lacks, found)
+                state, text = fault_of(name, member, segment, size, lacks, found)
                 states += state
-                told += text
+                reasons += text
             if found.differs:
                 states.insert(0, "DIFFERS")
-                told.insert(0, f"{found.differs} of {found.total} chunks differ")
+                reasons.insert(0, f"{found.differs} of {found.total} chunks differ")
         if segment == last and span.end and slave.end < master.end:
             states.append(f"BEHIND {bytes_text(master.end - slave.end)}")
-        lines.append(
+        rows.append(
             (
                 slave.member.text,
                 segment,
@@ -125,41 +129,43 @@ def segment_lines(
                 found.slave_lacks + found.master_lacks,
                 ", ".join(states) or "EQUAL",
                 *(None,) * 8,
-                "; ".join(told) or None,
+                "; ".join(reasons) or None,
             )
         )
     if last is None and slave.end < master.end:
-        lines.append(general(slave, slave.end, f"BEHIND {bytes_text(master.end - slave.end)}", None))
+        rows.append(general_row(slave, slave.end, f"BEHIND {bytes_text(master.end - slave.end)}", None))
     unequal = sum(found.total - found.equal for found in counts.values())
-    if looked_at is not None and looked_at < unequal:
-        what = f"only {looked_at} of {unequal} chunks that differ were looked into: their records follow"
-        lines.append(general(slave, None, "", what))
-    return lines
+    if examined is not None and examined < unequal:
+        what = f"only {examined} of {unequal} chunks that differ were looked into: their records follow"
+        rows.append(general_row(slave, None, "", what))
+    return rows
 
 
 def fault_of(
-    name: str, look: Look, segment: int, size: int, lacks: int, found: Counts
+    name: str, member: MemberState, segment: int, size: int, lacks: int, found: Counts
 ) -> tuple[list[str], list[str]]:
-    """Return the states and sentences of what one member's file lacks, or has too much."""
-    states, told = [], []
-    state = look.files.get(segment)
+    """Return states and sentences about what one member's file lacks, or has in excess."""
+    states, reasons = [], []
+    state = member.files.get(segment)
     if lacks and (state is None and lacks == found.total):
         states.append(f"MISSING ON {name}")
-        told.append(f"the {name.lower()} has no file {segment:020d}")
+        reasons.append(f"the {name.lower()} has no file {segment:020d}")
     elif state is not None and (state.size < size or lacks):
         states.append(f"SHORT ON {name}")
-        told.append(f"the {name.lower()}'s file {segment:020d} has {state.size} bytes of {size}")
+        reasons.append(f"the {name.lower()}'s file {segment:020d} has {state.size} bytes of {size}")
     elif lacks:
         states.append(f"MISSING ON {name}")
-        told.append(f"the {name.lower()} lacks {lacks} of {found.total} chunks")
+        reasons.append(f"the {name.lower()} lacks {lacks} of {found.total} chunks")
     if state is not None and state.size > size:
         states.append(f"TOO LONG ON {name}")
-        told.append(f"the {name.lower()}'s file {segment:020d} has {state.size - size} bytes behind its end")
-    return states, told
+        reasons.append(
+            f"the {name.lower()}'s file {segment:020d} has {state.size - size} bytes behind its end"
+        )
+    return states, reasons
 
 
 def removed_files(counts: dict[int, Counts]) -> tuple[set[int], set[int]]:
-    """Return the files that the slave, and that the master, lacks together with all before them."""
+    """Return the files that the slave, and that the master, lacks together with all files before them."""
     found: tuple[set[int], set[int]] = set(), set()
     for number in (0, 1):
         for segment in sorted(counts):
@@ -167,45 +173,45 @@ def removed_files(counts: dict[int, Counts]) -> tuple[set[int], set[int]]:
             if lacks < counts[segment].total:
                 break
             found[number].add(segment)
-        if len(found[number]) == len(counts):  # nothing at all is there: no retention does that
+        if len(found[number]) == len(counts):  # no file is left: retention does not do that
             found[number].clear()
     return found
 
 
-def general_lines(master: Look, slave: Look, span: Span) -> list[Line]:
-    """Return what is not about one file."""
-    lines = []
+def general_rows(master: MemberState, slave: MemberState, span: LogRange) -> list[ReportRow]:
+    """Return the rows that are not about one file."""
+    rows = []
     if master.file_size and slave.file_size and master.file_size != slave.file_size:
         what = f"its log files have {slave.file_size} bytes, and the master's {master.file_size}"
-        return [general(slave, None, "DIFFERS", what)]
-    for name, look, other in (("SLAVE", slave, master), ("MASTER", master, slave)):
-        if look.damage:
-            what = f"the {name.lower()}'s log is damaged: {look.damage}"
-            lines.append(general(slave, None, f"DAMAGED ON {name}", what))
-        if other.begin < look.begin < other.end:
-            lines.append(general(slave, other.begin, f"REMOVED ON {name} up to {look.begin}", None))
+        return [general_row(slave, None, "DIFFERS", what)]
+    for name, member, other in (("SLAVE", slave, master), ("MASTER", master, slave)):
+        if member.damage:
+            what = f"the {name.lower()}'s log is damaged: {member.damage}"
+            rows.append(general_row(slave, None, f"DAMAGED ON {name}", what))
+        if other.begin < member.begin < other.end:
+            rows.append(general_row(slave, other.begin, f"REMOVED ON {name} up to {member.begin}", None))
     if span.end == span.begin and min(master.end, slave.end) > 0 and slave.end > slave.begin:
         held = f"the master has {master.begin} to {master.end}, the slave {slave.begin} to {slave.end}"
         what = f"nothing to compare: {held}"
-        lines.append(general(slave, None, "APART", what))
+        rows.append(general_row(slave, None, "APART", what))
     if slave.end > master.end:
         what = (
             f"the master's log ends at {master.end}, its slave's at {slave.end}: the master has lost its end"
         )
-        lines.append(general(slave, master.end, f"AHEAD {bytes_text(slave.end - master.end)}", what))
-    return lines
+        rows.append(general_row(slave, master.end, f"AHEAD {bytes_text(slave.end - master.end)}", what))
+    return rows
 
 
-def general(slave: Look, segment: int | None, state: str, finding: str | None) -> Line:
-    """Return a line that is about no record."""
+def general_row(slave: MemberState, segment: int | None, state: str, finding: str | None) -> ReportRow:
+    """Return a row that is not about a record."""
     return (slave.member.text, segment, *(None,) * 4, state, *(None,) * 8, finding)
 
 
-def record_lines(slave: str, segment: int, found: Iterable[Difference]) -> list[Line]:
-    """Return the lines of the records of one file; more than `SINGLE_MAX` are put together by queue."""
-    joined = together(found)
+def record_rows(slave: str, segment: int, found: Iterable[Difference]) -> list[ReportRow]:
+    """Return the rows of the records of one file; more than `SINGLE_MAX` are merged by queue."""
+    joined = merged(found)
     if len(joined) > SINGLE_MAX:
-        joined = queues_of(joined)
+        joined = merged_by_queue(joined)
     return [
         (
             slave,
@@ -226,7 +232,7 @@ def record_lines(slave: str, segment: int, found: Iterable[Difference]) -> list[
 
 
 def sentence(difference: Difference) -> str:
-    """Return what is told of a difference."""
+    """Return the finding of a difference."""
     if difference.records < 2:
         return difference.what
     return (
@@ -235,8 +241,8 @@ def sentence(difference: Difference) -> str:
     )
 
 
-def together(found: Iterable[Difference]) -> list[Difference]:
-    """Put together what two chunks tell of one record, and what several tell of one queue."""
+def merged(found: Iterable[Difference]) -> list[Difference]:
+    """Merge what two chunks report about one record, and what several report about one queue."""
     joined: dict[tuple[object, ...], Difference] = {}
     for each in found:
         single = each.records < 2 and each.kind not in ("missing", "missing on master")
@@ -245,8 +251,8 @@ def together(found: Iterable[Difference]) -> list[Difference]:
     return list(joined.values())
 
 
-def queues_of(found: Sequence[Difference]) -> list[Difference]:
-    """Put records together by queue and kind."""
+def merged_by_queue(found: Sequence[Difference]) -> list[Difference]:
+    """Merge records by queue and kind."""
     joined: dict[tuple[object, ...], Difference] = {}
     for each in found:
         key = (each.kind, each.topic, each.queue_id)
@@ -273,7 +279,7 @@ def queues_of(found: Sequence[Difference]) -> list[Difference]:
 
 
 def sum_of(one: Difference, other: Difference, *, records: int | None = None) -> Difference:
-    """Return two differences as one."""
+    """Return the sum of two differences."""
     return Difference(
         at=min(one.at, other.at),
         topic=one.topic,

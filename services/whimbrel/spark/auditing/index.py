@@ -1,4 +1,4 @@
-"""Index files against the log, by sums first as queues are (`queues.py`)."""
+"""Compares index files with the log, by sums first, as queues are compared (`queues.py`)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from whimbrel.spark.auditing.compared import BUCKETS_MAX, LogPart, Row, batch, touched
-from whimbrel.spark.auditing.derived import DerivedView, index_part, scan
+from whimbrel.spark.auditing.bucket_sums import INDEX_BITS, mix_bits, sum_by_bucket
+from whimbrel.spark.auditing.comparison import BUCKETS_MAX, LogSplit, Row, batch, touched
+from whimbrel.spark.auditing.derived_files import DerivedFiles, index_part, scan
 from whimbrel.spark.auditing.entries import keys_of
-from whimbrel.spark.auditing.spread import spread
-from whimbrel.spark.auditing.sums import INDEX_BITS, grouped, mixed
-from whimbrel.spark.jobs import Tell
+from whimbrel.spark.auditing.parallel import parallelize
+from whimbrel.spark.reporting import ProgressCallback
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,90 +22,103 @@ __all__ = ["index_rows"]
 
 INDEX_SUMS = "bucket long, count long, low long, high long"
 INDEX_FILES = "name string, count long, begin long, end long, faults long, firstFault long, fault string"
-KEYS = "place long, hash long, name string"
+KEYS = "physical_offset long, hash long, name string"
 MORE = "there is more that differs than was looked into"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFilePart:
-    """An index file; `wanted` as in `LogPart`."""
+    """An index file; `wanted` as in `LogSplit`."""
 
-    view: DerivedView
+    view: DerivedFiles
     path: Path
     wanted: frozenset[int] | None = None
 
 
-def expected_key_sums(part: LogPart) -> Iterator[pa.RecordBatch]:
+def expected_key_sums(part: LogSplit) -> Iterator[pa.RecordBatch]:
     """Sum up the keys that a split of the log should have in the index."""
     for records in scan(part.view, part.begin, part.end)[1]:
         keys = keys_of(records)
-        due = keys.places < part.view.keys_due
-        yield key_sums(keys.places[due], keys.hashes[due])
+        due = keys.physical_offsets < part.view.keys_due
+        yield key_sums(keys.physical_offsets[due], keys.hashes[due])
 
 
 def found_key_sums(part: IndexFilePart) -> Iterator[pa.RecordBatch]:
     """Sum up the entries of an index file."""
     found = index_part(part.view, part.path)
-    inside = (found.places >= part.view.begin) & (found.places < part.view.keys_due)
-    yield key_sums(found.places[inside], found.hashes[inside])
+    inside = (found.physical_offsets >= part.view.begin) & (found.physical_offsets < part.view.keys_due)
+    yield key_sums(found.physical_offsets[inside], found.hashes[inside])
 
 
-def key_sums(places: Any, hashes: Any) -> pa.RecordBatch:
+def key_sums(physical_offsets: Any, hashes: Any) -> pa.RecordBatch:
     """Sum up entries by the MiB of the log in which their record is."""
     rows: list[Row] = []
-    if len(places):
-        sums = grouped(places >> INDEX_BITS, mixed(places, hashes), places)
-        buckets = places[sums.first] >> INDEX_BITS
+    if len(physical_offsets):
+        sums = sum_by_bucket(
+            physical_offsets >> INDEX_BITS, mix_bits(physical_offsets, hashes), physical_offsets
+        )
+        buckets = physical_offsets[sums.first] >> INDEX_BITS
         columns = (buckets, sums.counts, sums.low, sums.high)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
     return batch(INDEX_SUMS, rows)
 
 
 def index_files(part: IndexFilePart) -> Iterator[pa.RecordBatch]:
-    """Tell of an index file."""
+    """Describe an index file."""
     found = index_part(part.view, part.path)
     first, what = found.faults[0] if found.faults else (None, None)
     row = (part.path.name, found.count, found.begin, found.end, len(found.faults), first, what)
     yield batch(INDEX_FILES, [row])
 
 
-def expected_keys(part: LogPart) -> Iterator[pa.RecordBatch]:
-    """Give the keys of records in the wanted buckets."""
+def expected_keys(part: LogSplit) -> Iterator[pa.RecordBatch]:
+    """Yield the keys of records in the wanted buckets."""
     for records in scan(part.view, part.begin, part.end)[1]:
         keys = keys_of(records)
-        due = keys.places < part.view.keys_due
-        yield chosen_keys(keys.places[due], keys.hashes[due], part.wanted, "")
+        due = keys.physical_offsets < part.view.keys_due
+        yield chosen_keys(keys.physical_offsets[due], keys.hashes[due], part.wanted, "")
 
 
 def found_keys(part: IndexFilePart) -> Iterator[pa.RecordBatch]:
-    """Give the entries of an index file that are in the wanted buckets."""
+    """Yield the entries of an index file that are in the wanted buckets."""
     found = index_part(part.view, part.path)
-    inside = (found.places >= part.view.begin) & (found.places < part.view.keys_due)
-    yield chosen_keys(found.places[inside], found.hashes[inside], part.wanted, part.path.name)
+    inside = (found.physical_offsets >= part.view.begin) & (found.physical_offsets < part.view.keys_due)
+    yield chosen_keys(found.physical_offsets[inside], found.hashes[inside], part.wanted, part.path.name)
 
 
-def chosen_keys(places: Any, hashes: Any, wanted: frozenset[Any] | None, name: str) -> pa.RecordBatch:
+def chosen_keys(
+    physical_offsets: Any, hashes: Any, wanted: frozenset[Any] | None, name: str
+) -> pa.RecordBatch:
     """Return the entries of some buckets."""
     assert wanted is not None, "some buckets are wanted"
-    chosen = np.isin(places >> INDEX_BITS, np.array(sorted(wanted), np.int64))
+    chosen = np.isin(physical_offsets >> INDEX_BITS, np.array(sorted(wanted), np.int64))
     count = int(chosen.sum())
-    arrays = [pa.array(places[chosen]), pa.array(hashes[chosen]), pa.array([name] * count, pa.string())]
-    return pa.record_batch(arrays, names=["place", "hash", "name"])
+    arrays = [
+        pa.array(physical_offsets[chosen]),
+        pa.array(hashes[chosen]),
+        pa.array([name] * count, pa.string()),
+    ]
+    return pa.record_batch(arrays, names=["physical_offset", "hash", "name"])
 
 
 def index_rows(
-    session: "SparkSession", view: DerivedView, splits: Sequence[tuple[int, int]], tell: Tell
+    session: "SparkSession",
+    view: DerivedFiles,
+    splits: Sequence[tuple[int, int]],
+    on_progress: ProgressCallback,
 ) -> list[Row]:
-    """Return the rows of the index files, and one for keys that no file covers."""
+    """Return a row for each index file, and one for keys that no file covers."""
     from pyspark.sql import functions as f
 
     parts = [IndexFilePart(view, path) for path in view.index]
     files = sorted(
         tuple(row)
-        for row in spread(session, parts, index_files, INDEX_FILES, size=index_bytes(view)).collect()
+        for row in parallelize(session, parts, index_files, INDEX_FILES, size=index_bytes(view)).collect()
     )
-    expected = spread(session, [LogPart(view, *split) for split in splits], expected_key_sums, INDEX_SUMS)
-    found = spread(session, parts, found_key_sums, INDEX_SUMS, size=index_bytes(view))
+    expected = parallelize(
+        session, [LogSplit(view, *split) for split in splits], expected_key_sums, INDEX_SUMS
+    )
+    found = parallelize(session, parts, found_key_sums, INDEX_SUMS, size=index_bytes(view))
     sides = expected.withColumn("sign", f.lit(1)).unionByName(found.withColumn("sign", f.lit(-1)))
     sums = (f.sum(f.col(name) * f.col("sign")).alias(name) for name in ("count", "low", "high"))
     due = f.sum(f.when(f.col("sign") == 1, f.col("count")).otherwise(0)).alias("due")
@@ -116,44 +129,44 @@ def index_rows(
         differing = [row["bucket"] for row in unequal.limit(BUCKETS_MAX + 1).collect()]
     finally:
         buckets.unpersist()
-    missing, wrong = index_details(session, view, splits, differing[:BUCKETS_MAX], tell)
-    return named_rows(files, total, missing, wrong, more=len(differing) > BUCKETS_MAX)
+    missing, wrong = index_details(session, view, splits, differing[:BUCKETS_MAX], on_progress)
+    return file_rows(files, total, missing, wrong, more=len(differing) > BUCKETS_MAX)
 
 
-def index_bytes(view: DerivedView) -> int:
+def index_bytes(view: DerivedFiles) -> int:
     """Return how many bytes the index files have."""
     return len(view.index) * 20 * view.index_entries
 
 
 def index_details(
     session: "SparkSession",
-    view: DerivedView,
+    view: DerivedFiles,
     splits: Sequence[tuple[int, int]],
     differing: Sequence[int],
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> tuple[list[tuple[int, int]], dict[str, tuple[int, int]]]:
-    """Return (least place, keys) of what is missing by bucket, and by file what is of no record's."""
+    """Return missing keys by bucket (least physical offset, count), and by file those of no record."""
     from pyspark.sql import functions as f
 
     if not differing:
         return [], {}
-    tell(f"looking into {len(differing)} parts of the index that differ")
+    on_progress(f"looking into {len(differing)} parts of the index that differ")
     wanted = frozenset(differing)
     spans = [(bucket << INDEX_BITS, ((bucket + 1) << INDEX_BITS) - 1) for bucket in differing]
-    parts = [LogPart(view, *split, wanted) for split in touched(splits, spans)]
+    parts = [LogSplit(view, *split, wanted) for split in touched(splits, spans)]
     files = [IndexFilePart(view, path, wanted) for path in view.index]
-    due = spread(session, parts, expected_keys, KEYS).drop("name")
-    there = spread(session, files, found_keys, KEYS, size=index_bytes(view))
+    due = parallelize(session, parts, expected_keys, KEYS).drop("name")
+    there = parallelize(session, files, found_keys, KEYS, size=index_bytes(view))
     missing = (
         due.distinct()
-        .join(there.select("place", "hash").distinct(), ["place", "hash"], "anti")
-        .groupBy(f.shiftright("place", INDEX_BITS))
-        .agg(f.min("place"), f.count("*"))
+        .join(there.select("physical_offset", "hash").distinct(), ["physical_offset", "hash"], "anti")
+        .groupBy(f.shiftright("physical_offset", INDEX_BITS))
+        .agg(f.min("physical_offset"), f.count("*"))
     )
     wrong = (
-        there.join(due.distinct(), ["place", "hash"], "anti")
+        there.join(due.distinct(), ["physical_offset", "hash"], "anti")
         .groupBy("name")
-        .agg(f.count("*"), f.min("place"))
+        .agg(f.count("*"), f.min("physical_offset"))
     )
     return (
         sorted((row[1], row[2]) for row in missing.collect()),
@@ -161,7 +174,7 @@ def index_details(
     )
 
 
-def named_rows(
+def file_rows(
     files: Sequence[Row],
     total: int,
     missing: Sequence[tuple[int, int]],
@@ -169,33 +182,36 @@ def named_rows(
     *,
     more: bool,
 ) -> list[Row]:
-    """Return a row for each index file; what is missing counts for the file in whose range it would be."""
+    """Return a row for each index file; missing keys count for the file in whose range they would be."""
     lacking: dict[str, list[tuple[int, int]]] = {}
-    for place, count in missing:
-        covering = [name for name, _, begin, end, *_ in files if begin <= place <= end]
-        lacking.setdefault(covering[0] if covering else "", []).append((place, count))
+    for physical_offset, count in missing:
+        covering = [name for name, _, begin, end, *_ in files if begin <= physical_offset <= end]
+        lacking.setdefault(covering[0] if covering else "", []).append((physical_offset, count))
     rows: list[Row] = []
     for name, count, _, _, faults, position, fault in files:
-        absent = lacking.pop(name, [])
-        keys = sum(found for _, found in absent)
-        strange, first_strange = wrong.get(name, (0, None))
-        told = []
+        missing_here = lacking.pop(name, [])
+        keys = sum(found for _, found in missing_here)
+        unknown, first_unknown = wrong.get(name, (0, None))
+        reasons = []
         if keys:
-            told.append(f"{keys} keys are missing")
-        if strange:
-            told.append(f"{strange} entries are of no record's key")
+            reasons.append(f"{keys} keys are missing")
+        if unknown:
+            reasons.append(f"{unknown} entries are of no record's key")
         if faults:
-            told.append(f"at byte {position}: {fault}" + (f" (and {faults - 1} more)" if faults > 1 else ""))
+            reasons.append(
+                f"at byte {position}: {fault}" + (f" (and {faults - 1} more)" if faults > 1 else "")
+            )
         first = min(
-            [place for place, _ in absent] + ([first_strange] if first_strange is not None else []),
+            [physical_offset for physical_offset, _ in missing_here]
+            + ([first_unknown] if first_unknown is not None else []),
             default=None,
         )
-        rows.append(("index", name, None, count, strange, keys, 0, first, "; ".join(told) or None))
+        rows.append(("index", name, None, count, unknown, keys, 0, first, "; ".join(reasons) or None))
     beyond = lacking.get("", [])
     keys = sum(found for _, found in beyond)
     what = f"{keys} keys of records are in no index file" if keys else None
     if more:
         what = f"{what}; {MORE}" if what else MORE
-    first = min((place for place, _ in beyond), default=None)
+    first = min((physical_offset for physical_offset, _ in beyond), default=None)
     rows.append(("index", "(all)", total, sum(row[1] for row in files), 0, keys, 0, first, what))
     return rows

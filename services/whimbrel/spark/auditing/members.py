@@ -1,20 +1,20 @@
-"""Masters and slaves to be compared, each a store directory or a broker, and how far each holds the log.
+"""Masters and slaves that are compared, each a store directory or a broker, and how far each holds the log.
 
-A directory is looked at with all its faults: files that are missing, too short or too long must not keep an
-audit from telling so, while recovery and everything that serves messages rightly refuse them.
+A directory is described with all its faults: an audit has to report files that are missing, too short or too
+long, which recovery, and everything that serves messages, refuse.
 
-    what a log holds (`end`)                     of a directory
-    with a page of marks of this boot, in        what that broker has confirmed
+    directory                                    end of its log
+    with a shared page of this boot, in          what that broker has confirmed
     which a broker has confirmed something
     else                                         the end of the last whole record of its last file; but at
                                                  least what the log mark says was on disk once
 
-At rest that is beyond the place where recovery would end a log whose last file is damaged in the middle: what
-stands behind the damage is compared too, so that a rotten bit is a difference and not a slave that is
-behind. What recovery would make of it is told (`damage`).
+Without a broker, that end lies behind the offset at which recovery would end a log whose last file is damaged
+in the middle. The records behind the damage are compared too, so that a single damaged bit is a difference,
+and not a slave that is behind. `damage` says where recovery would end the log.
 
-The log mark tells of a last file that was lost; RocketMQ has none, and there it looks like a slave that is
-behind. A first file that was lost looks like one that retention has removed.
+The log mark shows that a last file was lost. RocketMQ has no log mark; there, a lost last file looks like a
+slave that is behind. A first file that was lost looks like one that retention has removed.
 """
 
 import os
@@ -27,38 +27,36 @@ from pathlib import Path
 import numpy as np
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError
-from whimbrel.rpc.api.admin_calls import describe_cluster
 from whimbrel.rpc.api.bulk_calls import describe_queues, log_bytes, open_bulk_channel, stream_blocking
 from whimbrel.rpc.api.calls import perform_blocking
-from whimbrel.rpc.client.channel import open_channel
-from whimbrel.spark.jobs import JobError
-from whimbrel.store.bulk_source import CONFIRMED_CELL
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, PREFIX, record_fault
+from whimbrel.spark import nameservers
+from whimbrel.spark.reporting import JobError
+from whimbrel.store.codec import BLANK_MAGIC, PREFIX, RECORD_MAGICS, SIZE_AND_MAGIC, record_fault
 from whimbrel.store.columns import Scan
 from whimbrel.store.locking import is_locked
 from whimbrel.store.recovery import recover_log
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import Segments
-from whimbrel.store.view import page_cells
+from whimbrel.store.shared_page import SharedPage
 
 __all__ = [
     "CALL_S_MAX",
     "GONE",
     "FileState",
-    "Look",
     "Member",
+    "MemberState",
     "agreed_size",
     "bytes_between",
-    "group",
-    "look",
+    "describe_member",
+    "group_addresses",
 ]
 
 BROKER = re.compile(r"(?:[^/\s:]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
-ASK_S_MAX = 10.0  # one small question to a broker
-CALL_S_MAX = 1800.0  # a stream of a broker: checksums of a file of 1 GiB take seconds, on a busy disk minutes
-NO_TOPIC = "-"  # asked for, so that a broker tells of its log and not of a thousand queues
-MAGICS = (MAGIC_V1, MAGIC_V2, BLANK_MAGIC)
+ASK_S_MAX = 10.0  # of a small call to a broker
+CALL_S_MAX = 1800.0  # of a stream: checksums of a file of 1 GiB take seconds, on a busy disk minutes
+NO_TOPIC = "-"  # named in a call, so that the broker describes its log, and no queues
+MAGICS = (*RECORD_MAGICS, BLANK_MAGIC)
 GONE = (IllegalOffset, CorruptRecord)  # a broker's answer when a file is missing or cut off
 
 
@@ -67,7 +65,7 @@ class Member:
     """A master or a slave, as the operator names it.
 
     Attributes:
-        file_size: of the files of its log, as the others tell; 0 to find it out.
+        file_size: of the files of its log, as the other members' files tell; 0 to find it out.
     """
 
     text: str
@@ -86,7 +84,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file of a log; two that are equal in all of this were not written in between."""
+    """The state of a log file; if it is the same twice, the file was not written in between."""
 
     size: int
     modified_ns: int
@@ -95,15 +93,15 @@ class FileState:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A member as it stands.
+class MemberState:
+    """A member at the time it was described.
 
     Attributes:
         begin, end: of the log that it holds; `end` is confirmed.
-        file_size: of each file; 0 without any.
-        files: those of a directory, by their begin; a broker does not tell.
+        file_size: of each file; 0 without files.
+        files: of a directory, by the offset at which they begin; not known of a broker.
         damage: why recovery would end the log before `end`; "" when it would not.
-        identity: of the store, so that what was known of one is not taken for another's.
+        identity: of the store, under which its known checksums are kept.
     """
 
     member: Member
@@ -115,25 +113,23 @@ class Look:
     damage: str = ""
 
 
-def look(member: Member) -> Look:
-    """Look at a member; for a task, which stands where the files are.
+def describe_member(member: Member) -> MemberState:
+    """Describe a member; runs in a task, where the files are.
 
     Raises:
         JobError: there is no store, or no broker answers.
     """
-    return look_at_broker(member) if member.address else look_at_store(member)
+    return describe_broker(member) if member.address else describe_store(member)
 
 
-def group(server: str, broker: str) -> list[str]:
-    """Return the addresses of a broker's members, the master first, as a nameserver tells them.
+def group_addresses(server: str, broker: str) -> list[str]:
+    """Return the addresses of a broker's members, the master first, as a nameserver knows them.
 
     Raises:
         JobError: the nameserver does not answer, or does not know a master and a slave of that name.
     """
-    host = re.sub(r":\d+$", "", server).strip("[]")
     try:
-        with open_channel(server) as channel:
-            cluster = perform_blocking(channel, describe_cluster(host), (), ASK_S_MAX)
+        cluster = nameservers.describe_cluster(server, ASK_S_MAX)
     except WhimbrelError as error:
         raise JobError(f"--endpoint {server}: no nameserver answers there ({error})") from error
     found = sorted(
@@ -148,8 +144,8 @@ def group(server: str, broker: str) -> list[str]:
     return [each.address for each in found]
 
 
-def look_at_broker(member: Member) -> Look:
-    """Ask a broker."""
+def describe_broker(member: Member) -> MemberState:
+    """Describe a broker, by asking it."""
     try:
         with open_bulk_channel(member.address) as channel:
             found = perform_blocking(channel, describe_queues((NO_TOPIC,)), (), ASK_S_MAX)
@@ -158,11 +154,11 @@ def look_at_broker(member: Member) -> Look:
     if not found.log_file_size:
         raise JobError(f"{member.text} does not tell the size of its log files: audit its store directory")
     identity = f"{found.broker_name}/{found.broker_id} at {member.address}"
-    return Look(member, found.log_begin, found.log_confirmed, found.log_file_size, identity)
+    return MemberState(member, found.log_begin, found.log_confirmed, found.log_file_size, identity)
 
 
-def look_at_store(member: Member) -> Look:
-    """Look into a directory."""
+def describe_store(member: Member) -> MemberState:
+    """Describe a directory."""
     root = member.root
     if not (root / "commitlog").is_dir():
         hint = "" if root.is_dir() else " (there is no such directory; a broker is named as HOST:PORT)"
@@ -171,21 +167,21 @@ def look_at_store(member: Member) -> Look:
     size = member.file_size or usual_size(files)
     identity = str(root.resolve())
     if not files or not size:
-        return Look(member, 0, 0, 0, identity)
+        return MemberState(member, 0, 0, 0, identity)
     begin = min(files)
     try:
-        cells = page_cells(root)
-        if cells is not None and (cells[CONFIRMED_CELL] or is_locked(root)):
-            return Look(member, begin, max(cells[CONFIRMED_CELL], begin), size, identity, files)
+        page = SharedPage.snapshot(root)
+        if page is not None and (page.confirmed or is_locked(root)):
+            return MemberState(member, begin, max(page.confirmed, begin), size, identity, files)
         end, damage = end_at_rest(root, sorted(files), size)
         mark = LogMark.load(root)
     except (OSError, StoreError) as error:
         raise JobError(f"{root}: {error}") from error
-    return Look(member, begin, max(end, mark.offset if mark else 0), size, identity, files, damage)
+    return MemberState(member, begin, max(end, mark.offset if mark else 0), size, identity, files, damage)
 
 
 def files_of(directory: Path) -> dict[int, FileState]:
-    """Return the files of a log, by their begin."""
+    """Return the files of a log, by the offset at which they begin."""
     found = {}
     for entry in os.scandir(directory):
         if len(entry.name) == 20 and entry.name.isdigit() and entry.is_file():
@@ -195,7 +191,7 @@ def files_of(directory: Path) -> dict[int, FileState]:
 
 
 def usual_size(files: dict[int, FileState]) -> int:
-    """Return the size that files of this log have, as most of them tell; 0 when none can be right."""
+    """Return the size that most files of this log have; 0 if no size fits the files' names."""
     fitting = Counter(
         state.size
         for state in files.values()
@@ -204,14 +200,14 @@ def usual_size(files: dict[int, FileState]) -> int:
     return max(fitting, key=lambda size: (fitting[size], size)) if fitting else 0
 
 
-def agreed_size(looks: Sequence[Look]) -> int:
-    """Return the size that files of the log have, as most of all members' files tell; 0 without any."""
+def agreed_size(states: Sequence[MemberState]) -> int:
+    """Return the size that most files of all members have; 0 without files."""
     sizes: Counter[int] = Counter()
-    for each in looks:
+    for each in states:
         sizes.update(state.size for state in each.files.values())
         sizes.update({each.file_size: 1} if not each.files else {})
     del sizes[0]
-    fitting = [size for size in sizes if all(start % size == 0 for each in looks for start in each.files)]
+    fitting = [size for size in sizes if all(start % size == 0 for each in states for start in each.files)]
     return max(fitting, key=lambda size: (sizes[size], size), default=0)
 
 
@@ -235,13 +231,13 @@ def end_at_rest(root: Path, starts: Sequence[int], file_size: int) -> tuple[int,
 
 
 def begins_with_record(segments: Segments, start: int) -> bool:
-    """Tell whether anything was written into a file."""
-    head = segments.read(start, 8)
-    return len(head) == 8 and int.from_bytes(head[4:], "big") in MAGICS
+    """Return whether a file was ever written."""
+    head = segments.read(start, SIZE_AND_MAGIC.size)
+    return len(head) == SIZE_AND_MAGIC.size and SIZE_AND_MAGIC.unpack(head)[1] in MAGICS
 
 
 def last_whole_record(segments: Segments, at: int, file_end: int) -> int:
-    """Return where the last record behind damage ends whose body matches its CRC; `at` without one."""
+    """Return the end of the last record behind damage whose body matches its CRC; `at` without one."""
     end = at
     scan = Scan(segments.read, at, file_end, limit=file_end, file_size=segments.file_size, on_fault="skip")
     for records in scan:
@@ -256,7 +252,7 @@ def last_whole_record(segments: Segments, at: int, file_end: int) -> int:
 
 
 def bytes_between(member: Member, begin: int, end: int, file_size: int) -> bytes:
-    """Return the bytes of a range of one log file; fewer, where the file is cut off or gone.
+    """Return the bytes of a range of one log file; fewer if the file is truncated or gone.
 
     Raises:
         WhimbrelError: a broker does not answer.

@@ -1,4 +1,4 @@
-"""Consume queues against the log: sums by bucket first, then the entries of buckets that differ.
+"""Compares consume queues with the log: sums by bucket first, then the entries of buckets that differ.
 
 log     splits, a task each ──► units that should be there ──► sums by bucket ─┐
 files   queue files ──► units that are there ──► sums by bucket ────────────────┴─► buckets that differ
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from whimbrel.spark.auditing.compared import BUCKETS_MAX, LogPart, Row, batch, touched
-from whimbrel.spark.auditing.derived import DerivedView, QueueFile, queue_units, scan
+from whimbrel.model.names import SCHEDULE_TOPIC
+from whimbrel.spark.auditing.bucket_sums import QUEUE_BITS, mix_bits, sum_by_bucket
+from whimbrel.spark.auditing.comparison import BUCKETS_MAX, LogSplit, Row, batch, touched
+from whimbrel.spark.auditing.derived_files import DerivedFiles, QueueFile, queue_units, scan
 from whimbrel.spark.auditing.entries import units_of
-from whimbrel.spark.auditing.spread import spread
-from whimbrel.spark.auditing.sums import QUEUE_BITS, grouped, mixed
-from whimbrel.spark.jobs import Tell
+from whimbrel.spark.auditing.parallel import parallelize
+from whimbrel.spark.reporting import ProgressCallback
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["queue_rows"]
 
@@ -28,41 +29,46 @@ QUEUE_SUMS = (
     "topic string, queueId int, bucket long, count long, low long, high long, least long, greatest long,"
     " behind long, firstBehind long, fault string"
 )
-UNITS = "topic string, queueId int, number long, place long, size int, tags long"
+UNITS = "topic string, queueId int, number long, physical_offset long, size int, tags long"
 
 
 @dataclass(frozen=True, slots=True)
-class FilePart:
-    """A queue file; `wanted` as in `LogPart`."""
+class QueueFilePart:
+    """A queue file; `wanted` as in `LogSplit`."""
 
-    view: DerivedView
+    view: DerivedFiles
     file: QueueFile
     wanted: frozenset[Any] | None = None
 
 
-def expected_sums(part: LogPart) -> Iterator[pa.RecordBatch]:
-    """Sum up the units that a split of the log should have; one row more tells of damage."""
+def expected_sums(part: LogSplit) -> Iterator[pa.RecordBatch]:
+    """Sum up the units that a split of the log should have; damage gives further rows."""
     view = part.view
     walk, found = scan(view, part.begin, part.end)
     for records in found:
         units = units_of(records)
         queues = units.topic_ids << 32 | units.queue_ids
         kinds, which = np.unique(queues, return_inverse=True)
-        floors = np.array(
-            [view.floors.get((units.topics[kind >> 32], kind & 0xFFFFFFFF), 0) for kind in kinds.tolist()],
+        deleted_offsets = np.array(
+            [
+                view.deleted_offsets.get((units.topics[kind >> 32], kind & 0xFFFFFFFF), 0)
+                for kind in kinds.tolist()
+            ],
             np.int64,
         )
-        due = units.places < view.entries_due
-        due &= units.numbers >= floors[which] if len(kinds) else due
+        due = units.physical_offsets < view.entries_due
+        due &= units.numbers >= deleted_offsets[which] if len(kinds) else due
         rows = []
         if due.any():
-            numbers, places, sizes, tags = (
-                values[due] for values in (units.numbers, units.places, units.sizes, units.tags)
+            numbers, physical_offsets, sizes, tags = (
+                values[due] for values in (units.numbers, units.physical_offsets, units.sizes, units.tags)
             )
             queues = which[due]
             buckets = numbers >> QUEUE_BITS
             _, keys = np.unique(np.stack([queues, buckets]), axis=1, return_inverse=True)
-            sums = grouped(keys.reshape(-1), mixed(numbers, places, sizes, tags), places)
+            sums = sum_by_bucket(
+                keys.reshape(-1), mix_bits(numbers, physical_offsets, sizes, tags), physical_offsets
+            )
             for row, *values in zip(
                 sums.first.tolist(),
                 sums.counts.tolist(),
@@ -81,21 +87,17 @@ def expected_sums(part: LogPart) -> Iterator[pa.RecordBatch]:
         yield batch(QUEUE_SUMS, faults)
 
 
-def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
+def found_sums(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
     """Sum up the units of a queue file."""
     view, file = part.view, part.file
     numbers, units = queue_units(view, file)
-    places, sizes = units["place"].astype(np.int64), units["size"].astype(np.int64)
-    tags = (
-        units["tags"].astype(np.int64)
-        if file.topic != "SCHEDULE_TOPIC_XXXX"
-        else np.zeros(len(units), np.int64)
-    )
+    physical_offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    tags = units["tags"].astype(np.int64) if file.topic != SCHEDULE_TOPIC else np.zeros(len(units), np.int64)
     rows = []
-    inside = (places >= view.begin) & (places < view.entries_due)
+    inside = (physical_offsets >= view.begin) & (physical_offsets < view.entries_due)
     if inside.any():
-        chosen = [values[inside] for values in (numbers, places, sizes, tags)]
-        sums = grouped(chosen[0] >> QUEUE_BITS, mixed(*chosen), chosen[1])
+        chosen = [values[inside] for values in (numbers, physical_offsets, sizes, tags)]
+        sums = sum_by_bucket(chosen[0] >> QUEUE_BITS, mix_bits(*chosen), chosen[1])
         for row, *values in zip(
             sums.first.tolist(),
             sums.counts.tolist(),
@@ -108,7 +110,7 @@ def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
             rows.append(
                 (file.topic, file.queue_id, int(chosen[0][row]) >> QUEUE_BITS, *values, 0, None, None)
             )
-    behind = numbers[places >= view.end] if not view.live else numbers[:0]
+    behind = numbers[physical_offsets >= view.end] if not view.live else numbers[:0]
     if len(behind):
         first = int(behind[0])
         rows.append(
@@ -118,24 +120,26 @@ def found_sums(part: FilePart) -> Iterator[pa.RecordBatch]:
         yield batch(QUEUE_SUMS, rows)
 
 
-def expected_units(part: LogPart) -> Iterator[pa.RecordBatch]:
-    """Give the units that records of the wanted buckets should have."""
+def expected_units(part: LogSplit) -> Iterator[pa.RecordBatch]:
+    """Yield the units that records of the wanted buckets should have."""
     view = part.view
     assert part.wanted is not None, "some buckets are wanted"
     for records in scan(view, part.begin, part.end)[1]:
         units = units_of(records)
         rows = []
         names, buckets = units.topics, units.numbers >> QUEUE_BITS
-        for row in np.flatnonzero(units.places < view.entries_due).tolist():
+        for row in np.flatnonzero(units.physical_offsets < view.entries_due).tolist():
             queue = names[units.topic_ids[row]], int(units.queue_ids[row])
-            if (*queue, int(buckets[row])) in part.wanted and units.numbers[row] >= view.floors.get(queue, 0):
-                values = (units.numbers[row], units.places[row], units.sizes[row], units.tags[row])
+            if (*queue, int(buckets[row])) in part.wanted and units.numbers[row] >= view.deleted_offsets.get(
+                queue, 0
+            ):
+                values = (units.numbers[row], units.physical_offsets[row], units.sizes[row], units.tags[row])
                 rows.append((*queue, *map(int, values)))
         yield batch(UNITS, rows)
 
 
-def found_units(part: FilePart) -> Iterator[pa.RecordBatch]:
-    """Give the units of a queue file that are in the wanted buckets."""
+def found_units(part: QueueFilePart) -> Iterator[pa.RecordBatch]:
+    """Yield the units of a queue file that are in the wanted buckets."""
     file = part.file
     assert part.wanted is not None, "some buckets are wanted"
     numbers, units = queue_units(part.view, file)
@@ -147,86 +151,87 @@ def found_units(part: FilePart) -> Iterator[pa.RecordBatch]:
         ]
     )
     chosen = np.isin(numbers >> QUEUE_BITS, buckets)
-    schedule = file.topic == "SCHEDULE_TOPIC_XXXX"
+    schedule = file.topic == SCHEDULE_TOPIC
     rows = [
-        (file.topic, file.queue_id, number, place, size, 0 if schedule else tags)
-        for number, (place, size, tags) in zip(numbers[chosen].tolist(), units[chosen].tolist(), strict=True)
+        (file.topic, file.queue_id, number, physical_offset, size, 0 if schedule else tags)
+        for number, (physical_offset, size, tags) in zip(
+            numbers[chosen].tolist(), units[chosen].tolist(), strict=True
+        )
     ]
     yield batch(UNITS, rows)
 
 
 def queue_rows(
-    session: "SparkSession", view: DerivedView, splits: Sequence[tuple[int, int]], tell: Tell
+    session: "SparkSession",
+    view: DerivedFiles,
+    splits: Sequence[tuple[int, int]],
+    on_progress: ProgressCallback,
 ) -> list[Row]:
-    """Return the rows of the queues, and one of the log when it is damaged."""
-    from pyspark.sql import functions as f
-
-    expected = spread(session, [LogPart(view, *split) for split in splits], expected_sums, QUEUE_SUMS)
-    found = spread(
-        session,
-        [FilePart(view, file) for file in view.queues],
-        found_sums,
-        QUEUE_SUMS,
-        size=queue_bytes(view.queues),
-    )
-    sides = expected.withColumn("side", f.lit(1)).unionByName(found.withColumn("side", f.lit(0)))
-
-    def of(side: int, name: str) -> "Column":
-        return f.sum(f.when(f.col("side") == side, f.col(name)).otherwise(0))
-
-    buckets = (
-        sides.groupBy("topic", "queueId", "bucket")
-        .agg(
-            of(1, "count").alias("expected"),
-            of(0, "count").alias("found"),
-            (of(1, "low") - of(0, "low")).alias("low"),
-            (of(1, "high") - of(0, "high")).alias("high"),
-            f.min(f.when(f.col("side") == 1, f.col("least"))).alias("least"),
-            f.max(f.when(f.col("side") == 1, f.col("greatest"))).alias("greatest"),
-            f.sum("behind").alias("behind"),
-            f.min("firstBehind").alias("firstBehind"),
-            f.min("fault").alias("fault"),
-        )
-        .cache()
-    )
+    """Return a row for each queue, and one for the log if it is damaged."""
+    buckets = buckets_of(session, view, splits).cache()
     try:
-        totals = (
-            buckets.filter("topic IS NOT NULL")
-            .groupBy("topic", "queueId")
-            .agg(f.sum("expected"), f.sum("found"), f.sum("behind"), f.min("firstBehind"))
-            .orderBy("topic", "queueId")
-            .collect()
-        )
-        unequal = buckets.filter("topic IS NOT NULL AND (expected <> found OR low <> 0 OR high <> 0)")
+        queues = buckets.filter("topic IS NOT NULL")
+        totals = queue_totals(queues)
+        unequal = queues.filter("expected <> found OR low <> 0 OR high <> 0")
         differing = unequal.orderBy("topic", "queueId", "bucket").limit(BUCKETS_MAX + 1).collect()
-        faults = buckets.filter("fault IS NOT NULL").orderBy("bucket").limit(2).collect()
-        fault_count = buckets.filter("fault IS NOT NULL").count() if faults else 0
+        damaged = buckets.filter("fault IS NOT NULL").orderBy("bucket")
+        faults = damaged.limit(2).collect()
+        fault_count = damaged.count() if faults else 0
     finally:
         buckets.unpersist()
-    details = queue_details(session, view, splits, differing[:BUCKETS_MAX], tell)
+    details = queue_details(session, view, splits, differing[:BUCKETS_MAX], on_progress)
     more = {(row["topic"], row["queueId"]) for row in differing[BUCKETS_MAX:]}
     rows = [log_row(view, faults, fault_count)] if faults or (view.fault and not view.live) else []
-    seen = set()
-    for topic, queue_id, due, there, after, first_after in totals:
-        seen.add((topic, queue_id))
-        detail = details.get((topic, queue_id), (0, 0, 0, 0, None))
-        rows.append(
-            queue_row(
-                view,
-                (topic, queue_id),
-                (due, there, after, first_after),
-                detail,
-                more=(topic, queue_id) in more,
-            )
-        )
+    rows += [
+        queue_row(view, queue, total, details.get(queue, (0, 0, 0, 0, None)), more=queue in more)
+        for queue, total in totals.items()
+    ]
     for queue, problem in sorted(view.broken.items()):
-        if queue not in seen:
+        if queue not in totals:
             rows.append(("queue", f"{queue[0]}/{queue[1]}", 0, 0, 0, 0, 0, None, problem))
     return rows
 
 
-def log_row(view: DerivedView, faults: Sequence[Any], count: int) -> Row:
-    """Return the row of a log that is damaged."""
+def buckets_of(session: "SparkSession", view: DerivedFiles, splits: Sequence[tuple[int, int]]) -> "DataFrame":
+    """Return the buckets with the sums of both sides: what the log expects, and what the files have."""
+    from pyspark.sql import functions as f
+
+    expected = parallelize(session, [LogSplit(view, *split) for split in splits], expected_sums, QUEUE_SUMS)
+    files = [QueueFilePart(view, file) for file in view.queues]
+    found = parallelize(session, files, found_sums, QUEUE_SUMS, size=queue_bytes(view.queues))
+    sides = expected.withColumn("side", f.lit(1)).unionByName(found.withColumn("side", f.lit(0)))
+
+    def sum_of(side: int, name: str) -> "Column":
+        return f.sum(f.when(f.col("side") == side, f.col(name)).otherwise(0))
+
+    return sides.groupBy("topic", "queueId", "bucket").agg(
+        sum_of(1, "count").alias("expected"),
+        sum_of(0, "count").alias("found"),
+        (sum_of(1, "low") - sum_of(0, "low")).alias("low"),
+        (sum_of(1, "high") - sum_of(0, "high")).alias("high"),
+        f.min(f.when(f.col("side") == 1, f.col("least"))).alias("least"),
+        f.max(f.when(f.col("side") == 1, f.col("greatest"))).alias("greatest"),
+        f.sum("behind").alias("behind"),
+        f.min("firstBehind").alias("firstBehind"),
+        f.min("fault").alias("fault"),
+    )
+
+
+def queue_totals(buckets: "DataFrame") -> dict[tuple[str, int], tuple[int, int, int, int | None]]:
+    """Return by queue the entries expected, found, and behind the log's end, and the first of those."""
+    from pyspark.sql import functions as f
+
+    rows = (
+        buckets.groupBy("topic", "queueId")
+        .agg(f.sum("expected"), f.sum("found"), f.sum("behind"), f.min("firstBehind"))
+        .orderBy("topic", "queueId")
+        .collect()
+    )
+    return {(row[0], row[1]): (row[2], row[3], row[4], row[5]) for row in rows}
+
+
+def log_row(view: DerivedFiles, faults: Sequence[Any], count: int) -> Row:
+    """Return the row of a damaged log."""
     if faults:
         first, what = faults[0]["bucket"], faults[0]["fault"]
         more = f" (and {count - 1} more)" if count > 1 else ""
@@ -246,7 +251,7 @@ def log_row(view: DerivedView, faults: Sequence[Any], count: int) -> Row:
 
 
 def queue_row(
-    view: DerivedView,
+    view: DerivedFiles,
     queue: tuple[str, int],
     totals: tuple[int, int, int, int | None],
     detail: tuple[int, int, int, int, int | None],
@@ -256,26 +261,36 @@ def queue_row(
     """Return the row of a queue."""
     due, there, after, first_after = totals
     wrong, tags, missing, surplus, first = detail
-    told = []
+    reasons = []
     if missing == due > 0 and not there:
-        told.append("it is missing, although the log has records of it")
+        reasons.append("it is missing, although the log has records of it")
     elif missing:
-        told.append(f"{missing} records have no entry")
+        reasons.append(f"{missing} records have no entry")
     if wrong:
-        told.append(f"{wrong} entries name another record")
+        reasons.append(f"{wrong} entries name another record")
     if tags:
-        told.append(f"{tags} entries have a wrong tags code")
+        reasons.append(f"{tags} entries have a wrong tags code")
     if surplus:
-        told.append(f"{surplus} entries have no record")
+        reasons.append(f"{surplus} entries have no record")
     if after:
         first = first_after if first is None else min(first, first_after or first)
-        told.append(f"{after} entries are of records behind the log's end at {view.end}")
+        reasons.append(f"{after} entries are of records behind the log's end at {view.end}")
     if more:
-        told.append("there is more that differs than was looked into")
+        reasons.append("there is more that differs than was looked into")
     if problem := view.broken.get(queue):
-        told.append(problem)
+        reasons.append(problem)
     name = f"{queue[0]}/{queue[1]}"
-    return ("queue", name, due, there, wrong + tags, missing, surplus + after, first, "; ".join(told) or None)
+    return (
+        "queue",
+        name,
+        due,
+        there,
+        wrong + tags,
+        missing,
+        surplus + after,
+        first,
+        "; ".join(reasons) or None,
+    )
 
 
 def queue_bytes(files: Iterable[QueueFile]) -> int:
@@ -285,33 +300,37 @@ def queue_bytes(files: Iterable[QueueFile]) -> int:
 
 def queue_details(
     session: "SparkSession",
-    view: DerivedView,
+    view: DerivedFiles,
     splits: Sequence[tuple[int, int]],
     differing: Sequence[Any],
-    tell: Tell,
+    on_progress: ProgressCallback,
 ) -> dict[tuple[str, int], tuple[int, int, int, int, int | None]]:
     """Return (wrong, wrong tags, missing, surplus, first bad offset) of queues with buckets that differ."""
     from pyspark.sql import functions as f
 
     if not differing:
         return {}
-    tell(f"looking into {len(differing)} parts of queues that differ")
+    on_progress(f"looking into {len(differing)} parts of queues that differ")
     wanted = frozenset((row["topic"], row["queueId"], row["bucket"]) for row in differing)
     spans = [(row["least"], row["greatest"]) for row in differing if row["least"] is not None]
-    parts = [LogPart(view, *split, wanted) for split in touched(splits, spans)]
+    parts = [LogSplit(view, *split, wanted) for split in touched(splits, spans)]
     queues = {(topic, queue_id) for topic, queue_id, _ in wanted}
-    files = [FilePart(view, file, wanted) for file in view.queues if (file.topic, file.queue_id) in queues]
-    due = spread(session, parts, expected_units, UNITS).toDF(
+    files = [
+        QueueFilePart(view, file, wanted) for file in view.queues if (file.topic, file.queue_id) in queues
+    ]
+    due = parallelize(session, parts, expected_units, UNITS).toDF(
         "topic", "queueId", "number", "due", "dueSize", "dueTags"
     )
-    there = spread(session, files, found_units, UNITS, size=queue_bytes(part.file for part in files))
+    there = parallelize(session, files, found_units, UNITS, size=queue_bytes(part.file for part in files))
     kind = (
-        f.when(f.expr("place IS NULL"), "missing")
+        f.when(f.expr("physical_offset IS NULL"), "missing")
         .when(
             f.expr("due IS NULL"),
-            f.when(f.expr(f"place >= {view.begin} AND place < {view.entries_due}"), "surplus"),
+            f.when(
+                f.expr(f"physical_offset >= {view.begin} AND physical_offset < {view.entries_due}"), "surplus"
+            ),
         )
-        .when(f.expr("place <> due OR size <> dueSize"), "wrong")
+        .when(f.expr("physical_offset <> due OR size <> dueSize"), "wrong")
         .when(f.expr("tags <> dueTags"), "tags")
     )
     joined = due.join(there, ["topic", "queueId", "number"], "full").withColumn("kind", kind)

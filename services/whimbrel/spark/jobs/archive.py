@@ -1,15 +1,16 @@
-"""`archive`: topics into Parquet files, and whether all of them are there. `compact` is beside it.
+"""`archive`: topics into Parquet files, and a check of what an archive holds. `compact` has its own module.
 
-The job is a stream of the source, by default one that ends at what is there when it begins (AvailableNow).
-Each micro-batch goes through `foreachBatch`: tasks write files that nobody sees (`mapInArrow`), the driver
-makes them visible and writes the manifest (`archiving.batches` says what a kill at any moment leaves).
+The job is a stream of the source, by default one that ends at the messages that are there when it begins
+(AvailableNow). Each micro-batch goes through `foreachBatch`: tasks write hidden files (`mapInArrow`), then
+the driver makes them visible and writes the manifest (`archiving.batches` says what a kill at any moment
+leaves).
 
-The checkpoint stands in the archive, `_checkpoints/default`, unless another is named; its folder also holds
-who writes the files, `archive.json`: an id that batches keep over restarts and that a new checkpoint has
-anew. A query that is new begins at the first message that is there. Where the archive already has some of
-what it would read, it refuses to begin, or with `resume` begins behind that.
+The checkpoint is in the archive, `_checkpoints/default`, unless another one is named. Its folder also has
+`archive.json`, with the id of the query, which names the files: batches keep it over restarts, and a new
+checkpoint gets a new one. A new query begins at the first message that is there. If the archive already has
+some of what it would read, it refuses to begin, or with `resume` begins behind that.
 
-A micro-batch takes BATCH_BYTES of the log at most, so that a kill costs no more than that.
+A micro-batch takes at most BATCH_BYTES of the log, so a kill costs no more than that.
 """
 
 import json
@@ -20,17 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
 from whimbrel.spark.archiving import checking
 from whimbrel.spark.archiving.batches import Batch, clear_abandoned
 from whimbrel.spark.archiving.compacting import recover
-from whimbrel.spark.archiving.files import ARCHIVED, Staged, Target, write_task
-from whimbrel.spark.archiving.folder import ArchiveError, Folder, trouble
+from whimbrel.spark.archiving.files import ARCHIVED, BatchTarget, Staged, write_task
+from whimbrel.spark.archiving.folder import ArchiveError, Folder, write_error
 from whimbrel.spark.archiving.manifests import Manifest, ManifestEntry
 from whimbrel.spark.archiving.tables import TableOptions, open_table
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.offsets import Key, to_checkpoint
 from whimbrel.spark.options import parse
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveOptions", "CheckOptions", "archive", "check"]
 
 BATCH_BYTES = 1 << 30
-POLL_S = 0.2  # between looks at what the query has done, for the progress that is told
+POLL_S = 0.2  # between polls of the query, for the progress that is reported
 CHECK_TASKS_MAX = 1000
-STOP_S = 60.0  # a batch that is under way at Ctrl-C may end
+STOP_S = 60.0  # in which a batch that is in progress at Ctrl-C may end
 CHECKPOINTS, IDENTITY = "_checkpoints", "archive.json"
 STAGED = "staged string"
 
@@ -51,9 +51,9 @@ class ArchiveOptions:
     """What is archived, and how.
 
     Attributes:
-        root: the folder of the archive, as everybody who works on it sees it.
-        source: options of the source, `servers` or `store` and what to subscribe to among them.
-        every_s: seconds from one batch to the next, for ever; 0: what is there now, and an end.
+        root: the folder of the archive; the same path on the driver and on all executors.
+        source: options of the source, among them `servers` or `store`, and the topics.
+        every_s: seconds from one batch to the next, without end; 0: archive what is there now, and end.
         checkpoint: where the query's state is; None: in the archive.
         resume: a new query starts behind what the archive has.
         queues: report by queue.
@@ -70,15 +70,17 @@ class ArchiveOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """What is checked; `deep` reads the files, too."""
+    """What is checked; `deep` reads the files as well."""
 
     root: Path
     deep: bool = False
     queues: bool = False
 
 
-def archive(session: "SparkSession", options: ArchiveOptions, tell: Tell = silent) -> "DataFrame":
-    """Archive topics; the report is of what this run has written, with gaps anywhere in those queues.
+def archive(
+    session: "SparkSession", options: ArchiveOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
+    """Archive topics; the report covers the files of this run, and gaps anywhere in their queues.
 
     Raises:
         ArchiveError: the archive can't be written, or has some of it already.
@@ -90,8 +92,8 @@ def archive(session: "SparkSession", options: ArchiveOptions, tell: Tell = silen
     parse(source_options(options, {}), streaming=True)
     query_id, new = identity(options)
     if options.table is not None:
-        open_table(folder.root, options.table)  # what is missing is told before Spark works
-    recover(folder, tell)
+        open_table(folder.root, options.table)  # raises before Spark starts if a library is missing
+    recover(folder, on_progress)
     before = {manifest_key(manifest) for manifest in folder.manifests()}
     starting = first_offsets(folder, options, query_id) if new else {}
     reader = session.readStream.format("whimbrel").options(**source_options(options, starting))
@@ -102,17 +104,19 @@ def archive(session: "SparkSession", options: ArchiveOptions, tell: Tell = silen
         writer = writer.trigger(processingTime=f"{max(round(options.every_s * 1000), 1)} milliseconds")
     else:
         writer = writer.trigger(availableNow=True)
-    run_to_end(writer.start(), tell)
+    run_to_end(writer.start(), on_progress)
     every = folder.manifests()
     written = [m for m in every if manifest_key(m) not in before and m.query == query_id]
     entries = [entry for manifest in written for entry in manifest.entries]
-    tell(f"{sum(entry.rows for entry in entries)} messages archived, batches: {len(written)}")
+    on_progress(f"{sum(entry.rows for entry in entries)} messages archived, batches: {len(written)}")
     lines = checking.report(entries, all_entries=folder.entries(), queues=options.queues)
     return table_of(session, lines)
 
 
-def check(session: "SparkSession", options: CheckOptions, tell: Tell = silent) -> "DataFrame":
-    """Look for gaps, overlaps, lost files and strays; with `deep`, for damaged ones.
+def check(
+    session: "SparkSession", options: CheckOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
+    """Find gaps, overlaps, lost and stray files; with `deep`, damaged ones.
 
     Raises:
         ArchiveError: there is no archive.
@@ -125,14 +129,16 @@ def check(session: "SparkSession", options: CheckOptions, tell: Tell = silent) -
     replaced = [path for manifest in manifests for path in manifest.replaces]
     left = checking.leftovers(names, entries, replaced, folder.under_way())
     if left.unfinished:
-        tell(
+        on_progress(
             f"{len(left.unfinished)} files are of batches that are under way or were cut short"
             f" ({left.unfinished[0]}); they are harmless, and the next run of the same query removes them"
         )
     there = set(names)
     broken = {entry.path: "is gone" for entry in entries if entry.path not in there}
     if options.deep:
-        tell(f"reading {len(entries) - len(broken)} files, {sum(entry.size for entry in entries)} bytes")
+        on_progress(
+            f"reading {len(entries) - len(broken)} files, {sum(entry.size for entry in entries)} bytes"
+        )
         broken |= damaged(session, folder.root, [entry for entry in entries if entry.path in there])
     lines = checking.report(
         entries, all_entries=entries, queues=options.queues, broken=broken, stray=left.stray
@@ -141,13 +147,15 @@ def check(session: "SparkSession", options: CheckOptions, tell: Tell = silent) -
         (None, *(None,) * 11, f"compaction {number} in place was cut short: run compact --in-place again")
         for _, number in folder.switching()
     ]
-    tell(f"{len(manifests)} manifests, {len(entries)} files, {sum(entry.rows for entry in entries)} messages")
+    on_progress(
+        f"{len(manifests)} manifests, {len(entries)} files, {sum(entry.rows for entry in entries)} messages"
+    )
     return table_of(session, lines)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSink:
-    """Archives a micro-batch; called by Spark on the driver, with Spark Connect on its server."""
+    """Archives a micro-batch; called by Spark on the driver, under Spark Connect on the server."""
 
     root: str
     query: str
@@ -164,13 +172,13 @@ class BatchSink:
                 if not batch.begin():
                     return
                 inside = self.table is not None and self.table.topic_inside
-                rows = write_frame(frame, Target(folder.root, self.query, number, inside))
+                rows = write_frame(frame, BatchTarget(folder.root, self.query, number, inside))
                 batch.finish([Staged.parse(row["staged"]) for row in rows])
         except OSError as error:
-            raise trouble(folder.root, error) from error
+            raise write_error(folder.root, error) from error
 
 
-def write_frame(frame: "DataFrame", target: Target) -> list[Any]:
+def write_frame(frame: "DataFrame", target: BatchTarget) -> list[Any]:
     """Have the tasks of a frame write their rows; return a row for each file."""
 
     def write(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -250,22 +258,16 @@ def identity(options: ArchiveOptions) -> tuple[str, bool]:
 
 
 def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[Key, int]:
-    """Return where a new query starts; nothing when its options say.
+    """Return where a new query starts, as far as its options do not say.
 
     Raises:
-        ArchiveError: the archive has some of what it would read, and it is not to resume.
+        ArchiveError: the archive has some of what the query would read, without `resume`.
     """
     wanted = parse(source_options(options, {}), streaming=True)
-    assert wanted.subscription is not None, "a stream has topics"
     ends: dict[Key, int] = {}
     for entry in folder.entries():
-        system = is_system_topic(entry.topic) or entry.topic.startswith(GROUP_TOPIC_PREFIXES)
-        if not wanted.subscription.wants_topic(
-            entry.topic, system=system, include_system=wanted.include_system
-        ):
-            continue
         for part in entry.queues:
-            if wanted.subscription.wants_queue(entry.topic, part.queue_id):
+            if wanted.reads_queue(entry.topic, part.queue_id):
                 key = entry.topic, entry.broker, part.queue_id
                 ends[key] = max(ends.get(key, 0), part.end)
     if options.resume:
@@ -282,36 +284,36 @@ def first_offsets(folder: Folder, options: ArchiveOptions, query: str) -> dict[K
     return {}
 
 
-def run_to_end(query: Any, tell: Tell) -> None:
-    """Wait for a query, telling of its batches; Ctrl-C ends it after the batch that is under way.
+def run_to_end(query: Any, on_progress: ProgressCallback) -> None:
+    """Wait for a query's end, reporting its batches; Ctrl-C ends it after the batch in progress.
 
     Raises:
         StreamingQueryException: it failed.
     """
-    told = -1
+    reported = -1
     try:
         while not query.awaitTermination(POLL_S):
-            told = tell_batches(query, told, tell)
+            reported = report_batches(query, reported, on_progress)
     except KeyboardInterrupt:
         deadline = time.monotonic() + STOP_S
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
             query.awaitTermination(POLL_S)
         query.stop()
-    tell_batches(query, told, tell)
+    report_batches(query, reported, on_progress)
 
 
-def tell_batches(query: Any, told: int, tell: Tell) -> int:
-    """Tell of batches that were not told of; return the last one."""
+def report_batches(query: Any, reported: int, on_progress: ProgressCallback) -> int:
+    """Report the batches behind the last reported one; return the last one now."""
     for progress in query.recentProgress:
-        if progress["batchId"] > told and progress["numInputRows"]:
-            told = progress["batchId"]
+        if progress["batchId"] > reported and progress["numInputRows"]:
+            reported = progress["batchId"]
             seconds = progress["batchDuration"] / 1000
-            tell(f"batch {told}: {progress['numInputRows']} messages in {seconds:.1f} s")
-    return told
+            on_progress(f"batch {reported}: {progress['numInputRows']} messages in {seconds:.1f} s")
+    return reported
 
 
 def manifest_key(manifest: Manifest) -> tuple[str, int]:
-    """Return what tells manifests apart."""
+    """Return the identity of a manifest."""
     return manifest.query, manifest.batch
 
 
@@ -327,13 +329,13 @@ def table_of(session: "SparkSession", lines: list[tuple[object, ...]]) -> "DataF
 
 
 def damaged(session: "SparkSession", root: Path, entries: list[ManifestEntry]) -> dict[str, str]:
-    """Return what is wrong with files, by path; Spark's tasks read them."""
+    """Return the faults of files, by path; tasks read the files."""
     if not entries:
         return {}
     wanted = [(entry.path, entry.size, entry.crc) for entry in entries]
     tasks = min(len(wanted), CHECK_TASKS_MAX)
 
-    def look(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    def check_files(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
 
         from whimbrel.spark.archiving.files import fault_of
@@ -349,5 +351,5 @@ def damaged(session: "SparkSession", root: Path, entries: list[ManifestEntry]) -
                     [pa.array([row[at] for row in found], pa.string()) for at in (0, 1)], ["path", "fault"]
                 )
 
-    rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "path string, fault string").collect()
+    rows = session.range(0, tasks, 1, tasks).mapInArrow(check_files, "path string, fault string").collect()
     return {row["path"]: row["fault"] for row in rows}

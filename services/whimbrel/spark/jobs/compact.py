@@ -1,7 +1,7 @@
 """`compact`: an archive's small files into large ones, in a new root or in place.
 
-The plan is made from manifests alone, each file is made by one task, and the driver changes over as
-`archiving.compacting` says. The table that comes back tells of the files that were made.
+The plan is made from manifests only. Each file is written by one task, and the driver replaces the old files
+as `archiving.compacting` says. The table is the report of the files that were written.
 """
 
 import time
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from whimbrel.spark.archiving import checking, compacting
 from whimbrel.spark.archiving.batches import Batch
 from whimbrel.spark.archiving.compacting import COMPACT, Output
-from whimbrel.spark.archiving.files import Staged, Target
-from whimbrel.spark.archiving.folder import ArchiveError, Folder, trouble
+from whimbrel.spark.archiving.files import BatchTarget, Staged
+from whimbrel.spark.archiving.folder import ArchiveError, Folder, write_error
 from whimbrel.spark.archiving.layout import BEGUN, today
 from whimbrel.spark.archiving.manifests import ManifestEntry
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.archive import table_of
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +38,8 @@ class CompactOptions:
     Attributes:
         root: the archive.
         target: where the result goes, an archive of its own; None: in place.
-        before: days from this one on are left alone, YYYY-MM-DD; "": today, in UTC.
-        target_bytes: of a file, about.
+        before: days from this one on are left as they are, YYYY-MM-DD; "": today, in UTC.
+        target_bytes: size of a file aimed at.
         queues: report by queue.
     """
 
@@ -50,7 +50,9 @@ class CompactOptions:
     queues: bool = False
 
 
-def compact(session: "SparkSession", options: CompactOptions, tell: Tell = silent) -> "DataFrame":
+def compact(
+    session: "SparkSession", options: CompactOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Compact closed days.
 
     Raises:
@@ -61,23 +63,27 @@ def compact(session: "SparkSession", options: CompactOptions, tell: Tell = silen
     folder.check()
     try:
         if options.target is None:
-            made = in_place(session, folder, options, tell)
+            written = in_place(session, folder, options, on_progress)
             target = folder
         else:
             target = Folder(options.target)
-            made = into(session, folder, target, options, tell)
+            written = into(session, folder, target, options, on_progress)
     except OSError as error:
-        raise trouble(options.target or options.root, error) from error
-    size = sum(entry.size for entry in made)
-    tell(f"{len(made)} files made, {sum(entry.rows for entry in made)} messages, {size} bytes")
-    every = target.entries() if made else []
-    return table_of(session, checking.report(made, all_entries=every, queues=options.queues))
+        raise write_error(options.target or options.root, error) from error
+    size = sum(entry.size for entry in written)
+    on_progress(f"{len(written)} files made, {sum(entry.rows for entry in written)} messages, {size} bytes")
+    every = target.entries() if written else []
+    return table_of(session, checking.report(written, all_entries=every, queues=options.queues))
 
 
 def into(
-    session: "SparkSession", folder: Folder, target: Folder, options: CompactOptions, tell: Tell
+    session: "SparkSession",
+    folder: Folder,
+    target: Folder,
+    options: CompactOptions,
+    on_progress: ProgressCallback,
 ) -> Sequence[ManifestEntry]:
-    """Compact into a root of its own; a batch like any other."""
+    """Compact into another root, as a batch of that archive."""
     if target.root.resolve() == folder.root.resolve():
         raise JobError(
             f"{target.root} is the archive itself: name another folder, or compact with --in-place"
@@ -94,26 +100,28 @@ def into(
             entries, before=day_before(options), have=held, target_bytes=options.target_bytes
         )
         if not outputs:
-            tell("there is no closed day that the target does not have")
+            on_progress("there is no closed day that the target does not have")
             return []
-        enough_room(target, outputs)
+        check_space(target, outputs)
         batch.begin()
-        staged = made_of(session, folder, Target(target.root, COMPACT, number), outputs, tell)
+        staged = write_outputs(
+            session, folder, BatchTarget(target.root, COMPACT, number), outputs, on_progress
+        )
         return batch.finish(staged).entries
 
 
 def in_place(
-    session: "SparkSession", folder: Folder, options: CompactOptions, tell: Tell
+    session: "SparkSession", folder: Folder, options: CompactOptions, on_progress: ProgressCallback
 ) -> Sequence[ManifestEntry]:
-    """Compact in place, with the archive for ourselves."""
+    """Compact in place, holding the exclusive lock of the archive."""
     tables = [name for name in TABLES if (folder.root / name).exists()]
     if tables:
         raise JobError(
             f"{folder.root} is a table ({tables[0]}), which knows its files by name: compact it by the"
             " table's own means, or compact the archive into a new folder"
         )
-    tell("compacting in place: nobody may read the archive until this has ended")
-    compacting.recover(folder, tell)
+    on_progress("compacting in place: nobody may read the archive until this has ended")
+    compacting.recover(folder, on_progress)
     with folder.locked(COMPACT, alone=True):
         for query, number in folder.under_way():
             if query == COMPACT:
@@ -123,13 +131,15 @@ def in_place(
             entries, before=day_before(options), target_bytes=options.target_bytes, in_place=True
         )
         if not outputs:
-            tell("there is no closed day with small files")
+            on_progress("there is no closed day with small files")
             return []
-        enough_room(folder, outputs)
+        check_space(folder, outputs)
         number = compacting.next_number(folder)
         folder.disk.put(folder.mark_path(COMPACT, number, BEGUN), "")
-        staged = made_of(session, folder, Target(folder.root, COMPACT, number), outputs, tell)
-        replaced = {piece.path for output in outputs for piece in output.pieces}
+        staged = write_outputs(
+            session, folder, BatchTarget(folder.root, COMPACT, number), outputs, on_progress
+        )
+        replaced = {part.path for output in outputs for part in output.slices}
         before = sum(entry.rows for entry in entries if entry.path in replaced)
         after = sum(each.entry.rows for each in staged)
         if before != after:
@@ -146,18 +156,22 @@ def day_before(options: CompactOptions) -> str:
     return min(options.before or "9999", today(time.time()))
 
 
-def enough_room(folder: Folder, outputs: Sequence[Output]) -> None:
-    """Raise ArchiveError when the result can't fit."""
-    needed = sum(piece.size for output in outputs for piece in output.pieces)
+def check_space(folder: Folder, outputs: Sequence[Output]) -> None:
+    """Raise ArchiveError when there is not enough free space for the result."""
+    needed = sum(part.size for output in outputs for part in output.slices)
     if (room := folder.room()) < needed:
         raise ArchiveError(f"{folder.root} has room for {room} bytes, and compacting needs about {needed}")
 
 
-def made_of(
-    session: "SparkSession", folder: Folder, target: Target, outputs: Sequence[Output], tell: Tell
+def write_outputs(
+    session: "SparkSession",
+    folder: Folder,
+    target: BatchTarget,
+    outputs: Sequence[Output],
+    on_progress: ProgressCallback,
 ) -> list[Staged]:
-    """Have tasks make the files."""
-    tell(f"making {len(outputs)} files of {len({p.path for each in outputs for p in each.pieces})}")
+    """Return the files, written by tasks."""
+    on_progress(f"making {len(outputs)} files of {len({p.path for each in outputs for p in each.slices})}")
     tasks = min(len(outputs), TASKS_MAX)
     source, wanted, attempts = folder.root, list(outputs), uuid.uuid4().hex[:6]
 
@@ -171,7 +185,7 @@ def made_of(
                     try:
                         staged = compacting.merge(source, target, number, wanted[number], attempt)
                     except OSError as error:
-                        raise trouble(target.root, error) from error
+                        raise write_error(target.root, error) from error
                     yield pa.RecordBatch.from_arrays([pa.array([staged.text()], pa.string())], ["staged"])
 
     rows = session.range(0, tasks, 1, tasks).mapInArrow(make, "staged string").collect()

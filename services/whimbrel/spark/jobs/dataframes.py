@@ -1,10 +1,10 @@
-"""What reports have in common: rows by period, and a frame that is computed when it is returned."""
+"""What the reports of jobs share: frames that are computed when they are returned, periods, percentiles."""
 
 import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from whimbrel.spark.jobs import JobError
+from whimbrel.spark.reporting import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,25 +21,25 @@ __all__ = [
 ]
 
 PERCENTILES = (0.5, 0.95, 0.99)
-PERCENTILE_ACCURACY = 10_000  # of percentile_approx: a rank is at most 1/10,000 of the rows off
-POINTS_MAX = 240  # of a line: more can't be told apart on a screen
+PERCENTILE_ACCURACY = 10_000  # of percentile_approx: a rank is off by at most 1/10,000 of the rows
+POINTS_MAX = 240  # of a line: more could not be distinguished on a screen
 STEPS_S = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 86_400, 7 * 86_400)
 
 
 def computed(frame: "DataFrame") -> "DataFrame":
-    """Compute a frame now, and keep it as long as it is referred to: what comes of it is not computed again.
+    """Compute a frame now, and keep it as long as it is referred to: it is not computed again for each use.
 
-    `persist` would not do: it gives the rows of any equal plan, and one that reads the same files or topics
-    an hour later is equal.
+    `persist` would not do: it gives its rows to any equal plan, and a plan that reads the same files or
+    topics an hour later is equal.
     """
     return frame.localCheckpoint()
 
 
 @contextlib.contextmanager
 def path_named(path: str, hint: str = "") -> Iterator[None]:
-    """Turn what Spark says of a path that is not there into a sentence.
+    """Turn Spark's error about a path that does not exist into a sentence.
 
-    Spark may say it only when rows are asked for: that belongs inside.
+    Spark may raise it only when rows are read, so reading belongs into the block.
 
     Raises:
         JobError: there is no such path.
@@ -55,9 +55,9 @@ def path_named(path: str, hint: str = "") -> Iterator[None]:
 
 
 def period(at_s: "Column", seconds: int) -> "Column":
-    """Return the begin of the period in which a time lies, both in seconds since the epoch.
+    """Return the start of the period in which a time lies, both in seconds since the epoch.
 
-    Periods of whole days begin at midnight UTC; those of weeks on Thursdays, as the epoch did.
+    Periods of whole days begin at midnight UTC; weeks on Thursdays, as the epoch did.
     """
     from pyspark.sql import functions as F
 
@@ -65,7 +65,7 @@ def period(at_s: "Column", seconds: int) -> "Column":
 
 
 def step_for(first_s: float, last_s: float) -> int:
-    """Return the smallest step, in seconds, with which a range of time is drawn in `POINTS_MAX` points."""
+    """Return the smallest step, in seconds, with which a time range has at most `POINTS_MAX` points."""
     return next((step for step in STEPS_S if (last_s - first_s) / step <= POINTS_MAX), STEPS_S[-1])
 
 

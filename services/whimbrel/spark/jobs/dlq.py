@@ -1,15 +1,15 @@
-"""`dlq`: what is in the dead-letter topics and why, and a selection of it back into topics.
+"""`dlq`: dead letters by group, origin and reason; a selection of them can be replayed into topics.
 
-A broker does not write down why it gave a message up; what the record tells is how often it was delivered:
+A broker does not record why it gave up on a message; the record tells how often it was delivered:
 
     attempts    RECONSUMETIMES reached MAX_RECONSUME_TIMES, or RocketMQ's default of 16
-    early       it was delivered again, but less often: its consumer gave it up, or its group allows fewer
-    forwarded   never delivered again, and DLQ_ORIGIN_TOPIC is there: a client of RocketMQ 5 forwarded it
+    early       it was delivered again, but less often: its consumer gave up, or its group allows fewer
+    forwarded   never delivered again, and it has DLQ_ORIGIN_TOPIC: a client of RocketMQ 5 forwarded it
     unknown     neither
 
-Where it came from: RETRY_TOPIC, else DLQ_ORIGIN_TOPIC; the group is in the topic's name, %DLQ%GROUP. Dead
-letters that go back are told by id and origin, so the same selection twice, or one that overlaps, stores
-nothing twice. That there are some is no finding: the table says how many.
+The origin topic is RETRY_TOPIC, else DLQ_ORIGIN_TOPIC; the group is in the topic's name, %DLQ%GROUP. Replayed
+dead letters are identified by id and origin, so replaying a selection twice, or one that overlaps another,
+stores no message twice. Dead letters are no finding: the table says how many there are.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,10 @@ from pyspark.sql import functions as F
 
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.names import DEAD_LETTER_PREFIX
-from whimbrel.spark.jobs import JobError, Tell, silent
-from whimbrel.spark.jobs.replay import Source, put_back, rows_of, servers_of
-from whimbrel.spark.replaying import Target
+from whimbrel.model.properties import DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEYS, RETRY_TOPIC, TAGS
+from whimbrel.spark.jobs.replay import Source, replay_frame, rows_of, servers_of
+from whimbrel.spark.replay_writer import ReplayTarget
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ORIGIN", "REASONS", "DlqOptions", "dlq"]
 
 REASONS = ("attempts", "early", "forwarded", "unknown")
-ORIGIN = "ORIGIN"  # instead of a topic: each to where it came from
+ORIGIN = "ORIGIN"  # in place of a topic's name: each message into its origin topic
 NOWHERE = "(unknown)"
 TOP_KEYS = 3
 BODY_BYTES_SHOWN = 60
@@ -40,16 +41,16 @@ BODY_BYTES_SHOWN = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DlqOptions:
-    """What is looked at, and what is done with it.
+    """Which dead letters are selected, and what is done with them.
 
     Attributes:
-        endpoint: nameservers of the cluster, HOST:PORT; empty with an archive or a store that is only read.
-        archive, store: read these in place of the cluster.
+        endpoint: nameservers of the cluster, HOST:PORT; empty when an archive or a store is only read.
+        archive, store: read these instead of the cluster.
         group: of this consumer group only.
         reason: one of REASONS; empty for all.
         since: stored at or after this time.
         messages: list single messages.
-        replay_to: put the selection back: a topic, or ORIGIN.
+        replay_to: replay the selection into a topic; ORIGIN: each into its origin topic.
         rate: messages a second; 0 for no bound.
         dry_run: with replay_to, store nothing.
         brokers: with replay_to, as in `replay`.
@@ -68,11 +69,13 @@ class DlqOptions:
     brokers: tuple[tuple[str, str], ...] = ()
 
 
-def dlq(session: "SparkSession", options: DlqOptions, tell: Tell = silent) -> "DataFrame":
-    """Return a row for each group and origin topic, for each message, or for what became of a selection.
+def dlq(
+    session: "SparkSession", options: DlqOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
+    """Return a row for each group and origin topic; or for each message; or the report of a replay.
 
     Raises:
-        JobError: the options contradict each other, or messages do not tell where they came from.
+        JobError: the options contradict each other, or messages that are to be replayed have no origin.
         WhimbrelError: a broker refuses, or does not answer.
     """
     if options.reason not in ("", *REASONS):
@@ -81,12 +84,12 @@ def dlq(session: "SparkSession", options: DlqOptions, tell: Tell = silent) -> "D
         raise JobError("--messages and --replay-to: list them first, then put them back")
     found = selected(letters(rows_of(session, source_of(options))), options)
     if options.replay_to:
-        return back(session, found, options, tell)
+        return replayed(session, found, options, on_progress)
     return listed(session, found) if options.messages else grouped(session, found)
 
 
 def source_of(options: DlqOptions) -> Source:
-    """Return where dead letters are read."""
+    """Return where dead letters are read from."""
     servers = "" if options.archive or options.store else options.endpoint
     topic = DEAD_LETTER_PREFIX + options.group if options.group else ""
     pattern = "" if topic else f"{DEAD_LETTER_PREFIX}.*"
@@ -94,15 +97,15 @@ def source_of(options: DlqOptions) -> Source:
 
 
 def property_of(name: str) -> "Column":
-    """Return a property told by the stored text; of equal names the last one, null without one."""
+    """Return a property of the stored text; the last one of equal names, null without one."""
     text = F.col("propertiesText").cast("string")
     found = F.regexp_extract(text, f"(?s)^(?:.*\x02)?{name}\x01([^\x02]*)", 1)
     return F.nullif(found, F.lit(""))
 
 
 def letters(rows: "DataFrame") -> "DataFrame":
-    """Return rows with what they tell of themselves."""
-    forwarded = property_of("DLQ_ORIGIN_TOPIC")
+    """Return rows with group, origin, reason, keys and tags."""
+    forwarded = property_of(DLQ_ORIGIN_TOPIC)
     most = F.coalesce(property_of("MAX_RECONSUME_TIMES").try_cast("int"), F.lit(RETRY_MAX_DEFAULT))
     times = F.col("reconsumeTimes")
     reason = (
@@ -114,34 +117,34 @@ def letters(rows: "DataFrame") -> "DataFrame":
     return rows.withColumns(
         {
             "group": F.substring("topic", len(DEAD_LETTER_PREFIX) + 1, 1000),
-            "originTopic": F.coalesce(property_of("RETRY_TOPIC"), forwarded, F.lit(NOWHERE)),
-            "originId": F.coalesce(property_of("ORIGIN_MESSAGE_ID"), property_of("DLQ_ORIGIN_MESSAGE_ID")),
+            "originTopic": F.coalesce(property_of(RETRY_TOPIC), forwarded, F.lit(NOWHERE)),
+            "originId": F.coalesce(property_of("ORIGIN_MESSAGE_ID"), property_of(DLQ_ORIGIN_MESSAGE_ID)),
             "reason": reason,
-            "keys": property_of("KEYS"),
-            "tags": property_of("TAGS"),
+            "keys": property_of(KEYS),
+            "tags": property_of(TAGS),
         }
     )
 
 
 def selected(frame: "DataFrame", options: DlqOptions) -> "DataFrame":
-    """Return the rows that are asked for."""
+    """Return the rows that the options select."""
     if options.reason:
         frame = frame.filter(F.col("reason") == options.reason)
     return frame if options.since is None else frame.filter(F.col("storeTimestamp") >= F.lit(options.since))
 
 
 def computed(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
-    """Return a small table with its rows at hand, so that it does not read the topics again."""
+    """Return a small table with its rows collected, so that the topics are not read again."""
     return session.createDataFrame(frame.collect(), frame.schema)
 
 
 def grouped(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
     """Return a row for each group and origin topic."""
     by = ("group", "originTopic")
-    narrow = frame.select(*by, "reason", "reconsumeTimes", "storeTimestamp", "keys")
+    columns = frame.select(*by, "reason", "reconsumeTimes", "storeTimestamp", "keys")
     counts: Mapping[str, Column] = {name: F.count_if(F.col("reason") == name) for name in REASONS}
     age = F.timestamp_diff("SECOND", F.min("storeTimestamp"), F.current_timestamp())
-    table = narrow.groupBy(*by).agg(
+    table = columns.groupBy(*by).agg(
         F.count(F.lit(1)).alias("messages"),
         *(count.alias(name) for name, count in counts.items()),
         F.max("reconsumeTimes").alias("timesMax"),
@@ -149,13 +152,13 @@ def grouped(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
         F.max("storeTimestamp").alias("newest"),
         age.alias("oldestAgeS"),
     )
-    words = narrow.select(*by, F.explode(F.split("keys", " ")).alias("key")).groupBy(*by, "key").count()
+    key_counts = columns.select(*by, F.explode(F.split("keys", " ")).alias("key")).groupBy(*by, "key").count()
     place = F.row_number().over(Window.partitionBy(*by).orderBy(F.desc("count"), "key"))
     shown = F.struct(
         "place", F.concat("key", F.lit(" ("), F.col("count").cast("string"), F.lit(")")).alias("text")
     )
     top = (
-        words.withColumn("place", place)
+        key_counts.withColumn("place", place)
         .filter(F.col("place") <= TOP_KEYS)
         .groupBy(*by)
         .agg(F.concat_ws(", ", F.sort_array(F.collect_list(shown)).getField("text")).alias("topKeys"))
@@ -181,8 +184,10 @@ def listed(session: "SparkSession", frame: "DataFrame") -> "DataFrame":
     )
 
 
-def back(session: "SparkSession", frame: "DataFrame", options: DlqOptions, tell: Tell) -> "DataFrame":
-    """Put the selection back."""
+def replayed(
+    session: "SparkSession", frame: "DataFrame", options: DlqOptions, on_progress: ProgressCallback
+) -> "DataFrame":
+    """Replay the selection."""
     if options.replay_to == ORIGIN:
         lost = frame.filter(F.col("originTopic") == NOWHERE).count()
         if lost:
@@ -193,11 +198,11 @@ def back(session: "SparkSession", frame: "DataFrame", options: DlqOptions, tell:
         frame = frame.withColumn("targetTopic", F.col("originTopic"))
     else:
         frame = frame.withColumn("targetTopic", F.lit(options.replay_to))
-    target = Target(
+    target = ReplayTarget(
         servers=servers_of(options.endpoint),
         brokers=options.brokers,
         selection=True,
         dry=options.dry_run,
         rate=options.rate,
     )
-    return put_back(session, frame, frame, target, tell, taken=frozenset({"dead letter"}))
+    return replay_frame(session, frame, frame, target, on_progress, included=frozenset({"dead letter"}))

@@ -1,25 +1,26 @@
-"""`lag`: how far groups were behind, over time, from the snapshots that `whimbrel.spark.snapshots` records.
+"""`lag`: the lag of consumer groups over time, from the snapshots that `whimbrel.spark.snapshots` records.
 
 A row for each period, group and topic; `by = "queue"` has one for each queue:
 
     period, group, topic, queues | broker, queue, snapshots, incomplete (by group only),
     lag_min, lag_avg, lag_max, lag_last, consumed_per_s, produced_per_s, catch_up_s, resets, gap_s, finding
 
-    lag          messages; of a topic: the sum over its queues in one snapshot. A snapshot to which a broker
-                 did not answer is *incomplete*: its sums would be too small and don't count; queues that
-                 were told do.
+    lag          messages; of a topic: the sum over its queues in one snapshot. A snapshot in which a broker
+                 did not answer is *incomplete*: its sums would be too small and are not used; its single
+                 queues are.
     *_per_s      how far the committed offset and the queue's end moved from one snapshot to the next, over
                  the time between them; the sum over queues. A move back (`resets`: a group that was reset, a
-                 log that was cut) counts as no move.
-    catch_up_s   lag_last at the period's rates: 0 without lag, null where the group is not the faster one.
+                 log that was truncated) counts as no move.
+    catch_up_s   time to work off lag_last at the period's rates: 0 without lag, null where the group is not
+                 faster than its producers.
     gap_s        seconds of the record's gaps that end in this period. A gap is more than `GAP_INTERVALS`
-                 intervals between two snapshots; each is told, too.
+                 intervals between two snapshots; gaps are reported as progress as well.
 
-**Finding: lag only grows.** The smallest lag of each of the last `GROWING_PERIODS` periods that have one is
-larger than of the period before it. So a group that is through with everything at any moment of a period, or
-gains on its producers, is none, and one that is slower than they are, or stands still while they go on, is
-one after that many periods. The finding stands in the last row of the group and topic, or of the queue; by
-group it also names queues that only grow while their topic does not.
+**Finding: lag only grows.** In each of the last `GROWING_PERIODS` periods with a lag, the smallest lag is
+larger than in the period before. So a group without lag at any moment of a period, or one that gains on its
+producers, is no finding; one that is slower than its producers, or stopped while they go on, becomes a
+finding after so many periods. The finding is in the last row of the group and topic, or of the queue; by
+group it also names queues whose lag only grows while that of their topic does not.
 """
 
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.dataframes import computed, path_named, period, step_for
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 from whimbrel.spark.snapshots import VERSION
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ SCHEMA = (
     "v int, kind string, at bigint, every_ms bigint, silent array<string>, group string, topic string,"
     " broker string, queue int, committed bigint, end bigint, lag bigint, _corrupt string"
 )
-GAP_INTERVALS = 3  # one that is late, and one that is missed, are no gap
+GAP_INTERVALS = 3  # a late snapshot, or one that was left out, is no gap
 GROWING_PERIODS = 3  # two could be chance
-GAPS_TOLD_MAX = 10
+GAPS_REPORTED_MAX = 10
 QUEUE, TOPIC = ("group", "topic", "broker", "queue"), ("group", "topic")
 MEASURES = (
     "lag_min", "lag_avg", "lag_max", "lag_last", "consumed_per_s", "produced_per_s", "catch_up_s", "resets",
@@ -54,15 +55,15 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagOptions:
-    """What is reported.
+    """What is read, and what is reported.
 
     Attributes:
         snapshots: the folder of a record.
-        groups: these alone; none for all.
-        topics: these alone; none for all.
+        groups: only these; empty for all.
+        topics: only these; empty for all.
         per_s: seconds of a period.
-        by: what a row is, besides the period.
-        html: where a page with lag and rates goes; None for none.
+        by: a row of the report is for each group and topic, or each queue, and each period.
+        html: path of a page with lag and rates; None for none.
     """
 
     snapshots: str
@@ -73,7 +74,9 @@ class LagOptions:
     html: Path | None = None
 
 
-def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "DataFrame":
+def lag(
+    session: "SparkSession", options: LagOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Return the report.
 
     Raises:
@@ -86,7 +89,7 @@ def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "D
         plots.check_plotly()
     with path_named(options.snapshots, "; --record makes one"):
         read = computed(snapshot_lines(session, options.snapshots))
-    check(read, options.snapshots, tell)
+    check_record(read, options.snapshots, on_progress)
     heads = read.where("kind = 'snapshot'").withColumn("silent", F.size("silent") > 0)
     queues = read.where("kind = 'queue'")
     for name, chosen in (("group", options.groups), ("topic", options.topics)):
@@ -98,12 +101,12 @@ def lag(session: "SparkSession", options: LagOptions, tell: Tell = silent) -> "D
             f"{options.snapshots}: no snapshot has anything of {wanted}; leave them out to see all"
         )
     gaps = gaps_of(heads)
-    tell_gaps(heads, gaps, tell)
+    report_gaps(heads, gaps, on_progress)
     steps = computed(with_moves(queues, heads))
     report = computed(report_of(steps, gaps, options))
     if options.html is not None:
         plots.page(options.html, "Lag of groups", charts(steps))
-        tell(f"lag and rates are in {options.html}")
+        on_progress(f"lag and rates are in {options.html}")
     return report
 
 
@@ -118,8 +121,8 @@ def snapshot_lines(session: "SparkSession", path: str) -> "DataFrame":
     )
 
 
-def check(read: "DataFrame", path: str, tell: Tell) -> None:
-    """Refuse what is no record, and tell of lines that are left out.
+def check_record(read: "DataFrame", path: str, on_progress: ProgressCallback) -> None:
+    """Check that the lines are a record, and report those that are left out.
 
     Raises:
         JobError: there is no snapshot, or one of another version.
@@ -143,7 +146,7 @@ def check(read: "DataFrame", path: str, tell: Tell) -> None:
         if version != VERSION:
             raise JobError(f"{path}: snapshots of version {version}, and this program knows {VERSION}")
     if counts["other"]:
-        tell(f"{counts['other']} lines are no part of a snapshot, and are left out")
+        on_progress(f"{counts['other']} lines are no part of a snapshot, and are left out")
 
 
 def gaps_of(heads: "DataFrame") -> "DataFrame":
@@ -161,8 +164,8 @@ def gaps_of(heads: "DataFrame") -> "DataFrame":
     )
 
 
-def tell_gaps(heads: "DataFrame", gaps: "DataFrame", tell: Tell) -> None:
-    """State how much the record holds, and what is missing in it."""
+def report_gaps(heads: "DataFrame", gaps: "DataFrame", on_progress: ProgressCallback) -> None:
+    """Report how much the record holds, and its gaps."""
     from pyspark.sql import functions as F
 
     whole = heads.agg(
@@ -173,12 +176,12 @@ def tell_gaps(heads: "DataFrame", gaps: "DataFrame", tell: Tell) -> None:
     ).first()
     assert whole is not None, "an aggregate has a row"
     text = f"{whole['count']} snapshots from {whole['first']} to {whole['last']}"
-    tell(f"{text}, {whole['incomplete']} of them incomplete" if whole["incomplete"] else text)
-    found = gaps.orderBy("from").select(clock("from"), clock("to")).take(GAPS_TOLD_MAX + 1)
-    for begin, end in found[:GAPS_TOLD_MAX]:
-        tell(f"no snapshot between {begin} and {end}")
-    if len(found) > GAPS_TOLD_MAX:
-        tell("there are more gaps: see gap_s")
+    on_progress(f"{text}, {whole['incomplete']} of them incomplete" if whole["incomplete"] else text)
+    found = gaps.orderBy("from").select(clock("from"), clock("to")).take(GAPS_REPORTED_MAX + 1)
+    for begin, end in found[:GAPS_REPORTED_MAX]:
+        on_progress(f"no snapshot between {begin} and {end}")
+    if len(found) > GAPS_REPORTED_MAX:
+        on_progress("there are more gaps: see gap_s")
 
 
 def clock(at_ms: "Column | str") -> "Column":
@@ -190,9 +193,9 @@ def clock(at_ms: "Column | str") -> "Column":
 
 
 def with_moves(queues: "DataFrame", heads: "DataFrame") -> "DataFrame":
-    """Return a row for each queue and snapshot, with what moved since the one before.
+    """Return a row for each queue and snapshot, with how far its offsets moved since the one before.
 
-    It has: seconds, consumed, produced (null in the first), resets, incomplete (of the snapshot).
+    Columns: seconds, consumed, produced (null in the first), resets, incomplete (of the snapshot).
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -252,7 +255,7 @@ def report_of(steps: "DataFrame", gaps: "DataFrame", options: LagOptions) -> "Da
 
 
 def by_queue(steps: "DataFrame") -> "DataFrame":
-    """Return what there is to say of each queue in each period."""
+    """Return the measures of each queue in each period."""
     from pyspark.sql import functions as F
 
     seconds = F.sum("seconds")
@@ -271,7 +274,7 @@ def by_queue(steps: "DataFrame") -> "DataFrame":
 
 
 def by_topic(steps: "DataFrame", queues: "DataFrame") -> "DataFrame":
-    """Return the same of each topic of a group; lag of complete snapshots only."""
+    """Return the measures of each topic of a group; lag from complete snapshots only."""
     from pyspark.sql import functions as F
 
     sums = steps.groupBy("period_s", *TOPIC, "at").agg(
@@ -296,7 +299,7 @@ def by_topic(steps: "DataFrame", queues: "DataFrame") -> "DataFrame":
 
 
 def with_catch_up(rows: "DataFrame") -> "DataFrame":
-    """Return rows with the time after which lag would be over at their rates."""
+    """Return rows with the time to work off the lag at their rates."""
     from pyspark.sql import functions as F
 
     gain = F.col("consumed_per_s") - F.col("produced_per_s")
@@ -307,13 +310,13 @@ def with_catch_up(rows: "DataFrame") -> "DataFrame":
 
 
 def with_growth(rows: "DataFrame", keys: tuple[str, ...]) -> "DataFrame":
-    """Return rows with `grows`, true in the last period of what only grows, and `smallest`, its lags."""
+    """Return rows with `grows`, true in the last period if the lag only grows, and `smallest`, its lags."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    told = Window.partitionBy(*keys, F.col("lag_min").isNotNull()).orderBy("period_s")
-    lags = [F.lag("lag_min", back).over(told) for back in range(GROWING_PERIODS - 1, -1, -1)]
-    newest = F.lead("period_s").over(told).isNull()
+    with_lag = Window.partitionBy(*keys, F.col("lag_min").isNotNull()).orderBy("period_s")
+    lags = [F.lag("lag_min", back).over(with_lag) for back in range(GROWING_PERIODS - 1, -1, -1)]
+    newest = F.lead("period_s").over(with_lag).isNull()
     rises = [earlier < later for earlier, later in pairwise(lags)]
     grows = newest
     for rise in rises:
@@ -334,7 +337,7 @@ def sentence(per_s: int) -> "Column":
 
 
 def with_findings(rows: "DataFrame", queues: "DataFrame", per_s: int) -> "DataFrame":
-    """Return rows of topics with findings: of themselves, else of their queues."""
+    """Return rows of topics with findings: about themselves, else about their queues."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -363,8 +366,8 @@ def with_findings(rows: "DataFrame", queues: "DataFrame", per_s: int) -> "DataFr
     )
 
 
-def charts(steps: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
-    """Return lag and rates over time, of the groups and topics that were furthest behind."""
+def charts(steps: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
+    """Return lag and rates over time of the groups and topics with the most lag."""
     from pyspark.sql import functions as F
 
     ends = steps.agg(F.min("at") / 1000, F.max("at") / 1000).first()
@@ -397,7 +400,7 @@ def charts(steps: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
         worst[row["name"]] = max(worst.get(row["name"], 0), row["lag"])
     names = sorted(worst, key=lambda each: (-worst[each], each))
     return [
-        plots.Lines(
+        plots.LineChart(
             title=f"{title}, {step_s} s each",
             unit=unit,
             series={

@@ -1,30 +1,30 @@
-"""`latency`: how long the stages of messages took, from spans; without spans, how old messages were when
-they were stored.
+"""`latency`: how long the stages of messages took, from spans; without spans, the time from born to stored.
 
 **From spans** (`whimbrel.spark.spans` reads them), a row for each stage and, of our own stages, broker and
-slave; `per_s` makes it a row for each period, too, in which the span began:
+slave. With `per_s`, a row for each of these and each period in which spans began:
 
     period, stage, broker, broker_id, slave, spans, failed, negative, p50_ms, p95_ms, p99_ms, max_ms,
     mb_per_s, lag_max_bytes
 
-`telemetry.TREE` says what each stage covers. Each is timed by one clock, so clocks that differ don't matter;
-one that was set back gives negative times, which are counted in `negative` and are part of the percentiles.
+`telemetry.TREE` says what each stage covers. Each is timed by one clock, so differences between clocks do not
+matter. A clock that was set back gives negative times, which are counted in `negative` and are part of the
+percentiles.
 
-The rows of stage `acknowledge` are the replication's: from `broker` to `slave`, the address of a connection.
+The rows of stage `acknowledge` are about replication, from `broker` to `slave`, the address of a connection.
 
     mb_per_s         how fast the acknowledged end of the log moved from the first to the last
-                     acknowledgement, in 10^6 bytes. It counts the whole log: a sample tells it as well.
-    lag_max_bytes    the most that the newest end of the log (of an appended record or a sent frame) was ahead
-                     of what that slave had acknowledged, between its first and its last acknowledgement. Only
-                     traced records and frames show where the log ends: with a sample it is a lower bound.
+                     acknowledgement, in 10^6 bytes. It counts the whole log, so a sample gives it as well.
+    lag_max_bytes    the most by which the latest end of the log (of an appended record or a sent frame) was
+                     ahead of what the slave had acknowledged, between its first and last acknowledgement. The
+                     end is known from traced records and frames only: with a sample it is a lower bound.
 
 **From the log**, `storeTimestamp - bornTimestamp`, a row for each topic:
 
     period, topic, messages, negative, min_ms, p50_ms, p95_ms, p99_ms, max_ms
 
-Two clocks are compared here, the sender's and the broker's. What the first is ahead makes the numbers
-smaller, below zero in the end: those are counted in `negative`, and `min_ms` shows by how much at worst. A
-message that was stored again later, for a delay or a transaction, keeps the time at which it was born.
+This compares two clocks, the sender's and the broker's. If the first is ahead, times are too small, or
+negative: those are counted in `negative`, and `min_ms` shows the worst. A message that was stored again
+later, for a delay or a transaction, keeps its born time.
 
 Percentiles are `percentile_approx`'s.
 """
@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.jobs.dataframes import computed, path_named, percentiles, period, step_for
-from whimbrel.spark.spans import GLOB, OURS, STAGES, lines, spans_of
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
+from whimbrel.spark.spans import GLOB, OURS, STAGES, span_lines, spans_of
 from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FRAME
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class LatencyOptions:
     Attributes:
         spans: a file or folder of OTLP JSON lines; empty: the log is read.
         source: options of `format("whimbrel")`, without spans.
-        topics: with spans: messages of these alone; none for all. Replication's own columns count all.
+        topics: with spans, of these topics only; empty for all. The columns of replication count all topics.
         per_s: seconds of a period; 0 for one row over all.
-        html: where a page with percentiles over time goes; None for none.
+        html: path of a page with percentiles over time; None for none.
     """
 
     spans: str = ""
@@ -69,25 +69,33 @@ class LatencyOptions:
     html: Path | None = None
 
 
-def latency(session: "SparkSession", options: LatencyOptions, tell: Tell = silent) -> "DataFrame":
+def latency(
+    session: "SparkSession", options: LatencyOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Return the report.
 
     Raises:
-        JobError: there is no span, or none that is a stage of a message.
+        JobError: there is no span, or none is a stage of a message.
         NoPlotly: a page is wanted, and plotly is missing.
     """
     if options.html is not None:
         plots.check_plotly()
-    return from_spans(session, options, tell) if options.spans else from_log(session, options, tell)
+    return (
+        from_spans(session, options, on_progress)
+        if options.spans
+        else from_log(session, options, on_progress)
+    )
 
 
 # Spans
 
 
-def from_spans(session: "SparkSession", options: LatencyOptions, tell: Tell) -> "DataFrame":
+def from_spans(
+    session: "SparkSession", options: LatencyOptions, on_progress: ProgressCallback
+) -> "DataFrame":
     """Return the report of spans; errors as in `latency`."""
-    spans = computed(spans_of(checked_lines(session, options.spans, tell)))
-    check(spans, options.spans, tell)
+    spans = computed(spans_of(checked_lines(session, options.spans, on_progress)))
+    check_spans(spans, options.spans, on_progress)
     wanted = spans.where("stage IS NOT NULL AND ms IS NOT NULL")
     if options.topics:
         wanted = wanted.where(wanted["topic"].isin(*options.topics))
@@ -99,20 +107,20 @@ def from_spans(session: "SparkSession", options: LatencyOptions, tell: Tell) -> 
     report = computed(report_of(wanted, spans, options.per_s))
     if options.html is not None:
         plots.page(options.html, "Stages of messages", span_charts(wanted, spans))
-        tell(f"percentiles over time are in {options.html}")
+        on_progress(f"percentiles over time are in {options.html}")
     return report
 
 
-def checked_lines(session: "SparkSession", path: str, tell: Tell) -> "DataFrame":
-    """Return the lines, having told of those that are none.
+def checked_lines(session: "SparkSession", path: str, on_progress: ProgressCallback) -> "DataFrame":
+    """Return the lines, and report those that are no JSON.
 
     Raises:
-        JobError: there is nothing to read.
+        JobError: no line has spans.
     """
     from pyspark.sql import functions as F
 
     with path_named(path):
-        found = lines(session, path)
+        found = span_lines(session, path)
         counts = found.agg(
             F.count("*").alias("all"),
             F.count("_corrupt").alias("broken"),
@@ -125,14 +133,14 @@ def checked_lines(session: "SparkSession", path: str, tell: Tell) -> "DataFrame"
             " our processes write them with --trace-to file:PATH, `whimbrel dev --trace 1` below DIR/traces"
         )
     if counts["broken"]:
-        tell(
+        on_progress(
             f"{counts['broken']} lines are no JSON, and are left out: the last of a file may be half written"
         )
     return found
 
 
-def check(spans: "DataFrame", path: str, tell: Tell) -> None:
-    """Tell how many spans there are, and what is left out.
+def check_spans(spans: "DataFrame", path: str, on_progress: ProgressCallback) -> None:
+    """Report how many spans there are, and how many are left out.
 
     Raises:
         JobError: none is a stage of a message.
@@ -152,12 +160,12 @@ def check(spans: "DataFrame", path: str, tell: Tell) -> None:
             f" ({', '.join(OURS)}, or an operation with messaging.system = rocketmq)"
         )
     others = counts["all"] - counts["stages"] - counts["frames"]
-    tell(
+    on_progress(
         f"{counts['all']} spans: {counts['stages']} of stages, {counts['frames']} of frames,"
         f" {others} of something else"
     )
     if counts["untimed"]:
-        tell(f"{counts['untimed']} spans lack begin or end, and are left out")
+        on_progress(f"{counts['untimed']} spans lack begin or end, and are left out")
 
 
 def report_of(wanted: "DataFrame", spans: "DataFrame", per_s: int) -> "DataFrame":
@@ -165,7 +173,7 @@ def report_of(wanted: "DataFrame", spans: "DataFrame", per_s: int) -> "DataFrame
     from pyspark.sql import functions as F
 
     keys = ["stage", "broker", "broker_id", "slave"]
-    ours = F.col("stage").isin(*OURS.values())  # of clients' spans, only some name a broker
+    ours = F.col("stage").isin(*OURS.values())  # only some spans of clients name a broker
     rows = wanted.select(
         period(F.floor(F.col("begin_ns") / NS), per_s or 1).alias("period_s"),
         "stage",
@@ -221,10 +229,10 @@ def replication(spans: "DataFrame", per_s: int) -> "DataFrame":
 
 
 def lag_events(spans: "DataFrame") -> "DataFrame":
-    """Return what moved the log's end or a slave's acknowledgement, in time: at_ns, acknowledged, lag_bytes.
+    """Return the events that moved the log's end or an acknowledgement: at_ns, acknowledged, lag_bytes.
 
-    For each slave all ends of its master's log stand between its own acknowledgements; `lag_bytes` is what
-    the highest end so far is ahead of the highest acknowledgement so far.
+    Each slave's events are its acknowledgements and, in between, all ends of its master's log. `lag_bytes` is
+    the highest end so far minus the highest acknowledgement so far.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -262,8 +270,8 @@ def lag_events(spans: "DataFrame") -> "DataFrame":
     return acks.unionByName(ends).withColumn("lag_bytes", F.greatest(ahead, F.lit(0)))
 
 
-def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
-    """Return percentiles of each stage over time, and how far slaves were behind."""
+def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
+    """Return percentiles of each stage over time, and the lag of slaves."""
     from pyspark.sql import functions as F
 
     ends = wanted.agg(F.min("begin_ns") / NS, F.max("begin_ns") / NS).first()
@@ -271,8 +279,8 @@ def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.Lines | p
     step_s = step_for(ends[0], ends[1])
     at = period(F.floor(F.col("begin_ns") / NS), step_s).alias("at")
     rows = wanted.groupBy("stage", at).agg(*percentiles(F.col("ms"))).orderBy("at").collect()
-    charts: list[plots.Lines | plots.HeatMap] = [
-        plots.Lines(
+    charts: list[plots.LineChart | plots.HeatMap] = [
+        plots.LineChart(
             title=f"{stage}, {step_s} s each",
             unit="ms",
             series={
@@ -288,14 +296,14 @@ def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.Lines | p
     for row in worst.where("lag IS NOT NULL").orderBy("at").collect():
         behind.setdefault(f"{row['broker']} to {row['slave']}", []).append((row["at"], row["lag"]))
     if behind:
-        charts.append(plots.Lines(title=f"Most behind, {step_s} s each", unit="bytes", series=behind))
+        charts.append(plots.LineChart(title=f"Most behind, {step_s} s each", unit="bytes", series=behind))
     return charts
 
 
 # The log
 
 
-def from_log(session: "SparkSession", options: LatencyOptions, tell: Tell) -> "DataFrame":
+def from_log(session: "SparkSession", options: LatencyOptions, on_progress: ProgressCallback) -> "DataFrame":
     """Return the report of a log's times."""
     from pyspark.sql import functions as F
 
@@ -323,26 +331,26 @@ def from_log(session: "SparkSession", options: LatencyOptions, tell: Tell) -> "D
     )
     if options.html is not None:
         plots.page(options.html, "From born to stored", age_charts(ages))
-        tell(f"percentiles over time are in {options.html}")
-    tell_skew(report, tell)
+        on_progress(f"percentiles over time are in {options.html}")
+    report_skew(report, on_progress)
     return report
 
 
-def tell_skew(report: "DataFrame", tell: Tell) -> None:
-    """Say that clocks differ, where they must."""
+def report_skew(report: "DataFrame", on_progress: ProgressCallback) -> None:
+    """Report that clocks must differ, if some times are negative."""
     from pyspark.sql import functions as F
 
     counts = report.agg(F.sum("messages"), F.sum("negative"), F.min("min_ms")).first()
     if counts is None or not counts[0]:
-        tell("no messages: none of the topics holds any")
+        on_progress("no messages: none of the topics holds any")
     elif counts[1]:
-        tell(
+        on_progress(
             f"{counts[1]} of {counts[0]} messages were stored before they were born, by {-counts[2]:.0f} ms"
             " at worst: clocks of senders are ahead of the broker's, and the times are that much too small"
         )
 
 
-def age_charts(ages: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
+def age_charts(ages: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
     """Return a chart for each percentile, with a line for each of the largest topics."""
     from pyspark.sql import functions as F
 
@@ -360,7 +368,7 @@ def age_charts(ages: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
         .collect()
     )
     return [
-        plots.Lines(
+        plots.LineChart(
             title=f"{name.removesuffix('_ms')}, {step_s} s each",
             unit="ms",
             series={

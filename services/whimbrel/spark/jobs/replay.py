@@ -1,17 +1,17 @@
 """`replay`: an archive, a store or another cluster back into topics, in order, each message once.
 
-    count by queue (columns of the head only) ─► targets: are they there, do they take it? ─► tasks
-    rows ─► each queue whole into one task, sorted by offset ─► `restoring.restore` ─► a row of the table
+    count by queue (columns of the head only) ─► do the targets exist, and accept replays? ─► tasks
+    rows ─► each queue whole into one task, sorted by offset ─► `replay_rows` ─► a row of the table
 
-A queue is one task's, so its order is kept however many tasks there are; the tasks are filled by how much
-each queue has. Running the job again is the way to go on after a crash: what is in is skipped. `rate` is a
-bound of the whole job: each task gets its share, so with fewer tasks left at the end it runs below.
+A queue belongs to one task, so its order is kept however many tasks there are; queues are spread over tasks
+by their number of messages. After a crash, the job is run again: messages that are stored are skipped. `rate`
+is a bound of the whole job, of which each task gets its share; with fewer tasks left at the end, the job runs
+below it.
 
-How many queues a source topic had is told by the messages: a topic that is made by `create` has as many as
-the highest queue with a message asks for.
+The number of queues of a source topic is known from its messages only: a topic that is made by `create` gets
+queues up to the highest one that has a message.
 """
 
-import heapq
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -29,17 +29,25 @@ from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.rpc.api.replay_calls import SourceQueue, describe_replay
 from whimbrel.rpc.client.channel import open_channel
-from whimbrel.spark.jobs import JobError, Tell, silent
 from whimbrel.spark.masters import Masters
-from whimbrel.spark.replaying import COLUMNS, REPORT, Target, kind_of, report_batch, restore
+from whimbrel.spark.planning import fill_tasks
+from whimbrel.spark.replay_writer import (
+    COLUMNS,
+    REPORT_SCHEMA,
+    ReplayTarget,
+    kind_of,
+    replay_rows,
+    report_batch,
+)
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ReplayOptions", "Source", "put_back", "replay", "rows_of"]
+__all__ = ["ReplayOptions", "Source", "replay", "replay_frame", "rows_of"]
 
-PROGRESS_S = 2.0  # how often the brokers are asked how far it is
-QUEUES_MAX = 10_000  # of one run: where each goes is part of the plan
+PROGRESS_S = 2.0  # between two progress reports
+QUEUES_MAX = 10_000  # of one run: the task of each is part of the plan
 HEAD = "topic string, brokerName string, queueId int, queueOffset bigint, storeTimestamp timestamp"
 WHOLE = (
     f"{HEAD}, msgId string, bornTimestamp timestamp, bornHost string, flag int, sysFlag int,"
@@ -52,14 +60,14 @@ Queue = tuple[str, str, int]  # topic, broker, queue id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where messages are read; exactly one of the three.
+    """Where messages are read: exactly one of the first three is set.
 
     Attributes:
         archive: the root of an archive.
         store: a store directory, ours or RocketMQ's.
         servers: nameservers of a cluster, HOST:PORT.
-        topic: read this one; empty: all but the brokers' own, of a store the whole log.
-        pattern: read these, the brokers' own too.
+        topic: read this one; empty: all but system topics, of a store the whole log.
+        pattern: read topics of these names, system topics as well.
     """
 
     archive: str = ""
@@ -71,18 +79,18 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What is put back, and where.
+    """What is replayed, and where.
 
     Attributes:
-        endpoint: nameservers of the cluster into which it goes, HOST:PORT.
-        source: what is read.
-        to: topic; empty: that of each message.
+        endpoint: nameservers of the target cluster, HOST:PORT.
+        source: where messages are read.
+        to: target topic; empty: that of each message.
         first, until: offsets, or store times; half open.
         rate: messages a second, of the whole job; 0 for no bound.
-        dry_run: store nothing, tell what would be.
-        create: make topics that are missing.
-        brokers: the source's brokers and into which of the target each goes, where names do not tell.
-        tasks: how many at most; 0: as many as Spark runs at a time.
+        dry_run: store nothing, report what would be stored.
+        create: create topics that are missing.
+        brokers: the source's brokers and those of the target, where names do not tell.
+        tasks: most tasks; 0: as many as Spark runs at a time.
     """
 
     endpoint: str
@@ -97,11 +105,13 @@ class ReplayOptions:
     tasks: int = 0
 
 
-def replay(session: "SparkSession", options: ReplayOptions, tell: Tell = silent) -> "DataFrame":
-    """Put messages back; the table has a row for each source queue.
+def replay(
+    session: "SparkSession", options: ReplayOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
+    """Replay messages; the table has a row for each source queue.
 
     Raises:
-        JobError: there is nothing to do, or nowhere to put it.
+        JobError: there are no messages, or there is no topic for them.
         WhimbrelError: a broker refuses, or does not answer.
     """
     source = options.source
@@ -110,16 +120,16 @@ def replay(session: "SparkSession", options: ReplayOptions, tell: Tell = silent)
     if source.servers and servers_of(source.servers) == servers_of(options.endpoint):
         if not options.to or options.to == source.topic:
             raise JobError("source and target are the same topic: name another one with --to")
-    head = within(rows_of(session, source, head_only=True), options.first, options.until)
-    rows = within(rows_of(session, source), options.first, options.until)
-    target = Target(
+    head = within_bounds(rows_of(session, source, head_only=True), options.first, options.until)
+    rows = within_bounds(rows_of(session, source), options.first, options.until)
+    target = ReplayTarget(
         servers=servers_of(options.endpoint),
         topic=options.to,
         brokers=options.brokers,
         dry=options.dry_run,
         rate=options.rate,
     )
-    return put_back(session, head, rows, target, tell, create=options.create, tasks=options.tasks)
+    return replay_frame(session, head, rows, target, on_progress, create=options.create, tasks=options.tasks)
 
 
 def servers_of(text: str) -> tuple[str, ...]:
@@ -146,77 +156,101 @@ def rows_of(session: "SparkSession", source: Source, *, head_only: bool = False)
     return reader.schema(HEAD if head_only else WHOLE).load()
 
 
-def within(frame: "DataFrame", first: Bound, until: Bound) -> "DataFrame":
+def within_bounds(frame: "DataFrame", first: Bound, until: Bound) -> "DataFrame":
     """Return the rows from one bound to another, by offset or by store time."""
     if first is not None:
-        frame = frame.filter(bounded(first) >= F.lit(first))
-    return frame if until is None else frame.filter(bounded(until) < F.lit(until))
+        frame = frame.filter(bound_column(first) >= F.lit(first))
+    return frame if until is None else frame.filter(bound_column(until) < F.lit(until))
 
 
-def bounded(bound: int | datetime) -> "Column":
+def bound_column(bound: int | datetime) -> "Column":
     """Return the column that a bound is about."""
     return F.col("queueOffset" if isinstance(bound, int) else "storeTimestamp")
 
 
-def put_back(
+def replay_frame(
     session: "SparkSession",
     head: "DataFrame",
     rows: "DataFrame",
-    target: Target,
-    tell: Tell,
+    target: ReplayTarget,
+    on_progress: ProgressCallback,
     *,
     create: bool = False,
     tasks: int = 0,
-    taken: frozenset[str] = frozenset(),
+    included: frozenset[str] = frozenset(),
 ) -> "DataFrame":
-    """Put rows back; see `replay`.
+    """Replay the rows of a frame; see `replay`.
 
     Args:
-        head: topic, brokerName, queueId, and targetTopic if rows have it, of the same rows.
-        rows: with the columns of `restoring.COLUMNS`.
-        target: where to; its rate is the whole job's.
-        taken: kinds of messages that are not passed over.
+        head: of the same rows, the columns topic, brokerName, queueId, and targetTopic if they have it.
+        rows: with the columns of `replay_writer.COLUMNS`.
+        target: where they go; its rate is the whole job's.
+        included: kinds of messages that are not passed over.
     """
-    names = ["topic", "brokerName", "queueId", *(["targetTopic"] if "targetTopic" in head.columns else [])]
-    counted = head.groupBy(*names).count().take(QUEUES_MAX + 1)
+    sizes, wanted = count_queues(head, target.topic, included)
+    masters = Masters(target.servers, dict(target.brokers), target.timeout_s)
+    planned = check_targets(masters, wanted, on_progress, create=create, dry=target.dry)
+    count = max(min(len(sizes), tasks or parallelism(session)), 1)
+    total = sum(sizes.values())
+    on_progress(f"{total} messages of {len(sizes)} queues, in {count} tasks")
+    plan = replace(target, rate=target.rate / count, planned=tuple(planned.items()))
+    rows = rows.select(*COLUMNS, *(name for name in ("targetTopic",) if name in head.columns))
+    packed = in_tasks(rows, shares(sizes, count), count)
+    work = packed.mapInArrow(task_function(plan, included), from_arrow_schema(REPORT_SCHEMA))
+    topics = {topic for _, topic in wanted}
+    with nullcontext() if target.dry else progress_reported(masters, topics, total, on_progress):
+        found = work.collect()
+    ordered = sorted(found, key=lambda row: (row["topic"], row["broker"], row["queue"], row["target"] or ""))
+    stored = sum(row["stored"] for row in ordered)
+    verb = "would be stored, nothing was" if target.dry else "stored"
+    on_progress(f"{stored} {verb}, {sum(row['skipped'] for row in ordered)} were there already")
+    return session.createDataFrame(ordered, from_arrow_schema(REPORT_SCHEMA))
+
+
+def count_queues(
+    head: "DataFrame", topic: str, included: frozenset[str]
+) -> tuple[dict[Queue, int], dict[tuple[str, str], int]]:
+    """Return how many messages each source queue has, and how many queues each target topic needs.
+
+    Args:
+        head: as in `replay_frame`.
+        topic: into which all messages go; empty: that of each row.
+
+    Returns:
+        Messages by source queue; queues by the source's broker and the target topic.
+
+    Raises:
+        JobError: there are no messages, or too many queues.
+    """
+    targets = ["targetTopic"] if "targetTopic" in head.columns else []
+    counted = head.groupBy("topic", "brokerName", "queueId", *targets).count().take(QUEUES_MAX + 1)
     if not counted:
         raise JobError("there is nothing to put back: no message is in the range")
     if len(counted) > QUEUES_MAX:
         raise JobError(f"more than {QUEUES_MAX} queues: replay topic by topic")
     sizes: dict[Queue, int] = {}
-    wanted: dict[tuple[str, str], int] = {}  # (source's broker, target topic): queues
+    wanted: dict[tuple[str, str], int] = {}
     for row in counted:
         queue = (row["topic"], row["brokerName"], row["queueId"])
         sizes[queue] = sizes.get(queue, 0) + row["count"]
-        if kind_of(queue[0], 0, b"") in ("", *taken):
-            key = (queue[1], target.topic or (row["targetTopic"] if len(names) > 3 else queue[0]))
+        if kind_of(queue[0], 0, b"") in ("", *included):
+            key = (queue[1], topic or (row["targetTopic"] if targets else queue[0]))
             wanted[key] = max(wanted.get(key, 0), queue[2] + 1)
-    masters = Masters(target.servers, dict(target.brokers), target.timeout_s)
-    planned = check_targets(masters, wanted, tell, create=create, dry=target.dry)
-    count = max(min(len(sizes), tasks or parallelism(session)), 1)
-    tell(f"{sum(sizes.values())} messages of {len(sizes)} queues, in {count} tasks")
-    plan = replace(target, rate=target.rate / count, planned=tuple(planned.items()))
-    rows = rows.select(*COLUMNS, *names[3:])
-    packed = in_tasks(rows, shares(sizes, count), count)
-    work = packed.mapInArrow(worker(plan, taken), from_arrow_schema(REPORT))
-    topics = {topic for _, topic in wanted}
-    watched = nullcontext() if target.dry else progress(masters, topics, sum(sizes.values()), tell)
-    with watched:
-        found = work.collect()
-    ordered = sorted(found, key=lambda row: (row["topic"], row["broker"], row["queue"], row["target"] or ""))
-    stored = sum(row["stored"] for row in ordered)
-    told = "would be stored, nothing was" if target.dry else "stored"
-    tell(f"{stored} {told}, {sum(row['skipped'] for row in ordered)} were there already")
-    return session.createDataFrame(ordered, from_arrow_schema(REPORT))
+    return sizes, wanted
 
 
 def check_targets(
-    masters: Masters, wanted: Mapping[tuple[str, str], int], tell: Tell, *, create: bool, dry: bool
+    masters: Masters,
+    wanted: Mapping[tuple[str, str], int],
+    on_progress: ProgressCallback,
+    *,
+    create: bool,
+    dry: bool,
 ) -> dict[str, int]:
-    """Make sure that each topic is there and that its broker takes what is put back.
+    """Make sure that each topic exists and that its broker accepts replays.
 
     Returns:
-        The topics that would be made, with their queues, when this is a dry run.
+        In a dry run, the topics that would be created, with their number of queues.
     """
     missing: dict[str, int] = {}
     for (source, topic), queues in wanted.items():
@@ -231,7 +265,7 @@ def check_targets(
     if missing and not dry:
         with Admin(";".join(masters.servers)) as admin:
             for topic, queues in missing.items():
-                tell(f"making topic {topic} with {queues} queues")
+                on_progress(f"making topic {topic} with {queues} queues")
                 with suppress(AlreadyExists):
                     admin.create_topic(topic, queues=queues)
         missing = {}
@@ -239,32 +273,27 @@ def check_targets(
         if topic in missing:
             continue
         address = masters.address(masters.broker_for(source))
-        question = describe_replay(topic, 0, SourceQueue("nobody", "nothing", 0))
+        call = describe_replay(topic, 0, SourceQueue("nobody", "nothing", 0))
         with open_channel(address) as channel:
-            perform_blocking(channel, question, (), masters.timeout_s)
+            perform_blocking(channel, call, (), masters.timeout_s)
     return missing
 
 
 def parallelism(session: "SparkSession") -> int:
-    """Return how many tasks Spark runs at a time, as far as it says; it does so under Connect as well."""
+    """Return how many tasks Spark runs at a time, as far as a query can tell, under Connect as well."""
     return session.range(1 << 20).select(F.spark_partition_id()).distinct().count()
 
 
 def shares(sizes: Mapping[Queue, int], count: int) -> dict[Queue, int]:
-    """Return the task of each queue, so that all have about as many messages."""
-    tasks = [(0, number) for number in range(count)]
-    found: dict[Queue, int] = {}
-    for queue, size in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
-        filled, number = heapq.heappop(tasks)
-        found[queue] = number
-        heapq.heappush(tasks, (filled + size, number))
-    return found
+    """Return the task of each queue, so that all tasks have about as many messages."""
+    tasks = fill_tasks(sorted(sizes), count, lambda queue: sizes[queue])
+    return {queue: number for number, task in enumerate(tasks) for queue in task}
 
 
 def in_tasks(rows: "DataFrame", tasks: Mapping[Queue, int], count: int) -> "DataFrame":
-    """Return the rows with each queue whole in its task, by rising offset.
+    """Return the rows, each queue whole in its task, by rising offset.
 
-    A queue that nobody counted, since it is new, goes into the first one.
+    A queue that appeared after counting goes into the first task.
     """
     entries = [
         F.lit(value)
@@ -278,28 +307,30 @@ def in_tasks(rows: "DataFrame", tasks: Mapping[Queue, int], count: int) -> "Data
     )
 
 
-def worker(
-    target: Target, taken: frozenset[str]
+def task_function(
+    target: ReplayTarget, included: frozenset[str]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a task does."""
+    """Return the function of a task."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield report_batch(restore(target, batches, taken))
+        yield report_batch(replay_rows(target, batches, included))
 
     return work
 
 
 @contextmanager
-def progress(masters: Masters, topics: Iterable[str], total: int, tell: Tell) -> Iterator[None]:
-    """Tell now and then how many messages the target's topics have gained."""
+def progress_reported(
+    masters: Masters, topics: Iterable[str], total: int, on_progress: ProgressCallback
+) -> Iterator[None]:
+    """While the block runs, report every PROGRESS_S how many messages the target's topics have gained."""
     done = threading.Event()
     wanted = tuple(sorted(topics))
     before = ends(masters, wanted)
 
     def watch() -> None:
         while not done.wait(PROGRESS_S):
-            with suppress(WhimbrelError):  # the tasks say what is wrong with a broker
-                tell(f"{ends(masters, wanted) - before} of at most {total} messages are back")
+            with suppress(WhimbrelError):  # errors of brokers are reported by the tasks
+                on_progress(f"{ends(masters, wanted) - before} of at most {total} messages are back")
 
     thread = threading.Thread(target=watch, name="whimbrel-replay-progress", daemon=True)
     thread.start()
@@ -311,11 +342,11 @@ def progress(masters: Masters, topics: Iterable[str], total: int, tell: Tell) ->
 
 
 def ends(masters: Masters, topics: Sequence[str]) -> int:
-    """Return how many messages some topics had in all of their time."""
+    """Return how many messages were ever stored in some topics."""
     found = 0
     for address in list(masters.addresses.values()):
         with open_bulk_channel(address) as channel:
-            # All topics: one that is named and that this broker lacks is no error.
+            # All topics: one that is named need not be on this broker.
             seen = perform_blocking(channel, describe_queues(), (), masters.timeout_s)
         for topic in seen.topics:
             if topic.name in topics:

@@ -1,7 +1,7 @@
-"""`stats`: how many messages topics and queues hold, how large, how often they come.
+"""`stats`: counts, bytes and rates of the messages that topics and queues hold.
 
 Only four header columns and the sizes are decoded, never a body. The log is read once, into counts by topic,
-broker, queue and minute of store time, which are kept; table and plots come of those.
+broker, queue and minute of store time; the table and the charts are made from those.
 
 Columns of the report, by `by`:
 
@@ -10,11 +10,11 @@ Columns of the report, by `by`:
     messages, bytes (of the stored records, headers included), average_bytes, first_offset, last_offset (by
     queue only), first_stored, last_stored, per_s, bytes_per_s, busiest_minute, busiest_messages
 
-Rates are counts over the time from the first to the last message; null where that is no time. By hour they
-are counts over the hour. What counts is the broker's clock: store time, which a queue never sees go back. A
-message is counted where it stands: what a topic has lost by retention is not there.
+Rates are counts over the time from the first to the last message, null if that is 0; by hour, counts over the
+hour. Times are store times, from the broker's clock, which never go back within a queue. Messages that
+retention has removed are not counted.
 
-There is no finding: stats judge nothing.
+There are no findings.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs import Tell, silent
 from whimbrel.spark.jobs.dataframes import computed, period, step_for
+from whimbrel.spark.reporting import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,12 +47,12 @@ OFFSETS = ("first_offset", "last_offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsOptions:
-    """What is read and how it is shown.
+    """What is read, and how it is shown.
 
     Attributes:
         source: options of `format("whimbrel")`.
-        by: what a row of the report is.
-        html: where a page with rates and a heat map goes; None for none.
+        by: a row of the report is for each topic, queue, or hour of a topic.
+        html: path of a page with rates and a heat map; None for none.
     """
 
     source: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,9 @@ class StatsOptions:
     html: Path | None = None
 
 
-def stats(session: "SparkSession", options: StatsOptions, tell: Tell = silent) -> "DataFrame":
+def stats(
+    session: "SparkSession", options: StatsOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Return the report.
 
     Raises:
@@ -73,14 +75,14 @@ def stats(session: "SparkSession", options: StatsOptions, tell: Tell = silent) -
     report = computed(report_of(minutes, options.by))
     if options.html is not None:
         plots.page(options.html, "Messages", charts(minutes))
-        tell(f"rates and a heat map are in {options.html}")
+        on_progress(f"rates and a heat map are in {options.html}")
     if report.isEmpty():
-        tell("no messages: none of the topics holds any")
+        on_progress("no messages: none of the topics holds any")
     return report
 
 
 def by_minute(messages: "DataFrame") -> "DataFrame":
-    """Return the counts that all comes of."""
+    """Return counts by queue and minute, from which the report and the charts are made."""
     from pyspark.sql import functions as F
 
     minute = period(F.unix_seconds("storeTimestamp"), MINUTE_S)
@@ -120,7 +122,7 @@ def report_of(minutes: "DataFrame", by: By) -> "DataFrame":
         F.max("last_offset").alias("last_offset"),
         F.min("first_stored").alias("first_stored"),
         F.max("last_stored").alias("last_stored"),
-        # The earliest of those that are equally busy.
+        # Of equally busy minutes, the earliest.
         F.max(F.struct("messages", -F.col("minute_s"))).alias("busiest"),
     )
     seconds: Column = (F.unix_micros("last_stored") - F.unix_micros("first_stored")) / F.lit(1e6)
@@ -147,8 +149,8 @@ def report_of(minutes: "DataFrame", by: By) -> "DataFrame":
     ).orderBy(*(key.removesuffix("_s") for key in keys))
 
 
-def charts(minutes: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
-    """Return the rates of the largest topics, and where the busiest queues had their messages."""
+def charts(minutes: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
+    """Return the rates of the largest topics, and the messages of the busiest queues by hour."""
     from pyspark.sql import functions as F
 
     ends = minutes.agg(F.min("minute_s"), F.max("minute_s")).first()
@@ -156,12 +158,12 @@ def charts(minutes: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
         return []
     step_s = max(step_for(ends[0], ends[1]), MINUTE_S)
     return [
-        plots.Lines(
+        plots.LineChart(
             title=f"Rate by topic, {step_s} s each",
             unit="messages/s",
             series=rates(minutes, step_s, "messages"),
         ),
-        plots.Lines(
+        plots.LineChart(
             title=f"Bytes by topic, {step_s} s each", unit="bytes/s", series=rates(minutes, step_s, "bytes")
         ),
         heat_map(minutes),
@@ -169,7 +171,7 @@ def charts(minutes: "DataFrame") -> list[plots.Lines | plots.HeatMap]:
 
 
 def rates(minutes: "DataFrame", step_s: int, what: str) -> dict[str, list[tuple[float, float | None]]]:
-    """Return points a second of the largest topics, with zeros where nothing came."""
+    """Return rates of the largest topics, 0 in steps without messages."""
     from pyspark.sql import functions as F
 
     largest = minutes.groupBy("topic").agg(F.sum(what).alias("all")).orderBy(F.desc("all"), "topic")

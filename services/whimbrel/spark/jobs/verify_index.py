@@ -1,25 +1,25 @@
-"""Do a store's consume queues and index say what its log says?
+"""`verify-index`: compares a store's consume queues and index with its log.
 
     log     splits, a task each ──► entries that should be there ──► sums by bucket ─┐
     files   queues and index, a task each ──► entries that are ──► sums by bucket ────┴─► buckets that differ
     those   entries of both sides, joined: wrong, missing, without a record
 
-Only buckets whose sums differ (`auditing/sums.py`) are read a second time and joined, so a store in which all
-is well moves no entries at all, and one with some damage few. What of a store is looked at is as in `whimbrel
-store verify`, which does the same in one process: `auditing/derived.py`.
+Only buckets whose sums differ (`auditing/bucket_sums.py`) are read a second time and joined. So of an intact
+store no entries are moved between tasks, and of one with some damage few. `auditing/derived_files.py` says
+which entries are verified: the same as by `whimbrel store verify`, which does this in one process.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whimbrel.spark.auditing.compared import Row
-from whimbrel.spark.auditing.derived import DerivedView, view_of
+from whimbrel.spark.auditing.comparison import Row
+from whimbrel.spark.auditing.derived_files import DerivedFiles, describe_derived_files
 from whimbrel.spark.auditing.findings import bytes_text
 from whimbrel.spark.auditing.index import index_rows
+from whimbrel.spark.auditing.parallel import run_each
 from whimbrel.spark.auditing.queues import queue_rows
-from whimbrel.spark.auditing.spread import asked
-from whimbrel.spark.jobs import JobError, Tell, silent
+from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,8 +39,8 @@ class VerifyOptions:
 
     Attributes:
         store: the directory with commitlog/ in it.
-        index_slots: of an index file, where RocketMQ's quarter of its entries does not hold; 0 for that.
-        split_bytes: of the log, read by a task.
+        index_slots: slots of an index file; 0 for RocketMQ's rule, a quarter of its entries.
+        split_bytes: of the log, read by one task.
     """
 
     store: Path
@@ -48,14 +48,14 @@ class VerifyOptions:
     split_bytes: int = SPLIT_BYTES
 
     def __post_init__(self) -> None:
-        """Refuse what can't be split."""
+        """Raise JobError for a size that is none."""
         if self.split_bytes < 1:
             raise JobError("--split-bytes is at least 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong.
+    """A finding, with where it begins.
 
     Attributes:
         queue: TOPIC/ID; "" for the index and the log.
@@ -67,32 +67,36 @@ class Fault:
     finding: str
 
 
-def verify_index(session: "SparkSession", options: VerifyOptions, tell: Tell = silent) -> "DataFrame":
+def verify_index(
+    session: "SparkSession", options: VerifyOptions, on_progress: ProgressCallback = ignore_progress
+) -> "DataFrame":
     """Compare queues and index with the log: a row for each queue and each index file.
 
     Raises:
         JobError: there is no store.
     """
-    return session.createDataFrame(report(session, options, tell), REPORT)
+    return session.createDataFrame(report(session, options, on_progress), REPORT)
 
 
-def faults_of(session: "SparkSession", options: VerifyOptions, tell: Tell = silent) -> list[Fault]:
-    """Return only what is wrong."""
+def faults_of(
+    session: "SparkSession", options: VerifyOptions, on_progress: ProgressCallback = ignore_progress
+) -> list[Fault]:
+    """Return the findings only."""
     return [
         Fault(row[1] if row[0] == "queue" else "", row[7], row[8])
-        for row in report(session, options, tell)
+        for row in report(session, options, on_progress)
         if row[8] is not None
     ]
 
 
-def report(session: "SparkSession", options: VerifyOptions, tell: Tell) -> list[Row]:
+def report(session: "SparkSession", options: VerifyOptions, on_progress: ProgressCallback) -> list[Row]:
     """Return the rows."""
-    view = asked(session, [(options.store, options.index_slots)], look)[0]
+    view = run_each(session, [(options.store, options.index_slots)], describe_store)[0]
     splits = view.splits(options.split_bytes, view.begin, view.end)
-    tell(f"{view.root}: {bytes_text(view.end - view.begin)} of log, {len(view.queues)} queue files")
-    return [*queue_rows(session, view, splits, tell), *index_rows(session, view, splits, tell)]
+    on_progress(f"{view.root}: {bytes_text(view.end - view.begin)} of log, {len(view.queues)} queue files")
+    return [*queue_rows(session, view, splits, on_progress), *index_rows(session, view, splits, on_progress)]
 
 
-def look(question: tuple[Path, int]) -> DerivedView:
-    """Look at a store; for a task."""
-    return view_of(*question)
+def describe_store(arguments: tuple[Path, int]) -> DerivedFiles:
+    """Describe a store's files; runs in a task."""
+    return describe_derived_files(*arguments)

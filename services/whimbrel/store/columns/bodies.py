@@ -1,8 +1,8 @@
 """Bodies as a consumer sees them: decompressed, and compared with their CRCs.
 
-The compressor stands in the system flag (RocketMQ: CompressionType): 0 and 3 are zlib, 1 LZ4 frames, 2
-Zstandard. A body that the gRPC SDKs label GZIP may have either wrapper of the deflate format. An empty body
-is never compressed, whatever its flag says.
+The compressor is in the system flag (RocketMQ: CompressionType): 0 and 3 are zlib, 1 LZ4 frames, 2 Zstandard.
+A body that the gRPC SDKs label GZIP may have either wrapper of the deflate format. An empty body is not
+compressed, whatever its flag.
 
 The CRC is that of the stored bytes, compressed or not.
 """
@@ -14,12 +14,11 @@ import pyarrow as pa
 
 from whimbrel.errors import CorruptRecord
 from whimbrel.model.limits import INFLATED_BYTES_MAX
+from whimbrel.store.codec import COMPRESSED, COMPRESSOR_MASK, COMPRESSOR_SHIFT, CRC_MASK
 from whimbrel.store.columns.records import Ints, Mask, Records
 
-__all__ = ["COMPRESSED", "compressed", "crc_good", "inflate"]
+__all__ = ["compressed", "crc_good", "inflate"]
 
-COMPRESSED = 0x1  # sysFlag bit: the body is compressed
-COMPRESSOR_SHIFT, COMPRESSOR_MASK = 8, 0x7
 ZLIB = (0, 3)
 ARROW_NAMES = {1: "lz4", 2: "zstd"}
 GZIP_OR_ZLIB = 47  # window bits: both wrappers are recognised
@@ -27,14 +26,14 @@ PIECE_BYTES_MIN = 64 * 1024
 
 
 def crc_good(records: Records) -> Mask:
-    """Tell of each record whether its body matches its CRC."""
+    """Return for each record whether its body matches its CRC."""
     crc, data = zlib.crc32, records.data
     found = [
         crc(data[start:end])
         for start, end in zip(records.body_start.tolist(), records.body_end.tolist(), strict=True)
     ]
-    stored = records.ints("body_crc") & 0x7FFFFFFF
-    good: Mask = np.array(found, dtype=np.int64) & 0x7FFFFFFF == stored
+    stored = records.ints("body_crc") & CRC_MASK
+    good: Mask = np.array(found, dtype=np.int64) & CRC_MASK == stored
     return good
 
 
@@ -48,7 +47,7 @@ def inflate(body: memoryview, sys_flag: int) -> bytes:
     """Decompress a body.
 
     Raises:
-        CorruptRecord: it is not what its flag says, or too large to be true.
+        CorruptRecord: it is not what its flag names, or inflates to more than `INFLATED_BYTES_MAX`.
     """
     compressor = sys_flag >> COMPRESSOR_SHIFT & COMPRESSOR_MASK
     try:
@@ -66,7 +65,7 @@ def inflate(body: memoryview, sys_flag: int) -> bytes:
 
 
 def inflate_frames(body: memoryview, name: str) -> bytes:
-    """Decompress frames by one of Arrow's decompressors, piece by piece: frames need not tell their size."""
+    """Decompress frames by one of Arrow's decompressors, piece by piece: frames need not hold their size."""
     step = max(PIECE_BYTES_MIN, 4 * len(body))
     pieces: list[bytes] = []
     total = 0
@@ -78,7 +77,7 @@ def inflate_frames(body: memoryview, name: str) -> bytes:
 
 
 def inflate_zlib(body: memoryview) -> bytes:
-    """Decompress one deflate stream; what stands behind it is ignored, as Java does."""
+    """Decompress one deflate stream; bytes behind it are ignored, as Java does."""
     engine = zlib.decompressobj(GZIP_OR_ZLIB)
     plain = engine.decompress(body, INFLATED_BYTES_MAX + 1)
     if not engine.eof and len(plain) <= INFLATED_BYTES_MAX:

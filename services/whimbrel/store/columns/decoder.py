@@ -1,7 +1,7 @@
 """Records to Arrow record batches: only the columns that are asked for, in the order in which they are.
 
 A batch has at most `rows_max` rows, and at most about `bytes_max` bytes of records and as many of inflated
-bodies (but at least one row): Arrow's offsets have 32 bits, and whoever takes the batches holds some of them.
+bodies (but at least one row): Arrow's offsets have 32 bits, and the caller holds several batches in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from whimbrel.errors import CorruptRecord
+from whimbrel.store.codec import RAW_KEYS, RAW_TAGS, RAW_UNIQ_KEY
 from whimbrel.store.columns.bodies import compressed, crc_good, inflate
 from whimbrel.store.columns.records import Ints, Mask, Records
 from whimbrel.store.columns.schema import COLUMNS, HEADER, LOG_APPEND_TIME, TIMESTAMP, schema_of
@@ -23,7 +24,7 @@ from whimbrel.store.columns.texts import Pairs, hosts, offset_ids, slices, sprea
 
 __all__ = ["BATCH_BYTES_MAX", "BATCH_ROWS_MAX", "Corrupt", "Decoder", "OnCorrupt", "Predicate"]
 
-BATCH_ROWS_MAX = 10_000  # 1 000 to 40 000 cost the same; this many keep a batch in the caches
+BATCH_ROWS_MAX = 10_000  # from 1 000 on, more rows gain nothing; so many keep a batch in the CPU's caches
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 CORRUPT_KEPT_MAX = 1000  # bodies named one by one; all are counted
 US_MAX_MS = (2**63 - 1) // 1000  # what a timestamp in microseconds can hold
@@ -31,7 +32,7 @@ US_MAX_MS = (2**63 - 1) // 1000  # what a timestamp in microseconds can hold
 OnCorrupt = Literal["fail", "skip", "flag"]
 Predicate = Callable[[Records], Mask]
 
-# Columns that take as many bytes as their records have of it; batches of others are cut by rows alone.
+# Columns as large as the records' own bytes; batches without any are bounded by rows alone.
 LARGE = frozenset(
     {"body", "value", "properties", "propertiesText", "headers", "keys", "key", "tags", "msgId"}
 )
@@ -39,7 +40,7 @@ LARGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """A body that is not what its record says."""
+    """A body that does not match its record's CRC or flags."""
 
     physical_offset: int
     what: str
@@ -72,19 +73,19 @@ class Decoder:
 
         Args:
             columns: see `schema.py`.
-            verify_crc: compare each body with its CRC. Without, a column `crcOk` still tells, and nothing
-                else happens.
+            verify_crc: compare each body with its CRC, and treat one that does not match as corrupt. A column
+                `crcOk` has the result either way.
             on_corrupt: what to do with a body that does not match its CRC, or (when bodies are asked for, and
                 not raw) does not decompress. `fail` raises CorruptRecord; `skip` leaves the record out;
-                `flag` keeps it, its body as it is stored, and `crcOk` says whether the CRC fits.
-            raw_bodies: give bodies as they are stored.
-            raw_properties: give the property text as it is stored, in place of a map.
-            selection: which records are wanted.
-            predicate: a further choice, told from the fixed fields (`Records.ints`).
+                `flag` keeps it with its body as stored, and `crcOk` is whether the CRC matches.
+            raw_bodies: return bodies as they are stored.
+            raw_properties: return the property text as it is stored, in place of a map.
+            selection: which records are selected.
+            predicate: a further selection by the fixed fields (`Records.ints`).
             rows_max, bytes_max: of a batch.
 
         Raises:
-            ValueError: no column, one that there is not, or one twice.
+            ValueError: no column, an unknown one, or one twice.
         """
         self.schema = schema_of(columns, raw_properties=raw_properties)
         self.columns = tuple(columns)
@@ -104,7 +105,7 @@ class Decoder:
         """Decode records.
 
         Raises:
-            CorruptRecord: a body is not what its record says, and `on_corrupt` is `fail`.
+            CorruptRecord: a body is corrupt, and `on_corrupt` is `fail`.
         """
         if self.predicate is not None and len(records):
             records = records.pick(self.predicate(records))
@@ -255,7 +256,7 @@ class Rows:
 
     def message_ids(self) -> pa.Array:
         """Make the column of message ids."""
-        ids = self.pairs.value_of(b"UNIQ_KEY", pa.string())
+        ids = self.pairs.value_of(RAW_UNIQ_KEY, pa.string())
         if not ids.null_count:
             return ids
         missing = np.asarray(ids.is_null())
@@ -304,8 +305,8 @@ OTHERS: dict[str, Callable[[Rows], pa.Array]] = {
     "topic": lambda rows: rows.text(rows.records.topic_start, rows.records.topic_end),
     "brokerName": lambda rows: pa.repeat(pa.scalar(rows.decoder.broker_name, pa.string()), len(rows.records)),
     "msgId": Rows.message_ids,
-    "tags": lambda rows: rows.pairs.value_of(b"TAGS", pa.string()),
-    "keys": lambda rows: rows.pairs.value_of(b"KEYS", pa.string()),
+    "tags": lambda rows: rows.pairs.value_of(RAW_TAGS, pa.string()),
+    "keys": lambda rows: rows.pairs.value_of(RAW_KEYS, pa.string()),
     "body": Rows.bodies,
     "bornTimestamp": lambda rows: rows.timestamps("born_ms"),
     "storeTimestamp": lambda rows: rows.timestamps("stored_ms"),
@@ -314,7 +315,7 @@ OTHERS: dict[str, Callable[[Rows], pa.Array]] = {
     "properties": Rows.properties,
     "propertiesText": Rows.property_texts,
     "crcOk": lambda rows: pa.array(rows.crc_ok),
-    "key": lambda rows: rows.pairs.value_of(b"KEYS", pa.binary()),
+    "key": lambda rows: rows.pairs.value_of(RAW_KEYS, pa.binary()),
     "value": Rows.bodies,
     "timestamp": lambda rows: rows.timestamps("stored_ms"),
     "timestampType": lambda rows: pa.array(np.full(len(rows.records), LOG_APPEND_TIME, np.int32)),

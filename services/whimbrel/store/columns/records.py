@@ -1,17 +1,16 @@
-"""Whole, checked records within some bytes of a log, as numpy arrays: fixed fields, and where the rest lies.
+"""Whole, checked records within some bytes of a log, as numpy arrays: fixed fields, and where the rest is.
 
-Everything that reads fields of a record stands on this: nothing gets in here whose parts do not make up its
-size, so nothing behind it looks at lengths again.
+All other modules here read fields through this one. It accepts only records whose parts add up to their size,
+so that the others need not check lengths.
 
 The fixed fields of all records are gathered into one array of 88-byte heads, each in the layout of two IPv4
 hosts (drawn in `store/codec.py`). Where a host is IPv6 (20 bytes in place of 8), every later field stands
 further back: those are copied to where they would stand, and the two hosts are read from the log itself.
 
-A gather goes through a view of the bytes with a stride of 1, of which each element overlaps the next:
-one element is then one copy of 88 bytes, ten times cheaper than an index for each byte.
+A gather uses a view of the bytes with a stride of 1, in which each element overlaps the next: one element is
+then one copy of 88 bytes, far cheaper than an index for each byte.
 """
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,8 +21,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import BLANK_MAGIC, BORN_V6, MAGIC_V1, MAGIC_V2, STORE_V6, record_fault
-from whimbrel.store.walk import RECORD_SIZE_MIN
+from whimbrel.store.codec import (
+    BLANK_MAGIC,
+    BORN_V6,
+    HEAD_SIZES,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    STORE_V6,
+    V6_MASK,
+    record_fault,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -34,11 +46,9 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 BYTES_MAX = 2**31 - 1  # positions become the 32-bit offsets of Arrow's arrays
-SIZE_AND_MAGIC = struct.Struct(">iI")
-HEAD_BYTES = 88
+HEAD_BYTES = HEAD_SIZES[0]
 BEHIND_BODY_MIN = 4  # topic of one byte with its length, length of the properties
-V6_MORE = 12
-V6_BITS = BORN_V6 | STORE_V6
+V6_MORE = HOST_V6_SIZE - HOST_V4_SIZE
 HEAD = np.dtype(
     {
         "names": [
@@ -132,12 +142,12 @@ class Records:
     def at(
         cls, buffer: "ReadableBuffer", positions: Sequence[int] | Ints, *, base: int | None = None
     ) -> "Records":
-        """Return the records at positions that somebody else knows, from a consume queue for one.
+        """Return the records at known positions, such as those of a consume queue.
 
         Args:
             positions: ascending.
-            base: physical offset of the first byte, when the bytes are a piece of the log: each record must
-                then stand where it says.
+            base: physical offset of the first byte, when the bytes are a piece of the log: each record's own
+                offset must then match.
 
         Raises:
             CorruptRecord: no whole record stands at one of them, or they do not ascend.
@@ -146,7 +156,7 @@ class Records:
         places = np.asarray(positions, dtype=np.int64)
         if (places[1:] <= places[:-1]).any():
             raise CorruptRecord("the positions of records do not ascend")
-        bad = (places < 0) | (places > len(data) - RECORD_SIZE_MIN)
+        bad = (places < 0) | (places > len(data) - RECORD_BYTES_MIN)
         if not bad.any():
             records, good = checked(data, places, base)
             if good.all():
@@ -165,9 +175,9 @@ def view_of(buffer: "ReadableBuffer") -> memoryview:
 
 
 def checked(data: memoryview, positions: Ints, base: int | None) -> tuple[Records, Mask]:
-    """Return records, and which of them are; of the others only the position means anything.
+    """Return records, and which of them are whole; of the others only the positions are meaningful.
 
-    Each position has `RECORD_SIZE_MIN` bytes behind it.
+    Each position has `RECORD_BYTES_MIN` bytes behind it.
     """
     head = gather(data, positions, f"V{HEAD_BYTES}").view(HEAD)
     sizes, magic, flags = head["size"].astype(np.int64), head["magic"], head["sys_flag"]
@@ -175,7 +185,7 @@ def checked(data: memoryview, positions: Ints, base: int | None) -> tuple[Record
     second = magic == MAGIC_V2
     good = ((magic == MAGIC_V1) | second) & (ends <= len(data)) & (sizes >= HEAD_BYTES + BEHIND_BODY_MIN)
     body_start = positions + HEAD_BYTES
-    if (flags & V6_BITS).any():
+    if (flags & V6_MASK).any():
         born = np.where(flags & BORN_V6, V6_MORE, 0)
         more = born + np.where(flags & STORE_V6, V6_MORE, 0)
         good &= sizes >= HEAD_BYTES + BEHIND_BODY_MIN + more
@@ -213,11 +223,11 @@ def straighten(
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """What a walk found.
+    """What a walk has found.
 
     Attributes:
-        end: the position of what stopped it; everything before belongs to the records.
-        fault: what stands there when it is damage, "" otherwise.
+        end: the position at which it stopped; all bytes before it are those of the records.
+        fault: what is wrong there when it is damage, "" otherwise.
     """
 
     records: Records
@@ -232,7 +242,7 @@ def walk(
     """Go from record to record through bytes that follow each other.
 
     Args:
-        start: the position of a record, or of whatever may follow one.
+        start: the position of a record, or of what may follow one.
         until: only records that begin before this position.
         base: as for `Records.at`.
     """
@@ -249,7 +259,7 @@ def walk(
 
 
 def hop(data: memoryview, at: int, until: int) -> tuple[list[int], int, Stop]:
-    """Return positions of what has the magic and a possible size of a record, and what stopped the hopping.
+    """Return the positions that have the magic and a possible size of a record, and where and why it stopped.
 
     The only loop over records in Python that a plain log needs.
     """
@@ -259,7 +269,7 @@ def hop(data: memoryview, at: int, until: int) -> tuple[list[int], int, Stop]:
     while at < last:
         size, magic = unpack(data, at)
         end = at + size
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_SIZE_MIN or end > filled:
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < RECORD_BYTES_MIN or end > filled:
             return found, at, kind_of(size, magic)
         append(at)
         at = end
@@ -267,32 +277,32 @@ def hop(data: memoryview, at: int, until: int) -> tuple[list[int], int, Stop]:
 
 
 def kind_of(size: int, magic: int) -> Stop:
-    """Say what begins with these two fields, when it is not a record that fits into the bytes."""
+    """Return what begins with these two fields, when it is no record that fits into the bytes."""
     if magic == BLANK_MAGIC:
         return Stop.BLANK
     if magic == MAGIC_V1 or magic == MAGIC_V2:
-        return Stop.CUT if size >= RECORD_SIZE_MIN else Stop.DAMAGE
+        return Stop.CUT if size >= RECORD_BYTES_MIN else Stop.DAMAGE
     return Stop.DAMAGE if magic or size else Stop.ZEROS
 
 
 def fault_at(data: memoryview, at: int, base: int | None) -> str:
-    """Say why there is no record at a position; "" when there is one."""
+    """Return why there is no record at a position, "" when there is one."""
     if at < 0 or len(data) - at < SIZE_AND_MAGIC.size:
         return "the bytes end here"
     size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return f"magic {magic:#010x}"
-    if size < RECORD_SIZE_MIN:
+    if size < RECORD_BYTES_MIN:
         return f"size {size}"
     if at + size > len(data):
         return f"a record of {size} bytes, of which {len(data) - at} are there"
     record = bytes(data[at : at + size])
-    place = int.from_bytes(record[28:36], "big", signed=True) if base is None else base + at
+    place: int = PHYSICAL_OFFSET.unpack_from(record)[0] if base is None else base + at
     return record_fault(record, 0, place, check_crc=False)
 
 
 def frame(buffer: "ReadableBuffer") -> Records:
-    """Return the records of a frame of the bulk service: whole records from anywhere, one behind the other.
+    """Return the records of a frame of the bulk service: whole records of any place, one behind the other.
 
     Raises:
         CorruptRecord: it holds anything else.

@@ -1,19 +1,20 @@
-"""Reads a stretch of a log, from anywhere to anywhere: what a task does with its split.
+"""Reads a split of a log, which may begin and end anywhere.
 
-A split owns the records that begin in it. Splits that lie side by side find every record once, because where
-records are does not depend on where reading begins:
+A split owns the records that begin in it. Adjacent splits find every record once, because where records are
+does not depend on where reading begins:
 
-- A record is what has the magic, names its own place, and has parts that make up its size. The CRC is no part
-  of it: a record whose body has rotted still is one, and is the decoder's to report.
-- Behind a record stands the next one, or a blank, which voids the rest of its file. Where neither stands, the
+- A record has the magic, its own offset, and parts that add up to its size. The CRC is not checked: a record
+  whose body is damaged is still one, and the decoder reports it.
+- Behind a record stands the next one, or a blank, behind which its file is void. Where neither stands, the
   bytes are damaged up to the next record. The split whose last record ends there reports that.
-- Reading that begins within a file looks for the first record or blank. Bodies may hold the magic, and even
-  whole records, but those name other places. Behind a blank there may be remains of an older log that name
-  their places rightly; so near the end of a file, where a blank may be, reading begins further back. A blank
-  is never longer than a record, so twice that before the end of its file a record is found that leads to it.
+- Reading that begins within a file searches the first record or blank. Bodies may hold the magic, and even
+  whole records, but those name other offsets. Behind a blank there may be remains of an older log that name
+  their own offsets; so near the end of a file, where a blank may be, reading begins further back. A blank is
+  never longer than a record, so within twice that length before the end of a file a record is found that
+  leads to it.
 
-Weak point: whoever can make a body that holds a record with the very offset at which it will be stored can
-have that found by a split that begins between the two heads.
+Known weakness: a body that holds a record which names the very offset at which it is stored is taken for a
+record by a split that begins between the two heads.
 """
 
 import re
@@ -22,26 +23,33 @@ from dataclasses import dataclass
 from typing import Literal
 
 from whimbrel.errors import CorruptRecord
-from whimbrel.store.codec import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, record_fault
-from whimbrel.store.columns.records import SIZE_AND_MAGIC, Records, Stop, walk
-from whimbrel.store.walk import RECORD_SIZE_MIN
+from whimbrel.store.codec import (
+    BLANK_MAGIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    RECORD_MAGICS,
+    SIZE_AND_MAGIC,
+    record_fault,
+)
+from whimbrel.store.columns.records import Records, Stop, walk
 
-__all__ = ["CHUNK_BYTES", "RECORD_BYTES_MAX", "Fault", "OnFault", "Scan"]
+__all__ = ["CHUNK_BYTES", "Fault", "OnFault", "Scan"]
 
 CHUNK_BYTES = 8 * 1024 * 1024  # read at a time: some batches' worth
 BEHIND_BYTES = 64 * 1024  # read behind a split for its last record, and at a time when looking for one
-RECORD_BYTES_MAX = 16 * 1024 * 1024  # 4 MiB and a little by default; RocketMQ's limit can be raised
 
-MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]|\xcb\xd4\x31\x94")
-RECORD_MAGICS = (MAGIC_V1, MAGIC_V2)
+V1, V2, BLANK = (magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+MAGIC = re.compile(re.escape(V1[:3]) + b"[" + V1[3:] + V2[3:] + b"]|" + re.escape(BLANK))
 OnFault = Literal["fail", "skip"]
 SHORT = "the file is shorter than the log"
-PLACE_AT, PLACE_END = 28, 36
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Bytes of the log that are no record where one should be; what follows them was read on."""
+    """Bytes of the log that are no record where one should be; reading went on behind them."""
 
     offset: int
     what: str
@@ -51,7 +59,7 @@ class Scan:
     """The records that begin in [begin, end) of a log, chunk by chunk.
 
     Attributes:
-        faults: damage met so far, when it is to be skipped.
+        faults: damage found so far, when it is to be skipped.
     """
 
     def __init__(
@@ -66,25 +74,26 @@ class Scan:
         record_bytes_max: int = RECORD_BYTES_MAX,
         on_fault: OnFault = "fail",
     ) -> None:
-        """Set out; nothing is read before the first record is asked for.
+        """Prepare; nothing is read before the first record is asked for.
 
         Args:
-            read: gives up to so many bytes from an offset on, not beyond the end of that file of the log.
-            limit: where the log ends, or how far it may be read: a border between records, as the marks of
-                its writer or a recovery tell it. What would go beyond it is damage.
+            read: returns up to so many bytes from an offset on, not beyond the end of that file of the log.
+            limit: the log's end, or how far it may be read: a boundary between records, as its writer shows
+            it
+                or a recovery finds it. A record that goes beyond it is damage.
             file_size: of each file of the log.
             record_bytes_max: a size beyond this is damage.
-            on_fault: what to do about damage: raise CorruptRecord, or note it and go on behind it.
+            on_fault: at damage, raise CorruptRecord, or note it and continue behind it.
         """
         self.read, self.begin, self.end = read, begin, min(end, limit)
         self.limit, self.file_size = limit, file_size
         self.chunk_bytes, self.record_bytes_max = min(chunk_bytes, record_bytes_max), record_bytes_max
         self.on_fault = on_fault
         self.faults: list[Fault] = []
-        self.last = -1  # where the record met last begins
+        self.last = -1  # where the last record that was found begins
 
     def __iter__(self) -> Iterator[Records]:
-        """Give the records, in the order of the log.
+        """Yield the records, in the order of the log.
 
         Raises:
             CorruptRecord: the log is damaged, and damage is not to be skipped.
@@ -119,11 +128,11 @@ class Scan:
             if fault:
                 self.note(at, fault)
                 at, chained = self.find(at + 1), False
-        if chained and at < self.limit and at % self.file_size and not self.border(at, trusted=True):
+        if chained and at < self.limit and at % self.file_size and not self.is_boundary(at, trusted=True):
             self.note(at, "no record")
 
     def first(self) -> tuple[int, bool]:
-        """Return where to begin, and whether something has to stand there."""
+        """Return where to begin, and whether a record or blank must stand there."""
         if self.begin >= self.end:
             return self.end, False
         at, file_end = self.begin, self.file_end(self.begin)
@@ -133,17 +142,17 @@ class Scan:
         return (at, True) if at % self.file_size == 0 else (self.find(at), False)
 
     def owned(self, records: Records, base: int) -> Iterator[Records]:
-        """Leave out records that begin before the split."""
+        """Yield the records that begin in the split."""
         if base < self.begin:
             records = records.pick(records.positions >= self.begin - base)
         if len(records):
             yield records
 
     def note(self, offset: int, what: str) -> None:
-        """Note damage, unless it stands behind another split's record and so is that one's to report.
+        """Note damage, unless it stands behind another split's record: that split reports it.
 
         Raises:
-            CorruptRecord: that is what is to be done about it.
+            CorruptRecord: damage is not to be skipped.
         """
         owner = offset if offset % self.file_size == 0 else self.last
         if owner < self.begin:
@@ -157,7 +166,7 @@ class Scan:
         return offset - offset % self.file_size + self.file_size
 
     def wanted(self, chunk: bytes, asked: int, room: int) -> tuple[int, str]:
-        """Return how much to read for a record that is larger than a chunk, or why there can't be one."""
+        """Return how much to read for a record that is larger than a chunk, or why it is no record."""
         if len(chunk) < asked:
             return 0, SHORT
         size: int = SIZE_AND_MAGIC.unpack_from(chunk)[0]
@@ -166,7 +175,7 @@ class Scan:
         return size, ""
 
     def find(self, at: int) -> int:
-        """Return the first border at or behind an offset; without one the end of the file or the split."""
+        """Return the first boundary at or behind an offset; without one the end of the file or the split."""
         stop = min(self.file_end(at), self.end)
         while at < stop:
             chunk = self.read(at, min(BEHIND_BYTES, stop - at + SIZE_AND_MAGIC.size))
@@ -174,30 +183,32 @@ class Scan:
                 place = at + match.start() - 4
                 if place >= stop:
                     break
-                if self.border(place):
+                if self.is_boundary(place):
                     return place
             if len(chunk) <= SIZE_AND_MAGIC.size:
                 break
             at += len(chunk) - SIZE_AND_MAGIC.size + 1
         return stop
 
-    def border(self, at: int, *, trusted: bool = False) -> bool:
-        """Tell whether a record or a blank begins at an offset.
+    def is_boundary(self, at: int, *, trusted: bool = False) -> bool:
+        """Return whether a record or a blank begins at an offset.
 
         Args:
-            trusted: something has to stand there, so that a blank need not tell its size rightly. RocketMQ
-                does not look at that either.
+            trusted: a record or blank must stand there, so the size of a blank is not checked. RocketMQ does
+                not check it either.
         """
         file_end = self.file_end(at)
-        head = self.read(at, PLACE_END)
+        head = self.read(at, PHYSICAL_OFFSET.size)
         if len(head) < SIZE_AND_MAGIC.size:
             return False
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
         if magic == BLANK_MAGIC:
             return trusted or bool(size == file_end - at)
-        if magic not in RECORD_MAGICS or int.from_bytes(head[PLACE_AT:PLACE_END], "big") != at:
+        if magic not in RECORD_MAGICS or len(head) < PHYSICAL_OFFSET.size:
             return False
-        if not RECORD_SIZE_MIN <= size <= min(file_end - at, self.limit - at, self.record_bytes_max):
+        if PHYSICAL_OFFSET.unpack(head)[0] != at:
+            return False
+        if not RECORD_BYTES_MIN <= size <= min(file_end - at, self.limit - at, self.record_bytes_max):
             return False
         record = self.read(at, size)
         return len(record) == size and not record_fault(record, 0, at, check_crc=False)

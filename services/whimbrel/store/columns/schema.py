@@ -1,18 +1,18 @@
-"""The columns of a message table: names, Arrow types, and what each shows.
+"""The columns of a message table: names, Arrow types, and contents.
 
-All are nullable, since Spark's fields are unless a schema says otherwise; in the schema only, but for those
-marked with a star, which are null where a record has none of it.
+All are nullable in the schema, as Spark's fields are by default. Null values are only in the columns with a
+star, where a record has no such field.
 
     topic                      string         of the record: SCHEDULE_TOPIC_XXXX for a delayed one, and so on
-    brokerName                 string         as the caller says; records do not tell
+    brokerName                 string         given by the caller; records do not hold it
     queueId                    int32
     queueOffset                int64
-    physicalOffset             int64          as the record says
+    physicalOffset             int64          the record's own
     size                       int32          of the whole record
     msgId                      string         UNIQ_KEY, else the offset message id, as RocketMQ's clients do
     tags, keys *               string         the properties TAGS and KEYS; keys are separated by spaces
     body                       binary         decompressed, or as stored (`raw_bodies`); empty, never null
-    bornTimestamp *            timestamp[us]  null when beyond what microseconds can tell (292 000 years)
+    bornTimestamp *            timestamp[us]  null when beyond the range of microseconds (292 000 years)
     storeTimestamp *           timestamp[us]
     bornHost, storeHost        string         ip:port, [ip]:port with all eight groups for IPv6
     reconsumeTimes             int32
@@ -20,16 +20,16 @@ marked with a star, which are null where a record has none of it.
     preparedTransactionOffset  int64
     properties                 map            parsed; or the text as stored, as binary (`raw_properties`)
     bodyCrc                    int32          as stored: of the stored body, without the top bit
-    crcOk                      bool           whether it is; only when asked for
+    crcOk                      bool           whether the body matches it; only when asked for
     propertiesText             binary         the property text as stored; only when asked for
 
-The same as Spark's Kafka source names it, for jobs that were written for that:
+Columns with the names of Spark's Kafka source, for jobs that were written for that:
 
     key *                      binary         KEYS
     value                      binary         body
     partition                  int32          queueId
     offset                     int64          queueOffset
-    timestamp *                timestamp[us]  storeTimestamp, which is what offsets are searched by, so
+    timestamp *                timestamp[us]  storeTimestamp, by which offsets are searched; hence
     timestampType              int32          1: LogAppendTime
     headers *                  list<struct<key: string, value: binary>>  the properties
 """

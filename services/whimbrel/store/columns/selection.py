@@ -1,9 +1,9 @@
-"""Which records become rows: told from their fixed fields and topics, before anything else of them is read.
+"""Which records become rows, by their fixed fields and topics, before anything else of them is read.
 
-What the log has but no queue shows: prepared and rolled-back transactions of RocketMQ before 4.3 have their
-state in the system flag, and no queue entry. Half messages of today are plain records of a system topic,
-as are delayed messages (SCHEDULE_TOPIC_XXXX), retries and dead letters; a committed or delivered message is a
-second record, of its own topic. Inner batches (RocketMQ 5, sysFlag 0x80) are one record, and one row, each.
+Records without a queue entry: prepared and rolled-back transactions of RocketMQ before 4.3, whose state is in
+the system flag. Half messages of later versions are plain records of a system topic, as are delayed messages
+(SCHEDULE_TOPIC_XXXX), retries and dead letters; a committed or delivered message is a second record, of its
+own topic. An inner batch (RocketMQ 5, sysFlag 0x80) is one record, and one row.
 """
 
 from collections.abc import Mapping, Set
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from whimbrel.store.codec import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from whimbrel.store.codec import RAW_TAGS, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from whimbrel.store.columns.records import Ints, Mask, Records
 from whimbrel.store.columns.texts import Pairs, slices, texts
 
@@ -24,7 +24,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topics:
-    """The topics of records: each name once, and for each record the number of its name."""
+    """The topics of records: each name once, and the number of its name for each record."""
 
     names: list[str]
     ids: Ints
@@ -41,7 +41,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Records that are wanted; each field narrows, and all ranges are half open.
+    """Which records are selected: those that match all fields that are given. Ranges are half open.
 
     Attributes:
         topics: only these topics.
@@ -62,7 +62,7 @@ class Selection:
     queued_only: bool = False
 
     def mask(self, records: Records) -> Mask:
-        """Tell of each record whether it is wanted, tags aside."""
+        """Return for each record whether it is selected, tags aside."""
         wanted = np.ones(len(records), np.bool_)
         for name, limits in (
             ("queue_offset", self.queue_offsets),
@@ -86,13 +86,13 @@ class Selection:
         return wanted
 
     def pick(self, records: Records) -> Records:
-        """Return the wanted records."""
+        """Return the selected records."""
         wanted = self.mask(records)
         if not wanted.all():
             records = records.pick(wanted)
         if self.tags is not None and len(records):
             pairs = Pairs(records)
-            rows, found = pairs.find(b"TAGS")
+            rows, found = pairs.find(RAW_TAGS)
             tags = slices(
                 pairs.buffer, pairs.middle[found] + 1, pairs.end[found], pa.string()
             ).dictionary_encode()
@@ -107,7 +107,7 @@ EVERYTHING = Selection()
 
 
 def within(queues: Mapping[tuple[str, int], Range], topics: Topics, records: Records) -> Mask:
-    """Tell of each record whether its queue is among some, and its queue offset in that queue's range."""
+    """Return for each record whether its queue is among some, and its queue offset in that queue's range."""
     queue_ids, offsets = records.ints("queue_id"), records.ints("queue_offset")
     kinds, which = np.unique(topics.ids << 32 | queue_ids & 0xFFFFFFFF, return_inverse=True)
     limits = np.zeros((len(kinds), 2), np.int64)

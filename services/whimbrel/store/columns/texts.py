@@ -1,14 +1,14 @@
 """Variable fields as Arrow arrays: slices of bytes, texts, hosts, and the pairs of the property text.
 
-A column of slices is one Arrow array laid over the bytes themselves, whose offsets are
-`start0, end0, start1, end1, ...`; taking every second element copies the slices in C++ and leaves the gaps.
+A column of slices is one Arrow array over the bytes themselves, whose offsets are
+`start0, end0, start1, end1, ...`; taking every second element copies the slices in C++ and skips the gaps.
 
-The property text of all records is cut the same way. In the joined text (`name 0x01 value 0x02 name ...`),
+The property text of all records is split the same way. In the joined text (`name 0x01 value 0x02 name ...`),
 the positions of all 0x02 and of the ends of the texts are the ends of its pairs; the first 0x01 in each pair
 ends its name. As `parse_properties` does: pairs without name or value are ignored, and of several equal names
 the last one wins.
 
-Text that is not UTF-8 has U+FFFD for what can't be read, as everywhere in whimbrel.
+Bytes that are not UTF-8 become U+FFFD, as everywhere in whimbrel.
 """
 
 from functools import cached_property
@@ -18,13 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from whimbrel.store.codec import BORN_V6, STORE_V6, unpack_host
+from whimbrel.store.codec import BORN_V6, HOST_V4_SIZE, HOST_V6_SIZE, STORE_V6, unpack_host
 from whimbrel.store.columns.records import Ints, Mask, Records, gather
 
 __all__ = ["Pairs", "hosts", "offset_ids", "slices", "texts"]
 
-HOST_V4_BYTES, HOST_V6_BYTES = 8, 20
-TABLE_WIDTH = 64  # names told apart at once; more than most logs have
+TABLE_WIDTH = 64  # names told apart at once; most logs have fewer
 HEX_DIGITS = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), "S2")
 
 
@@ -184,18 +183,18 @@ def hosts(records: Records, name: str) -> pa.Array:
     packed = np.ascontiguousarray(records.head[name]).view(">u8").astype(np.uint64)
     if not wide.any():
         found = pa.array(packed).dictionary_encode()
-        return names_of(found, HOST_V4_BYTES).take(found.indices)
+        return names_of(found, HOST_V4_SIZE).take(found.indices)
     place = records.positions[wide] + 48
     if name == "store_host":
-        place += np.where(flags[wide] & BORN_V6, HOST_V6_BYTES, HOST_V4_BYTES) + 8
-    long = gather(records.data, place, f"V{HOST_V6_BYTES}")
+        place += np.where(flags[wide] & BORN_V6, HOST_V6_SIZE, HOST_V4_SIZE) + 8
+    long = gather(records.data, place, f"V{HOST_V6_SIZE}")
     found = pa.array(packed[~wide]).dictionary_encode()
-    kind = pa.binary(HOST_V6_BYTES)
+    kind = pa.binary(HOST_V6_SIZE)
     more = pa.Array.from_buffers(kind, len(long), [None, pa.py_buffer(long)]).dictionary_encode()
     places = np.empty(len(records), np.int64)
     places[~wide] = np.asarray(found.indices)
     places[wide] = np.asarray(more.indices) + len(found.dictionary)
-    return pa.concat_arrays([names_of(found, HOST_V4_BYTES), names_of(more, HOST_V6_BYTES)]).take(
+    return pa.concat_arrays([names_of(found, HOST_V4_SIZE), names_of(more, HOST_V6_SIZE)]).take(
         pa.array(places)
     )
 
@@ -217,8 +216,8 @@ def offset_ids(records: Records) -> pa.Array:
     ids = np.empty(len(records), object)
     for which in (~wide, wide):
         some = records.pick(which)
-        place = some.positions + 56 + np.where(some.head["sys_flag"] & BORN_V6, HOST_V6_BYTES, HOST_V4_BYTES)
-        length = HOST_V6_BYTES if bool(wide[which].any()) else HOST_V4_BYTES
+        place = some.positions + 56 + np.where(some.head["sys_flag"] & BORN_V6, HOST_V6_SIZE, HOST_V4_SIZE)
+        length = HOST_V6_SIZE if bool(wide[which].any()) else HOST_V4_SIZE
         ids[which] = hex_texts(joined(some, gather(some.data, place, f"V{length}"))).to_pylist()
     return pa.array(ids, pa.string())
 

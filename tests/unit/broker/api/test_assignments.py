@@ -1,4 +1,4 @@
-"""QueryAssignment goes on to a nameserver, and the last answer stands while none answers."""
+"""QueryAssignment is forwarded to a nameserver, and the last answer is repeated while none answers."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from whimbrel.broker.api.assignments import REMEMBERED_MAX, Assignments
+from whimbrel.broker.api.assignments import CACHED_MAX, Assignments
 from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
@@ -108,7 +108,7 @@ async def test_the_last_answer_to_the_same_question_stands_while_no_nameserver_a
     assert await rig.query({"x-mq-client-id": "another"}) == known
 
 
-async def test_a_question_nobody_can_answer_is_refused_instead_of_sending_pollers_to_the_nameserver(
+async def test_request_without_any_answer_is_refused_instead_of_sending_pollers_to_the_nameserver(
     rig: Rig,
 ) -> None:
     with pytest.raises(NotReady):
@@ -133,9 +133,9 @@ async def test_a_closed_channel_under_the_question_still_gives_an_answer(rig: Ri
         await rig.query()
 
 
-async def test_what_is_remembered_is_bounded(rig: Rig) -> None:
+async def test_cached_answers_are_bounded(rig: Rig) -> None:
     rig.answer = response(BROKER_PORT)
-    for n in range(REMEMBERED_MAX + 1):
+    for n in range(CACHED_MAX + 1):
         await rig.query(topic=f"t{n}")
     rig.answer = None
     with pytest.raises(NotReady):

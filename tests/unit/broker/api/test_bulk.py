@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import os
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from whimbrel.errors import (
     Forbidden,
     IllegalFilter,
     IllegalOffset,
+    NotReady,
     QueueNotFound,
     RangeGone,
     Throttled,
@@ -32,6 +33,7 @@ from whimbrel.errors import (
 from whimbrel.model.message import MessageType
 from whimbrel.model.topic import MessageType as TakenType
 from whimbrel.model.topic import TopicConfig
+from whimbrel.pb.whimbrel.bulk.v1 import bulk_service_pb2 as bulk
 from whimbrel.rpc.api.bulk_calls import (
     BrokerQueues,
     Chunk,
@@ -42,16 +44,19 @@ from whimbrel.rpc.api.bulk_calls import (
     read_records,
 )
 from whimbrel.rpc.api.calls import perform
+from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import decode_record
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 
 class Rig:
     """A served store; `confirmed` is set by the test, None for all that is written."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, channel: grpc.aio.Channel) -> None:
-        self.store, self.topics, self.channel = store, topics, channel
+    def __init__(
+        self, store: MasterStore, topics: TopicTable, service: BulkService, channel: grpc.aio.Channel
+    ) -> None:
+        self.store, self.topics, self.service, self.channel = store, topics, service, channel
         self.confirmed: int | None = None
 
     def log_confirmed(self) -> int:
@@ -60,7 +65,7 @@ class Rig:
     def add(self, count: int, *, size: int = 100, queues: int = 1, topic: str = "topic") -> list[int]:
         """Append messages; return where each ends in the log."""
         return [
-            self.store.append(make_draft(number, topic=topic, queue_id=number % queues, size=size)).end
+            self.store.append([make_draft(number, topic=topic, queue_id=number % queues, size=size)])[0].end
             for number in range(count)
         ]
 
@@ -98,7 +103,7 @@ async def serving(root: Path, **options: Any) -> AsyncIterator[Rig]:
     )
     server = await serve([service.service()], host="127.0.0.1", port=0)
     channel = open_bulk_aio_channel(server.address)
-    rig = Rig(store, topics, channel)
+    rig = Rig(store, topics, service, channel)
     try:
         yield rig
     finally:
@@ -173,7 +178,7 @@ async def test_queue_that_holds_messages_is_read_whatever_the_topic_says_by_now(
         rig.topics.put(TopicConfig(name="topic", read_queues=1, write_queues=1))
         assert await rig.bodies(3) == [body(3), body(7)]
         assert [queue.queue_id for queue in (await rig.describe()).topics[0].queues] == [0, 1, 2, 3]
-        rig.store.append(make_draft(topic="%RETRY%g"))  # nobody has registered it
+        rig.store.append([make_draft(topic="%RETRY%g")])  # nobody has registered it
         assert len(await rig.all(read_records("%RETRY%g", 0, start=0))) == 1
 
 
@@ -183,7 +188,6 @@ async def test_retention_that_passes_the_start_is_named_before_and_in_mid_stream
         frames = stream(rig.channel, read_records("topic", 0, start=0), timeout_s=10)
         async with aclosing(frames):
             first = await anext(frames)
-            assert rig.store.writer is not None
             rig.store.writer.flush()
             for path in sorted((tmp_path / "s" / "commitlog").iterdir())[:-1]:
                 os.utime(path, (0, 0))
@@ -229,7 +233,7 @@ async def test_no_more_readers_than_the_bound(tmp_path: Path, monkeypatch: pytes
                     assert len(await rig.bodies()) == 3000
                     return
                 except Throttled:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)
 
 
 async def test_all_queues_are_described_in_one_call(tmp_path: Path) -> None:
@@ -238,7 +242,7 @@ async def test_all_queues_are_described_in_one_call(tmp_path: Path) -> None:
         rig.topics.put(
             TopicConfig(name="ordered", read_queues=1, write_queues=2, permission=4).with_type(TakenType.FIFO)
         )
-        rig.store.append(make_draft(topic="%DLQ%g"))
+        rig.store.append([make_draft(topic="%DLQ%g")])
         rig.confirmed = ends[5]
         found = await rig.describe()
         assert (found.broker_name, found.broker_id, found.role) == ("b", 0, "master")
@@ -269,6 +273,54 @@ async def test_thousands_of_queues_are_described_in_several_turns(tmp_path: Path
         found = await rig.describe()
         assert [len(topic.queues) for topic in found.topics] == [4, 1000, 1000, 1000]
         assert found.topics[0].queues[0].max_offset == 5
+
+
+class Untouchable:
+    """In place of a store that is closed."""
+
+    def __getattr__(self, name: str) -> None:
+        raise AssertionError(f"{name} of a closed store was used")
+
+
+async def test_closed_service_ends_what_is_open_without_touching_the_store(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as rig:
+        ends = rig.add(2000, size=800)
+        rig.topics.put(TopicConfig(name="wide", read_queues=1000, write_queues=1000))
+        service, call = rig.service, Call("m", "p", {}, None)
+        streams: list[AsyncGenerator[Any, None]] = [
+            service.read_records(call, bulk.ReadRecordsRequest(topic="topic")),
+            service.checksum_log(call, bulk.ChecksumLogRequest(chunk_bytes=4096)),
+            service.read_log(call, bulk.ReadLogRequest(begin_offset=0, end_offset=ends[-1])),
+        ]
+        for one in streams:
+            await anext(one)
+        pending = service.describe_queues(call, bulk.DescribeQueuesRequest())
+        late = service.read_records(call, bulk.ReadRecordsRequest(topic="topic"))
+        rig.confirmed = 0
+        service.close("the broker becomes a slave")
+        service.store = service.records = service.topics = Untouchable()  # type: ignore[assignment]
+        for one in (*streams, late):
+            with pytest.raises(NotReady, match="becomes a slave"):
+                await anext(one)
+        assert service.readers == 0
+        await asyncio.sleep(0)
+        assert isinstance(pending.error, NotReady)
+        with pytest.raises(NotReady):
+            service.describe_queues(call, bulk.DescribeQueuesRequest())
+
+
+async def test_thread_that_ends_after_the_service_was_closed_touches_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as rig:
+        rig.add(10)
+        service = rig.service
+        stream_ = service.checksum_log(Call("m", "p", {}, None), bulk.ChecksumLogRequest())
+        step = asyncio.ensure_future(anext(stream_))
+        await asyncio.sleep(0)
+        assert service.readers == 1
+        service.close("the broker becomes a slave")
+        service.store = service.records = Untouchable()  # type: ignore[assignment]
+        with pytest.raises(NotReady):
+            await step
 
 
 @pytest.mark.parametrize(
@@ -324,7 +376,6 @@ async def test_checksums_of_what_is_not_there_are_refused_by_name(tmp_path: Path
         os.truncate(tmp_path / "s" / "commitlog" / f"{FILE:020d}", 100)
         with pytest.raises(CorruptRecord, match="cut off"):
             await rig.checksums()
-        assert rig.store.writer is not None
         rig.store.writer.flush()
         os.utime(tmp_path / "s" / "commitlog" / f"{0:020d}", (0, 0))
         assert rig.store.run_retention(NOW) > 0

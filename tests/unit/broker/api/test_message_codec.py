@@ -19,7 +19,7 @@ from whimbrel.store.codec import (
 )
 
 
-def _records(name: str) -> list[StoredMessage]:
+def records_of(name: str) -> list[StoredMessage]:
     size = sizes(name)["commitlog_file_size"]
     log = golden(name) / "commitlog"
     found = []
@@ -32,7 +32,7 @@ def _records(name: str) -> list[StoredMessage]:
 
 @pytest.mark.parametrize("name", ["v493-basic", "v533-basic"])
 def test_every_golden_record_can_be_delivered(name: str) -> None:
-    for row, record in zip(rows(name, "record"), _records(name), strict=True):
+    for row, record in zip(rows(name, "record"), records_of(name), strict=True):
         message = delivered(record)
         system = message.system_properties
         assert system.message_id == (row.get("uniqKey") or row["offsetMsgId"])
@@ -46,9 +46,9 @@ def test_every_golden_record_can_be_delivered(name: str) -> None:
 @pytest.mark.parametrize("name", ["v493-basic", "v533-basic"])
 @pytest.mark.parametrize("handle", ["", "W1:b:g:t:0:0:1f4"])
 @pytest.mark.parametrize("namespace", ["", "ns"])
-def test_bytes_that_are_written_at_once_are_the_library_s(name: str, handle: str, namespace: str) -> None:
+def test_bytes_encoded_by_hand_are_those_of_the_library(name: str, handle: str, namespace: str) -> None:
     plain = 0
-    for record in _records(name):
+    for record in records_of(name):
         frame = message_frame(record, namespace=namespace, receipt_handle=handle, attempt=200)
         message = delivered(record, namespace=namespace, receipt_handle=handle, attempt=200)
         if frame is not None:
@@ -65,9 +65,7 @@ def test_bytes_that_are_written_at_once_are_the_library_s(name: str, handle: str
 @pytest.mark.parametrize("body", [b"", b"x", bytes(127), bytes(128), bytes(20_000)])
 @pytest.mark.parametrize("at_ms", [0, 1, 999, 1000, 1_800_000_000_123])
 @pytest.mark.parametrize("offset", [0, 127, 128, 16_383, 16_384, 2**40])
-def test_bytes_that_are_written_at_once_at_the_bounds_of_numbers(
-    body: bytes, at_ms: int, offset: int
-) -> None:
+def test_bytes_encoded_by_hand_at_the_bounds_of_numbers(body: bytes, at_ms: int, offset: int) -> None:
     pairs = [
         ("UNIQ_KEY", "id"),
         ("TAGS", "a"),
@@ -93,7 +91,7 @@ def test_bytes_that_are_written_at_once_at_the_bounds_of_numbers(
 
 def test_types_are_read_from_the_properties() -> None:
     kinds: dict[str, set[int]] = {}
-    for record in _records("v533-basic"):
+    for record in records_of("v533-basic"):
         kinds.setdefault(record.topic, set()).add(delivered(record).system_properties.message_type)
     assert kinds["FiveTopicNormal"] == {v2.NORMAL}
     assert kinds["FiveTopicFifo"] == {v2.FIFO}

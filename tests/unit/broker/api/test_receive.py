@@ -1,6 +1,8 @@
-"""The consuming side's edge: holding receives, chained answers, read splitting, codes that need no store."""
+"""The calls of consumers: held receives, later answers, read splitting, codes that need no store."""
 
 import os
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,8 @@ import pytest
 
 from brokerapi import as_messages
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
-from whimbrel.broker.consume.delivery_planner import Delivered
 from whimbrel.broker.consume.long_polls import POLLS_MAX
+from whimbrel.broker.consume.plan import Delivered
 from whimbrel.broker.consume.pull import Pulled
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
@@ -37,25 +39,45 @@ def stored(body: bytes = b"x", physical_offset: int = 0) -> Any:
     )
 
 
-class FakeConsumer:
+class FakeConsumption:
+    """Answers with what it is told; while `parks`, it keeps the polls instead."""
+
     def __init__(self) -> None:
         self.answer: Any = []
-        self.wishes: list[Any] = []
-        self.given_back: list[str] = []
+        self.requests: list[Any] = []
+        self.parks = False
+        self.parked: list[tuple[Callable[[Any], Any], Deferred[Any]]] = []
+        self.changes: list[int] = []
         self.errors: list[InvalidReceiptHandle | None] = []
 
-    def receive(self, wish: Any, *, poll_ms: int) -> Any:
-        self.wishes.append(wish)
-        return self.answer
+    def receive(
+        self,
+        request: Any,
+        *,
+        poll_ms: int,
+        reply: Callable[[Any], Any],
+        deferred: Deferred[Any] | None = None,
+    ) -> Any:
+        self.requests.append(request)
+        if not self.parks:
+            return reply(self.answer)
+        deferred = deferred or Deferred()
+        self.parked.append((reply, deferred))
+        return deferred
 
-    def pull(self, wish: Any, *, poll_ms: int) -> Any:
-        return self.answer
+    def pull(self, request: Any, *, poll_ms: int, reply: Callable[[Any], Any]) -> Any:
+        return reply(self.answer)
 
-    def give_back(self, handles: list[str]) -> None:
-        self.given_back += handles
+    def change_invisible(self, group: str, topic: str, handle: str, ms: int, *, suspend: bool) -> str:
+        self.changes.append(ms)
+        return "new"
 
     def ack_batch(self, group: str, topic: str, handles: list[str]) -> Any:
         return self.errors
+
+    def serve(self, delivered: list[Delivered]) -> None:
+        reply, deferred = self.parked.pop(0)
+        deferred.complete(reply(delivered))
 
 
 class Rig:
@@ -67,12 +89,12 @@ class Rig:
         self.groups = GroupTable(config, auto_create=auto_create, clock=clock)
         self.topics.add(TopicConfig(name="t", read_queues=2))
         self.groups.add(GroupConfig(name="g", slow_broker_id=3))
-        self.consumer = FakeConsumer()
+        self.consumption = FakeConsumption()
         self.written = 0
         self.service = ReceiveService(
             self.topics,
             self.groups,
-            self.consumer,  # type: ignore[arg-type]
+            self.consumption,  # type: ignore[arg-type]
             ReadSplitting(enabled=slave_read, written=lambda: self.written),
             master=master,
             clock=clock,
@@ -99,12 +121,17 @@ def rig(tmp_path: Path) -> Rig:
 
 def test_all_queues_are_asked_whatever_the_request_names(rig: Rig) -> None:
     rig.receive(batch_size=100)
-    wish = rig.consumer.wishes[0]
-    assert (wish.queue_ids, wish.batch, wish.invisible_ms, wish.client_id) == (range(2), 32, None, "c")
+    request = rig.consumption.requests[0]
+    assert (request.queue_ids, request.batch, request.invisible_ms, request.client_id) == (
+        range(2),
+        32,
+        None,
+        "c",
+    )
 
 
 def test_header_gives_the_namespace_that_node_leaves_out(rig: Rig) -> None:
-    rig.consumer.answer = [Delivered(stored(), 1, "h")]
+    rig.consumption.answer = [Delivered(stored(), 1, "h")]
     frames = rig.receive()
     assert frames[1].message.topic.resource_namespace == "ns"
 
@@ -122,42 +149,56 @@ def test_unknown_topic_is_waited_for_where_a_send_may_create_it(tmp_path: Path) 
     rig = Rig(tmp_path, auto_create=True)
     frames = rig.receive("later", "new")
     assert frames[0].status.code == v2.MESSAGE_NOT_FOUND
-    assert rig.consumer.wishes[0].queue_ids == range(4)
+    assert rig.consumption.requests[0].queue_ids == range(4)
     assert rig.groups.get("new") is not None and rig.topics.get("later") is None
 
 
 def test_slave_serves_a_new_group_without_making_it(tmp_path: Path) -> None:
     rig = Rig(tmp_path, auto_create=True, master=False)
     rig.receive("t", "new")
-    assert rig.groups.get("new") is None and len(rig.consumer.wishes) == 1
+    assert rig.groups.get("new") is None and len(rig.consumption.requests) == 1
+
+
+@pytest.mark.parametrize("invisible_ms", [9_999, 13 * 3600 * 1000])
+def test_invisible_time_of_a_receive_is_bounded(rig: Rig, invisible_ms: int) -> None:
+    with pytest.raises(IllegalInvisibleTime):
+        rig.receive(invisible_duration=timedelta(milliseconds=invisible_ms), auto_renew=False)
+    assert rig.consumption.requests == []
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 12 * 3600 * 1000 + 1])
+def test_changed_invisible_time_is_bounded(rig: Rig, invisible_ms: int) -> None:
+    request = messaging.ChangeInvisibleDurationRequest(
+        group=v2.Resource(name="g"), topic=v2.Resource(name="t"), receipt_handle="old",
+        invisible_duration=timedelta(milliseconds=invisible_ms),
+    )  # fmt: skip
+    response = rig.service.change_invisible(rig.call(), request)
+    assert (response.status.code, response.receipt_handle) == (v2.ILLEGAL_INVISIBLE_TIME, "old")
+    assert rig.consumption.changes == []
+    request.invisible_duration.CopyFrom(type(request.invisible_duration)(nanos=1_000_000))
+    assert rig.service.change_invisible(rig.call(), request).receipt_handle == "new"
+    assert rig.consumption.changes == [1]
 
 
 def test_waiting_receive_is_answered_in_frames(rig: Rig) -> None:
-    inner: Deferred[Any] = Deferred()
-    rig.consumer.answer = inner
-    outer = rig.receive()
-    inner.complete([Delivered(stored(), 2, "h")])
-    assert outer.done
-    frames = as_messages(messaging.ReceiveMessageResponse, outer.result)
+    rig.consumption.parks = True
+    waiting = rig.receive()
+    assert not waiting.done
+    rig.consumption.serve([Delivered(stored(), 2, "h")])
+    frames = as_messages(messaging.ReceiveMessageResponse, waiting.result)
     assert [frame.WhichOneof("content") for frame in frames] == ["status", "message", "delivery_timestamp"]
     assert frames[1].message.system_properties.delivery_attempt == 2
 
 
-def test_caller_that_has_gone_leaves_the_line(rig: Rig) -> None:
-    inner: Deferred[Any] = Deferred()
-    rig.consumer.answer = inner
-    outer = rig.receive()
-    outer.cancel()
-    assert inner.cancelled
-
-
-def test_what_nobody_is_there_for_is_given_back(rig: Rig) -> None:
-    inner: Deferred[Any] = Deferred()
-    rig.consumer.answer = inner
-    outer = rig.receive()
-    outer.done = True  # answered otherwise meanwhile
-    inner.complete([Delivered(stored(), 1, "h")])
-    assert rig.consumer.given_back == ["h"]
+def test_what_goes_out_is_counted_when_it_goes_out(rig: Rig) -> None:
+    counted = []
+    rig.service.on_delivered = lambda *one: counted.append(one)
+    rig.consumption.parks = True
+    rig.receive()
+    assert counted == []
+    message = stored()
+    rig.consumption.serve([Delivered(message, 2, "h")])
+    assert counted == [("t", "g", 1, message.size)]
 
 
 def test_held_receives_are_served_when_let_go(rig: Rig) -> None:
@@ -165,9 +206,9 @@ def test_held_receives_are_served_when_let_go(rig: Rig) -> None:
     waiting, gone = rig.receive(), rig.receive()
     gone.cancel()
     wrong = rig.receive("unknown")
-    assert rig.consumer.wishes == []
+    assert rig.consumption.requests == []
     rig.service.release()
-    assert len(rig.consumer.wishes) == 1
+    assert len(rig.consumption.requests) == 1
     assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
     assert isinstance(wrong.error, TopicNotFound)
     assert isinstance(rig.receive(), list)
@@ -176,11 +217,11 @@ def test_held_receives_are_served_when_let_go(rig: Rig) -> None:
 def test_held_receive_may_go_on_waiting(rig: Rig) -> None:
     rig.service.hold()
     waiting = rig.receive()
-    inner: Deferred[Any] = Deferred()
-    rig.consumer.answer = inner
+    rig.consumption.parks = True
     rig.service.release()
     assert not waiting.done
-    inner.complete([])
+    assert [deferred for _, deferred in rig.consumption.parked] == [waiting]
+    rig.consumption.serve([])
     assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
 
 
@@ -192,7 +233,7 @@ def test_held_receive_ends_with_its_polling_time(rig: Rig) -> None:
     rig.service.expire_held(float("inf"), 0.5)
     assert waiting.result[0].status.code == v2.MESSAGE_NOT_FOUND
     rig.service.release()
-    assert rig.consumer.wishes == []
+    assert rig.consumption.requests == []
 
 
 def test_held_receives_are_bounded(rig: Rig) -> None:
@@ -213,7 +254,7 @@ def test_acknowledgement_answers_entry_by_entry(rig: Rig) -> None:
         ([InvalidReceiptHandle("x"), InvalidReceiptHandle("x")], v2.INVALID_RECEIPT_HANDLE),
     )
     for errors, code in cases:
-        rig.consumer.errors = errors
+        rig.consumption.errors = errors
         answer = rig.service.acknowledge(rig.call(), request)
         (response,) = as_messages(messaging.AckMessageResponse, [answer])
         assert response.status.code == code
@@ -232,7 +273,7 @@ def test_pull_that_lags_behind_memory_is_sent_to_the_slow_readers_broker(
     rig = Rig(tmp_path, slave_read=slave_read)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     rig.written = memory if behind else 100
-    rig.consumer.answer = Pulled([stored()], 1)
+    rig.consumption.answer = Pulled([stored()], 1)
     call = rig.call()
     request = messaging.PullMessageRequest(
         group=v2.Resource(name="g"), message_queue=v2.MessageQueue(topic=v2.Resource(name="t"))

@@ -11,6 +11,7 @@ from brokerapi import as_messages
 from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.api.response_bytes import send_answer
 from whimbrel.broker.api.send import SendService
+from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, WhimbrelError
@@ -30,25 +31,25 @@ class Place:
         self.end = offset * 10
 
 
-class FakeSender:
+class FakeAppender:
     def __init__(self) -> None:
         self.waits = False
         self.refusal = ""
         self.drafts: list[RecordDraft] = []
-        self.parked: Any = None
+        self.answer_waiting: Any = None
 
-    def check(self) -> None:
+    def check_writable(self) -> None:
         if self.refusal:
             raise NotWritable(self.refusal)
 
     def append(self, drafts: Sequence[RecordDraft]) -> list[Place]:
-        self.check()
+        self.check_writable()
         start = len(self.drafts)
         self.drafts += drafts
         return [Place(start + at) for at in range(len(drafts))]
 
-    def park(self, end: int, answer: Any) -> None:
-        self.parked = answer
+    def when_durable(self, end: int, answer: Any) -> None:
+        self.answer_waiting = answer
 
 
 class Rig:
@@ -58,14 +59,15 @@ class Rig:
         )
         for kind in (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.MIXED):
             self.topics.add(TopicConfig(name=kind.lower(), read_queues=2, write_queues=2).with_type(kind))
-        self.sender = FakeSender()
-        self.service = SendService(
+        self.appender = FakeAppender()
+        admission = Admission(
             self.topics,
-            self.sender,  # type: ignore[arg-type]
+            self.appender,  # type: ignore[arg-type]
             cluster="Cluster",
             store_host=pack_host("127.0.0.1", 8091),
             clock=lambda: NOW,
         )
+        self.service = SendService(admission)
 
     def send(self, *messages: Any, headers: dict[str, str] | None = None) -> Any:
         call = Call("m", "10.0.0.9:5000", headers or {}, None)
@@ -76,10 +78,10 @@ class Rig:
 
     def code(self, *messages: Any, headers: dict[str, str] | None = None) -> int:
         """Return the code of a refused send; nothing may have been stored."""
-        before = len(self.sender.drafts)
+        before = len(self.appender.drafts)
         with pytest.raises(WhimbrelError) as caught:
             self.send(*messages, headers=headers)
-        assert len(self.sender.drafts) == before
+        assert len(self.appender.drafts) == before
         return caught.value.code
 
 
@@ -208,19 +210,19 @@ def test_batch_answers_one_entry_a_message_in_one_queue(rig: Rig) -> None:
     assert [entry.message_id for entry in response.entries] == ["id-0", "id-1", "id-2"]
     assert [entry.offset for entry in response.entries] == [0, 1, 2]
     assert {entry.status.code for entry in response.entries} == {v2.OK}
-    assert len({draft.queue_id for draft in rig.sender.drafts}) == 1
+    assert len({draft.queue_id for draft in rig.appender.drafts}) == 1
 
 
 def test_requests_take_turns_over_the_queues(rig: Rig) -> None:
     for _ in range(4):
         rig.send(message())
-    assert sorted(draft.queue_id for draft in rig.sender.drafts) == [0, 0, 1, 1]
+    assert sorted(draft.queue_id for draft in rig.appender.drafts) == [0, 0, 1, 1]
 
 
 def test_our_client_may_name_the_queue(rig: Rig) -> None:
     rig.send(message(), headers={"whimbrel-queue-id": "1"})
     rig.send(message(), headers={"whimbrel-queue-id": "1"})
-    assert [draft.queue_id for draft in rig.sender.drafts] == [1, 1]
+    assert [draft.queue_id for draft in rig.appender.drafts] == [1, 1]
     assert rig.code(message(), headers={"whimbrel-queue-id": "2"}) == 40000
     assert rig.code(message(), headers={"whimbrel-queue-id": "x"}) == 40000
 
@@ -235,7 +237,7 @@ def test_send_creates_its_topic_where_that_is_switched_on(tmp_path: Path) -> Non
 
 def test_broker_that_takes_no_writes_creates_no_topic(tmp_path: Path) -> None:
     rig = Rig(tmp_path, auto_create=True)
-    rig.sender.refusal = "a slave"
+    rig.appender.refusal = "a slave"
     assert rig.code(message("fresh")) == 50001
     assert rig.topics.get("fresh") is None
 
@@ -243,10 +245,10 @@ def test_broker_that_takes_no_writes_creates_no_topic(tmp_path: Path) -> None:
 def test_durable_send_is_answered_later_with_its_error(rig: Rig) -> None:
     from whimbrel.errors import ReplicaTimeout
 
-    rig.sender.waits = True
+    rig.appender.waits = True
     deferred = rig.send(message())
     assert isinstance(deferred, Deferred) and not deferred.done
-    rig.sender.parked(ReplicaTimeout("late"))
+    rig.appender.answer_waiting(ReplicaTimeout("late"))
     response: Any = deferred.result
     assert response.status.code == response.entries[0].status.code == v2.SLAVE_PERSISTENCE_TIMEOUT
     assert response.entries[0].message_id == "01" * 17
@@ -265,7 +267,7 @@ def test_message_comes_back_as_it_was_sent(rig: Rig) -> None:
     sent.system_properties.born_timestamp.seconds = 1_700_000_000
     sent.system_properties.born_timestamp.nanos = 123_000_000
     rig.send(sent)
-    draft = rig.sender.drafts[0]
+    draft = rig.appender.drafts[0]
     assert draft.keys == ("01" * 17, "k1", "k2")
     stored = decode_record(encode_record(draft, physical_offset=0, queue_offset=7, store_timestamp=NOW))
     assert stored.properties == {
@@ -310,7 +312,7 @@ def test_record_equals_what_rocketmq_stores_for_the_same_message_but_for_its_boo
     sent.system_properties.born_timestamp.nanos = row["bornTimestamp"] % 1000 * 1_000_000
     rig.send(sent)
     stored = decode_record(
-        encode_record(rig.sender.drafts[0], physical_offset=0, queue_offset=0, store_timestamp=NOW)
+        encode_record(rig.appender.drafts[0], physical_offset=0, queue_offset=0, store_timestamp=NOW)
     )
     left_out = {"PGROUP", "RECONSUME_TIME", "MSG_REGION", "TRACE_ON"}
     theirs = {key: value for key, value in row["properties"].items() if key not in left_out}

@@ -1,11 +1,17 @@
-"""Settings and signs of life."""
+"""Settings, heartbeats, and commands to clients."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from whimbrel.broker.api.session import ASK_AFTER_S, REPEAT_AFTER_S, SessionService
+from whimbrel.broker.api.session import (
+    COMMAND_TIMEOUT_S,
+    COMMANDS_PENDING_MAX,
+    RECONNECT_AFTER_S,
+    REPEAT_AFTER_S,
+    SessionService,
+)
 from whimbrel.broker.tables.clients import SILENT_S, Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.errors import BadRequest, IllegalFilter, IllegalGroup
@@ -19,7 +25,7 @@ class FakeConsumer:
     def __init__(self) -> None:
         self.released: list[tuple[str, str | None]] = []
 
-    def release_client(self, client_id: str, group: str | None = None) -> None:
+    def release_client(self, client_id: str, group: str | None) -> None:
         self.released.append((client_id, group))
 
 
@@ -27,8 +33,11 @@ class FakeOutbox:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.closed = False
+        self.full = False
 
     def send(self, message: Any) -> bool:
+        if self.full:
+            return False
         self.sent.append(message)
         return True
 
@@ -45,16 +54,16 @@ class Rig:
         self.session = SessionService(
             self.clients,
             self.groups,
-            self.consumer,  # type: ignore[arg-type]
+            self.consumer.release_client,
             clock=lambda: self.now,
         )
 
     def call(self, client: str = "c", **headers: str) -> Call:
         return Call("m", "p", {"x-mq-client-id": client, **headers}, None)
 
-    def open(self, **headers: str) -> tuple[Any, FakeOutbox]:
+    def open(self, client: str = "c", **headers: str) -> tuple[Any, FakeOutbox]:
         outbox = FakeOutbox()
-        return self.session.open_telemetry(self.call(**headers), outbox), outbox
+        return self.session.open_telemetry(self.call(client, **headers), outbox), outbox
 
 
 @pytest.fixture
@@ -97,7 +106,7 @@ def test_sql_filters_are_left_for_the_receive_to_refuse(rig: Rig) -> None:
     assert len(outbox.sent) == 1
 
 
-def test_changed_group_is_told_to_its_clients_only(rig: Rig) -> None:
+def test_changed_group_is_sent_to_its_clients_only(rig: Rig) -> None:
     rig.groups.add(GroupConfig(name="g"))
     mine, outbox = rig.open()
     mine.received(consumer_settings())
@@ -119,7 +128,7 @@ def test_stream_without_client_id_gets_a_status_and_ends(rig: Rig) -> None:
 
 def test_client_that_goes_on_without_settings_is_asked_to_reconnect_once(rig: Rig) -> None:
     _, outbox = rig.open()
-    rig.now += ASK_AFTER_S + 1
+    rig.now += RECONNECT_AFTER_S + 1
     rig.session.sweep()
     assert outbox.sent == []  # it calls nothing, so it misses nothing
     rig.session.heartbeat(rig.call(), messaging.HeartbeatRequest())
@@ -146,3 +155,154 @@ def test_leaving_and_silent_consumers_give_back_what_they_hold(rig: Rig) -> None
     rig.now += SILENT_S + 1
     rig.session.sweep()
     assert rig.consumer.released == [("a", "g"), ("b", None)]
+
+
+# Commands to clients
+
+
+def verify() -> Any:
+    command = messaging.TelemetryCommand()
+    command.verify_message_command.message.body = b"look"
+    return command
+
+
+def stack_trace() -> Any:
+    return messaging.TelemetryCommand(
+        print_thread_stack_trace_command=messaging.PrintThreadStackTraceCommand()
+    )
+
+
+def verified(nonce: str) -> Any:
+    return messaging.TelemetryCommand(verify_message_result=messaging.VerifyMessageResult(nonce=nonce))
+
+
+class Answers:
+    """Takes answers."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, Any]] = []
+
+    def __call__(self, client_id: str, answer: Any) -> None:
+        self.found.append((client_id, answer))
+
+
+def test_command_goes_to_every_stream_of_a_client_and_to_no_other_one(rig: Rig) -> None:
+    (_, first), (_, second), (_, other) = rig.open("a"), rig.open("a"), rig.open("b")
+    command = verify()
+    assert rig.session.send_command(command, client_id="a") == 2
+    assert first.sent == second.sent and other.sent == []
+    sent = first.sent[0]
+    assert sent.verify_message_command.message.body == b"look" and sent.verify_message_command.nonce
+    assert command == verify()  # the caller's own stays as it is
+
+
+def test_command_goes_to_the_latest_stream_of_each_client_of_a_group(rig: Rig) -> None:
+    outboxes = {}
+    for client, group in (("a", "g"), ("b", "g"), ("c", "h")):
+        stream, outboxes[client] = rig.open(client)
+        stream.received(consumer_settings(group=group))
+        outboxes[client].sent.clear()
+    _, later = rig.open("a")
+    rig.session.heartbeat(rig.call("d"), messaging.HeartbeatRequest(group=v2.Resource(name="g")))  # no stream
+    assert rig.session.send_command(stack_trace(), group="g") == 2
+    assert [len(outbox.sent) for outbox in (*outboxes.values(), later)] == [0, 1, 0, 1]
+
+
+def test_command_that_nobody_can_take_is_not_sent(rig: Rig) -> None:
+    answers = Answers()
+    assert rig.session.send_command(verify(), client_id="nobody", on_answer=answers) == 0
+    assert rig.session.send_command(verify(), group="nobody", on_answer=answers) == 0
+    stream, outbox = rig.open("a")
+    outbox.full = True
+    assert rig.session.send_command(verify(), client_id="a", on_answer=answers) == 0
+    outbox.full = False
+    stream.closed()
+    assert rig.session.send_command(verify(), client_id="a", on_answer=answers) == 0
+    rig.now += COMMAND_TIMEOUT_S
+    rig.session.sweep()
+    assert answers.found == []
+
+
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [
+        (stack_trace(), "print_thread_stack_trace_command"),
+        (verify(), "verify_message_command"),
+        (
+            messaging.TelemetryCommand(reconnect_endpoints_command=messaging.ReconnectEndpointsCommand()),
+            "reconnect_endpoints_command",
+        ),
+    ],
+)
+def test_each_command_has_a_nonce_of_its_own(rig: Rig, command: Any, field: str) -> None:
+    _, outbox = rig.open("a")
+    for _ in range(3):
+        assert rig.session.send_command(command, client_id="a") == 1
+    assert len({getattr(sent, field).nonce for sent in outbox.sent}) == 3
+
+
+def test_command_without_a_nonce_is_sent_as_it_is(rig: Rig) -> None:
+    _, outbox = rig.open("a")
+    command = messaging.TelemetryCommand()
+    command.recover_orphaned_transaction_command.transaction_id = "t"
+    assert rig.session.send_command(command, client_id="a") == 1
+    assert outbox.sent == [command]
+
+
+def test_answers_find_whoever_asked(rig: Rig) -> None:
+    (a, sent_a), (b, _), (stranger, _) = rig.open("a"), rig.open("b"), rig.open("x")
+    for stream in (a, b):
+        stream.received(consumer_settings())
+    answers = Answers()
+    assert rig.session.send_command(verify(), group="g", on_answer=answers) == 2
+    nonce = sent_a.sent[-1].verify_message_command.nonce
+    stranger.received(verified(nonce))
+    a.received(verified("unknown"))
+    b.received(verified(nonce))
+    a.received(verified(nonce))
+    a.received(verified(nonce))  # once more
+    assert answers.found == [("b", verified(nonce)), ("a", verified(nonce))]
+    rig.now += COMMAND_TIMEOUT_S
+    rig.session.sweep()
+    assert len(answers.found) == 2
+
+
+def test_stack_trace_and_status_of_an_answer_are_handed_on(rig: Rig) -> None:
+    stream, outbox = rig.open("a")
+    answers = Answers()
+    rig.session.send_command(stack_trace(), client_id="a", on_answer=answers)
+    answer = messaging.TelemetryCommand(status=v2.Status(code=v2.OK))
+    answer.thread_stack_trace.nonce = outbox.sent[-1].print_thread_stack_trace_command.nonce
+    answer.thread_stack_trace.thread_stack_trace = "main"
+    stream.received(answer)
+    assert answers.found == [("a", answer)]
+
+
+def test_answer_that_does_not_come_is_reported_after_its_time(rig: Rig) -> None:
+    (stream, outbox), (_, _) = rig.open("a"), rig.open("b")
+    first, second = Answers(), Answers()
+    rig.session.send_command(verify(), client_id="a", on_answer=first)
+    rig.now += COMMAND_TIMEOUT_S / 2
+    rig.session.send_command(verify(), client_id="b", on_answer=second)
+    rig.now += COMMAND_TIMEOUT_S / 2
+    rig.session.sweep()
+    assert (first.found, second.found) == ([("a", None)], [])
+    stream.received(verified(outbox.sent[-1].verify_message_command.nonce))
+    assert first.found == [("a", None)]
+    rig.now += COMMAND_TIMEOUT_S / 2
+    rig.session.sweep()
+    assert second.found == [("b", None)]
+
+
+def test_commands_that_await_answers_are_bounded(rig: Rig) -> None:
+    _, outbox = rig.open("a")
+    answers = Answers()
+    for _ in range(COMMANDS_PENDING_MAX):
+        assert rig.session.send_command(verify(), client_id="a", on_answer=answers) == 1
+    assert rig.session.send_command(verify(), client_id="a", on_answer=answers) == 0
+    assert rig.session.send_command(verify(), client_id="a") == 1  # its answer is not awaited
+    assert len(outbox.sent) == COMMANDS_PENDING_MAX + 1
+    rig.now += COMMAND_TIMEOUT_S
+    rig.session.sweep()
+    assert len(answers.found) == COMMANDS_PENDING_MAX
+    assert rig.session.send_command(verify(), client_id="a", on_answer=answers) == 1

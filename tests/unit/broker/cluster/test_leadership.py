@@ -16,9 +16,9 @@ class Rig:
 
     def __init__(self, *, expected: int = 0, nameservers: int = 1) -> None:
         self.told = self.changes = 0
-        position = WriteAdmission("master", name="a", expected_slaves=expected, nameservers=nameservers)
+        admission = WriteAdmission(name="a", expected_slaves=expected, nameservers=nameservers)
         self.leading = Leadership(
-            position,
+            admission,
             name="a",
             expected_slaves=expected,
             log_end=lambda: 500,
@@ -30,8 +30,8 @@ class Rig:
     def changed(self) -> None:
         self.changes += 1
 
-    def heard(self, *members: Member, now: float = START, settled: bool = True) -> None:
-        self.leading.heard("ns", members, settled=settled, now=now)
+    def members_changed(self, *members: Member, now: float = START, settled: bool = True) -> None:
+        self.leading.members_changed("ns", members, settled=settled, now=now)
 
     @property
     def writes(self) -> bool:
@@ -46,67 +46,67 @@ def test_a_master_without_nameservers_and_slaves_leads_at_once() -> None:
 def test_a_master_leads_once_a_nameserver_knows_its_group_and_nobody_is_expected() -> None:
     rig = Rig()
     assert not rig.leading.leads
-    rig.heard(settled=False)
+    rig.members_changed(settled=False)
     assert not rig.leading.leads
-    rig.heard()
+    rig.members_changed()
     assert rig.leading.leads and rig.writes
 
 
 def test_a_slave_that_is_alive_is_waited_for_until_it_has_told() -> None:
     rig = Rig(expected=1)
-    rig.heard(slave(500))
+    rig.members_changed(slave(500))
     assert not rig.leading.leads and "not told yet" in rig.leading.refusal
-    rig.leading.look(START + LIVE_WAIT_S - 0.1)
+    rig.leading.refresh(START + LIVE_WAIT_S - 0.1)
     assert not rig.leading.leads
     rig.told = 1
-    rig.leading.look(START + LIVE_WAIT_S - 0.1)
+    rig.leading.refresh(START + LIVE_WAIT_S - 0.1)
     assert rig.leading.leads and rig.writes
 
 
 def test_a_slave_that_is_alive_and_silent_does_not_stop_the_group_for_good() -> None:
     rig = Rig(expected=1)
-    rig.heard(slave(500))
-    rig.leading.look(START + LIVE_WAIT_S)
+    rig.members_changed(slave(500))
+    rig.leading.refresh(START + LIVE_WAIT_S)
     assert rig.leading.leads and rig.writes
 
 
 def test_a_configured_slave_that_is_not_there_is_waited_for_a_shorter_time() -> None:
     rig = Rig(expected=1)
-    rig.heard()
-    rig.leading.look(START + MERGE_WAIT_S - 0.1)
+    rig.members_changed()
+    rig.leading.refresh(START + MERGE_WAIT_S - 0.1)
     assert not rig.leading.leads
-    rig.leading.look(START + MERGE_WAIT_S)
+    rig.leading.refresh(START + MERGE_WAIT_S)
     assert rig.leading.leads
 
 
 def test_a_slave_ahead_keeps_a_master_that_leads_from_writing() -> None:
     rig = Rig()
-    rig.heard()
-    rig.heard(slave(501))
+    rig.members_changed()
+    rig.members_changed(slave(501))
     assert rig.leading.leads and not rig.writes and not rig.leading.authoritative
     assert "byte 501" in rig.leading.refusal
 
 
 def test_a_refused_replicator_counts_only_shortly_after_the_start() -> None:
     rig = Rig()
-    rig.heard()
-    rig.leading.refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S)
+    rig.members_changed()
+    rig.leading.slave_refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S)
     assert rig.writes
     rig = Rig()
-    rig.heard()
-    rig.leading.refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S - 0.1)
+    rig.members_changed()
+    rig.leading.slave_refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S - 0.1)
     assert not rig.writes
     # Who holds a master back may go on doing so.
-    rig.leading.refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S + 5)
-    rig.leading.look(START + REFUSED_EARLY_S + 14)
+    rig.leading.slave_refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S + 5)
+    rig.leading.refresh(START + REFUSED_EARLY_S + 14)
     assert not rig.writes
-    rig.leading.look(START + REFUSED_EARLY_S + 15)
+    rig.leading.refresh(START + REFUSED_EARLY_S + 15)
     assert rig.writes
 
 
 def test_a_displaced_master_writes_again_once_no_nameserver_names_another() -> None:
     rig = Rig()
-    rig.heard()
+    rig.members_changed()
     rig.leading.displaced("ns", "10.0.0.7:8091")
     assert "10.0.0.7:8091" in rig.leading.refusal
     rig.leading.displaced("other", "10.0.0.7:8091")
@@ -119,6 +119,6 @@ def test_a_displaced_master_writes_again_once_no_nameserver_names_another() -> N
 def test_a_stopping_broker_does_not_become_writable() -> None:
     rig = Rig()
     rig.leading.stop()
-    rig.heard()
-    rig.leading.look(START + 60)
+    rig.members_changed()
+    rig.leading.refresh(START + 60)
     assert not rig.leading.leads and not rig.writes

@@ -40,7 +40,7 @@ class Pipe:
         return True
 
 
-def ledger(broker_id: int = 0) -> LeaseStore:
+def lease_store(broker_id: int = 0) -> LeaseStore:
     made = LeaseStore(NoJournal(), broker_id=broker_id)
     made.open()
     return made
@@ -55,7 +55,7 @@ def ignore() -> None:
 
 
 def test_full_state_comes_first_and_its_end_is_marked() -> None:
-    one, pipe = ledger(), Pipe()
+    one, pipe = lease_store(), Pipe()
     for offset in range(0, 200, 2):
         change(one, offset)
     link = LeaseExchange(one, ready=ignore, chunk_bytes=500)
@@ -63,7 +63,7 @@ def test_full_state_comes_first_and_its_end_is_marked() -> None:
     assert len(pipe.sent) > 5
     assert [complete for _, complete in pipe.sent] == [False] * (len(pipe.sent) - 1) + [True]
     assert all(len(entries) < 600 for entries, _ in pipe.sent)
-    other = ledger(1)
+    other = lease_store(1)
     for entries, _ in pipe.sent:
         other.merge(entries)
     assert other.table.state("g", "t", 0).done_above() == one.table.state("g", "t", 0).done_above()
@@ -71,12 +71,12 @@ def test_full_state_comes_first_and_its_end_is_marked() -> None:
 
 def test_empty_state_is_marked_complete_too() -> None:
     pipe = Pipe()
-    LeaseExchange(ledger(), ready=ignore).push(pipe.send)
+    LeaseExchange(lease_store(), ready=ignore).push(pipe.send)
     assert pipe.sent == [(b"", True)]
 
 
 def test_changes_wait_until_the_full_state_is_through() -> None:
-    one, pipe = ledger(), Pipe(room=1)
+    one, pipe = lease_store(), Pipe(room=1)
     for queue in range(20):
         change(one, 5, f"topic-{queue}")
     link = LeaseExchange(one, ready=ignore, chunk_bytes=100)
@@ -90,7 +90,7 @@ def test_changes_wait_until_the_full_state_is_through() -> None:
 
 
 def test_refused_message_comes_again() -> None:
-    one, pipe = ledger(), Pipe(room=0)
+    one, pipe = lease_store(), Pipe(room=0)
     change(one, 0)
     link = LeaseExchange(one, ready=ignore)
     link.push(pipe.send)
@@ -102,7 +102,7 @@ def test_refused_message_comes_again() -> None:
 
 
 def test_ready_is_called_once_until_the_next_push() -> None:
-    one, pipe, calls = ledger(), Pipe(), []
+    one, pipe, calls = lease_store(), Pipe(), []
     link = LeaseExchange(one, ready=lambda: calls.append(1))
     link.push(pipe.send)
     change(one, 0)
@@ -115,7 +115,7 @@ def test_ready_is_called_once_until_the_next_push() -> None:
 
 
 def test_what_came_from_the_peer_does_not_go_back_to_it() -> None:
-    one, pipe, third_pipe = ledger(), Pipe(), Pipe()
+    one, pipe, third_pipe = lease_store(), Pipe(), Pipe()
     link, third = LeaseExchange(one, ready=ignore), LeaseExchange(one, ready=ignore)
     link.push(pipe.send)
     third.push(third_pipe.send)
@@ -132,7 +132,7 @@ def test_what_came_from_the_peer_does_not_go_back_to_it() -> None:
 
 def test_peer_that_takes_nothing_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_sync, "OUTBOX_BYTES_MAX", 1_000)
-    one, calls = ledger(), []
+    one, calls = lease_store(), []
     link = LeaseExchange(one, ready=lambda: calls.append(1))
     for offset in range(100):
         change(one, 2 * offset)
@@ -143,7 +143,7 @@ def test_peer_that_takes_nothing_ends_the_stream(monkeypatch: pytest.MonkeyPatch
 
 
 def test_closed_stream_hears_of_nothing() -> None:
-    one, calls = ledger(), []
+    one, calls = lease_store(), []
     link = LeaseExchange(one, ready=lambda: calls.append(1))
     link.close()
     change(one, 0)
@@ -151,13 +151,13 @@ def test_closed_stream_hears_of_nothing() -> None:
 
 
 def test_junk_from_the_peer_is_its_error() -> None:
-    link = LeaseExchange(ledger(), ready=ignore)
+    link = LeaseExchange(lease_store(), ready=ignore)
     with pytest.raises(RemoteProtocolError):
         link.received(b"junk")
 
 
 def test_serials_go_on_above_those_of_the_peer() -> None:
-    one, other = ledger(0), ledger(1)
+    one, other = lease_store(0), lease_store(1)
     far_ahead = one.table.next_serial(1 << 42)
     lease = Lease(far_ahead, 0, 10, 0, 1, False, "")
     other.merge(one.table.state("g", "t", 0).entry(0, 1, lease))

@@ -50,7 +50,7 @@ def test_large_log_is_dispatched_slice_by_slice_over_the_ticks() -> None:
     store.left = 3 * SLICE_BYTES
     follower.start()
     assert store.slices == [SLICE_BYTES] and page.broker_sleeping == 0
-    follower.rung()  # changes nothing: a tick is on its way
+    follower.log_grew()  # changes nothing: a tick is on its way
     assert store.slices == [SLICE_BYTES]
     while loop.soon:
         loop.soon.pop()()
@@ -83,7 +83,7 @@ def test_stopped_follower_does_nothing() -> None:
     follower.start()
     follower.stop()
     store.left = 10
-    follower.rung()
+    follower.log_grew()
     assert store.left == 10 and not loop.later
 
 
@@ -91,6 +91,6 @@ def test_last_known_master_is_not_forgotten() -> None:
     page = FakePage()
     address = MasterAddress(page)
     member = Member(broker_id=0, address="m:1", ha_address="m:2", log_begin=0, log_end=0)
-    address.heard([member])
-    address.heard([])
+    address.update([member])
+    address.update([])
     assert (address.grpc, page.master_ha) == ("m:1", "m:2")

@@ -63,7 +63,7 @@ class Slave:
             address=lambda: "",
             watch=lambda address: pytest.fail("not called"),
             import_offsets=self.imported.append,
-            raise_floors=self.floors.append,
+            merge_deleted_offsets=self.floors.append,
             confirmed=self.confirmed.append,
         )
 

@@ -14,7 +14,7 @@ from whimbrel.broker.consume.bulk_reader import (
     UNITS_AT_ONCE,
     BulkFrame,
     BulkReader,
-    Reading,
+    ReadRange,
 )
 from whimbrel.errors import (
     BadRequest,
@@ -74,7 +74,7 @@ class FakeStore:
 
 
 def cutter(store: FakeStore, start: int = 0, *, confirmed: int = 1 << 60, **fields: Any) -> BulkReader:
-    return BulkReader(store, Reading(topic="t", queue_id=3, start=start, **fields), confirmed)
+    return BulkReader(store, ReadRange(topic="t", queue_id=3, start=start, **fields), confirmed)
 
 
 def frames(store: FakeStore, start: int = 0, **fields: Any) -> list[BulkFrame]:

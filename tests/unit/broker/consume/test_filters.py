@@ -11,14 +11,17 @@ from whimbrel.store.codec import tags_code
 def test_star_and_nothing_admit_everything(expression: str) -> None:
     one = compile_filter("tag", expression)
     assert one is ALL
-    assert one.admits(None) and one.admits("a") and one.admits_code(tags_code("a")) and one.admits_code(0)
+    assert one.admits_all
+    assert one.admits({}, None) and one.admits({}, "a")
+    assert one.admits_code(tags_code("a")) and one.admits_code(0)
 
 
 def test_tags_are_trimmed_and_compared_exactly() -> None:
     one = compile_filter("tag", " a ||b|| ")
     assert one.tags == frozenset({"a", "b"})
-    assert one.admits("a") and one.admits("b")
-    assert not one.admits("A") and not one.admits(None) and not one.admits("")
+    assert one.admits({}, "a") and one.admits({}, "b")
+    assert not one.admits({}, "A") and not one.admits({}, None) and not one.admits({}, "")
+    assert not one.admits_all
 
 
 def test_hash_decides_by_its_low_32_bits() -> None:
@@ -33,7 +36,7 @@ def test_hash_decides_by_its_low_32_bits() -> None:
 def test_tags_of_equal_hash_differ_in_their_text() -> None:
     one = compile_filter("tag", "Aa")
     assert one.admits_code(tags_code("BB"))
-    assert not one.admits("BB")
+    assert not one.admits({}, "BB")
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ GROUPS, QUEUES = 4, 4
 
 def committed(root: Path) -> dict[tuple[str, int], int]:
     """Return the offsets that a broker finds which starts on this directory."""
-    ledger = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
-    ledger.open()
-    ledger.close()
-    return {(state.group, state.queue_id): state.committed for state in ledger.table.states()}
+    lease_store = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
+    lease_store.open()
+    lease_store.close()
+    return {(state.group, state.queue_id): state.committed for state in lease_store.table.states()}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -53,18 +53,18 @@ def test_offsets_never_go_back_whenever_the_broker_is_killed(
                 quiet.setattr(journal_module, "write_all", write_all)
                 killed_here()
 
-    ledger = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
-    ledger.open()
+    lease_store = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
+    lease_store.open()
     monkeypatch.setattr(journal_module, "write_all", write)
     try:
         for _ in range(1500):
             group, queue_id = f"group-{dice.randrange(GROUPS)}", dice.randrange(QUEUES)
-            state = ledger.table.state(group, "topic", queue_id)
+            state = lease_store.table.state(group, "topic", queue_id)
             offset = state.committed + dice.randrange(1, 4)
-            ledger.commit([(state, 0, offset, None)])
+            lease_store.commit([(state, 0, offset, None)])
             sure[group, queue_id] = offset
     finally:
         monkeypatch.setattr(journal_module, "write_all", write_all)
-        ledger.close()
+        lease_store.close()
     assert kills > 30
     assert committed(root) == sure

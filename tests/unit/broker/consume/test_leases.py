@@ -75,7 +75,7 @@ def test_ready_offsets_come_lowest_first_and_once(state: QueueLeases) -> None:
     assert state.pop_ready(100, 1, FAR) == [0]
     assert state.pop_ready(100, 10, FAR) == [1]
     assert state.pop_ready(100, 10, FAR) == []
-    state.put_back([3, 0])
+    state.return_ready([3, 0])
     assert state.pop_ready(100, 10, FAR) == [0, 3]
 
 
@@ -98,12 +98,12 @@ def test_next_visible_skips_what_is_finished_or_changed(state: QueueLeases) -> N
 def test_gap_is_unread(state: QueueLeases) -> None:
     state.hold(0, 2, lease())
     state.finish(5, 6)
-    assert state.fresh(0, 10, 100) == (2, 5)
-    assert state.fresh(0, 2, 100) == (2, 4)
-    assert state.fresh(5, 10, 100) == (6, 16)
+    assert state.next_unread(0, 10, 100) == (2, 5)
+    assert state.next_unread(0, 2, 100) == (2, 4)
+    assert state.next_unread(5, 10, 100) == (6, 16)
     state.hold(2, 5, lease())
-    assert state.fresh(0, 10, 100) == (6, 16)
-    assert state.fresh(0, 10, 6) == (6, 6)
+    assert state.next_unread(0, 10, 100) == (6, 16)
+    assert state.next_unread(0, 10, 6) == (6, 6)
 
 
 def test_standing_of_handles(state: QueueLeases) -> None:
@@ -126,9 +126,9 @@ def test_expired_lease_that_the_server_renews_still_counts(state: QueueLeases) -
 
 def test_new_epoch_forgets_everything(table: LeaseTable, state: QueueLeases) -> None:
     state.hold(0, 5, lease())
-    table.join(state.names.done(1, 0, 2))
+    table.join(state.encoder.done(1, 0, 2))
     assert (state.epoch, state.committed, state.next, state.leases) == (1, 2, 2, {})
-    assert table.join(state.names.done(0, 0, 50)) == b""
+    assert table.join(state.encoder.done(0, 0, 50)) == b""
     assert state.committed == 2
 
 

@@ -11,7 +11,7 @@ from whimbrel.errors import Throttled
 @dataclass(eq=False)
 class Poll:
     topic: str = "t"
-    line: str = "g"
+    wait_key: str = "g"
     deadline_ms: int = 100
 
 
@@ -37,55 +37,55 @@ def test_poll_time_ends_before_the_deadline(
     assert poll_time_ms(requested, remaining) == expected
 
 
-def test_line_keeps_the_order_of_arrival() -> None:
-    holds: LongPolls[Poll] = LongPolls()
-    polls = [Poll(), Poll(), Poll(line="other"), Poll()]
+def test_wait_queue_keeps_the_order_of_arrival() -> None:
+    parked: LongPolls[Poll] = LongPolls()
+    polls = [Poll(), Poll(), Poll(wait_key="other"), Poll()]
     for poll in polls:
-        holds.park(poll)
-    assert holds.line("t", "g") == [polls[0], polls[1], polls[3]]
-    assert holds.lines("t") == ["g", "other"]
-    assert holds.leave(polls[1])
-    assert not holds.leave(polls[1])
-    assert holds.line("t", "g") == [polls[0], polls[3]]
-    assert len(holds) == 3
+        parked.park(poll)
+    assert parked.waiting("t", "g") == [polls[0], polls[1], polls[3]]
+    assert parked.keys("t") == ["g", "other"]
+    assert parked.remove(polls[1])
+    assert not parked.remove(polls[1])
+    assert parked.waiting("t", "g") == [polls[0], polls[3]]
+    assert len(parked) == 3
 
 
-def test_empty_lines_and_topics_are_dropped() -> None:
-    holds: LongPolls[Poll] = LongPolls()
+def test_empty_wait_queues_and_topics_are_dropped() -> None:
+    parked: LongPolls[Poll] = LongPolls()
     poll = Poll()
-    holds.park(poll)
-    assert holds.waits("t") and holds.parked("t", "g")
-    holds.leave(poll)
-    assert not holds.waits("t") and not holds.parked("t", "g")
-    assert holds.topics() == [] and holds.lines("t") == [] and holds.next_deadline() is None
+    parked.park(poll)
+    assert parked.has_topic("t") and parked.has_key("t", "g")
+    parked.remove(poll)
+    assert not parked.has_topic("t") and not parked.has_key("t", "g")
+    assert parked.topics() == [] and parked.keys("t") == [] and parked.next_deadline() is None
 
 
 def test_polls_expire_in_the_order_of_their_deadlines() -> None:
-    holds: LongPolls[Poll] = LongPolls()
+    parked: LongPolls[Poll] = LongPolls()
     polls = [Poll(deadline_ms=at) for at in (300, 100, 200)]
     for poll in polls:
-        holds.park(poll)
-    assert holds.next_deadline() == 100
-    assert holds.expired(99) == []
-    assert holds.expired(200) == [polls[1], polls[2]]
-    assert holds.next_deadline() == 300
+        parked.park(poll)
+    assert parked.next_deadline() == 100
+    assert parked.expired(99) == []
+    assert parked.expired(200) == [polls[1], polls[2]]
+    assert parked.next_deadline() == 300
 
 
-def test_polls_that_left_do_not_expire_nor_pile_up() -> None:
-    holds: LongPolls[Poll] = LongPolls()
+def test_removed_polls_do_not_expire_nor_pile_up() -> None:
+    parked: LongPolls[Poll] = LongPolls()
     for _ in range(1_000):
         poll = Poll()
-        holds.park(poll)
-        holds.leave(poll)
-    assert holds.expired(1_000) == []
-    assert len(holds) == 0
+        parked.park(poll)
+        parked.remove(poll)
+    assert parked.expired(1_000) == []
+    assert len(parked) == 0
 
 
 def test_number_is_bounded() -> None:
-    holds: LongPolls[Poll] = LongPolls(polls_max=1)
+    parked: LongPolls[Poll] = LongPolls(polls_max=1)
     first = Poll()
-    holds.park(first)
+    parked.park(first)
     with pytest.raises(Throttled):
-        holds.park(Poll())
-    holds.leave(first)
-    holds.park(Poll())
+        parked.park(Poll())
+    parked.remove(first)
+    parked.park(Poll())

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from whimbrel.broker.produce.appender import (
-    INDEX_WITHIN_S,
-    PARKED_BYTES_MAX,
-    PARKED_MAX,
-    RING_APART_S,
+    INDEX_DELAY_MAX_S,
+    RING_INTERVAL_MIN_S,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    Appender,
     Durability,
-    Sender,
+    ReadOnlyAppender,
+    RecordAppender,
 )
 from whimbrel.errors import FlushTimeout, NoReplica, NotWritable, ReplicaTimeout, Throttled, WhimbrelError
 
@@ -30,12 +32,9 @@ class FakeLog:
         self.index_left = 0
         self.rests = 0
 
-    def append(self, draft: Any) -> Place:
-        self.written += 100
-        return Place(self.written)
-
-    def append_batch(self, drafts: Sequence[Any]) -> list[Place]:
-        return [self.append(draft) for draft in drafts]
+    def append(self, drafts: Sequence[Any]) -> list[Place]:
+        self.written += 100 * len(drafts)
+        return [Place(self.written - 100 * left) for left in reversed(range(len(drafts)))]
 
     def end_tick(self) -> bool:
         self.published = self.written
@@ -106,10 +105,10 @@ class Rig:
         self.log, self.page, self.loop = FakeLog(), FakePage(), FakeLoop()
         self.rings = 0
         self.answers: list[WhimbrelError | None] = []
-        self.sender = Sender(self.log, self.page, Durability(**durability), self.loop, ring=self.ring)
-        self.sender.refusal = ""
+        self.appender = Appender(self.log, self.page, Durability(**durability), self.loop, ring=self.ring)
+        self.appender.refusal = ""
         self.ticks = 0
-        self.sender.on_tick = self.tick_ended
+        self.appender.on_tick = self.tick_ended
 
     def tick_ended(self) -> None:
         self.ticks += 1
@@ -118,9 +117,9 @@ class Rig:
         self.rings += 1
 
     def send(self) -> None:
-        place = self.sender.append([object()])[-1]
-        if self.sender.waits:
-            self.sender.park(place.end, self.answers.append)
+        place = self.appender.append([object()])[-1]
+        if self.appender.waits:
+            self.appender.when_durable(place.end, self.answers.append)
 
 
 def test_asynchronous_sends_publish_and_ring_once_a_tick() -> None:
@@ -138,7 +137,7 @@ def test_asynchronous_rings_are_some_time_apart_and_the_last_send_is_rung_too() 
         rig.send()
         rig.loop.tick()
     assert rig.rings == 1
-    rig.loop.tick(RING_APART_S)
+    rig.loop.tick(RING_INTERVAL_MIN_S)
     assert rig.rings == 2
     rig.loop.tick(1.0)
     assert rig.rings == 2
@@ -153,7 +152,7 @@ def test_replicator_that_was_awake_after_all_is_not_rung_late() -> None:
         rig.send()
         rig.loop.tick()
     rig.page.replica_sleeping = 0
-    rig.loop.tick(RING_APART_S)
+    rig.loop.tick(RING_INTERVAL_MIN_S)
     assert rig.rings == 1
 
 
@@ -172,7 +171,7 @@ def test_what_the_ticks_left_of_the_index_is_done_in_time() -> None:
         rig.send()
         rig.loop.tick()
     assert rig.log.rests == 0
-    rig.loop.tick(INDEX_WITHIN_S)
+    rig.loop.tick(INDEX_DELAY_MAX_S)
     assert rig.log.rests == 1
 
 
@@ -186,7 +185,7 @@ def test_awake_replicator_is_not_rung() -> None:
 
 def test_refused_send_stores_nothing() -> None:
     rig = Rig()
-    rig.sender.refusal = "a slave takes no writes"
+    rig.appender.refusal = "a slave takes no writes"
     with pytest.raises(NotWritable, match="a slave takes no writes"):
         rig.send()
     assert rig.log.written == 0
@@ -199,14 +198,14 @@ def test_one_flush_serves_all_sends_of_a_tick() -> None:
     rig.loop.tick()
     assert rig.log.flush_wanted == 200 and rig.answers == []
     rig.log.flushed = 100
-    rig.sender.settle()
+    rig.appender.complete_waiting()
     assert rig.answers == [None]
     rig.log.flushed = 200
-    rig.sender.settle()
+    rig.appender.complete_waiting()
     assert rig.answers == [None, None]
 
 
-def test_flush_that_is_late_is_told_as_stored() -> None:
+def test_late_flush_is_answered_as_stored() -> None:
     rig = Rig(sync_flush=True)
     rig.send()
     rig.loop.tick(4.9)
@@ -215,7 +214,7 @@ def test_flush_that_is_late_is_told_as_stored() -> None:
     assert [type(answer) for answer in rig.answers] == [FlushTimeout]
 
 
-def test_without_enough_near_slaves_nothing_is_stored() -> None:
+def test_without_enough_slaves_in_sync_nothing_is_stored() -> None:
     rig = Rig(acks=2, fallbehind_max=150)
     rig.page.acks = [0]
     with pytest.raises(NoReplica):
@@ -230,10 +229,10 @@ def test_without_enough_near_slaves_nothing_is_stored() -> None:
     assert rig.log.written == 200
 
 
-def test_a_look_at_the_slaves_that_no_append_follows_is_not_kept() -> None:
+def test_check_of_the_slaves_that_no_append_follows_is_not_kept() -> None:
     rig = Rig(acks=2)
     rig.page.acks = [0, 0]
-    rig.sender.check()
+    rig.appender.check_writable()
     rig.page.acks = [0]
     with pytest.raises(NoReplica):
         rig.send()
@@ -254,10 +253,10 @@ def test_send_is_answered_once_enough_slaves_hold_it() -> None:
     rig.loop.tick()
     assert rig.page.broker_sleeping == 1
     rig.page.acks = [100, 0]
-    rig.sender.settle()
+    rig.appender.complete_waiting()
     assert rig.answers == []
     rig.page.acks = [100, 100]
-    rig.sender.settle()
+    rig.appender.complete_waiting()
     assert rig.answers == [None] and rig.page.broker_sleeping == 0
 
 
@@ -271,7 +270,7 @@ def test_lost_ring_costs_no_more_than_a_poll() -> None:
     assert rig.answers == [None]
 
 
-def test_slave_that_is_late_is_told_as_stored() -> None:
+def test_late_slave_is_answered_as_stored() -> None:
     rig = Rig(acks=1)
     rig.page.acks = [0]
     rig.send()
@@ -291,7 +290,7 @@ def test_replication_timeout_wins_over_the_flush_timeout() -> None:
 
 def test_sends_beyond_the_bound_are_throttled() -> None:
     rig = Rig(sync_flush=True)
-    for _ in range(PARKED_MAX):
+    for _ in range(WAITING_MAX):
         rig.send()
     written = rig.log.written
     with pytest.raises(Throttled):
@@ -303,23 +302,55 @@ def test_bytes_that_wait_are_bounded_as_well() -> None:
     rig = Rig(acks=1)
     rig.page.acks = [0]
     rig.send()
-    rig.log.written += PARKED_BYTES_MAX
+    rig.log.written += WAITING_BYTES_MAX
     rig.send()
     with pytest.raises(Throttled):
         rig.send()
     rig.page.acks = [rig.log.written]
-    rig.sender.settle()
+    rig.appender.complete_waiting()
     rig.send()
 
 
 def test_closing_answers_what_waits_and_refuses_the_rest() -> None:
     rig = Rig(sync_flush=True)
     rig.send()
-    rig.sender.close("the broker stops")
+    rig.appender.close("the broker stops")
     assert [type(answer) for answer in rig.answers] == [FlushTimeout]
     assert rig.log.published == 100
     with pytest.raises(NotWritable):
         rig.send()
+
+
+def test_switch_of_roles_answers_what_waits_as_not_replicated() -> None:
+    rig = Rig(sync_flush=True)
+    rig.send()
+    rig.send()
+    rig.appender.close("the broker becomes a slave", error=ReplicaTimeout)
+    assert [type(answer) for answer in rig.answers] == [ReplicaTimeout, ReplicaTimeout]
+    assert "becomes a slave" in str(rig.answers[0])
+
+
+def test_closed_appender_leaves_the_store_alone() -> None:
+    rig = Rig()
+    rig.send()
+    rig.appender.close("the broker stops")
+    assert (rig.log.published, rig.rings) == (100, 1)
+    rig.log.written += 100  # by others
+    rig.loop.tick(1.0)
+    assert (rig.log.published, rig.log.rests, rig.rings) == (100, 0, 1)
+
+
+def test_read_only_appender_refuses_every_write() -> None:
+    appender: RecordAppender = ReadOnlyAppender("a slave takes no writes")
+    for write in (
+        appender.check_writable,
+        lambda: appender.append([object()]),
+        lambda: appender.when_durable(0, lambda error: None),
+    ):
+        with pytest.raises(NotWritable, match="a slave takes no writes"):
+            write()
+    appender.complete_waiting()
+    assert (appender.waits, appender.waiting_count, appender.in_sync_slaves()) == (False, 0, 0)
 
 
 def test_ticks_go_on_while_the_index_has_more_to_do() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from whimbrel.broker.produce.confirmed_offset import (
-    LOOK_S,
-    LOOKS_IN_VAIN_MAX,
+    FRUITLESS_POLLS_MAX,
+    POLL_S,
     ConfirmedFile,
     MasterConfirmed,
     SlaveConfirmed,
@@ -77,7 +77,7 @@ class FakeLoop:
 
     def fire(self) -> None:
         (delay, callback) = self.timers.pop()
-        assert delay == LOOK_S and not self.timers
+        assert delay == POLL_S and not self.timers
         callback()
 
 
@@ -109,7 +109,7 @@ class Master:
 
     def at(self, written: int, acks: list[int] | None) -> int:
         self.written, self.page.acks = written, acks
-        return self.confirmed.look()
+        return self.confirmed.refresh()
 
 
 def test_synchronous_master_that_never_had_a_slave_confirms_what_it_writes(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_file_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
 def test_slaves_are_told_once_for_each_move_and_looking_ends(tmp_path: Path) -> None:
     master = Master(tmp_path, synchronous=False, expected=1)
     master.at(50, [0])
-    master.confirmed.note()
-    master.confirmed.note()
+    master.confirmed.log_grew()
+    master.confirmed.log_grew()
     master.loop.fire()
     assert master.told == [0]
     master.page.acks = [50]
@@ -191,7 +191,7 @@ def test_slaves_are_told_once_for_each_move_and_looking_ends(tmp_path: Path) -> 
     master.at(70, [60])  # somebody asks meanwhile
     master.confirmed.beat()
     assert master.told == [0, 50, 60]
-    for _ in range(LOOKS_IN_VAIN_MAX):
+    for _ in range(FRUITLESS_POLLS_MAX):
         master.loop.fire()
     assert master.told == [0, 50, 60] and not master.loop.timers
 
@@ -200,19 +200,19 @@ def test_slave_confirms_what_it_is_told_and_no_more_than_it_has(tmp_path: Path) 
     (tmp_path / "whimbrel").mkdir()
     page, written = FakePage(), [100]
     slave = SlaveConfirmed(page, ConfirmedFile(tmp_path), written=lambda: written[0], kept=100)
-    assert slave.look() == 0
-    slave.told(80)
-    assert slave.look() == page.confirmed == 80
-    slave.told(150)
-    assert slave.look() == 100
+    assert slave.refresh() == 0
+    slave.learn(80)
+    assert slave.refresh() == page.confirmed == 80
+    slave.learn(150)
+    assert slave.refresh() == 100
     written[0] = 200
-    assert slave.look() == 150
-    slave.told(40)  # a master that starts anew
-    assert slave.look() == 150
+    assert slave.refresh() == 150
+    slave.learn(40)  # a master that starts anew
+    assert slave.refresh() == 150
     written[0] = 120
     slave.cut(120)
     written[0] = 300
-    assert slave.look() == 120
+    assert slave.refresh() == 120
     slave.close()
     page.confirmed = 0
-    assert SlaveConfirmed(page, ConfirmedFile(tmp_path), written=lambda: 300, kept=110).look() == 110
+    assert SlaveConfirmed(page, ConfirmedFile(tmp_path), written=lambda: 300, kept=110).refresh() == 110

@@ -11,10 +11,10 @@ import grpc.aio
 import pytest
 
 from storekit import NOW, OPTIONS, make_draft, open_master
-from whimbrel.broker.api.replay import PreserveService
-from whimbrel.broker.produce import replay as preserving
-from whimbrel.broker.produce.appender import Durability, Sender
-from whimbrel.broker.produce.replay import Source, already_in, replayed_from
+from whimbrel.broker.api.replay import ReplayService
+from whimbrel.broker.produce import replay
+from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.broker.produce.replay import Source, already_stored, replayed_from
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -42,7 +42,7 @@ from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.serving import serve
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
-from whimbrel.store.store import MessageStore
+from whimbrel.store.master_store import MasterStore
 
 SOURCE = SourceQueue("old-broker", "orders", 3)
 HOST = pack_host("127.0.0.1", 8091)
@@ -78,8 +78,10 @@ class Page:
 class Rig:
     """A served store with the two calls."""
 
-    def __init__(self, store: MessageStore, topics: TopicTable, sender: Sender, service: Any, channel: Any):
-        self.store, self.topics, self.sender, self.service = store, topics, sender, service
+    def __init__(
+        self, store: MasterStore, topics: TopicTable, appender: Appender, service: Any, channel: Any
+    ):
+        self.store, self.topics, self.appender, self.service = store, topics, appender, service
         self.channel: grpc.aio.Channel = channel
 
     async def ask(self, call: Outbound[Any]) -> Any:
@@ -117,19 +119,19 @@ async def serving(
     topics = TopicTable(root / "config", cluster="c", broker_name="b", auto_create=False, clock=lambda: NOW)
     topics.put(TopicConfig(name="orders", read_queues=4, write_queues=4))
     loop = asyncio.get_running_loop()
-    sender = Sender(store, Page(), durability or Durability(), loop, ring=lambda: None)
-    sender.refusal = ""
-    service = PreserveService(topics, sender, store, master=master, accepts=accepts, store_host=lambda: HOST)
+    appender = Appender(store, Page(), durability or Durability(), loop, ring=lambda: None)
+    appender.refusal = ""
+    service = ReplayService(topics, appender, store, master=master, accepts=accepts, store_host=lambda: HOST)
     server = await serve(
         [Service("whimbrel.admin.v1.AdminService", service.methods())], host="127.0.0.1", port=0
     )
     channel = open_aio_channel(server.address)
     try:
-        yield Rig(store, topics, sender, service, channel)
+        yield Rig(store, topics, appender, service, channel)
     finally:
         await channel.close()
         await server.stop(grace=0)
-        sender.close("the test is over")
+        appender.close("the test is over")
         store.close()
 
 
@@ -170,7 +172,7 @@ async def test_after_a_restart_the_log_tells_how_far_each_source_came(tmp_path: 
         await rig.append([message(4), message(6)])
         await rig.append([message(80)], source=other)
         for number in range(5):
-            rig.store.append(make_draft(number, topic="orders", queue_id=3))
+            rig.store.append([make_draft(number, topic="orders", queue_id=3)])
     async with serving(tmp_path) as rig:
         found = await rig.describe(with_first=True)
         assert (found.complete, found.last, found.first) == (True, 6, 4)
@@ -180,14 +182,14 @@ async def test_after_a_restart_the_log_tells_how_far_each_source_came(tmp_path: 
         assert (await rig.describe(queue_id=1)).last == -1
 
 
-async def test_a_long_queue_is_looked_through_in_several_calls(
+async def test_a_long_queue_is_searched_in_several_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preserving, "LOOK_MAX", 10)
+    monkeypatch.setattr(replay, "SEARCH_MAX", 10)
     async with serving(tmp_path) as rig:
         await rig.append([message(0), message(1)])
         for number in range(35):
-            rig.store.append(make_draft(number, topic="orders", queue_id=3))
+            rig.store.append([make_draft(number, topic="orders", queue_id=3)])
     async with serving(tmp_path) as rig:
         with pytest.raises(NotReady, match="DescribePreserved"):
             await rig.append([message(2)], after=1)
@@ -211,15 +213,15 @@ async def test_a_view_of_the_queue_that_is_no_retry_is_refused(tmp_path: Path) -
         assert rig.offsets() == [0, 1, 5]
 
 
-def test_what_is_in_a_queue_is_told_by_offsets_alone() -> None:
+def test_offsets_alone_show_what_a_queue_holds() -> None:
     source = Source("b", "t", 0)
-    assert already_in(source, [3, 5, 8], last=2, after=2) == 0
-    assert already_in(source, [3, 5, 8], last=5, after=2) == 2
-    assert already_in(source, [3, 5, 8], last=6, after=2) == 2  # 6 was refused then, or passed over
-    assert already_in(source, [3, 5, 8], last=8, after=-1) == 3
+    assert already_stored(source, [3, 5, 8], last=2, after=2) == 0
+    assert already_stored(source, [3, 5, 8], last=5, after=2) == 2
+    assert already_stored(source, [3, 5, 8], last=6, after=2) == 2  # 6 was refused then, or passed over
+    assert already_stored(source, [3, 5, 8], last=8, after=-1) == 3
 
 
-async def test_a_deleted_topic_forgets_what_was_put_back(tmp_path: Path) -> None:
+async def test_a_deleted_topic_forgets_what_was_replayed(tmp_path: Path) -> None:
     async with serving(tmp_path) as rig:
         await rig.append([message(0), message(1)])
         rig.store.delete_topic("orders")
@@ -248,7 +250,7 @@ async def test_a_message_that_cannot_be_stored_is_named_and_the_others_are_store
         assert rig.offsets() == [0, 4]
 
 
-async def test_single_dead_letters_are_told_by_id_and_origin(tmp_path: Path) -> None:
+async def test_single_dead_letters_are_identified_by_id_and_origin(tmp_path: Path) -> None:
     dead = SourceQueue("old-broker", "%DLQ%billing", 0)
     async with serving(tmp_path) as rig:
         await rig.append([message(5), message(9)], source=dead, selection=True)
@@ -277,7 +279,7 @@ async def test_slaves_and_masters_that_may_not_write_refuse(tmp_path: Path) -> N
         with pytest.raises(NotWritable, match="master"):
             await rig.append([message(0)])
     async with serving(tmp_path / "b") as rig:
-        rig.sender.refusal = "behind a slave"
+        rig.appender.refusal = "behind a slave"
         with pytest.raises(NotWritable, match="behind a slave"):
             await rig.append([message(0)])
 
@@ -306,7 +308,7 @@ async def test_wrong_targets_and_batches_are_refused(tmp_path: Path) -> None:
         assert rig.store.written == 0
 
 
-async def test_the_answer_waits_for_the_disk_also_when_all_was_there_already(tmp_path: Path) -> None:
+async def test_the_answer_waits_for_the_disk_also_when_all_was_stored_already(tmp_path: Path) -> None:
     durability = Durability(sync_flush=True, flush_timeout_s=0.05)
     async with serving(tmp_path, durability=durability) as rig:
         rig.store.request_flush = lambda end: None  # type: ignore[method-assign]

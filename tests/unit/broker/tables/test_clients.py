@@ -1,4 +1,4 @@
-"""Who counts as there."""
+"""Which clients count as alive."""
 
 from whimbrel.broker.tables.clients import CLIENTS_MAX, LOST_S, SILENT_S, Clients
 

@@ -13,14 +13,14 @@ from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.store import jsonconfig
 
 
-def _topics(config: Path, *, auto_create: bool = False, now: int = 1_000) -> TopicTable:
+def topics_of(config: Path, *, auto_create: bool = False, now: int = 1_000) -> TopicTable:
     return TopicTable(
         config, cluster="DefaultCluster", broker_name="broker-a", auto_create=auto_create, clock=lambda: now
     )
 
 
 def test_fresh_broker_owns_rocketmqs_topics(tmp_path: Path) -> None:
-    topics = _topics(tmp_path)
+    topics = topics_of(tmp_path)
     shapes = {row.name: (row.read_queues, row.write_queues, row.permission) for row in topics.rows.values()}
     assert shapes == {
         "SELF_TEST_TOPIC": (1, 1, 6),
@@ -35,14 +35,14 @@ def test_fresh_broker_owns_rocketmqs_topics(tmp_path: Path) -> None:
 
 
 def test_template_topic_is_there_with_auto_creation_only(tmp_path: Path) -> None:
-    template = _topics(tmp_path, auto_create=True).get("TBW102")
+    template = topics_of(tmp_path, auto_create=True).get("TBW102")
     assert template is not None and (template.write_queues, template.permission) == (8, 7)
-    left_over = _topics(tmp_path, auto_create=False).get("TBW102")
+    left_over = topics_of(tmp_path, auto_create=False).get("TBW102")
     assert left_over is not None and left_over.permission == 6
 
 
 def test_send_creates_a_normal_topic_of_four_queues(tmp_path: Path) -> None:
-    topics = _topics(tmp_path, auto_create=True)
+    topics = topics_of(tmp_path, auto_create=True)
     made = topics.create_by_send("new")
     assert made is not None
     assert (made.read_queues, made.write_queues, made.permission, made.message_type) == (
@@ -51,15 +51,15 @@ def test_send_creates_a_normal_topic_of_four_queues(tmp_path: Path) -> None:
         6,
         MessageType.NORMAL,
     )
-    assert _topics(tmp_path, auto_create=True).get("new") == made
+    assert topics_of(tmp_path, auto_create=True).get("new") == made
 
 
 def test_send_creates_nothing_without_auto_creation(tmp_path: Path) -> None:
-    assert _topics(tmp_path).create_by_send("new") is None
+    assert topics_of(tmp_path).create_by_send("new") is None
 
 
-def test_change_moves_the_version_and_is_told_after_the_swap(tmp_path: Path) -> None:
-    topics = _topics(tmp_path, now=7)
+def test_change_moves_the_version_and_is_notified_after_the_swap(tmp_path: Path) -> None:
+    topics = topics_of(tmp_path, now=7)
     before = topics.version
     seen: list[bool] = []
     topics.on_change.append(lambda: seen.append(topics.get("t") is not None))
@@ -72,23 +72,23 @@ def test_change_moves_the_version_and_is_told_after_the_swap(tmp_path: Path) -> 
 
 
 def test_table_survives_a_restart(tmp_path: Path) -> None:
-    topics = _topics(tmp_path)
+    topics = topics_of(tmp_path)
     topics.add(TopicConfig(name="t", read_queues=3).with_type(MessageType.FIFO))
     topics.add(TopicConfig(name="gone"))
     topics.remove("gone")
-    again = _topics(tmp_path)
+    again = topics_of(tmp_path)
     assert again.rows == topics.rows and again.version == topics.version
 
 
 def test_slave_takes_over_the_whole_table_with_its_version(tmp_path: Path) -> None:
-    master = _topics(tmp_path / "m", now=5)
+    master = topics_of(tmp_path / "m", now=5)
     master.add(TopicConfig(name="t"))
-    slave = _topics(tmp_path / "s", now=9)
+    slave = topics_of(tmp_path / "s", now=9)
     slave.add(TopicConfig(name="own"))
     assert slave.replace_all(master.encode(pretty=False))
     assert slave.rows == master.rows and slave.version == master.version
     assert not slave.replace_all(master.encode(pretty=False))
-    assert _topics(tmp_path / "s").get("own") is None
+    assert topics_of(tmp_path / "s").get("own") is None
 
 
 def test_rocketmqs_files_are_read_and_gain_only_what_is_new(tmp_path: Path) -> None:
@@ -138,16 +138,16 @@ def test_delay_offsets_are_passed_on_as_they_are(tmp_path: Path) -> None:
 
 
 def test_topics_of_a_lost_file_are_made_from_their_queues(tmp_path: Path) -> None:
-    topics = _topics(tmp_path)
+    topics = topics_of(tmp_path)
     topics.adopt({"T": {0, 5}, "broker-a": {0}})
     made = topics.get("T")
     assert made is not None and (made.read_queues, made.write_queues, made.permission) == (6, 6, 6)
-    assert topics.get("broker-a") == _topics(tmp_path / "fresh").get("broker-a")
+    assert topics.get("broker-a") == topics_of(tmp_path / "fresh").get("broker-a")
 
 
 def test_queues_of_a_deleted_topic_bring_nothing_back(tmp_path: Path) -> None:
-    _topics(tmp_path)
-    topics = _topics(tmp_path)
+    topics_of(tmp_path)
+    topics = topics_of(tmp_path)
     topics.adopt({"T": {0}})
     assert topics.get("T") is None
 

@@ -1,0 +1,152 @@
+"""One scan over consume queues and a filter, within the budgets of one answer. Receives and pulls share it.
+
+    queue entry --admits_code--> read --> decode --admits--> message
+         |                        |          |         |
+         '--- filtered out        '- gone    '- corrupt '--- filtered out
+
+The scan returns what each entry is, in the order of the queue. What that means is the caller's decision: a
+receive holds a message and finishes what is filtered out, a pull just goes on.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from whimbrel.broker.consume.filters import Filter
+from whimbrel.errors import CorruptRecord, IllegalOffset
+from whimbrel.model.limits import RECEIVE_BATCH_MAX
+from whimbrel.store.codec import StoredMessage, decode_record
+
+__all__ = ["ANSWER_BYTES_MAX", "FILTERED_UNITS", "SCAN_MAX", "Piece", "RecordSource", "Scan", "Unit"]
+
+# Bytes of records in one answer, apart from its first message: 32 messages of 4 MiB would take 128 MiB of
+# memory.
+ANSWER_BYTES_MAX = 4 << 20
+# Queue entries scanned for one answer, so that a filter which matches little can't hold the loop for long;
+# the rest is scanned in a later iteration of the loop.
+SCAN_MAX = 2048
+# Queue entries fetched at a time when not all of them will match.
+FILTERED_UNITS = 256
+ANY_SIZE, NO_ROOM = 1 << 31, -(1 << 31) - 1  # above and below all sizes that an entry can name
+
+Unit: TypeAlias = tuple[int, int, int]  # of a consume queue: physical offset, size, tags code
+# A piece of a queue:
+#     begin          what lies from here to the start is filtered out
+#     start, end     where the messages stand, next to each other; equal when there is none
+#     units, index   the entries that were fetched, and where among them the first message's is
+#     found          the messages; or, for one offset, IllegalOffset (the record is no longer in the log) or
+#                    CorruptRecord (it does not decode)
+Piece: TypeAlias = tuple[
+    int, int, int, Sequence[Unit], int, list[StoredMessage] | IllegalOffset | CorruptRecord
+]
+
+
+class RecordSource(Protocol):
+    """What is read of the store; `MessageStore` implements it."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
+    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit]: ...
+    def read(self, physical_offset: int, size: int) -> bytes: ...
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int: ...
+
+
+class Scan:
+    """The scan for one answer, over any number of queues of a topic.
+
+    Attributes:
+        room: messages that still fit into the answer. bytes_left: bytes of records that do; the first message
+        always fits. entries_left: entries that may still be scanned; 0 or less when that budget ended the
+        scan. reached: the offset at which the last walk ended.
+    """
+
+    __slots__ = ("batch", "bytes_left", "entries_left", "filter", "reached", "room", "store", "topic")
+
+    def __init__(self, store: RecordSource, topic: str, filter: Filter, batch: int) -> None:
+        """Begin an answer of at most `batch` messages."""
+        self.store, self.topic, self.filter = store, topic, filter
+        self.batch = self.room = batch if batch < RECEIVE_BATCH_MAX else RECEIVE_BATCH_MAX
+        self.bytes_left = ANSWER_BYTES_MAX
+        self.entries_left = SCAN_MAX
+        self.reached = 0
+
+    def fetch_count(self) -> int:
+        """Return how many entries to walk next: as many as have room, or more when not all will match."""
+        return self.room if self.filter.admits_all else min(self.entries_left, FILTERED_UNITS)
+
+    def walk(self, queue_id: int, start: int, stop: int) -> list[Piece]:
+        """Return what stands at the offsets from `start` on, up to `stop` or as far as the answer has room.
+
+        The messages are in the answer, unless the caller takes them out again. The budget of entries is
+        charged here and checked by the caller.
+        """
+        pieces: list[Piece] = []
+        while start < stop:
+            units = self.store.queue_units(self.topic, queue_id, start, stop - start)
+            if not units:
+                break
+            self.entries_left -= len(units)
+            end = start + len(units)
+            start = self.walk_units(start, units, pieces)
+            if start < end:
+                break  # the answer is full
+        self.reached = start
+        return pieces
+
+    def walk_units(self, first: int, units: Sequence[Unit], pieces: list[Piece]) -> int:
+        """Add what stands at these entries, of which the first has the offset `first`; return the end."""
+        wanted, read = self.filter, self.store.read
+        all_wanted = wanted.admits_all
+        may_match: dict[int, bool] = {}  # by tags code; few differ, and asking costs more than looking up
+        room, bytes_left = self.room, self.bytes_left
+        # The size up to which the next message fits.
+        limit = NO_ROOM if room <= 0 else ANY_SIZE if room == self.batch else bytes_left
+        messages: list[StoredMessage] = []  # from `start` to `offset`
+        begin = start = offset = first
+        for physical_offset, size, code in units:
+            if size > limit:
+                break
+            found = None
+            if not all_wanted and code not in may_match:
+                may_match[code] = wanted.admits_code(code)
+            if all_wanted or may_match[code]:
+                try:
+                    found = decode_record(read(physical_offset, size))
+                except (IllegalOffset, CorruptRecord) as error:
+                    if messages:
+                        pieces.append((begin, start, offset, units, start - first, messages))
+                        begin, messages = offset, []
+                    pieces.append((begin, offset, offset + 1, units, offset - first, error))
+                    begin = offset = offset + 1
+                    continue
+                if not all_wanted:
+                    properties = found.properties
+                    if not wanted.admits(properties, properties.get("TAGS")):
+                        found = None
+            if found is not None:
+                if not messages:
+                    start = offset
+                messages.append(found)
+                room -= 1
+                bytes_left -= size
+                limit = bytes_left if room > 0 else NO_ROOM
+            elif messages:
+                pieces.append((begin, start, offset, units, start - first, messages))
+                begin, messages = offset, []
+            offset += 1
+        if begin < offset:
+            start = start if messages else offset
+            pieces.append((begin, start, offset, units, start - first, messages))
+        self.room, self.bytes_left = room, bytes_left
+        return offset
+
+    def leave_out(self, message: StoredMessage) -> None:
+        """Take a message out of the answer again."""
+        self.room += 1
+        self.bytes_left += message.size
+
+    def end_walk(self, pieces: list[Piece], end: int) -> None:
+        """End the last walk at `end`: what it found from there on is not in the answer."""
+        self.reached = end
+        for _, start, _, _, _, found in pieces:
+            if isinstance(found, list):
+                for message in found[max(end - start, 0) :]:
+                    self.leave_out(message)

@@ -1,0 +1,393 @@
+"""What a message needs to be accepted, by whatever protocol it came: the checks, and the record it becomes.
+
+Everything here takes plain values; a front (the client API in `api/send.py`) reads its own requests and calls
+
+    target(name)            what sends to the topic need to know; refuses illegal and system names
+    draft(...)              once a message: its checks, and its record without a queue
+    admit(name, kinds)      only for special messages or topics: message types, and creation by a send
+    queue(target, wanted)   the queue of the whole request
+    check_digest(...)       only for messages with a digest of their body
+    appender.append(drafts)
+
+in this order, so that a request that breaks several rules gets the same error from every front. Within
+`draft` the order is: body empty, body too large, number of user properties, each user property, tag, keys,
+size of properties with tag and keys, message id, recovery time of a transaction, delivery time, message
+group, and at last control characters in the born host or the trace context.
+
+The property text of a record, in this order, each as `name 0x01 value 0x02`:
+
+    (user properties)   in the order in which they came
+    UNIQ_KEY            the client's message id
+    CLUSTER             the broker's cluster
+    BORN_TIMESTAMP      ms; the time of the append where the client names none
+    TAGS                where there is a tag
+    KEYS                where there are keys; joined by spaces
+    __BORNHOST          where the client names its host
+    TRACE_CONTEXT       where the client sent one, or the message was sampled here
+
+RocketMQ 5.3.3's gRPC path stores the same properties. Its PGROUP, RECONSUME_TIME, MSG_REGION and TRACE_ON are
+left out: nothing reads them on a plain message, and they would take 70 bytes a record. A property with an
+empty value is not returned to consumers, as in RocketMQ, whose text form can't hold it. With tracing on, a
+message without a context may be given one (`record_traces.py`): the one difference from RocketMQ's bytes.
+
+`draft` runs for every message: one pass over its fields, and no intermediate objects. Anything unusual goes
+through `check_in_order`, which raises the error that comes first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import md5, sha1
+from random import random
+from zlib import crc32
+
+from whimbrel.broker.produce.appender import RecordAppender
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import (
+    BadRequest,
+    Forbidden,
+    IllegalDeliveryTime,
+    IllegalTopic,
+    MessageCorrupted,
+    MessageEmpty,
+    MessageTooLarge,
+    MessageTypeConflict,
+    NotSupported,
+    PropertiesTooLarge,
+    TopicNotFound,
+)
+from whimbrel.model.limits import BODY_BYTES_MAX, PROPERTIES_COUNT_MAX, PROPERTY_BYTES_MAX
+from whimbrel.model.names import (
+    CONTROL,
+    RESERVED_PROPERTY_KEYS,
+    check_key,
+    check_message_group,
+    check_message_id,
+    check_property,
+    check_tag,
+    check_topic,
+)
+from whimbrel.model.properties import BORN_HOST, BORN_TIMESTAMP, CLUSTER, KEYS, TAGS, UNIQ_KEY
+from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.model.trace import CONTEXT_PROPERTY, FALLBACK_PROPERTY
+from whimbrel.store.codec import PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
+
+__all__ = ["Admission", "DigestKind", "MessageExtras", "SendTarget", "born_host_of", "check_digest"]
+
+DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
+RECOVERY_MAX_S = 3600
+TARGETS_MAX = 4096  # topics whose `SendTarget` is kept
+NEVER_MIXED = (MessageType.LITE, MessageType.PRIORITY)  # types that a MIXED topic does not take
+# A character has at most 4 bytes, so a shorter text is within the limit.
+CHARS_CHECKED = PROPERTY_BYTES_MAX // 4
+UNKNOWN_HOST = bytes(8)  # 0.0.0.0:0
+
+ID_HEAD = f"{UNIQ_KEY}\x01"
+TAG_HEAD = f"{TAGS}\x01"
+KEYS_HEAD = f"{KEYS}\x01"
+HOST_HEAD = f"{BORN_HOST}\x01"
+CONTEXT_HEAD = f"{CONTEXT_PROPERTY}\x01"
+
+cached_tags_code = lru_cache(maxsize=4096)(tags_code)
+
+
+class DigestKind(StrEnum):
+    """How a digest of a body was computed."""
+
+    CRC32 = "crc32"
+    MD5 = "md5"
+    SHA1 = "sha1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageExtras:
+    """What few messages have; a plain message has none.
+
+    Attributes:
+        kind: what the message is.
+        delivery_ms: when it is to be delivered, in epoch milliseconds; 0 for at once.
+        message_group: its group of ordered messages; empty for none.
+        recovery_s: after how long its transaction is to be recovered.
+        digest_kind: of `checksum`; None when there is nothing to compare with.
+        checksum: the body's digest, in hexadecimal digits.
+    """
+
+    kind: MessageType = MessageType.NORMAL
+    delivery_ms: int = 0
+    message_group: str = ""
+    recovery_s: float = 0.0
+    digest_kind: DigestKind | None = None
+    checksum: str = ""
+
+
+PLAIN = MessageExtras()
+
+
+class SendTarget:
+    """What sends to a topic need to know.
+
+    Attributes:
+        topic: its configuration; another object means that it has changed.
+        plain: it takes messages without a type of their own.
+        queues: that may be written.
+    """
+
+    __slots__ = ("plain", "queues", "topic")
+
+    def __init__(self, topic: TopicConfig) -> None:
+        self.topic = topic
+        self.plain = topic.message_type in (MessageType.NORMAL, MessageType.MIXED)
+        self.queues = topic.write_queues if topic.writable else 0
+
+
+class Admission:
+    """Accepts messages for the log, or refuses them; on the loop's thread.
+
+    Attributes:
+        appender: appends what was accepted.
+        store_host: this broker's address as records hold it.
+        clock: epoch milliseconds.
+        context_seen: a message had a trace context, or was given one, since a front reset it.
+    """
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        appender: RecordAppender,
+        *,
+        cluster: str,
+        store_host: bytes,
+        clock: Callable[[], int],
+    ) -> None:
+        """Take what is needed; nothing is sampled for traces."""
+        self.topics = topics
+        self.appender = appender
+        self.store_host = store_host
+        self.clock = clock
+        self.after_id = f"\x02{CLUSTER}\x01{cluster}\x02{BORN_TIMESTAMP}\x01"
+        self.turn = 0
+        self.targets: dict[str, SendTarget] = {}
+        self.context_seen = False
+        self.create_context: Callable[[], str] | None = None  # None: tracing is off
+        self.sampled = 0.0
+
+    def sample(self, create_context: Callable[[], str], ratio: float) -> None:
+        """Give this share of the messages that come without a trace context a new one from now on."""
+        self.create_context, self.sampled = create_context, ratio
+
+    def target(self, name: str) -> SendTarget | None:
+        """Return what sends to a topic need to know; None when there is no such topic yet.
+
+        Raises:
+            IllegalTopic: no client may send to it.
+        """
+        topic = self.topics.rows.get(name)
+        target = self.targets.get(name)
+        if target is not None and target.topic is topic:
+            return target
+        if topic is None or self.topics.is_system(name):
+            check_topic(name)
+            if self.topics.is_system(name):
+                raise IllegalTopic(f"{name} is a system topic")
+        if topic is None:
+            return None
+        if len(self.targets) >= TARGETS_MAX:
+            self.targets.clear()
+        target = self.targets[name] = SendTarget(topic)
+        return target
+
+    def draft(
+        self,
+        topic: str,  # one that `target` found legal
+        body: bytes,  # as it is stored, compressed or not
+        properties: Mapping[str, str],  # the user's
+        message_id: str,
+        tag: str,  # empty for none
+        keys: Sequence[str],  # empty ones are left out
+        born_ms: int,
+        born_host: bytes,  # the peer's address, see `born_host_of`
+        host_text: str,  # what the client calls its host; empty for nothing
+        trace_context: str,  # empty for none
+        sys_flag: int,  # how the body is compressed
+        extras: MessageExtras | None,  # None for a plain message
+    ) -> RecordDraft:
+        """Check one message and return it as a record without a queue.
+
+        Called by position: it runs for every message.
+
+        Raises:
+            RequestError: a rule is broken; the first one in RocketMQ's order.
+        """
+        fine = 0 < len(body) <= BODY_BYTES_MAX
+        text = ""
+        if properties:
+            for key in properties:
+                value = properties[key]
+                fine = (
+                    fine and key not in RESERVED_PROPERTY_KEYS and key.isprintable() and value.isprintable()
+                )
+                text += f"{key}\x01{value}\x02"
+            fine = fine and "" not in properties and len(properties) <= PROPERTIES_COUNT_MAX
+        text += f"{ID_HEAD}{message_id}{self.after_id}{born_ms}\x02"
+        code = 0
+        if tag:
+            fine = fine and "|" not in tag and tag.isprintable() and not tag.isspace()
+            text += f"{TAG_HEAD}{tag}\x02"
+            code = cached_tags_code(tag)
+        index_keys: tuple[str, ...] = (message_id,)
+        if keys:
+            given = [key for key in keys if key]
+            if given:
+                joined = " ".join(given)
+                fine = fine and joined.count(" ") == len(given) - 1 and joined.isprintable()
+                text += f"{KEYS_HEAD}{joined}\x02"
+                index_keys = (message_id, *given)
+        if host_text:
+            fine = fine and host_text.isprintable()
+            text += f"{HOST_HEAD}{host_text}\x02"
+        if trace_context:
+            fine = fine and trace_context.isprintable()
+            text += f"{CONTEXT_HEAD}{trace_context}\x02"
+            self.context_seen = True
+        elif self.create_context is not None:
+            if properties and FALLBACK_PROPERTY in properties:
+                self.context_seen = True
+            elif random() < self.sampled:
+                text = self.traced(text, self.create_context())
+        if (
+            not fine
+            or not message_id.isprintable()
+            or message_id.isspace()
+            or not message_id
+            or len(text) > CHARS_CHECKED
+            or (extras is not None and (extras.delivery_ms or extras.message_group or extras.recovery_s))
+        ):
+            self.check_in_order(
+                body, properties, message_id, tag, keys, host_text, trace_context, extras or PLAIN
+            )
+        # In the order of its fields, which is faster than by name.
+        return RecordDraft(
+            topic, 0, body, text.encode(), born_ms, born_host, self.store_host, 0, sys_flag, 0, 0, code,
+            index_keys,
+        )  # fmt: skip
+
+    def traced(self, text: str, context: str) -> str:
+        """Return a property text with a context of ours, if it fits."""
+        longer = f"{text}{CONTEXT_HEAD}{context}\x02"
+        if len(longer.encode()) > PROPERTIES_BYTES_MAX:
+            return text
+        self.context_seen = True
+        return longer
+
+    def check_in_order(
+        self,
+        body: bytes,
+        properties: Mapping[str, str],
+        message_id: str,
+        tag: str,
+        keys: Sequence[str],
+        host_text: str,
+        trace_context: str,
+        extras: MessageExtras,
+    ) -> None:
+        """Raise the error of the first rule that the message breaks, in RocketMQ's order.
+
+        No error: it was only unusual. Arguments as of `draft`.
+        """
+        if not body:
+            raise MessageEmpty("the body is empty")
+        if len(body) > BODY_BYTES_MAX:
+            raise MessageTooLarge(f"the body has {len(body)} bytes; at most {BODY_BYTES_MAX} are allowed")
+        if len(properties) > PROPERTIES_COUNT_MAX:
+            raise PropertiesTooLarge(
+                f"{len(properties)} user properties; at most {PROPERTIES_COUNT_MAX} are allowed"
+            )
+        weight = len(tag.encode())
+        for key, value in properties.items():
+            check_property(key, value)
+            weight += len(key.encode()) + len(value.encode())
+        check_tag(tag)
+        for key in keys:
+            check_key(key)
+            weight += len(key.encode())
+        if weight > PROPERTY_BYTES_MAX:
+            raise PropertiesTooLarge(
+                f"properties, tag and keys have {weight} bytes; at most {PROPERTY_BYTES_MAX} are allowed"
+            )
+        check_message_id(message_id)
+        if extras.recovery_s > RECOVERY_MAX_S:
+            raise BadRequest(f"the transaction recovery duration is over {RECOVERY_MAX_S} s")
+        if extras.delivery_ms and extras.delivery_ms > self.clock() + DELIVERY_AHEAD_MAX_MS:
+            raise IllegalDeliveryTime("the delivery time is more than 24 hours ahead")
+        check_message_group(extras.message_group)
+        if CONTROL.search(host_text) or CONTROL.search(trace_context):
+            raise BadRequest("born host or trace context hold control characters")
+
+    def admit(self, name: str, kinds: AbstractSet[MessageType]) -> SendTarget:
+        """Return the topic if it takes messages of these kinds; create it where a send may.
+
+        Raises:
+            TopicNotFound: there is no such topic, and sends create none here.
+            MessageTypeConflict: the topic takes other messages.
+            NotSupported: this broker does not take such messages yet.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            self.appender.check_writable()  # a broker that takes no writes creates no topics either
+            topic = self.topics.create_by_send(name)
+            if topic is None:
+                raise TopicNotFound(f"no topic {name}; create it, or switch auto_create_topics on")
+        takes = topic.message_type
+        for kind in kinds:
+            if kind is not takes and not (takes is MessageType.MIXED and kind not in NEVER_MIXED):
+                raise MessageTypeConflict(f"topic {name} takes {takes} messages, and this one is {kind}")
+        for kind in kinds:
+            if kind is not MessageType.NORMAL:
+                raise NotSupported(f"{kind} messages are not supported yet")
+        return SendTarget(topic)
+
+    def queue(self, target: SendTarget, wanted: str | None) -> int:
+        """Return the queue of a request: the one that is wanted, else the next of the topic.
+
+        Args:
+            target: where it goes to.
+            wanted: a number in decimal digits, as the client wrote it; None for no wish.
+
+        Raises:
+            Forbidden: the topic has no queue that may be written.
+            BadRequest: it has not the wanted one.
+        """
+        queues = target.queues
+        if not queues:
+            raise Forbidden(f"topic {target.topic.name} has no writable queue here")
+        if wanted is not None:
+            if not wanted.isdecimal() or int(wanted) >= queues:
+                raise BadRequest(f"queue {wanted} is not one of the {queues} of {target.topic.name}")
+            return int(wanted)
+        self.turn += 1
+        return self.turn % queues
+
+
+def check_digest(kind: DigestKind, checksum: str, body: bytes) -> None:
+    """Raise MessageCorrupted unless the body has this digest."""
+    found = checksum.upper()
+    if kind is DigestKind.CRC32:
+        # SDKs disagree about leading zeros.
+        good = found.lstrip("0") == f"{crc32(body):X}".lstrip("0")
+    else:
+        computed = (md5 if kind is DigestKind.MD5 else sha1)(body, usedforsecurity=False)
+        good = found == computed.hexdigest().upper()
+    if not good:
+        raise MessageCorrupted("the body does not match its digest")
+
+
+@lru_cache(maxsize=4096)
+def born_host_of(peer: str) -> bytes:
+    """Return the peer's address as records hold it; what is no address (a UNIX socket) becomes 0.0.0.0:0."""
+    host, _, port = peer.rpartition(":")
+    try:
+        return pack_host(host.strip("[]"), int(port))
+    except (ValueError, OSError):
+        return UNKNOWN_HOST

@@ -1,0 +1,144 @@
+"""Appends records that the broker itself makes: dead letters, delayed messages that are due, transactions.
+
+    cause (a message at its last attempt, a timer, a commit)
+       | append(draft, done)
+       |    refused          done(error): nothing is stored
+       |    stored           done(None) once it is as durable and replicated as the broker's mode asks
+       |    not confirmed    done(error): it is stored, but flush or slaves did not confirm it in time
+       v
+    done(None): only now the cause may be marked done; on an error it is tried again later
+
+So a crash at any moment leaves the cause undone, or its record stored, and never neither. A crash between the
+two, like an append that is not confirmed, leads to a second record of the same cause.
+
+What a client may not do does not matter here: the checks of topic type, name and size are left out
+(`admission.py` has them), and a topic that is missing is made. What protects the log stays: the broker must
+be allowed to write, enough slaves must be near, and the store must have room.
+
+Born time and born host, flag, body and its compression stay those of the message. `done` may be called before
+`append` returns, and is called on the loop's thread.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from whimbrel.broker.produce.appender import RecordAppender
+from whimbrel.broker.produce.replay import host_bytes
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import Throttled, WhimbrelError
+from whimbrel.model.topic import TopicConfig
+from whimbrel.store.codec import COMPRESSION_BITS, RecordDraft, StoredMessage
+
+__all__ = ["IN_FLIGHT_MAX", "InternalAppender", "OnwardTarget", "onward_draft"]
+
+# Appends that wait for flush or slaves. Clients' sends wait beside them, so this is a part of what the
+# appender lets wait; what comes beyond is tried again when its cause is.
+IN_FLIGHT_MAX = 4096
+
+Done = Callable[[WhimbrelError | None], None]
+
+
+class OnwardTarget(Protocol):
+    """Where a stored message goes on to, and what changes on the way."""
+
+    @property
+    def topic(self) -> str:
+        """The target."""
+
+    @property
+    def added(self) -> Collection[tuple[str, str]]:
+        """Properties that are set, in place of those of the same names."""
+
+    @property
+    def removed(self) -> Collection[str]:
+        """Names of properties that are left out."""
+
+    @property
+    def reconsume_times(self) -> int | None:
+        """None keeps the message's."""
+
+
+class InternalAppender:
+    """The broker's own appends beside those of clients. On the loop's thread.
+
+    Attributes:
+        in_flight: how many are stored and wait to be confirmed.
+    """
+
+    def __init__(
+        self, topics: TopicTable, appender: RecordAppender, *, store_host: Callable[[], bytes]
+    ) -> None:
+        """Take the log's appender; `store_host` returns this broker's address as records hold it."""
+        self.topics, self.appender, self.store_host = topics, appender, store_host
+        self.in_flight = 0
+        self.append_count = 0  # rotates through queues
+
+    def append(self, draft: RecordDraft, done: Done) -> None:
+        """Append a record; `done` gets None when it is durable, else why it is not."""
+        if self.in_flight >= IN_FLIGHT_MAX:
+            done(Throttled(f"{IN_FLIGHT_MAX} records of the broker itself wait to be confirmed already"))
+            return
+        try:
+            (appended,) = self.appender.append([draft])
+        except WhimbrelError as error:
+            done(error)
+            return
+        if not self.appender.waits:
+            done(None)
+            return
+        self.in_flight += 1
+
+        def confirmed(error: WhimbrelError | None) -> None:
+            self.in_flight -= 1
+            done(error)
+
+        self.appender.when_durable(appended.end, confirmed)
+
+    def hand_on(self, message: StoredMessage, target: OnwardTarget, done: Done) -> None:
+        """Append a stored message to another topic, which is made with one queue where it is missing."""
+        try:
+            queue_id = self.queue_of(target.topic)
+            draft = onward_draft(message, target, queue_id, self.store_host())
+        except WhimbrelError as error:
+            done(error)
+            return
+        self.append(draft, done)
+
+    def queue_of(self, name: str) -> int:
+        """Return a queue of the topic: each in rotation.
+
+        Raises:
+            StoreFull: the topic is missing and can't be written down.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = TopicConfig(name=name, read_queues=1, write_queues=1)
+            self.topics.put(topic)
+        self.append_count += 1
+        return self.append_count % max(topic.write_queues, 1)
+
+
+def onward_draft(
+    message: StoredMessage, target: OnwardTarget, queue_id: int, store_host: bytes
+) -> RecordDraft:
+    """Return a stored message as a record for another topic."""
+    dropped = {name.encode() for name, _ in target.added}.union(name.encode() for name in target.removed)
+    kept = [
+        pair
+        for pair in message.properties_raw.split(b"\x02")
+        if pair and pair.partition(b"\x01")[0] not in dropped
+    ]
+    added = [f"{name}\x01{value}".encode() for name, value in target.added]
+    times = target.reconsume_times
+    return RecordDraft.from_properties(
+        topic=target.topic,
+        queue_id=queue_id,
+        body=message.body,
+        properties=b"".join(pair + b"\x02" for pair in (*kept, *added)),
+        born_timestamp=message.born_timestamp,
+        born_host=host_bytes(message.born_host),
+        store_host=store_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag & COMPRESSION_BITS,
+        reconsume_times=message.reconsume_times if times is None else times,
+    )

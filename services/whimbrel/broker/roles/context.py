@@ -1,0 +1,130 @@
+"""What a broker keeps for as long as its process runs, whatever its role is.
+
+Server, port, clients and their sessions, tables, counters. A role gets the context when it is made, opens a
+store, and serves its services through it. The tables are read once, after the first role has opened the
+store: a store that another process uses must not be written to.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whimbrel.broker.addresses import store_host
+from whimbrel.broker.api.assignments import Assignments
+from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.metrics import Counted
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.rpc.api.calls import Metadata, Outbound
+from whimbrel.rpc.server.handlers import Service
+from whimbrel.rpc.server.limits import RunningServer
+from whimbrel.store.store import MessageStore
+from whimbrel.wakeup import Doorbell
+
+if TYPE_CHECKING:
+    from whimbrel.exposition import Exposition
+
+__all__ = ["BrokerContext", "now_ms"]
+
+
+def now_ms() -> int:
+    """Return the wall clock in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class BrokerContext:
+    """The parts of a broker that outlive a change of its role. All on the loop's thread.
+
+    Attributes:
+        options: as the process was started; a role has its own with its role and id.
+        bell: rings the replicator, and is rung by it.
+        registration: the current role's, through which nameservers are asked; None without.
+        server: set once the first role serves.
+        counted: what metrics add up; None where they are off.
+        exposition: serves the metrics of the current role, and of later ones at the same address.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        *,
+        bell: Doorbell,
+        serve: Callable[[Sequence[Service]], Awaitable[None]],
+        release_client: Callable[[str, str | None], None],
+    ) -> None:
+        """Take the settings.
+
+        Args:
+            options: see the class.
+            bell: see the class.
+            serve: serves these services from now on, and starts the server the first time.
+            release_client: gives back what a client that has gone holds, of one group or of all.
+        """
+        self.options = options
+        self.root = Path(options.store)
+        self.loop = asyncio.get_running_loop()
+        self.bell = bell
+        self.serve = serve
+        self.release_client = release_client
+        self.clients = Clients()
+        self.assignments = Assignments(self.ask_nameserver)
+        self.registration: Registration | None = None
+        self.server: RunningServer | None = None
+        self.counted = Counted() if options.metrics_port >= 0 else None
+        self.exposition: Exposition | None = None
+        self.tables_open = False
+
+    def open_tables(self, store: MessageStore) -> None:
+        """Read topics, groups and offset files; the first time only.
+
+        Raises:
+            StoreError: a file is damaged, and so is its predecessor.
+        """
+        if self.tables_open:
+            return
+        options, config = self.options, self.root / "config"
+        self.topics = TopicTable(
+            config,
+            cluster=options.cluster,
+            broker_name=options.name,
+            auto_create=options.auto_create_topics,
+            clock=now_ms,
+        )
+        self.topics.adopt(store.topics_on_disk())
+        self.groups = GroupTable(config, auto_create=options.auto_create_groups, clock=now_ms)
+        self.offset_file = OffsetFile(config)
+        self.delays = DelayOffsets(config)
+        self.sessions = SessionService(
+            self.clients, self.groups, release_client=self.release_client, clock=time.monotonic
+        )
+        self.tables_open = True
+
+    @property
+    def port(self) -> int:
+        """The port that clients reach: the bound one once there is a server."""
+        return self.options.port if self.server is None else self.server.port
+
+    @property
+    def store_host(self) -> bytes:
+        """This broker's address as records hold it."""
+        return store_host(self.options, self.port)
+
+    def known_ports(self) -> frozenset[int]:
+        """Return the ports under which clients know this broker."""
+        return frozenset((self.port, self.options.advertise_port))
+
+    async def ask_nameserver(self, question: Outbound[Any], metadata: Metadata) -> Any:
+        """Put a client's question to a nameserver that holds our registration; None when none answers."""
+        return None if self.registration is None else await self.registration.ask(question, metadata)
+
+    def call_from_thread(self, callback: Callable[[], None]) -> None:
+        """Have a function called on the loop's thread; may be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(callback)

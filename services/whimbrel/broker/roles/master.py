@@ -1,0 +1,288 @@
+"""A broker that leads its group: it writes the log, and its tables and lease state count.
+
+A master that has just started takes no writes and keeps receives waiting until it leads
+(`cluster/leadership.py`). Then what the lease state says about messages that the log lost is cut, and both
+are let go.
+"""
+
+import logging
+import time
+from dataclasses import replace
+from typing import ClassVar
+
+from whimbrel.broker.addresses import ha_address
+from whimbrel.broker.api.admin import ReplicationView, SlaveView
+from whimbrel.broker.background import start_timer
+from whimbrel.broker.cluster.leadership import Leadership
+from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
+from whimbrel.broker.cluster.replica_service import LeaseStreams, MetadataWatches, replica_service
+from whimbrel.broker.cluster.write_admission import WriteAdmission
+from whimbrel.broker.metrics import master_metrics
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.appender import Appender
+from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed
+from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.roles.context import BrokerContext, now_ms
+from whimbrel.broker.roles.role import Role, Unconfirmed
+from whimbrel.errors import NotReady
+from whimbrel.metrics import Family
+from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.rpc.server.handlers import Service
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.shared_page import SLAVES_MAX
+
+__all__ = ["MasterRole"]
+
+logger = logging.getLogger(__name__)
+
+# Receives wait no longer for leadership: without a nameserver they are served from what is known here.
+HOLD_S = 5.0
+REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
+
+
+class MasterRole(Role):
+    """Takes writes, and serves slaves."""
+
+    NAME: ClassVar[BrokerRole] = "master"
+    store: MasterStore
+    confirmed: MasterConfirmed
+    appender: Appender
+
+    def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
+        """Prepare; nothing is opened."""
+        super().__init__(context, options)
+        self.published_ha_address = ""
+
+    # Opening
+
+    async def open_store(self) -> MasterStore:
+        """Lock and recover the log; this raises its epoch."""
+        return MasterStore.open(self.root, self.options.store_options, clock=now_ms)
+
+    def open_confirmed(self, file: ConfirmedFile) -> MasterConfirmed:
+        """Take up how far the log is confirmed."""
+        options = self.options
+        return MasterConfirmed(
+            self.page,
+            file,
+            self.loop,
+            written=self.log_end,
+            kept=self.store.intact_end,
+            fallbehind_max=options.slave_fallbehind_max_bytes,
+            synchronous=options.replication == "sync",
+            expected_slaves=options.expected_slaves,
+        )
+
+    # Serving
+
+    def make_appender(self) -> Appender:
+        """Return the log's only appender."""
+        appender = Appender(
+            self.store, self.page, self.options.durability, self.loop, ring=self.ring_replicator
+        )
+        if self.options.flush == "sync":
+            self.store.on_flushed = self.flushed
+        if self.context.counted is not None:
+            appender.on_appended = self.context.counted.appended
+            self.store.writer.on_flush_timed = self.context.counted.flushes.observe
+        appender.on_tick = self.confirmed.log_grew
+        return appender
+
+    def make_services(self) -> list[Service]:
+        """Make the services; receives wait until this broker leads."""
+        options = self.options
+        admission = WriteAdmission(
+            name=options.name,
+            expected_slaves=options.expected_slaves,
+            nameservers=len(options.nameservers),
+        )
+        self.leadership = Leadership(
+            admission,
+            name=options.name,
+            expected_slaves=options.expected_slaves,
+            log_end=self.log_end,
+            merged=self.merged_slaves,
+            on_change=self.leadership_changed,
+        )
+        services = super().make_services()
+        self.appender.refusal = self.leadership.refusal
+        if self.traces is not None:
+            traces = self.traces.of_sends(self.store, self.context.call_from_thread)
+            self.sends.trace(traces, options.trace_ratio)
+        internal = InternalAppender(
+            self.context.topics, self.appender, store_host=lambda: self.admission.store_host
+        )
+        self.consumption.hand_on = internal.hand_on
+        self.receives.hold()
+        return services
+
+    def replica_service(self) -> Service:
+        """Return what slaves call."""
+        context = self.context
+        source = MetadataSource(
+            context.topics,
+            context.groups,
+            context.delays,
+            context.offset_file,
+            self.consumption.committed_offsets,
+            self.store.queues.deleted_offsets,
+            self.confirmed.refresh,
+        )
+        self.opened.callback(source.close)
+        self.watches = MetadataWatches(self.options.name, source, authoritative=self.may_lead_slave)
+        self.confirmed.on_move = self.watches.confirmed
+        self.lease_streams = LeaseStreams(
+            self.options.name,
+            self.consumption.lease_store,
+            settled=self.is_settled,
+            authoritative=self.is_authoritative,
+            on_merged=self.refresh_leadership,
+            on_report=self.slave_reported,
+        )
+        return replica_service(self.watches, self.lease_streams)
+
+    def end_writing(self, reason: str, unconfirmed: Unconfirmed | None) -> None:
+        """Answer sends that wait, and end the streams of slaves."""
+        self.appender.close(reason, error=unconfirmed)
+        self.watches.close(NotReady(reason))
+        self.lease_streams.close(NotReady(reason))
+
+    # Working by itself
+
+    def begin(self) -> None:
+        """Start to lead when the group allows it."""
+        holding = self.loop.call_later(HOLD_S, self.receives.release)
+        self.begun.callback(holding.cancel)
+        self.begun.callback(self.leadership.stop)
+        self.leadership.begin(self.loop.time())
+        self.begun.push_async_callback(start_timer(ROUND_S, self.watches.round))
+        super().begin()
+
+    def bell_rung(self) -> None:
+        """Answer what the moved marks allow."""
+        self.check_refused_slaves()
+        self.appender.complete_waiting()
+
+    def ring_replicator(self) -> None:
+        """Wake the replicator: the log has grown."""
+        self.context.bell.ring("replicator")
+
+    def flushed(self, _: int) -> None:
+        """Complete waiting sends; called from the flush thread."""
+        self.context.call_from_thread(self.appender.complete_waiting)
+
+    def beat(self) -> None:
+        """Show that the broker lives, and see what time has changed."""
+        super().beat()
+        self.refresh_leadership()
+        self.check_refused_slaves()
+
+    def sweep(self) -> None:
+        """Let go of clients; push lease entries that found no room; publish a new replicator's address."""
+        super().sweep()
+        self.lease_streams.push()
+        address = self.ha_address
+        if self.registration is not None and address != self.published_ha_address:
+            self.published_ha_address = address
+            self.registration.changed()
+
+    # Leading
+
+    def members_changed(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
+        """Take a nameserver's answer."""
+        self.leadership.members_changed(nameserver, members, settled=settled, now=self.loop.time())
+
+    def nameserver_lost(self, nameserver: str) -> None:
+        """Forget what a nameserver said that is gone."""
+        self.leadership.nameserver_lost(nameserver)
+
+    def displaced(self, nameserver: str, address: str) -> None:
+        """Learn which other broker holds our place at a nameserver."""
+        self.leadership.displaced(nameserver, address)
+
+    def slave_reported(self, connection: object, slave: Member | None) -> None:
+        """Take a slave's own report of its log."""
+        self.leadership.slave_reported(connection, slave, now=self.loop.time())
+
+    def refresh_leadership(self) -> None:
+        """See what time, or a slave's state that has come in, has changed."""
+        self.leadership.refresh(self.loop.time())
+
+    def check_refused_slaves(self) -> None:
+        """Take what our replicator reports of slaves whose log goes on beyond ours."""
+        page = self.page
+        fresh = page.refused_count and time.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
+        if fresh and page.refused_offset > self.store.written:
+            self.leadership.slave_refused(page.refused_peer, page.refused_offset, now=self.loop.time())
+
+    def merged_slaves(self) -> int:
+        """Return how many slaves have sent all that they know of leases."""
+        return self.lease_streams.merged
+
+    def is_settled(self) -> bool:
+        """Tell whether the group is known."""
+        return self.leadership.admission.settled
+
+    def is_authoritative(self) -> bool:
+        """Tell whether slaves may take tables and lease state from here."""
+        return self.leadership.authoritative
+
+    def may_lead_slave(self, slave_log_end: int) -> bool:
+        """Tell whether a slave whose log ends there may take metadata from here."""
+        return self.leadership.authoritative and slave_log_end <= self.store.written
+
+    def leadership_changed(self) -> None:
+        """Do what leading, or no longer being allowed to write, asks for."""
+        if self.leadership.leads:
+            self.receives.release()
+            self.lease_streams.push()
+        refusal = self.leadership.refusal
+        if refusal == self.appender.refusal:
+            return
+        if not refusal:
+            self.consumption.clamp_to_log()
+            logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
+        self.appender.refusal = refusal
+        self.replays.forget()
+        self.facts_changed()
+
+    # Views
+
+    @property
+    def writable(self) -> bool:
+        """Whether messages are taken now."""
+        return not self.appender.refusal and self.store.writable
+
+    @property
+    def ha_address(self) -> str:
+        """Where slaves dial the replicator beside us; empty while none listens."""
+        return ha_address(self.options, self.page)
+
+    def replication(self) -> ReplicationView:
+        """Return the state of replication, with the connected slaves."""
+        view, page = super().replication(), self.page
+        slaves = tuple(
+            SlaveView(
+                peer=peer,
+                acknowledged=page.acks[slot],
+                sent=page.sent[slot],
+                sent_bytes=page.sent_bytes[slot],
+                connected_at_ms=page.connected_at_ms[slot],
+            )
+            for slot in range(SLAVES_MAX)
+            if view.replicator_alive and (peer := page.peer(slot))
+        )
+        return replace(view, slaves=slaves)
+
+    def advice(self, *, replicator_alive: bool) -> str:
+        """Return why no writes are taken, or what else there is to know."""
+        if self.appender.refusal:
+            return self.appender.refusal
+        if not self.store.writable:
+            return f"the disk takes no more messages: {self.store.full_reason}"
+        return super().advice(replicator_alive=replicator_alive)
+
+    def role_metrics(self) -> list[Family]:
+        """Return the metrics of a master."""
+        assert self.context.counted is not None
+        return master_metrics(self, self.context.counted)

@@ -1,0 +1,469 @@
+"""What a master and a slave have in common: one store, opened and served, and given back in the end.
+
+    start    open        store -> confirmed offset -> tables -> group consumption -> traces
+             serve       services over these; the server is the broker's and stays when the role goes
+             begin       what works by itself: following, registration, timers, metrics
+    stop     leave       the reverse of begin: nameservers drop this broker, nothing new starts
+             answer      sends, receives and streams that wait are answered
+             close       the reverse of open: the log, or the right to follow it, is given back
+
+A role is started once and stopped once. `stop` may be called in any state, also while `start` has come half
+way.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, ClassVar
+
+from whimbrel.broker.addresses import advertised_host
+from whimbrel.broker.api.admin import AdminService, ReplicationView
+from whimbrel.broker.api.bulk import BulkService
+from whimbrel.broker.api.messaging import messaging_service
+from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
+from whimbrel.broker.api.replay import ReplayService
+from whimbrel.broker.api.route import RouteService
+from whimbrel.broker.api.send import SendService
+from whimbrel.broker.background import start_task, start_timer
+from whimbrel.broker.cluster.registration import Registration
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.lease_journal import LeaseJournal
+from whimbrel.broker.metrics import families_of, labels_of, serve_families
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
+from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
+from whimbrel.broker.roles.context import BrokerContext, now_ms
+from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
+from whimbrel.errors import FlushTimeout, ReplicaTimeout, StoreError, StoreFull
+from whimbrel.metrics import Family
+from whimbrel.model.registration import BrokerFacts, BrokerRole, Member
+from whimbrel.rpc.server.handlers import Service
+from whimbrel.store.store import MessageStore
+
+if TYPE_CHECKING:
+    from whimbrel.broker.record_traces import BrokerTraces
+
+__all__ = ["Role", "Unconfirmed"]
+
+logger = logging.getLogger(__name__)
+
+Unconfirmed = type[FlushTimeout] | type[ReplicaTimeout]  # the errors of sends that are stored
+
+BEAT_S = 0.5  # of the shared page; the replicator takes a broker for dead after 3 s
+SWEEP_S = 1.0  # of clients
+SAVE_CONFIRMED_S = 5.0
+RETENTION_S = 10.0  # RocketMQ's cleanResourceInterval
+
+
+class Role(ABC):
+    """A broker's role over one store. All calls come from the loop's thread.
+
+    Attributes:
+        options: the process's settings with this role's role and id.
+        store, page, confirmed, consumption, appender: open from `start` on.
+    """
+
+    NAME: ClassVar[BrokerRole]
+    store: MessageStore
+    confirmed: MasterConfirmed | SlaveConfirmed
+    appender: Appender | ReadOnlyAppender
+
+    def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
+        """Prepare; nothing is opened."""
+        self.context, self.options = context, options
+        self.root, self.loop = context.root, context.loop
+        self.opened = AsyncExitStack()
+        self.begun = AsyncExitStack()
+        self.serving = False  # there are services, and calls may wait
+        self.registration: Registration | None = None
+        self.traces: BrokerTraces | None = None
+
+    # The steps
+
+    async def start(self) -> None:
+        """Take over the store and serve it.
+
+        Raises:
+            StoreError: the store is in use, or its files can't be a store.
+            OSError: a port can't be had.
+        """
+        try:
+            await self.open()
+            services = self.make_services()
+            self.serving = True
+            await self.context.serve(services)
+            self.admission.store_host = self.context.store_host  # the port is known now
+            self.begin()
+        except BaseException:
+            await self.stop("the broker could not start")
+            raise
+
+    async def stop(self, reason: str, *, unconfirmed: Unconfirmed | None = None) -> None:
+        """Give the store back, after answering the calls that wait.
+
+        Args:
+            reason: for people, as the end of a sentence.
+            unconfirmed: the error of sends that are stored and wait; None chooses by what they wait for.
+        """
+        await self.leave()
+        self.answer_waiting(reason, unconfirmed=unconfirmed)
+        await self.close()
+
+    async def leave(self) -> None:
+        """Leave the nameservers, and end what works by itself."""
+        await self.begun.aclose()
+
+    def answer_waiting(self, reason: str, *, unconfirmed: Unconfirmed | None = None) -> None:
+        """Answer the calls that wait, as `stop` says; calls that come afterwards are refused."""
+        if self.serving:
+            self.serving = False
+            self.end_writing(reason, unconfirmed)
+            self.receives.release()
+            self.consumption.close()
+            self.bulk.close(reason)
+
+    async def close(self) -> None:
+        """Close everything that was opened."""
+        await self.opened.aclose()
+
+    # What the roles do differently
+
+    @abstractmethod
+    async def open_store(self) -> MessageStore:
+        """Open the store as this role does."""
+
+    @abstractmethod
+    def open_confirmed(self, file: ConfirmedFile) -> MasterConfirmed | SlaveConfirmed:
+        """Take up how far the log is confirmed."""
+
+    @abstractmethod
+    def make_appender(self) -> Appender | ReadOnlyAppender:
+        """Return what sends go through."""
+
+    @abstractmethod
+    def replica_service(self) -> Service:
+        """Return what other brokers of the group call."""
+
+    @abstractmethod
+    def end_writing(self, reason: str, unconfirmed: Unconfirmed | None) -> None:
+        """Answer sends that wait, and end the streams of other brokers."""
+
+    @abstractmethod
+    def bell_rung(self) -> None:
+        """React to the replicator's ring: a mark has moved."""
+
+    @abstractmethod
+    def members_changed(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
+        """Take a nameserver's answer: the other live brokers of the group."""
+
+    @abstractmethod
+    def nameserver_lost(self, nameserver: str) -> None:
+        """Forget what a nameserver said that is gone."""
+
+    @abstractmethod
+    def displaced(self, nameserver: str, address: str) -> None:
+        """Learn which other broker holds our name and id at a nameserver, "" for none."""
+
+    @abstractmethod
+    def role_metrics(self) -> list[Family]:
+        """Return the metrics that only this role has."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether messages are taken now."""
+        return False
+
+    @property
+    def ha_address(self) -> str:
+        """Where slaves dial the replicator beside us; empty on a slave."""
+        return ""
+
+    # Opening
+
+    async def open(self) -> None:
+        """Open the store and what stands on it."""
+        options, context = self.options, self.context
+        self.store = await self.open_store()
+        self.opened.callback(self.store.close)
+        page = self.page = self.store.page
+        page.broker_pid, page.broker_sleeping = os.getpid(), 0
+        page.broker_name, page.broker_id = options.name, options.id
+        page.broker_beat_ns = time.monotonic_ns()
+        self.confirmed = self.open_confirmed(ConfirmedFile(self.root))
+        self.opened.callback(self.confirmed.close)
+        context.open_tables(self.store)
+        self.open_consumption()
+        if options.trace_to:
+            from whimbrel.broker import record_traces  # OpenTelemetry: only where tracing is on
+
+            self.traces = record_traces.BrokerTraces(options)
+            self.opened.callback(self.traces.close)
+
+    def open_consumption(self) -> None:
+        """Load the lease state, and take over offsets that RocketMQ's file knows better."""
+        self.consumption = GroupConsumption(
+            self.store,
+            LeaseJournal(self.root),
+            broker_name=self.options.name,
+            broker_id=self.options.id,
+            now_ms=now_ms,
+            schedule=self.schedule,
+            client_alive=self.context.clients.alive_in,
+            follows=self.NAME == "slave",
+        )
+        self.consumption.open()
+        self.opened.callback(self.consumption.close)
+        self.import_offsets(self.stored_offsets())
+        self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
+        self.store.on_arrival = self.consumption.on_arrival
+
+    def stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
+        """Return what consumerOffset.json holds; nothing when it is damaged and the journal knows as much."""
+        try:
+            return self.context.offset_file.load()
+        except StoreError as error:
+            if not self.consumption.committed_offsets():
+                raise  # a store that RocketMQ has used: nothing else knows how far its groups are
+            logger.warning("going on with the offsets of the lease journal: %s", error)
+            return {}
+
+    def schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
+        """Call back at a time of the wall clock, soon when it has passed."""
+        delay_ms = at_ms - now_ms()
+        if delay_ms <= 0:
+            self.loop.call_soon(callback)
+        else:
+            self.loop.call_later(delay_ms / 1000, callback)
+
+    def import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
+        """Take over positions that lie ahead of ours."""
+        for (topic, group), queues in offsets.items():
+            for queue_id, offset in queues.items():
+                if offset >= 0:
+                    self.consumption.import_offset(group, topic, queue_id, offset)
+
+    def export_offsets(self) -> None:
+        """Write consumerOffset.json."""
+        try:
+            self.context.offset_file.save(self.consumption.committed_offsets(), now_ms())
+        except (OSError, StoreFull) as error:  # the lease journal has them as well
+            logger.warning("the consumer offsets can't be written: %s", error)
+
+    # Serving
+
+    def make_services(self) -> list[Service]:
+        """Make the services over what is open."""
+        options, context, store = self.options, self.context, self.store
+        topics, groups, master = context.topics, context.groups, self.NAME == "master"
+        appender = self.appender = self.make_appender()
+        self.admission = Admission(
+            topics, appender, cluster=options.cluster, store_host=context.store_host, clock=now_ms
+        )
+        self.sends = SendService(self.admission)
+        splitting = ReadSplitting(enabled=options.slave_read_enable, written=self.log_end)
+        self.receives = ReceiveService(
+            topics, groups, self.consumption, splitting, master=master, clock=now_ms
+        )
+        replays = ReplayService(
+            topics,
+            appender,
+            store,
+            master=master,
+            accepts=options.accept_replays,
+            store_host=lambda: self.admission.store_host,
+        )
+        self.replays = replays
+        admin = AdminService(
+            topics,
+            groups,
+            self.consumption,
+            context.clients,
+            store,
+            master=master,
+            replication=self.replication,
+            wall_ms=lambda at: now_ms() - int((time.monotonic() - at) * 1000),
+        )
+        self.bulk = BulkService(
+            topics,
+            store,
+            confirmed=self.confirmed.refresh,
+            name=options.name,
+            broker_id=options.id,
+            master=master,
+        )
+        if context.counted is not None:
+            self.receives.on_delivered = context.counted.took
+        return [
+            self.messaging(master=master),
+            admin.service(replays.methods()),
+            self.replica_service(),
+            self.bulk.service(),
+        ]
+
+    def messaging(self, *, master: bool) -> Service:
+        """Return the service for clients."""
+        context = self.context
+        routes = RouteService(
+            context.topics,
+            context.groups,
+            context.assignments,
+            name=self.options.name,
+            master=master,
+            ports=context.known_ports,
+        )
+        return messaging_service(
+            routes=routes,
+            sends=self.sends,
+            receives=self.receives,
+            sessions=context.sessions,
+            clients=context.clients,
+            clock=time.monotonic,
+        )
+
+    # Working by itself
+
+    def begin(self) -> None:
+        """Start what works by itself."""
+        bell = self.context.bell
+        self.loop.add_reader(bell.fileno(), self.bell_readable)
+        self.begun.callback(self.loop.remove_reader, bell.fileno())
+        self.register()
+        for interval_s, job in (
+            (BEAT_S, self.beat),
+            (SWEEP_S, self.sweep),
+            (SAVE_CONFIRMED_S, self.confirmed.save),
+            (RETENTION_S, self.run_retention),
+        ):
+            self.begun.push_async_callback(start_timer(interval_s, job))
+        self.begun.push_async_callback(start_task(self.export_forever()))
+        self.expose()
+
+    def bell_readable(self) -> None:
+        """Take the replicator's rings."""
+        self.context.bell.drain()
+        self.bell_rung()
+
+    def register(self) -> None:
+        """Keep the nameservers informed."""
+        if not self.options.nameservers:
+            return
+        registration = self.registration = Registration(
+            self.options.nameservers,
+            facts=self.facts,
+            on_members=self.members_changed,
+            on_lost=self.nameserver_lost,
+            on_displaced=self.displaced,
+        )
+        on_change = self.context.topics.on_change
+        on_change.append(registration.changed)
+        self.begun.callback(on_change.remove, registration.changed)
+        self.context.registration = registration
+        registration.start()
+        self.begun.push_async_callback(self.unregister)
+
+    async def unregister(self) -> None:
+        """Leave the nameservers."""
+        assert self.registration is not None
+        self.context.registration = None
+        await self.registration.stop()
+
+    def facts_changed(self) -> None:
+        """Tell nameservers at once what is new."""
+        if self.registration is not None:
+            self.registration.changed()
+
+    def facts(self) -> BrokerFacts:
+        """Return what nameservers are to know; called before each renewal."""
+        options, topics = self.options, self.context.topics
+        return BrokerFacts(
+            cluster=options.cluster,
+            broker_name=options.name,
+            broker_id=options.id,
+            role=self.NAME,
+            port=options.advertise_port or self.context.port,
+            version=topics.version,
+            topics=topics.rows.values(),
+            advertised_host=advertised_host(options),
+            advertised_explicitly=bool(options.advertise_host),
+            ha_address=self.ha_address,
+            host_name=socket.gethostname(),
+            log_begin=self.store.min_offset,
+            log_end=self.store.written,
+            writable=self.writable,
+        )
+
+    def log_end(self) -> int:
+        """Return the end of the log."""
+        return self.store.written
+
+    def beat(self) -> None:
+        """Show that the broker lives, and do what time asks for."""
+        self.page.broker_beat_ns = time.monotonic_ns()
+        self.confirmed.beat()
+        self.receives.expire_held(time.monotonic(), BEAT_S)
+
+    def sweep(self) -> None:
+        """Let go of clients that are gone."""
+        self.context.sessions.sweep()
+
+    def run_retention(self) -> None:
+        """Remove files that may go."""
+        self.store.run_retention(now_ms())
+
+    async def export_forever(self) -> None:
+        """Write consumerOffset.json again and again, in a thread."""
+        while True:
+            await asyncio.sleep(EXPORT_INTERVAL_S)
+            offsets = self.consumption.committed_offsets()
+            try:
+                await asyncio.to_thread(self.context.offset_file.save, offsets, now_ms())
+            except (OSError, StoreFull) as error:
+                logger.warning("the consumer offsets can't be written: %s", error)
+
+    def expose(self) -> None:
+        """Serve metrics, where they are switched on."""
+        context = self.context
+        if context.counted is None:
+            return
+        if context.exposition is None:
+            context.exposition = serve_families(self, context.counted)
+        else:
+            context.exposition.replace(families_of(self, context.counted), labels_of(self))
+        self.begun.callback(context.exposition.replace, [], labels_of(self))  # nothing reads what is closed
+
+    # Views
+
+    def replication(self) -> ReplicationView:
+        """Return the state of replication as this broker sees it."""
+        options, page, store = self.options, self.page, self.store
+        alive = page.replica_alive(time.monotonic_ns())
+        return ReplicationView(
+            broker_name=options.name,
+            broker_id=options.id,
+            role=self.NAME.upper(),
+            log_begin=store.min_offset,
+            log_end=store.written,
+            flushed=store.flushed,
+            confirmed=self.confirmed.refresh(),
+            dispatched=store.dispatched,
+            replicator_alive=alive,
+            ha_address=self.ha_address,
+            slaves=(),
+            connected=False,
+            writable=self.writable,
+            advice=self.advice(replicator_alive=alive),
+            replication=options.replication.upper(),
+            flush=options.flush.upper(),
+        )
+
+    def advice(self, *, replicator_alive: bool) -> str:
+        """Return what an operator should know or do; empty when all is well."""
+        if not replicator_alive:
+            return "the replicator beside this broker does not run: start it"
+        return self.page.trouble

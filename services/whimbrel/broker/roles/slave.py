@@ -1,0 +1,182 @@
+"""A broker that follows: its replicator writes the log, and it serves reads of what has arrived.
+
+Queues and index are built from the log (`cluster/log_dispatcher.py`); tables come from the master by a
+metadata watch, lease state by a stream of entries both ways (`cluster/metadata_sync.py`, `lease_sync.py`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import ClassVar
+
+from whimbrel.broker.api.admin import ReplicationView
+from whimbrel.broker.background import start_task
+from whimbrel.broker.cluster.log_dispatcher import LogDispatcher, MasterAddress
+from whimbrel.broker.cluster.metadata import Metadata
+from whimbrel.broker.cluster.metadata_sync import LeaseSync, MetadataSync
+from whimbrel.broker.cluster.replica_service import (
+    SlaveHello,
+    refusing_service,
+    sync_leases,
+    watch_metadata,
+)
+from whimbrel.broker.metrics import slave_metrics
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.appender import ReadOnlyAppender
+from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, SlaveConfirmed
+from whimbrel.broker.roles.context import BrokerContext
+from whimbrel.broker.roles.role import Role, Unconfirmed
+from whimbrel.errors import NotRecovered
+from whimbrel.metrics import Family
+from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.rpc.server.handlers import Service
+from whimbrel.store.slave_store import SlaveStore
+from whimbrel.wakeup import WAKE_POLL_S
+
+__all__ = ["SlaveRole"]
+
+logger = logging.getLogger(__name__)
+
+
+class SlaveRole(Role):
+    """Serves reads, follows its master, never writes the log."""
+
+    NAME: ClassVar[BrokerRole] = "slave"
+    store: SlaveStore
+    confirmed: SlaveConfirmed
+    appender: ReadOnlyAppender
+
+    def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
+        """Prepare; nothing is opened."""
+        super().__init__(context, options)
+        self.group: dict[str, frozenset[int]] = {}  # the ids of our group, by nameserver
+        self.exchanged = False  # the master's lease state has come in
+
+    # Opening
+
+    async def open_store(self) -> SlaveStore:
+        """Open the store as soon as the replicator has recovered the log."""
+        reported = False
+        while True:
+            try:
+                return SlaveStore.open(self.root, self.options.store_options)
+            except NotRecovered as error:
+                if not reported:
+                    logger.info("waiting for the replicator: %s", error)
+                    reported = True
+            await asyncio.sleep(WAKE_POLL_S)
+
+    def open_confirmed(self, file: ConfirmedFile) -> SlaveConfirmed:
+        """Take up how far the log is confirmed."""
+        confirmed = SlaveConfirmed(self.page, file, written=self.log_end, kept=self.store.intact_end)
+        self.store.on_truncated = confirmed.cut
+        return confirmed
+
+    # Serving
+
+    def make_appender(self) -> ReadOnlyAppender:
+        """Return what refuses all sends."""
+        return ReadOnlyAppender(
+            f"this is a slave of {self.options.name} and takes no writes: send to the master"
+        )
+
+    def replica_service(self) -> Service:
+        """Return calls that send other slaves to the master."""
+        return refusing_service("this broker is a slave: ask the master")
+
+    def end_writing(self, reason: str, unconfirmed: Unconfirmed | None) -> None:
+        """Nothing: no send waits at a slave, and no other broker has a stream to it."""
+
+    # Working by itself
+
+    def begin(self) -> None:
+        """Follow the log, the metadata and the leases of the master."""
+        context, counted = self.context, self.context.counted
+        self.master_address = MasterAddress(self.page)
+        log = self.store if self.traces is None else self.traces.of_dispatch(self.store)
+        self.dispatcher = LogDispatcher(log, self.page, self.loop)
+        if counted is not None:
+            self.dispatcher.on_step = lambda: counted.trail.note(self.page.written, time.monotonic())
+        self.dispatcher.start()
+        self.begun.callback(self.dispatcher.stop)
+        self.metadata_sync = MetadataSync(
+            context.topics,
+            context.groups,
+            context.delays,
+            address=self.master_grpc,
+            watch=self.watch_master,
+            import_offsets=self.import_master_offsets,
+            merge_deleted_offsets=self.store.merge_deleted_offsets,
+            confirmed=self.confirmed.learn,
+        )
+        leases = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
+        for work in (self.metadata_sync.run(), leases.run()):
+            self.begun.push_async_callback(start_task(work))
+        super().begin()
+
+    def bell_rung(self) -> None:
+        """Dispatch what has arrived."""
+        self.dispatcher.log_grew()
+
+    def master_grpc(self) -> str:
+        """Return where the master serves; empty while nobody knows."""
+        return self.master_address.grpc
+
+    def hello(self) -> SlaveHello:
+        """Return what this slave reports of itself when it connects."""
+        return SlaveHello(name=self.options.name, broker_id=self.options.id, log_end=self.store.written)
+
+    def watch_master(self, address: str) -> AsyncIterator[Metadata]:
+        """Watch the master's metadata."""
+        return watch_metadata(address, self.hello())
+
+    async def exchange_leases(self, address: str) -> None:
+        """Run one stream of lease entries to the master."""
+        await sync_leases(
+            address, self.hello(), self.consumption.lease_store, exchanged=self.lease_state_exchanged
+        )
+
+    def import_master_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
+        """Take over positions from the master's table, until its lease state has come in."""
+        if not self.exchanged:
+            self.import_offsets(offsets)
+
+    def lease_state_exchanged(self, done: bool) -> None:  # a callback's only argument
+        """Learn that the master's lease state has come in, or that the stream is over."""
+        self.exchanged = done
+        if done:
+            self.metadata_sync.hurry()
+
+    def members_changed(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
+        """Take a nameserver's answer."""
+        self.master_address.update(members)
+        ids = frozenset(member.broker_id for member in members)
+        if ids != self.group.get(nameserver, frozenset()):
+            # A master that comes back asks at once how far its slaves are: not as of the last renewal.
+            self.facts_changed()
+        self.group[nameserver] = ids
+
+    def nameserver_lost(self, nameserver: str) -> None:
+        """Forget what a nameserver said that is gone."""
+        self.group.pop(nameserver, None)
+
+    def displaced(self, nameserver: str, address: str) -> None:
+        """Nothing: the id of a slave gives it no right that another one could take."""
+
+    # Views
+
+    def replication(self) -> ReplicationView:
+        """Return the state of replication, with the master's address and whether it is connected."""
+        view, page = super().replication(), self.page
+        return replace(
+            view,
+            ha_address=page.master_ha,
+            connected=bool(page.connected) and view.replicator_alive,
+        )
+
+    def role_metrics(self) -> list[Family]:
+        """Return the metrics of a slave."""
+        assert self.context.counted is not None
+        return slave_metrics(self, self.context.counted)

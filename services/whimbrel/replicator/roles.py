@@ -1,0 +1,186 @@
+"""What a replicator does for its store: send the log as a master, or receive and write it as a slave.
+
+A role owns what only it runs, from `start` to `stop`. Both can be started again after they were stopped.
+
+    MasterRole  the listener, the connections to slaves, a reader of the log, and a master's metrics
+    SlaveRole   the writer of the log with its lock, the connection to the master, and a slave's metrics
+
+Its `worker` does the work, one step a turn of the loop (`replicator.py`).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol
+
+from whimbrel.errors import StoreError
+from whimbrel.metrics import SECONDS, Family, Histogram
+from whimbrel.replicator.feeder import Feeder
+from whimbrel.replicator.follower import Follower
+from whimbrel.replicator.loop import Loop
+from whimbrel.replicator.metrics import AckTimes, feeder_families, follower_families
+from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.sockets import named
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.locking import is_locked
+from whimbrel.store.options import StoreOptions
+
+__all__ = ["MasterRole", "Role", "SlaveRole", "Worker"]
+
+logger = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """What the loop runs, one turn after the other."""
+
+    def step(self, now: float) -> None:
+        """Do what the marks and the timers ask for."""
+
+    def wait_timeout(self, now: float) -> float:
+        """Return how long nothing is due."""
+
+    def idle(self) -> bool:
+        """Whether the marks still ask for nothing."""
+
+
+class Role(Protocol):
+    """One end of the replication, which can be started and stopped.
+
+    Attributes:
+        name: as the setting `role` and the metrics call it.
+        address: where slaves reach it, "" when they do not.
+    """
+
+    name: Literal["master", "slave"]
+    address: str
+
+    def may_start(self) -> bool:
+        """Whether what `start` takes is free."""
+
+    def start(self, after_epoch: int) -> Worker:
+        """Begin to serve.
+
+        Args:
+            after_epoch: of the log that this process has written until now, 0 when it has not.
+
+        Raises:
+            StoreError: the store can't be used, or the address is taken.
+        """
+
+    def families(self) -> list[Family]:
+        """Return what it measures, and begin to measure; only between `start` and `stop`."""
+
+    def stop(self, why: str, *, clean: bool) -> int:
+        """End it, and release all that `start` took.
+
+        Args:
+            why: for log lines.
+            clean: nothing failed; what was written is whole.
+
+        Returns:
+            The epoch of the log that it wrote, 0 when it wrote none.
+        """
+
+
+class MasterRole:
+    """Feeds slaves from the log that the broker writes."""
+
+    name: Literal["master", "slave"] = "master"
+
+    def __init__(
+        self, loop: Loop, options: ReplicatorOptions, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.loop, self.options, self.clock = loop, options, clock
+        self.address = ""
+        self.feeder: Feeder | None = None
+
+    def may_start(self) -> bool:
+        """Always: the feeder itself waits for the broker to have recovered the log."""
+        return True
+
+    def start(self, after_epoch: int) -> Worker:
+        """Listen for slaves."""
+        assert self.feeder is None
+        self.feeder = Feeder(self.loop, self.options, after_epoch=after_epoch, clock=self.clock)
+        self.address = named(self.feeder.listener.getsockname())
+        logger.info("listening on %s", self.address)
+        return self.feeder
+
+    def families(self) -> list[Family]:
+        """Return what it measures."""
+        assert self.feeder is not None
+        self.feeder.ack_timer = times = AckTimes()
+        return feeder_families(self.feeder, times)
+
+    def stop(self, why: str, *, clean: bool) -> int:
+        """Close the listener and all connections; it writes no log."""
+        if self.feeder is not None:
+            self.feeder.close(why)
+            self.feeder, self.address = None, ""
+        return 0
+
+
+class SlaveRole:
+    """Writes the log that the master sends."""
+
+    name: Literal["master", "slave"] = "slave"
+
+    def __init__(
+        self, loop: Loop, options: ReplicatorOptions, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.loop, self.options, self.clock = loop, options, clock
+        self.root = Path(options.store)
+        self.address = ""
+        self.log: LogWriter | None = None
+        self.follower: Follower | None = None
+
+    def may_start(self) -> bool:
+        """Whether no process has the log open for writing."""
+        return not is_locked(self.root)
+
+    def start(self, after_epoch: int) -> Worker:
+        """Lock and recover the log, then follow the master."""
+        assert self.log is None
+        self.log = LogWriter.open(self.root, self.store_options(), clock=lambda: time.time_ns() // 1_000_000)
+        self.loop.ring_broker()
+        self.follower = Follower(self.loop, self.options, self.log, clock=self.clock)
+        return self.follower
+
+    def store_options(self) -> StoreOptions:
+        """Return how the log is written."""
+        options = self.options
+        size = options.commitlog_file_size or self.loop.page.file_size or StoreOptions().commitlog_file_size
+        try:
+            return StoreOptions(
+                commitlog_file_size=size,
+                flush=options.flush,
+                # Most of the log is written by system calls, which populated pages would only hinder.
+                prefault_bytes=0,
+                reserved_hours=options.reserved_hours,
+                disk_used_ratio_max=options.disk_used_ratio_max,
+                disk_clean_ratio=options.disk_clean_ratio,
+            )
+        except ValueError as error:
+            raise StoreError(str(error)) from error
+
+    def families(self) -> list[Family]:
+        """Return what it measures."""
+        assert self.follower is not None
+        flushes = Histogram(SECONDS)
+        self.follower.log.on_flush_timed = flushes.observe
+        return follower_families(self.follower, flushes)
+
+    def stop(self, why: str, *, clean: bool) -> int:
+        """Disconnect, then close the log; the lock goes last."""
+        epoch = 0
+        follower, self.follower = self.follower, None
+        log, self.log = self.log, None
+        try:
+            if follower is not None:
+                follower.close(why)
+        finally:
+            if log is not None:
+                epoch = self.loop.page.epoch
+                log.close(clean=clean)
+        return epoch

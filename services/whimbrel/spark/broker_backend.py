@@ -1,0 +1,199 @@
+"""Reads from running brokers: ranges of queues, planned on the driver and read in tasks by the bulk service.
+
+A range is one call; its frames are decoded as they come. When a broker fails in the middle, the next member
+of its group goes on at the offset that was reached. When none can, the nameserver is asked again for the
+members, as often as the options say. No record is yielded twice: the offset moves with each frame, after the
+frame's batches are out.
+
+A task opens its channels itself: a channel does not survive the fork by which Spark makes its workers.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from whimbrel.errors import (
+    BeyondConfirmed,
+    IllegalOffset,
+    QueueNotFound,
+    RangeGone,
+    TopicNotFound,
+    WhimbrelError,
+)
+from whimbrel.rpc.api.bulk_calls import RecordFrame, open_bulk_channel, read_records, stream_blocking
+from whimbrel.spark.backend import Backend, ReadRequest
+from whimbrel.spark.brokers import BrokerAddresses, Brokers, NoBroker
+from whimbrel.spark.offsets import Key, Positions
+from whimbrel.spark.options import SourceOptions
+from whimbrel.spark.planning import DataLoss, Extent, OffsetRange, pack
+from whimbrel.store.columns import Decoder, Selection, frame
+
+__all__ = ["BrokerBackend", "BrokerTask"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerBackend(Backend):
+    """The queues of a cluster.
+
+    Attributes:
+        extents: of the brokers that answered.
+        addresses: where each broker is asked.
+    """
+
+    has_physical_offsets = False
+
+    options: SourceOptions
+    extents: dict[Key, Extent]
+    addresses: BrokerAddresses
+
+    @classmethod
+    def describe(cls, options: SourceOptions) -> "BrokerBackend":
+        """Ask the brokers.
+
+        Raises:
+            NoBroker: no broker answered, after all tries.
+            LookupError: no broker has a topic that is named.
+        """
+        return cls(options, *Brokers(options).extents())
+
+    @property
+    def selects_by_time(self) -> bool:
+        """Whether tasks select records by store time."""
+        return False
+
+    def offsets_by_time(self, keys: Sequence[Key], at_ms: int) -> Positions:
+        """Return the first offset of each queue that was stored at a time or later, else the queue's end.
+
+        Raises:
+            NoBroker: a queue's broker does not answer, after all tries.
+        """
+        return Brokers(self.options).offsets_by_time(keys, at_ms, self.addresses)
+
+    def confirmed_end(self, key: Key) -> int | None:
+        """Return where the master's queue ends; None when no master of its name answers."""
+        return Brokers(self.options).master_end(key)
+
+    def plan(self, ranges: Sequence[OffsetRange], request: ReadRequest) -> "list[BrokerTask]":
+        """Return the tasks that read some ranges."""
+        packed = pack(
+            ranges,
+            task_bytes=request.task_bytes,
+            tasks_max=request.tasks_max,
+            tasks_min=request.options.min_partitions,
+        )
+        return [BrokerTask(tuple(task), self.addresses, request.columns, request.options) for task in packed]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTask:
+    """What one task reads; `addresses` are those of the brokers at planning."""
+
+    ranges: tuple[OffsetRange, ...]
+    addresses: BrokerAddresses
+    columns: tuple[str, ...]
+    options: SourceOptions
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches.
+
+        Raises:
+            DataLoss: messages are gone, and the options say that this fails.
+            CorruptRecord: a body is damaged, and the options say that this fails.
+            NoBroker: a broker does not answer, after all tries.
+        """
+        for wanted in self.ranges:
+            yield from read_range(self, wanted)
+
+
+def read_range(task: BrokerTask, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one range."""
+    options = task.options
+    decoder = Decoder(
+        task.columns,
+        broker_name=wanted.broker,
+        verify_crc=options.verify_crc,
+        on_corrupt=options.on_corrupt,
+        raw_bodies=not options.decompress,
+        raw_properties=options.properties == "raw",
+        selection=Selection(tags=options.wanted_tags),
+    )
+    addresses: Sequence[str] = task.addresses.get(wanted.broker, ())
+    at, tries = wanted.start, 0
+    while at < wanted.end:
+        failure: WhimbrelError | None = None
+        before = at
+        for address in addresses:
+            try:
+                for found in frames(address, wanted, at, options):
+                    if found.records:
+                        yield from decoder.batches(frame(found.records))
+                    at = found.next_offset
+            except RangeGone as error:
+                at = skip_gap(wanted, at, address, options, error)
+            except (BeyondConfirmed, IllegalOffset, TopicNotFound, QueueNotFound) as error:
+                failure = error  # a slave that lags; the next one, or the master, may have it
+            except WhimbrelError as error:
+                failure = error
+            if at >= wanted.end or at != before:
+                break
+        if at != before:
+            tries = 0
+            continue
+        tries += 1
+        if tries > options.retries:
+            raise NoBroker(
+                f"{wanted.queue} can't be read at {at}: {failure or 'no broker of that name is known'}"
+            )
+        time.sleep(options.retry_s)
+        addresses = current_addresses(wanted, options, addresses)
+
+
+def frames(address: str, wanted: OffsetRange, at: int, options: SourceOptions) -> Iterator[RecordFrame]:
+    """Yield the frames of a range from `at` on, as one broker sends them."""
+    call = read_records(
+        wanted.topic,
+        wanted.queue_id,
+        start=at,
+        end=wanted.end,
+        tags=options.tags,
+        isolation=options.isolation,
+    )
+    with open_bulk_channel(address) as channel:
+        yield from stream_blocking(channel, call, timeout_s=options.timeout_s)
+
+
+def skip_gap(wanted: OffsetRange, at: int, address: str, options: SourceOptions, error: RangeGone) -> int:
+    """Return the first offset that is left, at `at` or behind it.
+
+    Raises:
+        DataLoss: messages are gone, and the options say that this fails.
+    """
+    if options.fail_on_data_loss:
+        raise DataLoss(
+            f"{wanted.queue}: {error}; failOnDataLoss=false goes on at the first message that is there"
+        ) from error
+    brokers = Brokers(options)
+    for topic in brokers.describe_queues([address]).topics:
+        for queue in topic.queues:
+            if (topic.name, queue.queue_id) == (wanted.topic, wanted.queue_id):
+                first = min(max(queue.min_offset, at), wanted.end)
+                logger.warning(
+                    "%s, queue %d: offsets %d to %d are gone", wanted.topic, wanted.queue_id, at, first
+                )
+                return first
+    return wanted.end
+
+
+def current_addresses(wanted: OffsetRange, options: SourceOptions, before: Sequence[str]) -> Sequence[str]:
+    """Return where a range's broker is asked now; as before when no nameserver can tell."""
+    try:
+        return Brokers(options).addresses().get(wanted.broker, before)
+
+    except WhimbrelError as error:
+        logger.warning("looking for broker %s failed: %s", wanted.broker, error)
+        return before

@@ -1,0 +1,329 @@
+"""MasterStore: the store of a master, which owns the log's writer.
+
+An append takes these steps, all on the broker's thread: the record encoded and checked, room in the queue,
+room in the log, the record written by one slice assignment, the queue entry, the keys queued for the index.
+At the end of the tick `end_tick` publishes the log's end once and indexes a bounded part.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from whimbrel.errors import BadRequest, MessageTooLarge, StoreFull
+from whimbrel.model.names import SCHEDULE_TOPIC
+from whimbrel.store.checkpoint import write_checkpoint
+from whimbrel.store.codec import (
+    BLANK_SIZE_MIN,
+    RECORD_BYTES_MAX,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    RecordDraft,
+    encode_record,
+)
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.dispatch import NO_ENTRY, deliver_time
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.store import RETRY_S, MessageStore, raise_file_limit
+
+__all__ = ["Appended", "MasterStore"]
+
+
+class Appended(NamedTuple):
+    """Where a message was stored; it is safe when flush and replicas have reached the log offset `end`."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    store_timestamp: int
+    end: int
+
+
+class MasterStore(MessageStore):
+    """A store opened for writing.
+
+    Attributes:
+        writer: of the log.
+        on_flushed: called with the new flushed offset, by the flush thread.
+    """
+
+    def __init__(
+        self, root: Path, options: StoreOptions, writer: LogWriter, *, clock: Callable[[], int]
+    ) -> None:
+        """Take an open log; `clock` gives epoch milliseconds."""
+        super().__init__(
+            root,
+            options,
+            writer.page,
+            read_log=writer.segments.read,
+            read_range=writer.read,
+            file_size=writer.file_size,
+        )
+        self.writer, self.clock = writer, clock
+
+    @classmethod
+    def open(cls, root: Path, options: StoreOptions, *, clock: Callable[[], int]) -> Self:
+        """Open a store for writing: lock it, recover log, queues and index, publish a new epoch.
+
+        Raises:
+            StoreError: it is in use, or its files can't be a store.
+        """
+        raise_file_limit()
+        writer = LogWriter.open(root, options, clock=clock)
+        store = None
+        try:
+            store = cls(root, options, writer, clock=clock)
+            store.recover_derived(writer.mark, writer.begin, writer.end, clean=writer.was_clean)
+        except BaseException:
+            if store is not None:
+                store.close_derived()
+            writer.close(clean=False)
+            raise
+        store.page.dispatched = store.dispatched
+        return store
+
+    # Writing.
+
+    def append(self, drafts: Sequence[RecordDraft]) -> list[Appended]:
+        """Append messages of one queue next to each other in the log, all or none: records, queue entries,
+        and their keys queued for the index.
+
+        The store refuses only what it can't keep or recover. What clients may send (topic, type, sizes,
+        properties) is checked before, so that a record which the broker makes itself is not refused for being
+        longer than the stored one that it was made from.
+
+        Args:
+            drafts: one, which may be a transaction's, or several of the same queue, which may not.
+
+        Raises:
+            NotWritable: the disk refused a sync.
+            StoreFull: no room on disk for a record or its queue entry.
+            MessageTooLarge: a record over `RECORD_BYTES_MAX`, or records that do not fit into one log file.
+            PropertiesTooLarge, IllegalTopic: too long for their length fields.
+            BadRequest: properties that end in a zero byte, or drafts that make no batch.
+        """
+        log = self.writer
+        if self.stall_reason or log.disk.ratio > self.options.disk_full_ratio:
+            self.check_writable()
+        if len(drafts) != 1:
+            return self.append_several(drafts)
+        draft = drafts[0]
+        topic, queue_id = draft.topic, draft.queue_id
+        queue = self.queues.by_key.get((topic, queue_id))
+        if queue is None:
+            queue = self.queues.get_or_create(topic, queue_id)
+        entered = draft.sys_flag & TRANSACTION_MASK not in NO_ENTRY
+        queue_offset = queue.max if entered else 0
+        now = self.clock()
+        if now < self.store_time_ms:
+            now = self.store_time_ms  # a clock set back must not put times in a queue out of order
+        place = log.end
+        record = encode(draft, place, queue_offset, now)
+        size = len(record)
+        if entered and queue_offset >= queue.room:
+            queue.reserve(1)
+        if place + size + BLANK_SIZE_MIN > log.limit or log.failed:
+            place = log.reserve(size)  # it goes into the next file
+            record = encode(draft, place, queue_offset, now)
+        log.put(record)
+        self.store_time_ms = log.store_time_ms = now
+        self.dispatched = end = log.end
+        tags = self.dispatch(draft, queue if entered else None, place, size, now)
+        if entered:
+            on_arrival = self.dispatcher.on_arrival
+            if on_arrival is not None:
+                on_arrival(topic, queue_id, queue_offset, tags)
+        return [Appended(queue_offset, place, size, now, end)]
+
+    def append_several(self, drafts: Sequence[RecordDraft]) -> list[Appended]:
+        """Do the rest of `append` for several drafts, or none. `append` inlines it for one."""
+        if not drafts:
+            return []
+        check_batch(drafts)
+        log = self.writer
+        topic, queue_id = drafts[0].topic, drafts[0].queue_id
+        queue = self.queues.get_or_create(topic, queue_id)
+        now = max(self.clock(), self.store_time_ms)
+        place, queue_offset = log.end, queue.max
+        records = encode_batch(drafts, place, queue_offset, now)
+        queue.reserve(len(drafts))
+        reserved = log.reserve(sum(map(len, records)))
+        if reserved != place:
+            place = reserved
+            records = encode_batch(drafts, place, queue_offset, now)
+        log.put(b"".join(records))
+        self.store_time_ms = log.store_time_ms = now
+        self.dispatched = log.end
+        appended = []
+        tags = []
+        for draft, record in zip(drafts, records, strict=True):
+            size = len(record)
+            tags.append(self.dispatch(draft, queue, place, size, now))
+            appended.append(Appended(queue_offset, place, size, now, place + size))
+            place += size
+            queue_offset += 1
+        on_arrival = self.dispatcher.on_arrival
+        if on_arrival is not None:  # after the last entry, so that a receive that waits takes all of them
+            for answer, tags_code in zip(appended, tags, strict=True):
+                on_arrival(topic, queue_id, answer.queue_offset, tags_code)
+        return appended
+
+    def dispatch(
+        self, draft: RecordDraft, queue: ConsumeQueue | None, place: int, size: int, now: int
+    ) -> int:
+        """Write the queue entry of a record just appended, for which there is room, and queue its keys.
+
+        Args:
+            queue: None for a transaction's record that gets no entry.
+
+        Returns:
+            What the entry carries as tags code.
+        """
+        tags = draft.tags_code
+        if queue is not None:
+            if draft.topic == SCHEDULE_TOPIC:
+                tags = deliver_time(draft.properties, now, self.delays_ms, tags)
+            queue.put(place, size, tags)
+            queue.dirty = True
+        if (
+            draft.keys
+            and draft.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+            and self.options.index_enabled
+        ):
+            self.indexer.add(draft.topic, draft.keys, place, now)
+        return tags
+
+    def check_writable(self) -> None:
+        """Refuse an append while there is no room, trying again now and then.
+
+        Raises:
+            StoreFull: the disk is full, or the queues have no room for entries.
+        """
+        log = self.writer
+        if log.disk_refusal and time.monotonic() >= log.disk_retry_at:
+            log.measure_disk()
+        if log.disk_refusal:
+            raise StoreFull(log.disk_refusal)
+        if self.stall_reason:
+            now = time.monotonic()
+            if now < self.retry_at:
+                raise StoreFull(self.stall_reason)
+            self.retry_at = now + RETRY_S
+            self.dispatch_to(log.end, skip_damage=False)
+            if self.stall_reason:
+                raise StoreFull(self.stall_reason)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the disk lets the store append."""
+        return not self.full_reason and not self.writer.failed
+
+    @property
+    def full_reason(self) -> str:
+        """Why the disk has no room; "" when it has."""
+        return self.stall_reason or self.writer.disk_refusal or self.writer.full_reason
+
+    def end_tick(self) -> bool:
+        """Publish what was appended, index a bounded part of it, and write the queues' mark when it is due.
+
+        Returns:
+            Whether the index has full groups left: call again soon then, even without an append. For the rest
+            there is `index_rest`.
+        """
+        self.writer.publish()
+        self.page.dispatched = self.dispatched
+        more = self.options.index_enabled and self.indexer.step(self.dispatched, rest=False)
+        self.advance_mark()
+        return more
+
+    def index_rest(self) -> None:
+        """Index what the last ticks have left; to be called some time after each."""
+        if self.options.index_enabled:
+            self.indexer.step(self.dispatched)
+
+    def request_flush(self, end: int) -> None:
+        """Ask for a flush up to a log offset; `on_flushed` is called when it is done."""
+        self.writer.request_flush(end)
+
+    @property
+    def on_flushed(self) -> Callable[[int], None] | None:
+        """Called by the flush thread."""
+        return self.writer.on_flushed
+
+    @on_flushed.setter
+    def on_flushed(self, callback: Callable[[int], None] | None) -> None:
+        self.writer.on_flushed = callback
+
+    # The log's range.
+
+    @property
+    def written(self) -> int:
+        """End of the log."""
+        return self.writer.end
+
+    @property
+    def flushed(self) -> int:
+        """End of what is on disk."""
+        return self.writer.flushed
+
+    @property
+    def min_offset(self) -> int:
+        """Begin of the log."""
+        return self.writer.begin
+
+    # Upkeep.
+
+    def run_retention(self, now_ms: int) -> int:
+        """Remove log files that may go, and files of queues and index that follow; return how many."""
+        return self.writer.run_retention(now_ms) + super().run_retention(now_ms)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Stop; also unlocks the log, and removes `abort` when `clean`."""
+        if clean:
+            self.finish_derived()
+            if self.index.files:
+                write_checkpoint(self.root, index_ms=self.index.files[-1].end_ms)
+        self.close_derived()
+        self.writer.close(clean=clean)
+
+
+def check_batch(drafts: Sequence[RecordDraft]) -> None:
+    """Refuse drafts that can't be appended together.
+
+    Raises:
+        BadRequest: several topics or queues, or a transaction's message among them.
+    """
+    topic, queue_id = drafts[0].topic, drafts[0].queue_id
+    for draft in drafts:
+        if draft.topic != topic or draft.queue_id != queue_id or draft.sys_flag & TRANSACTION_MASK:
+            raise BadRequest("a batch is for one queue and holds no transaction")
+
+
+def encode(draft: RecordDraft, place: int, queue_offset: int, now: int) -> bytes:
+    """Return the record of a draft.
+
+    Raises:
+        MessageTooLarge, PropertiesTooLarge, IllegalTopic, BadRequest: the store can't keep it, see
+            `MasterStore.append`.
+    """
+    if draft.properties.endswith(b"\0"):
+        raise BadRequest("properties that end in a zero byte: recovery could not tell them from torn ones")
+    record = encode_record(draft, place, queue_offset, now)
+    if len(record) > RECORD_BYTES_MAX:
+        raise MessageTooLarge(f"a record of {len(record)} bytes, over {RECORD_BYTES_MAX}")
+    return record
+
+
+def encode_batch(drafts: Sequence[RecordDraft], place: int, queue_offset: int, now: int) -> list[bytes]:
+    """Return the records of drafts that stand next to each other from a place on.
+
+    Raises:
+        MessageTooLarge, PropertiesTooLarge, IllegalTopic, BadRequest: as in `encode`.
+    """
+    records = []
+    for number, draft in enumerate(drafts, queue_offset):
+        record = encode(draft, place, number, now)
+        records.append(record)
+        place += len(record)
+    return records

@@ -1,0 +1,189 @@
+"""SlaveStore: the store of a slave's broker, whose log its replicator writes.
+
+`dispatch_ready` dispatches what has arrived to the queues, then indexes it. After another recovery of the log
+(a new epoch), queues and index are truncated to what the log still holds.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from whimbrel.errors import NotRecovered, StoreError, StoreFull
+from whimbrel.store.commitlog import LogReader
+from whimbrel.store.options import StoreOptions
+from whimbrel.store.recovery_marks import LogMark
+from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.store import RETRY_S, MessageStore, raise_file_limit
+from whimbrel.store.walk import Walk
+
+__all__ = ["SlaveStore"]
+
+logger = logging.getLogger(__name__)
+
+MARK_READS_MAX = 100  # a mark is written in one call; one that stays unreadable is damaged
+
+
+class SlaveStore(MessageStore):
+    """A store that follows its log.
+
+    Attributes:
+        reader: of the log.
+        epoch: the last epoch of the log that queues and index have followed.
+        on_truncated: called with the offset to which they were truncated.
+    """
+
+    writable = False
+
+    def __init__(self, root: Path, options: StoreOptions, reader: LogReader) -> None:
+        """Take an open log and its page."""
+        super().__init__(
+            root,
+            options,
+            reader.page,
+            read_log=reader.read,
+            read_range=reader.read,
+            file_size=reader.file_size,
+        )
+        self.reader = reader
+        self.epoch = 0
+        self.on_truncated: Callable[[int], None] | None = None
+        self.reported_fault = -1
+
+    @classmethod
+    def open(cls, root: Path, options: StoreOptions) -> Self:
+        """Open a store whose log another process writes, and recover queues and index up to its end.
+
+        Raises:
+            NotRecovered: the log is not recovered yet.
+            StoreError: the files of queues or index can't be a store's.
+        """
+        raise_file_limit()
+        page = SharedPage.open(root)
+        store = None
+        try:
+            epoch = page.epoch
+            if not epoch:
+                raise NotRecovered(f"the log in {root} is not recovered yet")
+            store = cls(root, options, LogReader.open(root, page=page))
+            store.epoch = epoch
+            store.recover_derived(load_log_mark(root), page.begin, page.written, clean=False)
+        except BaseException:
+            if store is not None:
+                store.close_derived()
+                store.reader.close()
+            page.close()
+            raise
+        page.dispatched = store.dispatched
+        return store
+
+    # The log's range.
+
+    @property
+    def written(self) -> int:
+        """End of the log."""
+        return self.page.written
+
+    @property
+    def flushed(self) -> int:
+        """End of what is on disk."""
+        return self.page.flushed
+
+    @property
+    def min_offset(self) -> int:
+        """Begin of the log."""
+        return self.page.begin
+
+    # Following the log of another process.
+
+    def dispatch_ready(self, budget_bytes: int) -> bool:
+        """Dispatch about `budget_bytes` of the log, or index as much when all is dispatched.
+
+        Returns:
+            Whether there is more to do.
+        """
+        if self.page.epoch != self.epoch:
+            if not self.page.epoch:
+                return False
+            self.log_epoch_changed()
+        end = self.page.written
+        begin = self.page.begin
+        if self.dispatched < begin:
+            self.dispatched = begin
+        if self.dispatched < end and time.monotonic() >= self.retry_at:
+            walk = Walk(self.read_log, self.dispatched, end, self.file_size)
+            try:
+                self.dispatcher.run(walk, budget_bytes)
+                self.stall_reason = ""
+            except StoreFull as error:
+                self.stall_reason = str(error)
+                self.retry_at = time.monotonic() + RETRY_S
+            moved = walk.position > self.dispatched
+            self.dispatched = walk.position
+            self.page.dispatched = self.dispatched
+            if walk.fault and self.reported_fault != walk.position:
+                self.reported_fault = walk.position
+                logger.error("%s: the log can't be read at %d: %s", self.root, walk.position, walk.fault)
+            self.advance_mark()
+            if moved:
+                return True
+        if self.options.index_enabled and self.index.position < self.dispatched:
+            if self.index.position < begin:
+                self.index.position = begin
+            self.indexer.fall_behind()
+            return self.indexer.step(self.dispatched, step_bytes=budget_bytes)
+        return False
+
+    def log_epoch_changed(self) -> None:
+        """Truncate queues and index to the lowest end that the log has had since the last epoch."""
+        epoch = self.page.epoch
+        if not epoch or epoch == self.epoch:
+            return
+        self.epoch = epoch
+        log_mark = load_log_mark(self.root)
+        lowest = log_mark.lowest_end_since(self.recoveries_seen)
+        begin = self.page.begin
+        limit = begin if lowest == -1 else self.dispatched if lowest is None else max(lowest, begin)
+        self.mark_writer.wait()
+        if limit < self.dispatched:
+            logger.warning("%s: the log was cut to %d; queues and index follow", self.root, limit)
+            self.queues.truncate(limit)
+            self.queues.follow_log(begin, drop=False)
+            self.index.truncate(limit)
+            self.dispatched = limit
+        self.recoveries_seen = log_mark.recoveries
+        self.page.dispatched = self.dispatched
+        self.save_mark()
+        if self.on_truncated is not None:
+            self.on_truncated(limit)
+
+    # Upkeep.
+
+    def merge_deleted_offsets(self, text: str) -> None:
+        """Take over where deleted queues ended on the master, see `deleted_queue_offsets.py`."""
+        self.mark_writer.wait()
+        self.queues.merge_deleted_offsets(text)
+        self.queues.follow_log(self.min_offset, drop=False)
+        self.save_mark()
+
+    def close(self, *, clean: bool = True) -> None:
+        """Stop; the log stays open for its writer."""
+        if clean:
+            self.finish_derived()
+        self.close_derived()
+        self.reader.close()
+        self.page.close()
+
+
+def load_log_mark(root: Path) -> LogMark:
+    """Read the log's mark, which its writer may be writing at the same time.
+
+    Raises:
+        StoreError: it can't be read, although the log is recovered.
+    """
+    for _ in range(MARK_READS_MAX):
+        mark = LogMark.load(root)
+        if mark is not None:
+            return mark
+    raise StoreError(f"the log mark of {root} can't be read")

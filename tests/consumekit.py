@@ -1,0 +1,148 @@
+"""A group consumption on a clock, a store and a journal in memory, for tests."""
+
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from whimbrel.broker.consume.filters import compile_filter
+from whimbrel.broker.consume.group_consumption import Delivered, GroupConsumption, ReceiveRequest
+from whimbrel.deferred import Deferred
+from whimbrel.errors import InvalidReceiptHandle, StoreFull
+from whimbrel.store.codec import RecordDraft, encode_record, format_properties, tags_code
+
+__all__ = ["FakeClock", "FakeJournal", "FakeStore", "Rig", "attempts", "offsets"]
+
+HOST = bytes((127, 0, 0, 1, 0, 0, 0x27, 0x10))
+
+
+class FakeClock:
+    """Time that moves when told, and runs what was scheduled on the way."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+        self.due: list[tuple[int, int, Callable[[], None]]] = []
+        self.turn = 0
+
+    def schedule(self, at_ms: int, fn: Callable[[], None]) -> None:
+        self.turn += 1
+        heapq.heappush(self.due, (max(at_ms, self.now), self.turn, fn))
+
+    def advance(self, ms: int = 0) -> None:
+        end = self.now + ms
+        while self.due and self.due[0][0] <= end:
+            at, _, fn = heapq.heappop(self.due)
+            self.now = max(self.now, at)
+            fn()
+        self.now = end
+
+
+class FakeStore:
+    """Queues of records in one log."""
+
+    def __init__(self) -> None:
+        self.log = bytearray()
+        self.queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self.minima: dict[tuple[str, int], int] = {}
+        self.arrivals: list[Callable[[str, int, int, int], None]] = []
+
+    def put(self, topic: str, queue_id: int, body: bytes = b"x", tag: str | None = None) -> int:
+        units = self.queues.setdefault((topic, queue_id), [])
+        properties = format_properties([("TAGS", tag)] if tag else [])
+        draft = RecordDraft(topic, queue_id, body, properties, 1, HOST, HOST)
+        at = len(self.log)
+        record = encode_record(draft, physical_offset=at, queue_offset=len(units), store_timestamp=2)
+        units.append((at, len(record), tags_code(tag)))
+        self.log += record
+        for arrived in self.arrivals:
+            arrived(topic, queue_id, len(units) - 1, units[-1][2])
+        return len(units) - 1
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return self.minima.get((topic, queue_id), 0), len(self.queues.get((topic, queue_id), ()))
+
+    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        return self.queues.get((topic, queue_id), [])[offset : offset + count]
+
+    def read(self, physical_offset: int, size: int) -> bytes:
+        return bytes(self.log[physical_offset : physical_offset + size])
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        return 0
+
+
+class FakeJournal:
+    """A journal in memory, which a disk can fill up."""
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.full = False
+
+    def load(self) -> list[bytes]:
+        return list(self.chunks)
+
+    def start(self, snapshot: Callable[[], Iterable[bytes]]) -> None:
+        pass
+
+    def append(self, entries: bytes) -> None:
+        if self.full:
+            raise StoreFull("full")
+        self.chunks.append(entries)
+
+    def close(self) -> None:
+        pass
+
+
+class Rig:
+    """A group consumption and what it stands on."""
+
+    def __init__(
+        self, *, clock: FakeClock | None = None, store: FakeStore | None = None, **options: Any
+    ) -> None:
+        self.clock = clock or FakeClock()
+        self.store = store or FakeStore()
+        self.journal = FakeJournal()
+        self.alive = {"c"}
+        self.options: dict[str, Any] = {"broker_name": "b", "broker_id": 0} | options
+        self.start()
+
+    def start(self) -> None:
+        self.consumption = GroupConsumption(
+            self.store,
+            self.journal,
+            now_ms=lambda: self.clock.now,
+            schedule=self.clock.schedule,
+            client_alive=lambda group, client_id: client_id in self.alive,
+            **self.options,
+        )
+        self.consumption.open()
+        self.store.arrivals = [self.consumption.on_arrival]
+
+    def request(self, **changes: Any) -> ReceiveRequest:
+        fields: dict[str, Any] = {
+            "group": "g", "topic": "t", "queue_ids": range(1), "filter": compile_filter("tag", "*"),
+            "batch": 32, "invisible_ms": 30_000, "client_id": "c",
+        } | changes  # fmt: skip
+        return ReceiveRequest(**fields)
+
+    def take(self, **changes: Any) -> list[Delivered]:
+        answer = self.consumption.receive(self.request(**changes), poll_ms=0)
+        assert isinstance(answer, list)
+        return answer
+
+    def park(self, poll_ms: int = 20_000, **changes: Any) -> Deferred[list[Delivered]]:
+        answer = self.consumption.receive(self.request(**changes), poll_ms=poll_ms)
+        assert isinstance(answer, Deferred)
+        return answer
+
+    def ack(self, *delivered: Delivered) -> list[InvalidReceiptHandle | None]:
+        return self.consumption.ack_batch("g", "t", [one.handle for one in delivered])
+
+
+def offsets(delivered: list[Delivered] | None) -> list[int]:
+    assert delivered is not None
+    return [one.message.queue_offset for one in delivered]
+
+
+def attempts(delivered: list[Delivered] | None) -> list[int]:
+    assert delivered is not None
+    return [one.attempt for one in delivered]

@@ -1,0 +1,363 @@
+"""What is accepted, from plain values: the order of checks, and the record's property text."""
+
+from collections.abc import Callable, Sequence
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from whimbrel.broker.produce.admission import (
+    DELIVERY_AHEAD_MAX_MS,
+    RECOVERY_MAX_S,
+    TARGETS_MAX,
+    Admission,
+    DigestKind,
+    MessageExtras,
+    born_host_of,
+    check_digest,
+)
+from whimbrel.broker.produce.appender import ReadOnlyAppender
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import (
+    BadRequest,
+    Forbidden,
+    IllegalDeliveryTime,
+    IllegalKey,
+    IllegalMessageGroup,
+    IllegalMessageId,
+    IllegalPropertyKey,
+    IllegalTag,
+    IllegalTopic,
+    MessageCorrupted,
+    MessageEmpty,
+    MessageTooLarge,
+    MessageTypeConflict,
+    NotSupported,
+    NotWritable,
+    PropertiesTooLarge,
+    TopicNotFound,
+    WhimbrelError,
+)
+from whimbrel.model.limits import BODY_BYTES_MAX, PROPERTIES_COUNT_MAX, PROPERTY_BYTES_MAX
+from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.store.codec import COMPRESSED, PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
+
+NOW = 1_800_000_000_000
+PEER = pack_host("10.0.0.9", 5000)
+CONTEXT = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
+
+
+class WritableAppender:
+    """An appender that takes writes; nothing is appended here."""
+
+    refusal = ""
+    waits = False
+    waiting_count = 0
+
+    def check_writable(self) -> None:
+        """Refuse nothing."""
+
+    def in_sync_slaves(self) -> int:
+        return 0
+
+    def append(self, drafts: Sequence[Any]) -> NoReturn:
+        raise AssertionError("admission does not append")
+
+    def when_durable(self, end: int, answer: Callable[[Any], None]) -> None:
+        raise AssertionError("admission does not append")
+
+    def complete_waiting(self) -> None:
+        """Do nothing."""
+
+
+def topics_of(root: Path, *, auto_create: bool = False) -> TopicTable:
+    topics = TopicTable(
+        root, cluster="Cluster", broker_name="broker-a", auto_create=auto_create, clock=lambda: NOW
+    )
+    for kind in (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.MIXED):
+        topics.add(TopicConfig(name=kind.lower(), read_queues=2, write_queues=2).with_type(kind))
+    return topics
+
+
+@pytest.fixture
+def admission(tmp_path: Path) -> Admission:
+    return Admission(
+        topics_of(tmp_path),
+        WritableAppender(),
+        cluster="Cluster",
+        store_host=pack_host("127.0.0.1", 8091),
+        clock=lambda: NOW,
+    )
+
+
+def draft(
+    admission: Admission,
+    *,
+    body: bytes = b"hello",
+    properties: dict[str, str] | None = None,
+    message_id: str = "id",
+    tag: str = "",
+    keys: Sequence[str] = (),
+    host_text: str = "",
+    trace_context: str = "",
+    sys_flag: int = 0,
+    extras: MessageExtras | None = None,
+) -> RecordDraft:
+    return admission.draft(
+        "normal", body, properties or {}, message_id, tag, keys, NOW - 5, PEER, host_text, trace_context,
+        sys_flag, extras,
+    )  # fmt: skip
+
+
+def text_of(made: RecordDraft) -> list[tuple[str, str]]:
+    pairs = made.properties.decode().split("\x02")
+    assert pairs.pop() == ""
+    return [(name, value) for name, _, value in (pair.partition("\x01") for pair in pairs)]
+
+
+# The record
+
+
+def test_message_becomes_a_record_with_its_properties_in_order(admission: Admission) -> None:
+    made = draft(
+        admission,
+        properties={"own": "ü", "two": ""},
+        tag="täg",
+        keys=["k1", "", "k2"],
+        host_text="vm",
+        trace_context=CONTEXT,
+        sys_flag=COMPRESSED,
+    )
+    assert text_of(made) == [
+        ("own", "ü"),
+        ("two", ""),
+        ("UNIQ_KEY", "id"),
+        ("CLUSTER", "Cluster"),
+        ("BORN_TIMESTAMP", str(NOW - 5)),
+        ("TAGS", "täg"),
+        ("KEYS", "k1 k2"),
+        ("__BORNHOST", "vm"),
+        ("TRACE_CONTEXT", CONTEXT),
+    ]
+    assert made.keys == ("id", "k1", "k2")
+    assert (made.topic, made.queue_id, made.body) == ("normal", 0, b"hello")
+    assert (made.born_timestamp, made.born_host, made.sys_flag) == (NOW - 5, PEER, COMPRESSED)
+    assert made.store_host == pack_host("127.0.0.1", 8091)
+    assert made.tags_code == tags_code("täg")
+
+
+def test_what_is_missing_leaves_no_property(admission: Admission) -> None:
+    made = draft(admission, keys=[""])
+    assert [name for name, _ in text_of(made)] == ["UNIQ_KEY", "CLUSTER", "BORN_TIMESTAMP"]
+    assert (made.keys, made.tags_code) == (("id",), 0)
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("10.0.0.9:5000", pack_host("10.0.0.9", 5000)),
+        ("[::1]:5000", pack_host("::1", 5000)),
+        ("unix:", bytes(8)),
+        ("", bytes(8)),
+    ],
+)
+def test_peer_becomes_a_born_host(peer: str, host: bytes) -> None:
+    assert born_host_of(peer) == host
+
+
+# The order of checks
+
+# From the rule that comes first to the last one.
+BROKEN: list[tuple[type[Exception], dict[str, Any]]] = [
+    (MessageEmpty, {"body": b""}),
+    (MessageTooLarge, {"body": bytes(BODY_BYTES_MAX + 1)}),
+    (PropertiesTooLarge, {"properties": {f"k{n}": "v" for n in range(PROPERTIES_COUNT_MAX + 1)}}),
+    (IllegalPropertyKey, {"properties": {"KEYS": "v"}}),
+    (IllegalTag, {"tag": "a|b"}),
+    (IllegalKey, {"keys": ["a b"]}),
+    (PropertiesTooLarge, {"properties": {"k": "v" * PROPERTY_BYTES_MAX}}),
+    (IllegalMessageId, {"message_id": " "}),
+    (BadRequest, {"recovery_s": RECOVERY_MAX_S + 0.5}),
+    (IllegalDeliveryTime, {"delivery_ms": NOW + DELIVERY_AHEAD_MAX_MS + 1}),
+    (IllegalMessageGroup, {"message_group": "g" * 64}),
+    (BadRequest, {"host_text": "a\x01"}),
+]
+
+
+def refused(admission: Admission, broken: dict[str, Any]) -> type[Exception]:
+    fields = dict(broken)
+    names = ("recovery_s", "delivery_ms", "message_group")
+    extras = {name: fields.pop(name) for name in names if name in fields}
+    with pytest.raises(WhimbrelError) as caught:
+        draft(admission, **fields, extras=MessageExtras(**extras) if extras else None)
+    return caught.type
+
+
+@pytest.mark.parametrize("at", range(len(BROKEN)))
+def test_each_rule_is_checked(admission: Admission, at: int) -> None:
+    error, broken = BROKEN[at]
+    assert refused(admission, broken) is error
+
+
+@pytest.mark.parametrize("at", range(len(BROKEN)))
+def test_earlier_rule_wins_over_all_that_follow(admission: Admission, at: int) -> None:
+    error, broken = BROKEN[at]
+    for _, later in BROKEN[at + 1 :]:
+        both = {**later, **broken}
+        if "properties" in broken and "properties" in later:
+            both["properties"] = {**later["properties"], **broken["properties"]}
+        assert refused(admission, both) is error
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"properties": {"": "v"}},
+        {"properties": {"a": "b\x01c"}},
+        {"properties": {"a\x85": "b"}},
+    ],
+)
+def test_property_that_would_change_the_text_is_refused(admission: Admission, broken: dict[str, Any]) -> None:
+    with pytest.raises(IllegalPropertyKey):
+        draft(admission, **broken)
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        {"body": bytes(BODY_BYTES_MAX)},
+        {"properties": {"k": "v" * (PROPERTY_BYTES_MAX - 1)}},
+        {"tag": "a\u2028b"},  # not printable, and no control character either
+        {"extras": MessageExtras(delivery_ms=NOW + DELIVERY_AHEAD_MAX_MS)},
+        {"extras": MessageExtras(recovery_s=RECOVERY_MAX_S)},
+        {"extras": MessageExtras(message_group="g" * 63)},
+    ],
+)
+def test_what_is_only_unusual_is_taken(admission: Admission, unusual: dict[str, Any]) -> None:
+    assert draft(admission, **unusual).keys == ("id",)
+
+
+# Topics, types and queues
+
+
+def test_target_is_kept_until_its_topic_changes(admission: Admission) -> None:
+    first = admission.target("normal")
+    assert first is not None and (first.plain, first.queues) == (True, 2)
+    assert admission.target("normal") is first
+    admission.topics.put(TopicConfig(name="normal", permission=4))
+    changed = admission.target("normal")
+    assert changed is not None and changed is not first and changed.queues == 0
+    with pytest.raises(Forbidden):
+        admission.queue(changed, None)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "TBW102", "rmq_sys_x", "Cluster", "broker-a"])
+def test_topics_that_no_client_sends_to_have_no_target(admission: Admission, name: str) -> None:
+    with pytest.raises(IllegalTopic):
+        admission.target(name)
+
+
+def test_kept_targets_are_bounded(admission: Admission) -> None:
+    topics = {f"t{n}": TopicConfig(name=f"t{n}") for n in range(TARGETS_MAX + 1)}
+    admission.topics.rows = {**admission.topics.rows, **topics}
+    for name in topics:
+        assert admission.target(name) is not None
+    assert len(admission.targets) == 1
+
+
+def test_topic_takes_messages_of_its_type_only(admission: Admission) -> None:
+    assert admission.admit("normal", {MessageType.NORMAL}).topic.name == "normal"
+    assert admission.admit("mixed", {MessageType.NORMAL}).topic.name == "mixed"
+    for name, kind in (
+        ("normal", MessageType.FIFO),
+        ("fifo", MessageType.NORMAL),
+        ("mixed", MessageType.LITE),
+    ):
+        with pytest.raises(MessageTypeConflict):
+            admission.admit(name, {kind})
+    with pytest.raises(MessageTypeConflict):  # a conflict comes before what is not supported
+        admission.admit("fifo", {MessageType.FIFO, MessageType.DELAY})
+    with pytest.raises(NotSupported):
+        admission.admit("fifo", {MessageType.FIFO})
+
+
+def test_send_creates_its_topic_only_where_topics_are_made_and_writes_taken(tmp_path: Path) -> None:
+    def admission(*, auto_create: bool, writable: bool = True) -> Admission:
+        return Admission(
+            topics_of(tmp_path / f"{auto_create}{writable}", auto_create=auto_create),
+            WritableAppender() if writable else ReadOnlyAppender("a slave"),
+            cluster="Cluster",
+            store_host=PEER,
+            clock=lambda: NOW,
+        )
+
+    closed, made = admission(auto_create=False), admission(auto_create=True)
+    read_only = admission(auto_create=True, writable=False)
+    for one in (closed, made, read_only):
+        assert one.target("fresh") is None
+    with pytest.raises(TopicNotFound):
+        closed.admit("fresh", {MessageType.NORMAL})
+    with pytest.raises(NotWritable):
+        read_only.admit("fresh", {MessageType.NORMAL})
+    assert read_only.topics.get("fresh") is None
+    assert made.admit("fresh", {MessageType.NORMAL}).topic is made.topics.get("fresh")
+
+
+def test_requests_take_turns_unless_a_queue_is_wanted(admission: Admission) -> None:
+    target = admission.target("normal")
+    assert target is not None
+    assert sorted(admission.queue(target, None) for _ in range(4)) == [0, 0, 1, 1]
+    assert [admission.queue(target, wanted) for wanted in ("1", "1", "0")] == [1, 1, 0]
+    for wanted in ("2", "-1", "x", ""):
+        with pytest.raises(BadRequest, match="is not one of the 2 of normal"):
+            admission.queue(target, wanted)
+
+
+# Digests
+
+
+@pytest.mark.parametrize(
+    ("kind", "checksum"),
+    [
+        (DigestKind.CRC32, "3610A686"),
+        (DigestKind.CRC32, "003610a686"),
+        (DigestKind.MD5, "5d41402abc4b2a76b9719d911017c592"),
+        (DigestKind.SHA1, sha1(b"hello").hexdigest()),
+    ],
+)
+def test_digests_are_compared(kind: DigestKind, checksum: str) -> None:
+    check_digest(kind, checksum, b"hello")
+    with pytest.raises(MessageCorrupted):
+        check_digest(kind, checksum, b"hallo")
+
+
+# Trace contexts
+
+
+def test_without_tracing_no_message_gets_a_context(admission: Admission) -> None:
+    assert "TRACE_CONTEXT" not in dict(text_of(draft(admission, properties={"traceparent": CONTEXT})))
+    assert not admission.context_seen
+
+
+@pytest.mark.parametrize(
+    ("fields", "ratio", "stored", "seen"),
+    [
+        ({}, 1.0, "ours", True),
+        ({}, 0.0, None, False),
+        ({"trace_context": CONTEXT}, 1.0, CONTEXT, True),
+        ({"properties": {"traceparent": CONTEXT}}, 1.0, None, True),
+    ],
+)
+def test_messages_without_a_context_are_sampled(
+    admission: Admission, fields: dict[str, Any], ratio: float, stored: str | None, seen: bool
+) -> None:
+    admission.sample(lambda: "ours", ratio)
+    found = dict(text_of(draft(admission, **fields))).get("TRACE_CONTEXT")
+    assert (found, admission.context_seen) == (stored, seen)
+
+
+def test_context_that_does_not_fit_is_left_out(admission: Admission) -> None:
+    admission.sample(lambda: "c" * PROPERTIES_BYTES_MAX, 1.0)
+    assert "TRACE_CONTEXT" not in dict(text_of(draft(admission)))
+    assert not admission.context_seen

@@ -1,0 +1,79 @@
+"""Queues and index after a stop of any kind."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from storekit import make_draft, open_master
+from whimbrel.store.index import IndexFile
+from whimbrel.store.inspect import verify
+from whimbrel.store.recovery_marks import QueueMark
+
+
+def test_all_queues_are_written_anew_when_one_is_missing(tmp_path: Path) -> None:
+    store = open_master(tmp_path / "s")
+    for number in range(300):
+        store.append([make_draft(number, queue_id=number % 2)])
+    store.close()
+    last = max((tmp_path / "s" / "consumequeue" / "topic" / "1").iterdir())
+    last.unlink()
+    store = open_master(tmp_path / "s")
+    assert [store.queue_range("topic", queue_id) for queue_id in (0, 1)] == [(0, 150), (0, 150)]
+    store.close()
+    assert verify(tmp_path / "s") == []
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_kill_within_a_group_of_index_entries_loses_no_key(
+    tmp_path: Path, marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries and slots of a group are there and its header is not: as if it had never been put in."""
+    roots = [tmp_path / "whole", tmp_path / "killed"]
+    for root in roots:
+        store = open_master(root)
+        places = [store.append([make_draft(number % 4)])[0] for number in range(20)]
+        store.index_rest()
+        if marked:
+            store.save_mark()
+        if root.name == "killed":
+            monkeypatch.setattr(IndexFile, "write_header", lambda file: None)
+        places += [store.append([make_draft(number % 4)])[0] for number in range(20)]
+        store.index_rest()
+        store.close(clean=False)
+        monkeypatch.undo()
+    for root in roots:
+        store = open_master(root)
+        newest = [place.physical_offset for place in reversed(places)]
+        for key in range(4):
+            assert store.find_by_key("topic", f"key-{key}") == newest[3 - key :: 4]
+        store.close()
+        assert verify(root) == []
+    whole, killed = (next((root / "index").iterdir()).read_bytes() for root in roots)
+    assert whole == killed
+
+
+def test_power_failure_truncates_queues_to_their_mark_and_fills_them_again(tmp_path: Path) -> None:
+    """Entries behind the mark may be on disk or not; the index file in use is not trusted."""
+    store = open_master(tmp_path / "s")
+    for number in range(50):
+        store.append([make_draft(number)])
+    store.save_mark()
+    answers = [store.append([make_draft(number)])[0] for number in range(50, 90)]
+    while store.end_tick():
+        pass
+    store.close(clean=False)
+    mark = QueueMark.load(tmp_path / "s")
+    assert mark is not None
+    dataclasses.replace(mark, boot=b"another boot ...").save(tmp_path / "s")
+    queue = tmp_path / "s" / "consumequeue" / "topic" / "0" / f"{0:020d}"
+    data = bytearray(queue.read_bytes())
+    data[55 * 20 : 60 * 20] = bytes(100)
+    queue.write_bytes(data)
+    store = open_master(tmp_path / "s")
+    assert store.queue_range("topic", 0) == (0, 90)
+    for number, answer in enumerate(answers, start=50):
+        assert store.queue_units("topic", 0, number, 1)[0][:2] == (answer.physical_offset, answer.size)
+        assert store.find_by_key("topic", f"key-{number}") == [answer.physical_offset]
+    store.close()
+    assert verify(tmp_path / "s") == []

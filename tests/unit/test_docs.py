@@ -1,0 +1,85 @@
+"""What the documents say of the code is so: the steps in docs/design.md, the files in docs/walk.md."""
+
+import importlib
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "services" / "whimbrel"
+WAYS = ("Send", "Receive", "Acknowledge", "A replicated frame")
+BORDERS = ("TCP", "page", "table", "callback")  # no call by name leads there
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row of a table."""
+
+    reached_by: str
+    file: str
+    name: str
+
+    @property
+    def source(self) -> str:
+        module = importlib.import_module(f"whimbrel.{self.file.removesuffix('.py').replace('/', '.')}")
+        found: object = module
+        for part in self.name.split("."):
+            found = getattr(found, part)
+        return inspect.getsource(found)  # type: ignore[arg-type]
+
+    @property
+    def called(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+def steps(way: str) -> list[Step]:
+    """Return the rows of the table below a heading of docs/design.md."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    section = text.split(f"\n### {way}\n")[1].split("\n#")[0]
+    rows = re.findall(r"^\| \d+ \| (\w+) \| `([\w/]+\.py) ([\w.]+)` \|", section, flags=re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\| \d+ \|", section, flags=re.MULTILINE)), (
+        f"{way}: a row is unclear"
+    )
+    return [Step(*row) for row in rows]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_step_leads_to_the_next_one(way: str) -> None:
+    found = steps(way)
+    assert len(found) >= 6
+    for before, step in zip([None, *found], found, strict=False):
+        assert step.source  # the name is there
+        if step.reached_by in BORDERS or before is None:
+            continue
+        assert step.reached_by in ("call", "loop")
+        earlier = found[: found.index(step)]
+        assert any(re.search(rf"\b{step.called}\b", one.source) for one in reversed(earlier)), (
+            f"{way}: no step before {step.name} mentions it"
+        )
+
+
+def files() -> set[str]:
+    """Return the modules of the package that are ours to read, without packages' empty `__init__.py`."""
+    found = (path for path in PACKAGE.rglob("*.py") if "pb" not in path.relative_to(PACKAGE).parts)
+    return {path.relative_to(PACKAGE).as_posix() for path in found if path.stat().st_size}
+
+
+def walked() -> set[str]:
+    """Return the files that docs/walk.md lists, each below the heading of its folder."""
+    named: set[str] = set()
+    folder = ""
+    for line in (ROOT / "docs" / "walk.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            place = re.search(r"`([\w/]*)/`", line)
+            folder = f"{place[1]}/" if place else ""
+        elif listed := re.match(r"- `(\w+\.py)`", line):
+            named.add(folder + listed[1])
+    return named
+
+
+def test_the_walk_names_every_file_and_no_other() -> None:
+    assert files() - walked() == set()
+    assert walked() - files() == set()
