@@ -6,7 +6,6 @@ with MasterLog(tmp_path / "master", file_size=65536) as master:
 """
 
 import random
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,7 +44,7 @@ class MasterLog:
     def open(self) -> None:
         """Recover the log: a new epoch."""
         options = StoreOptions(commitlog_file_size=self.file_size)
-        self.log = LogWriter.open(self.root, options, clock=lambda: time.time_ns() // 1_000_000)
+        self.log = LogWriter.open(self.root, options)
 
     def reopen(self) -> None:
         """End as a killed broker does, and come back."""

@@ -53,7 +53,7 @@ def open_master(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> 
     return MasterStore.open(root, options, clock=lambda: now)
 
 
-def open_log(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> LogWriter:
+def open_log(root: Path, options: StoreOptions = OPTIONS) -> LogWriter:
     """Open the log of a store as a slave's replicator."""
     root.mkdir(exist_ok=True)
-    return LogWriter.open(root, options, clock=lambda: now)
+    return LogWriter.open(root, options)

@@ -142,7 +142,7 @@ class SlaveRole:
     def start(self, after_epoch: int) -> Worker:
         """Lock and recover the log, then follow the master."""
         assert self.log is None
-        self.log = LogWriter.open(self.root, self.store_options(), clock=lambda: time.time_ns() // 1_000_000)
+        self.log = LogWriter.open(self.root, self.store_options())
         self.loop.ring_broker()
         self.follower = Follower(self.loop, self.options, self.log, clock=self.clock)
         return self.follower

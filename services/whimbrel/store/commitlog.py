@@ -65,10 +65,8 @@ class LogWriter:
         store_time_ms: of the last record; for the checkpoint.
     """
 
-    def __init__(
-        self, root: Path, options: StoreOptions, clock: Callable[[], int], lock: StoreLock, segments: Segments
-    ) -> None:
-        self.root, self.options, self.clock, self.lock = root, options, clock, lock
+    def __init__(self, root: Path, options: StoreOptions, lock: StoreLock, segments: Segments) -> None:
+        self.root, self.options, self.lock = root, options, lock
         self.segments = segments
         self.file_size = segments.file_size
         self.flush_segments = Segments(segments.directory, segments.file_size)  # the flush thread's own
@@ -98,7 +96,7 @@ class LogWriter:
         self.flusher = Flusher(self.flush, options.flush_interval_ms / 1000)
 
     @classmethod
-    def open(cls, root: Path, options: StoreOptions, *, clock: Callable[[], int]) -> "LogWriter":
+    def open(cls, root: Path, options: StoreOptions) -> "LogWriter":
         """Lock the store, recover the log, truncate its torn tail, and publish its range as a new epoch.
 
         Raises:
@@ -109,7 +107,7 @@ class LogWriter:
         lock = StoreLock.acquire(root)
         try:
             segments = Segments.open(root / "commitlog", options.commitlog_file_size)
-            writer = cls(root, options, clock, lock, segments)
+            writer = cls(root, options, lock, segments)
         except BaseException:
             lock.release()
             raise

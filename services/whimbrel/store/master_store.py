@@ -70,7 +70,7 @@ class MasterStore(MessageStore):
             StoreError: it is in use, or its files can't be a store.
         """
         raise_file_limit()
-        writer = LogWriter.open(root, options, clock=clock)
+        writer = LogWriter.open(root, options)
         store = None
         try:
             store = cls(root, options, writer, clock=clock)

@@ -46,6 +46,7 @@ from whimbrel.errors import StoreError
 
 __all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "SharedPage"]
 
+PAGE_FILE = Path("whimbrel") / "watermark"  # in a store directory
 PAGE_BYTES = 4096
 SLAVES_MAX = 16  # connections that a master's replicator serves
 # A process whose beat is older is taken for dead. Each beats at every turn of its loop, many times a second.
@@ -163,7 +164,7 @@ class SharedPage:
         Raises:
             StoreError: the page can't be created or mapped.
         """
-        path = store_root / "whimbrel" / "watermark"
+        path = store_root / PAGE_FILE
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -193,7 +194,7 @@ class SharedPage:
     def snapshot(cls, store_root: Path) -> "SharedPage | None":
         """Return a copy of a store's page, None without one of this boot; the page itself is not mapped."""
         try:
-            data = (store_root / "whimbrel" / "watermark").read_bytes()
+            data = (store_root / PAGE_FILE).read_bytes()
             current = len(data) >= PAGE_BYTES and HEADER.unpack_from(data) == (LAYOUT, boot_id())
         except (FileNotFoundError, StoreError):
             return None

@@ -37,7 +37,7 @@ class Stage:
         )
         self.loop = Loop(root)
         store = StoreOptions(commitlog_file_size=FILE, flush=options.flush, flush_interval_ms=3_600_000)
-        self.log = LogWriter.open(root, store, clock=lambda: 0)
+        self.log = LogWriter.open(root, store)
         self.follower = Follower(self.loop, options, self.log, clock=lambda: self.now)
         self.reports: list[int] = []
         self.now = 1000.0
