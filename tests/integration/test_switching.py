@@ -239,6 +239,16 @@ def test_log_that_is_not_released_is_not_taken(site: Site) -> None:
     assert site.state() == before
 
 
+def test_client_that_leaves_during_a_switch_is_let_go(site: Site) -> None:
+    filled(site)
+    switching = asyncio.run_coroutine_threadsafe(site.broker.switch("slave", 1), site.events)
+    until(lambda: site.broker.role is None or switching.done(), what="a broker without a role")
+    left = site.api("NotifyClientTermination", group=v2.Resource(name=GROUP))
+    assert left.status.code == v2.OK
+    switching.result(SWITCH_S)
+    site.replicator.switch(site.replica_role("slave"))
+
+
 def test_role_and_id_must_go_together(site: Site) -> None:
     with pytest.raises(ValueError, match="slave can't have id 0"):
         site.run(site.broker.switch("slave", 0))

@@ -133,17 +133,16 @@ class Broker:
         logger.info("%s is a %s with id %d now", options.name, name, broker_id)
 
     async def begin_role(self, options: BrokerOptions) -> None:
-        """Start a role, which is this broker's from its first step on."""
+        """Start a role; it is this broker's once it serves."""
         assert self.context is not None
-        role = self.role = ROLES[options.role](self.context, options)
+        role = ROLES[options.role](self.context, options)
         try:
             await role.start()
         except BaseException:
-            self.role = None
             if self.context.server is not None:
                 self.context.server.replace(suspended(self.services, SWITCHING))
             raise
-        self.options = options
+        self.role, self.options = role, options
 
     async def serve(self, services: Sequence[Service]) -> None:
         """Serve a role's services; the first time, start the server."""
