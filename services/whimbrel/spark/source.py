@@ -84,7 +84,7 @@ class TaskPartition(InputPartition):
 
 
 class WhimbrelSource(DataSource):
-    """Topics of a running cluster."""
+    """Topics as tables: of a running cluster, a store directory or an archive."""
 
     @classmethod
     def name(cls) -> str:
@@ -130,7 +130,7 @@ def checked_columns(schema: StructType, options: SourceOptions) -> tuple[str, ..
     """Return the columns of a schema, in its order.
 
     Raises:
-        OptionError: it has one that there is not, or one of another type.
+        OptionError: a column is unknown, or of another type.
     """
     columns = tuple(schema.names)
     unknown = [name for name in columns if name not in ALL_COLUMNS]
