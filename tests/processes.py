@@ -41,6 +41,7 @@ __all__ = [
     "transport",
     "until",
     "until_async",
+    "wait_for_session_end",
 ]
 
 READY_TIMEOUT_S = 30.0  # a machine with all cores taken by other tests; a quiet one needs about one second
@@ -145,6 +146,24 @@ def program(arguments: Sequence[str | Path], log: Path | int) -> subprocess.Pope
         return subprocess.Popen(
             command, env=environment(), stdout=output, stderr=output, start_new_session=True
         )
+
+
+def session_members(leader: int) -> list[int]:
+    """Return the processes of a session that still run: Spark's workers have a process group of their own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):  # it has just ended
+            continue
+        if int(session) == leader and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_for_session_end(leader: int) -> None:
+    """Wait until no process of a session is left."""
+    until(lambda: not session_members(leader), timeout=60, what=f"the end of the session of {leader}")
 
 
 class Process:
