@@ -5,10 +5,12 @@ is real: sockets, the shared page, the bell, the stores.
 """
 
 import asyncio
+import logging
 import queue
 import threading
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,8 +23,10 @@ from brokerapi import queue as queue_of
 from processes import transport, until
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.produce.appender import Appender
+from whimbrel.broker.roles.master import MasterRole as BrokerMasterRole
 from whimbrel.broker.roles.slave import SlaveRole as BrokerSlaveRole
-from whimbrel.errors import StoreError
+from whimbrel.errors import NotReady, StoreError
 from whimbrel.model.registration import BrokerRole
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -239,14 +243,44 @@ def test_log_that_is_not_released_is_not_taken(site: Site) -> None:
     assert site.state() == before
 
 
-def test_client_that_leaves_during_a_switch_is_let_go(site: Site) -> None:
-    filled(site)
+def held_up(site: Site, patch: pytest.MonkeyPatch) -> tuple[asyncio.Event, Future[None]]:
+    """Begin a switch, whose new role waits for the event before it opens its store."""
+    gate = asyncio.Event()
+    original = BrokerSlaveRole.open_store
+
+    async def open_store(role: BrokerSlaveRole) -> Any:
+        await gate.wait()
+        return await original(role)
+
+    patch.setattr(BrokerSlaveRole, "open_store", open_store)
+    site.replicator.switch(site.replica_role("slave"))
     switching = asyncio.run_coroutine_threadsafe(site.broker.switch("slave", 1), site.events)
-    until(lambda: site.broker.role is None or switching.done(), what="a broker without a role")
+    until(lambda: site.broker.role is None, what="a broker without a role")
+    until(lambda: not switching.done() and is_locked(site.root), what="a replicator that has the log")
+    return gate, switching
+
+
+def test_client_that_leaves_during_a_switch_is_let_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(site)
+    gate, switching = held_up(site, monkeypatch)
     left = site.api("NotifyClientTermination", group=v2.Resource(name=GROUP))
     assert left.status.code == v2.OK
+    site.inspect(gate.set)
     switching.result(SWITCH_S)
-    site.replicator.switch(site.replica_role("slave"))
+    assert site.api.administer("DescribeReplication").role == "SLAVE"
+
+
+def test_stop_ends_a_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Site(tmp_path / "a", "master", 0) as site:
+        filled(site)
+        _, switching = held_up(site, monkeypatch)
+        site.run(site.broker.stop())
+        with pytest.raises(NotReady, match="stopping"):
+            switching.result(SWITCH_S)
+        with pytest.raises(NotReady, match="stopping"):
+            site.run(site.broker.switch("slave", 1))
+        again = site.run(site.made())  # nothing of the first one holds the store
+        site.run(again.stop())
 
 
 def test_role_and_id_must_go_together(site: Site) -> None:
@@ -280,7 +314,9 @@ def test_calls_that_wait_are_answered_and_sessions_stay(tmp_path: Path) -> None:
         )
         role = a.broker.role
         assert role is not None
-        until(lambda: a.inspect(lambda: (role.appender.waiting_count, role.consumption.parked)) == (1, 1))
+        assert isinstance(role.appender, Appender)
+        appender = role.appender
+        until(lambda: a.inspect(lambda: (appender.waiting_count, role.consumption.parked)) == (1, 1))
         end = role.store.written
         a.to_slave(2)
         assert sending.result().status.code == v2.SLAVE_PERSISTENCE_TIMEOUT
@@ -307,6 +343,25 @@ def test_master_and_slave_change_places(tmp_path: Path) -> None:
         log, _, _, ranges = b.state()
         until(lambda: a.state()[0] == log, what="the whole log on the former master")
         until(lambda: a.state()[3] == ranges, what="its queues")
+
+
+def test_slaves_that_are_connected_are_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Site(tmp_path / "a", "master", 0) as a, Site(tmp_path / "b", "slave", 1) as b:
+        b.dial(a)
+        leader, follower = a.broker.role, b.broker.role
+        assert isinstance(leader, BrokerMasterRole) and isinstance(follower, BrokerSlaveRole)
+        follower.master_address.grpc = a.broker.server.address  # nameservers would say so
+        streams = leader.watches.open, leader.lease_streams.open
+        until(lambda: a.inspect(lambda: all(streams)), what="both streams of the slave's broker")
+        filled(a)
+        leases = a.state()[1]
+        until(lambda: b.state()[1] == leases, what="the master's leases on the slave")
+        before = a.state()
+        a.to_slave(2)
+        assert not any(streams)
+        assert a.state() == before
+        # The stream's own end, and whether the slave's broker dials again, are no errors.
+        assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
 
 
 def producer_settings() -> Any:

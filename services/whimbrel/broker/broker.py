@@ -12,7 +12,8 @@ the replicator beside it may recover it; going from slave to master, the replica
 page, by which the other side learns of it. Server, port, client sessions and tables stay. Sends that wait
 are answered with 50402 (the message is stored here, and may not be in the log that counts), receives that
 wait end empty, streams of readers and slaves end with NotReady. A switch that fails leaves the broker
-without a role: calls are refused with NotReady until another switch succeeds.
+without a role: calls are refused with NotReady until another switch succeeds. A stop ends a switch that
+is under way; whoever asked for it gets NotReady.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from whimbrel.broker.roles.master import MasterRole
 from whimbrel.broker.roles.role import Role
 from whimbrel.broker.roles.slave import SlaveRole
 from whimbrel.broker.roles.suspended import suspended
-from whimbrel.errors import ReplicaTimeout, StoreError
+from whimbrel.errors import NotReady, ReplicaTimeout, StoreError
 from whimbrel.model.registration import BrokerRole
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import Service
@@ -67,6 +68,8 @@ class Broker:
         self.undo = AsyncExitStack()
         self.context: BrokerContext | None = None
         self.switching = asyncio.Lock()
+        self.switch_task: asyncio.Task[None] | None = None
+        self.stopped = False
 
     async def start(self) -> None:
         """Run the steps; a failure undoes those that were done.
@@ -92,23 +95,33 @@ class Broker:
         self.announce()
 
     async def stop(self) -> None:
-        """End everything, the last begun first."""
+        """End everything, the last begun first; each step is taken, also when one before has failed."""
+        self.stopped = True
+        if self.switch_task is not None:
+            self.switch_task.cancel()
+            await asyncio.wait([self.switch_task])
         role, self.role = self.role, None
-        stopping: asyncio.Future[None] | None = None
-        if role is not None:
-            await role.leave()
-        if self.context is not None and self.context.exposition is not None:
-            self.context.exposition.close()
-        if self.context is not None and self.context.server is not None:
-            stopping = asyncio.ensure_future(self.context.server.stop())
-            await asyncio.sleep(0)  # from here on it takes no new calls
-        if role is not None:
-            role.answer_waiting(STOPPING)
-        if stopping is not None:
+        async with AsyncExitStack() as steps:  # from the last line to the first
+            steps.push_async_callback(self.undo.aclose)
+            if role is not None:
+                steps.push_async_callback(role.close)
+            steps.push_async_callback(self.stop_serving, role)
+            if self.context is not None and self.context.exposition is not None:
+                steps.callback(self.context.exposition.close)
+            if role is not None:
+                steps.push_async_callback(role.leave)
+
+    async def stop_serving(self, role: Role | None) -> None:
+        """End the server, and answer the calls that wait in between."""
+        if self.context is None or self.context.server is None:
+            return
+        stopping = asyncio.ensure_future(self.context.server.stop())
+        await asyncio.sleep(0)  # from here on it takes no new calls
+        try:
+            if role is not None:
+                role.answer_waiting(STOPPING)
+        finally:
             await stopping
-        if role is not None:
-            await role.close()
-        await self.undo.aclose()
 
     async def switch(self, name: BrokerRole, broker_id: int) -> None:
         """Give this broker another role; see the module's text for what its clients see.
@@ -120,17 +133,36 @@ class Broker:
         Raises:
             ValueError: role and id do not go together.
             StoreError: the store can't be opened in that role; the broker has none then.
+            NotReady: the broker stops.
         """
         options = replace(self.options, role=name, id=broker_id)
         async with self.switching:
-            role, self.role = self.role, None
-            if role is not None:
+            if self.stopped:
+                raise NotReady(STOPPING)
+            task = self.switch_task = asyncio.create_task(self.change_role(options))
+            try:
+                await asyncio.wait([task])
+            finally:
+                if not task.done():  # whoever asked was cancelled
+                    task.cancel()
+                    await asyncio.wait([task])
+                self.switch_task = None
+            if task.cancelled():
+                raise NotReady(STOPPING)
+            task.result()
+        logger.info("%s is a %s with id %d now", options.name, name, broker_id)
+
+    async def change_role(self, options: BrokerOptions) -> None:
+        """End the role, if there is one, and begin the next."""
+        role, self.role = self.role, None
+        if role is not None:
+            try:
                 await role.leave()
+            finally:
                 assert self.context is not None and self.context.server is not None
                 self.context.server.replace(suspended(self.services, SWITCHING))
                 await role.stop(SWITCHING, unconfirmed=ReplicaTimeout)
-            await self.begin_role(options)
-        logger.info("%s is a %s with id %d now", options.name, name, broker_id)
+        await self.begin_role(options)
 
     async def begin_role(self, options: BrokerOptions) -> None:
         """Start a role; it is this broker's once it serves."""

@@ -77,7 +77,12 @@ class Leadership:
     @property
     def authoritative(self) -> bool:
         """Whether slaves may take tables and lease states from here now."""
-        return self.leads and self.admission.authoritative
+        return not self.stopped and self.leads and self.admission.authoritative
+
+    @property
+    def settled(self) -> bool:
+        """Whether the group is known."""
+        return not self.stopped and self.admission.settled
 
     def members_changed(
         self, nameserver: str, members: tuple[Member, ...], *, settled: bool, now: float

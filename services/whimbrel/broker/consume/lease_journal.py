@@ -35,7 +35,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from whimbrel.errors import StoreError, StoreFull
+from whimbrel.errors import NotReady, StoreError, StoreFull
 from whimbrel.store.pages import FULL_ADVICE
 
 __all__ = ["FILE_BYTES", "LeaseJournal"]
@@ -131,7 +131,14 @@ class LeaseJournal:
         self.allocate()
 
     def append(self, entries: bytes) -> None:
-        """Write entries; raises StoreFull, and then nothing was written."""
+        """Write entries.
+
+        Raises:
+            StoreFull: nothing was written.
+            NotReady: the journal is closed. Its files may be another role's by now.
+        """
+        if self.closing:
+            raise NotReady("the lease journal is closed: the broker stops or changes its role")
         if not self.position:
             self.open()
             self.rotate()
@@ -155,11 +162,11 @@ class LeaseJournal:
                 self.signal.notify()
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close; for good."""
+        with self.signal:
+            self.closing = True
+            self.signal.notify()
         if self.flusher is not None:
-            with self.signal:
-                self.closing = True
-                self.signal.notify()
             self.flusher.join()
             self.flusher = None
         for fd in self.files:

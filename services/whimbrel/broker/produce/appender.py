@@ -77,15 +77,8 @@ class RecordAppender(Protocol):
     refusal: str
     waits: bool
 
-    @property
-    def waiting_count(self) -> int:
-        """How many sends wait for the disk or for slaves."""
-
     def check_writable(self) -> None:
         """Raise NotWritable, NoReplica or Throttled when a send must be refused."""
-
-    def in_sync_slaves(self) -> int:
-        """Return how many connected slaves lack less than `fallbehind_max` bytes; may run in any thread."""
 
     def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Check and append records of one queue; return where each went."""
@@ -374,15 +367,10 @@ class ReadOnlyAppender:
         """Take why."""
         self.refusal = refusal
         self.waits = False
-        self.waiting_count = 0
 
     def check_writable(self) -> NoReturn:
         """Raise NotWritable."""
         raise NotWritable(self.refusal)
-
-    def in_sync_slaves(self) -> int:
-        """Return 0: nothing is replicated from here."""
-        return 0
 
     def append(self, drafts: Sequence[Any]) -> NoReturn:
         """Raise NotWritable."""

@@ -221,7 +221,7 @@ class MasterRole(Role):
 
     def is_settled(self) -> bool:
         """Tell whether the group is known."""
-        return self.leadership.admission.settled
+        return self.leadership.settled
 
     def is_authoritative(self) -> bool:
         """Tell whether slaves may take tables and lease state from here."""

@@ -111,9 +111,13 @@ class Role(ABC):
             reason: for people, as the end of a sentence.
             unconfirmed: the error of sends that are stored and wait; None chooses by what they wait for.
         """
-        await self.leave()
-        self.answer_waiting(reason, unconfirmed=unconfirmed)
-        await self.close()
+        try:
+            await self.leave()
+        finally:
+            try:
+                self.answer_waiting(reason, unconfirmed=unconfirmed)
+            finally:
+                await self.close()
 
     async def leave(self) -> None:
         """Leave the nameservers, and end what works by itself."""

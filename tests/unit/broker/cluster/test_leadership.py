@@ -116,6 +116,13 @@ def test_a_displaced_master_writes_again_once_no_nameserver_names_another() -> N
     assert rig.writes
 
 
+def test_a_stopped_master_vouches_for_nothing_any_more() -> None:
+    rig = Rig(nameservers=0)
+    assert rig.leading.settled and rig.leading.authoritative
+    rig.leading.stop()
+    assert not rig.leading.settled and not rig.leading.authoritative
+
+
 def test_a_stopping_broker_does_not_become_writable() -> None:
     rig = Rig()
     rig.leading.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whimbrel.broker.consume.lease_journal import LeaseJournal
-from whimbrel.errors import StoreFull
+from whimbrel.errors import NotReady, StoreFull
 
 
 class Book:
@@ -51,6 +51,15 @@ def test_entries_are_there_after_a_kill(book: Book) -> None:
     book.add(b"a;")
     book.add(b"b;c;")
     assert reopened(book) == {b"a;", b"b;", b"c;"}
+
+
+def test_closed_journal_stays_closed(book: Book) -> None:
+    book.add(b"a;")
+    book.journal.close()
+    with pytest.raises(NotReady, match="journal is closed"):
+        book.journal.append(b"b;")
+    assert not book.journal.files
+    assert reopened(book) == {b"a;"}
 
 
 def test_files_are_turned_over_and_nothing_is_lost(book: Book) -> None:

@@ -53,13 +53,9 @@ class WritableAppender:
 
     refusal = ""
     waits = False
-    waiting_count = 0
 
     def check_writable(self) -> None:
         """Refuse nothing."""
-
-    def in_sync_slaves(self) -> int:
-        return 0
 
     def append(self, drafts: Sequence[Any]) -> NoReturn:
         raise AssertionError("admission does not append")
