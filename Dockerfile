@@ -24,7 +24,7 @@ FROM python:3.11-slim-bookworm
 RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin whimbrel \
  && mkdir /store && chown whimbrel: /store
 COPY --from=build /opt/whimbrel /opt/whimbrel
-COPY deploy/healthcheck.py /opt/whimbrel/healthcheck.py
+COPY deploy/healthcheck.py LICENSE NOTICE /opt/whimbrel/
 ENV PATH=/opt/whimbrel/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # Why: whimbrel/cli/malloc.py.
 ENV MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=67108864

@@ -29,7 +29,7 @@ define sync
 endef
 
 .PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-transport test-all scenarios interop faults \
-	run bench bench-spark soak soak-front wheel clean
+	run bench bench-spark soak soak-front release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -124,8 +124,8 @@ bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet
 	PYTHONPATH=services:tests $(PY) tests/bench/spark_source.py $(BENCH)
 	PYTHONPATH=services:tests $(PY) tests/bench/spark_jobs.py
 
-wheel: setup ## build the wheel, install it into an empty environment and run `whimbrel dev` there
-	$(PY) -m pytest -q -m "" tests/integration/test_dev_wheel.py
+release-check: setup ## build wheel and source distribution, look at their metadata, and run `whimbrel dev` from an empty environment
+	$(PY) -m pytest -q -m "" tests/integration/test_release.py
 
 clean: ## remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
