@@ -196,6 +196,7 @@ class ChannelConnection(asyncio.Protocol):
             and not self.paused
             and not self.retiring
             and conn.error is None
+            and not self.transport.is_closing()  # the peer is gone, and `connection_lost` is still to come
         )
 
     def open(self, call: ClientCall) -> None:
@@ -260,9 +261,12 @@ class ChannelConnection(asyncio.Protocol):
         """Write all frames that are ready; close the connection after an error."""
         self.flush_scheduled = False
         conn = self.conn
+        if self.transport.is_closing():  # the peer left while this flush waited for the next iteration
+            conn.take()
+            return
         if conn.out:
             self.transport.write(conn.take())
-        if conn.error is not None and not self.transport.is_closing():
+        if conn.error is not None:
             self.why = f"the server breaks the protocol: {conn.error}"
             logger.info("%s: %s (%s)", self.channel.target, conn.error, conn.error.code.name)
             self.transport.close()

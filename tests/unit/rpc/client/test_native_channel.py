@@ -594,6 +594,23 @@ async def test_a_value_that_cant_be_decoded_ends_the_calls_whose_streams_have_en
     await channel.close()
 
 
+async def test_nothing_is_written_to_a_connection_that_its_peer_has_closed() -> None:
+    channel = NativeChannel("127.0.0.1:1", OPTIONS)
+    connection, wire = ChannelConnection(channel), Wire()
+    connection.connection_made(wire)
+    channel.connection = connection
+    call = channel.stream_stream("/t.T/B")()
+    connection.flush()
+    await call.write(b"renewal")  # it waits for the next iteration of the loop ...
+    wire.close()  # ... and in this one the peer is killed: `connection_lost` comes later still
+    connection.flush()
+    assert not connection.has_room(), "a call began on a connection that is gone"
+    connection.connection_lost(ConnectionResetError("reset"))
+    with pytest.raises(grpc.aio.AioRpcError, match="is lost"):
+        await call.read()
+    await channel.close()
+
+
 async def test_whatever_comes_calls_end_with_their_connection_and_nothing_else_is_raised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
