@@ -5,6 +5,8 @@ from typing import ClassVar, Literal
 
 from whimbrel.broker.produce.appender import Durability
 from whimbrel.config import option
+from whimbrel.model.names import check_broker_name
+from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import BROKER_PORT, NAMESERVER_PORT
 from whimbrel.rpc.server import serving
 from whimbrel.store.options import StoreOptions
@@ -88,8 +90,12 @@ class BrokerOptions:
             raise ValueError(
                 f"id: a {self.role} can't have id {self.id}; the master's is 0, slaves' are above"
             )
-        if not self.name or not self.cluster:
-            raise ValueError("name and cluster must not be empty")
+        check_broker_name("name", self.name)
+        check_broker_name("cluster", self.cluster)
+        for address in self.nameservers:
+            check_address("nameservers", address)
+        check_host("host", self.host)
+        check_host("advertise_host", self.advertise_host)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
         if self.tls_certificate and self.transport != "native":

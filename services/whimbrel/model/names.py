@@ -4,6 +4,8 @@ Pure rules; every `check_*` function returns nothing, or raises the `RequestErro
 
     topic       1..127 characters of  % | a-z A-Z 0-9 _ -   and not a system topic
     group       1..255 characters of the same alphabet, without the prefix CID_RMQ_SYS_
+    broker      1..127 characters of that alphabet and the dot (RocketMQ takes the host name if none is set);
+                a cluster likewise. RocketMQ has a topic of either name on each broker
     tag         no `|`, no control characters, not blank
     key         no space (the store joins keys with spaces), no control characters, not blank
     property    key not reserved, not empty; key and value without control characters
@@ -43,6 +45,7 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
+    "check_broker_name",
     "check_group",
     "check_invisible_ms",
     "check_key",
@@ -94,6 +97,7 @@ RESERVED_PROPERTY_KEYS = frozenset(
 
 CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f]")
 NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]+")
 
 
 def is_system_topic(name: str) -> bool:
@@ -113,6 +117,20 @@ def check_topic(name: str, *, system_allowed: bool = False) -> None:
         raise IllegalTopic(f"topic name {name!r} has characters other than % | a-z A-Z 0-9 _ -")
     if not system_allowed and is_system_topic(name):
         raise IllegalTopic(f"{name} is a system topic")
+
+
+def check_broker_name(setting: str, name: str) -> None:
+    """Check the value of a setting that names a broker or a cluster.
+
+    Raises:
+        ValueError: it may not be the name of one; the text begins with the setting.
+    """
+    if not name:
+        raise ValueError(f"{setting} must not be empty")
+    if len(name) > TOPIC_CHARS_MAX:
+        raise ValueError(f"{setting}: {len(name)} characters are too many; {TOPIC_CHARS_MAX} are allowed")
+    if BROKER_NAME.fullmatch(name) is None:
+        raise ValueError(f"{setting}: {name!r} has characters other than % | a-z A-Z 0-9 _ - and the dot")
 
 
 def check_group(name: str) -> None:

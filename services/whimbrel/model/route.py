@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-__all__ = ["WILDCARD_HOSTS", "Endpoint", "Queue", "Route", "parse_endpoints"]
+__all__ = ["WILDCARD_HOSTS", "Endpoint", "Queue", "Route", "check_address", "check_host", "parse_endpoints"]
 
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})  # to listen on every interface; nobody's address
 
@@ -49,6 +49,28 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     if not items:
         raise ValueError("the endpoint is empty; write HOST:PORT, as in 127.0.0.1:8081")
     return tuple(dict.fromkeys(Endpoint.parse(item) for item in items))
+
+
+def check_address(setting: str, text: str) -> None:
+    """Check the value of a setting that holds an address.
+
+    Raises:
+        ValueError: it is not of the form HOST:PORT; the text begins with the setting.
+    """
+    try:
+        Endpoint.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}") from None
+
+
+def check_host(setting: str, text: str) -> None:
+    """Check the value of a setting that holds a host alone.
+
+    Raises:
+        ValueError: it holds a port, too, or is a URL; the text begins with the setting.
+    """
+    if "/" in text or text.count(":") == 1 or any(character.isspace() for character in text):
+        raise ValueError(f"{setting}: {text!r} is not a host: write a name or an address, without a port")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from whimbrel.config import option
 from whimbrel.model.limits import LEASE_S_DEFAULT, RENEW_S_DEFAULT
+from whimbrel.model.route import check_host
 from whimbrel.model.wire import NAMESERVER_PORT
 from whimbrel.rpc.server import serving
 
@@ -42,7 +43,8 @@ class NameserverOptions:
     log_format: Literal["text", "json"] = option("text", help="how log lines look")
 
     def __post_init__(self) -> None:
-        """Refuse combinations that can't work."""
+        """Refuse what can't work."""
+        check_host("host", self.host)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError("tls_certificate and tls_key belong together: name both files, or none")
         if self.tls_certificate and self.transport != "native":

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from whimbrel.config import option
 from whimbrel.ha.frames import FRAME_BYTES_MAX
+from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import HA_PORT
 from whimbrel.telemetry import check_trace_target
 
@@ -73,9 +74,13 @@ class ReplicatorOptions:
     log_format: Literal["text", "json"] = option("text", help="log lines for people or for programs")
 
     def __post_init__(self) -> None:
-        """Check settings against each other."""
+        """Refuse what can't work."""
         if not self.store:
             raise ValueError("store: the store directory must be given")
+        if self.master_ha:
+            check_address("master_ha", self.master_ha)
+        check_host("host", self.host)
+        check_host("advertise_host", self.advertise_host)
         check_trace_target(self.trace_to)
         if self.housekeeping_ms <= self.heartbeat_ms:
             raise ValueError("housekeeping_ms must be longer than heartbeat_ms, or idle connections close")

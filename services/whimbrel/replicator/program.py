@@ -13,7 +13,6 @@ from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, SlaveRole
-from whimbrel.replicator.sockets import parse_address
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 __all__ = ["main", "serve"]
@@ -43,11 +42,6 @@ def serve(options: ReplicatorOptions) -> None:
         OSError: the metrics port can't be had.
     """
     root = Path(options.store)
-    if options.master_ha:
-        try:
-            parse_address(options.master_ha)
-        except ValueError as error:
-            raise StoreError(f"master_ha: {error}") from error
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
