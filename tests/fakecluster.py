@@ -66,6 +66,8 @@ class FakeCluster:
         self.failures: dict[str, deque[Any]] = defaultdict(deque)  # by method: codes, or errors to raise
         self.suggest: str | None = None
         self.writable = True
+        self.master_registered = True
+        self.unsettled = 0  # so many of the next answers say that the nameserver is not settled
         self.parked: list[Deferred[Any]] = []
         self.turn = 0
 
@@ -314,7 +316,7 @@ class FakeCluster:
             cluster="c", broker_name="broker-a", role=registry.BROKER_ROLE_MASTER, address=self.address,
             log_end=100, writable=self.writable, topic_count=len(self.topics),
         )  # fmt: skip
-        brokers = [master]
+        brokers = [master] if self.master_registered else []
         if self.slave_address:
             brokers.append(
                 registry.BrokerDescription(
@@ -322,7 +324,8 @@ class FakeCluster:
                     address=self.slave_address,
                 )
             )  # fmt: skip
-        return registry.DescribeClusterResponse(brokers=brokers, settled=True)
+        self.unsettled -= 1
+        return registry.DescribeClusterResponse(brokers=brokers, settled=self.unsettled < 0)
 
     def topic(self, name: str) -> Any:
         queues = self.topics.get(name)

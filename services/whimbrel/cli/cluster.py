@@ -1,4 +1,4 @@
-"""`whimbrel cluster`: the registered brokers.
+"""`whimbrel cluster`: the registered brokers, and the masters that are missing among them.
 
 The nameserver lists them. The end of a log is asked of the broker itself, since the nameserver learns it only
 with each renewal; of a broker that does not answer, the nameserver's last value is shown.
@@ -6,12 +6,27 @@ with each renewal; of a broker that does not answer, the nameserver's last value
 
 import dataclasses
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples
-from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
+from whimbrel.cli.output import Format, OutputOption, emit, note, plain, size_text
+from whimbrel.model.health import (
+    NO_BROKER,
+    UNSETTLED,
+    View,
+    advice_without_master,
+    groups_without_master,
+    problem_of,
+)
 
-__all__ = ["EXAMPLES", "cluster"]
+if TYPE_CHECKING:
+    from whimbrel.client import BrokerStatus
+
+__all__ = ["COLUMNS", "EXAMPLES", "OPTIONAL", "cluster"]
 
 EXAMPLES = examples("whimbrel cluster", "whimbrel cluster --endpoint 127.0.0.1:8081 -o json")
 COLUMNS = (
@@ -27,53 +42,70 @@ COLUMNS = (
     "topics",
     "renewed",
 )
+OPTIONAL = ("ha address", "log end", "cluster", "topics", "renewed")
 
 
 def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) -> None:
-    """Show the brokers that a nameserver knows to live, and how far their logs reach."""
-    from whimbrel.client import Cluster, sync
+    """Show the brokers that a nameserver knows to live, how far their logs reach, and what is wrong.
 
-    notes = []
+    Exit code 1 if there is no broker at all; `whimbrel health` is for scripts that want to know more.
+    """
+    from whimbrel.client import sync
+
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         known = admin.cluster()
-        views = {}
-        for view in admin.replication():
-            if isinstance(view, tuple):
-                broker, error = view
-                notes.append(f"{broker.broker_name} ({broker.role}) could not be asked: {error}")
-                continue
-            views[view.broker_name, view.broker_id] = view
-            if view.advice:
-                notes.append(f"{view.broker_name} ({view.role}): {view.advice}")
-    brokers = []
-    for broker in known.brokers:
-        own = views.get((broker.broker_name, broker.broker_id))
-        if own is not None:
-            broker = dataclasses.replace(
-                broker, log_begin=own.log_begin, log_end=own.log_end, writable=own.writable
-            )
-        brokers.append(broker)
+        views = admin.replication(known.brokers)
+    brokers = updated(known.brokers, views)
+    missing = groups_without_master(brokers)
     now = time.time()
-    rows = [
-        (
-            broker.cluster,
-            broker.broker_name,
-            broker.broker_id,
-            broker.role,
-            broker.address,
-            broker.ha_address or "-",
-            broker.log_end,
-            size_text(broker.log_end - broker.log_begin),
-            "yes" if broker.writable else "no",
-            broker.topic_count,
-            "-" if broker.renewed_at is None else f"{max(0.0, now - broker.renewed_at):.1f} s ago",
-        )
-        for broker in brokers
-    ]
-    emit(Cluster(tuple(brokers), known.settled), output, columns=COLUMNS, rows=rows)
-    if not brokers:
-        note("no broker is registered with this nameserver")
+    rows = [missing_row(name, slaves) for name, slaves in missing.items()]
+    rows += [row(broker, now) for broker in brokers]
+    value = {"brokers": plain(brokers), "settled": known.settled, "missing_masters": list(missing)}
+    if rows or output is not Format.TABLE:
+        emit(value, output, columns=COLUMNS, rows=rows, optional=OPTIONAL)
+    for name, slaves in missing.items():
+        note(advice_without_master(name, slaves))
+    for view in views:
+        if problem := problem_of(view):
+            broker = view[0] if isinstance(view, tuple) else view
+            note(f"{broker.broker_name} ({broker.role}): {problem}")
     if not known.settled:
-        note("the nameserver has just started: brokers may still be missing")
-    for line in notes:
-        note(line)
+        note(UNSETTLED)
+    if not brokers:
+        note(NO_BROKER)
+        raise typer.Exit(1)
+
+
+def updated(brokers: "Sequence[BrokerStatus]", views: Sequence[View]) -> "list[BrokerStatus]":
+    """Return the brokers with what they say of their own logs."""
+    own = {(view.broker_name, view.broker_id): view for view in views if not isinstance(view, tuple)}
+    found = []
+    for broker in brokers:
+        view = own.get((broker.broker_name, broker.broker_id))
+        if view is not None:
+            broker = dataclasses.replace(
+                broker, log_begin=view.log_begin, log_end=view.log_end, writable=view.writable
+            )
+        found.append(broker)
+    return found
+
+
+def row(broker: "BrokerStatus", now: float) -> tuple[Any, ...]:
+    return (
+        broker.cluster,
+        broker.broker_name,
+        broker.broker_id,
+        broker.role,
+        broker.address,
+        broker.ha_address or "-",
+        broker.log_end,
+        size_text(broker.log_end - broker.log_begin),
+        "yes" if broker.writable else "no",
+        broker.topic_count,
+        "-" if broker.renewed_at is None else f"{max(0.0, now - broker.renewed_at):.1f} s ago",
+    )
+
+
+def missing_row(name: str, slaves: "Sequence[BrokerStatus]") -> tuple[Any, ...]:
+    """Return the row of a master that is missing."""
+    return slaves[0].cluster, name, 0, "master", "missing", "-", "-", "-", "no", "-", "-"

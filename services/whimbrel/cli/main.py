@@ -98,6 +98,7 @@ def commands() -> "dict[str, Command]":
         "receive": Command("whimbrel.cli.messages", "receive", "Receive messages as a consumer group."),
         "pull": Command("whimbrel.cli.messages", "pull", "Read a queue from an offset on."),
         "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
+        "health": Command("whimbrel.cli.health", "health", "Tell whether the cluster works, for scripts."),
         "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),
         "trace": Command("whimbrel.cli.trace", "trace", "Show the way of one message, with its timings."),
         "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),

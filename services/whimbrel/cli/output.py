@@ -7,6 +7,7 @@ list even if it has one item, so that scripts do not depend on their number.
 import base64
 import dataclasses
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,6 +15,8 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+
+from whimbrel.cli.tables import lay_out, printable
 
 __all__ = [
     "Format",
@@ -24,6 +27,7 @@ __all__ = [
     "plain",
     "shorten",
     "size_text",
+    "table_text",
     "time_text",
 ]
 
@@ -65,7 +69,7 @@ def body_fields(body: bytes) -> dict[str, str]:
 def shorten(body: bytes) -> str:
     """Return a message body for a table cell: one line, cut, control characters escaped."""
     text = body[: 4 * TEXT_CHARS_MAX].decode(errors="backslashreplace")
-    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    text = printable(text)
     cut = len(text) > TEXT_CHARS_MAX or len(body) > 4 * TEXT_CHARS_MAX
     return f"{text[: TEXT_CHARS_MAX - 1]}…" if cut else text
 
@@ -88,43 +92,39 @@ def size_text(count: int) -> str:
 
 
 def emit(
-    value: Any, output: Format, *, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = ""
+    value: Any,
+    output: Format,
+    *,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    title: str = "",
+    optional: Sequence[str] = (),
 ) -> None:
-    """Print a result: `value` as JSON, or the rows as a table under the column names."""
+    """Print a result: `value` as JSON, or the rows as a table under the column names.
+
+    Columns that are `optional` are left out where the terminal is narrow, the first one first.
+    """
     if output is Format.JSON:
         print(json.dumps(plain(value), ensure_ascii=False, indent=2))
         return
-    sys.stdout.write(table_text(columns, rows, title))
+    sys.stdout.write(table_text(columns, rows, title, optional))
 
 
-def table_text(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str) -> str:
-    """Return the table; columns of numbers are aligned to the right."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def table_text(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "", optional: Sequence[str] = ()
+) -> str:
+    """Return the table as it fits standard output; says on standard error which columns did not.
 
-    table = Table(
-        box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, highlight=False
-    )
-    for index, column in enumerate(columns):
-        numeric = bool(rows) and all(is_number(row[index]) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
-    # A pipe has no width: lines are neither cut nor folded there.
-    width = None if sys.stdout.isatty() else 10_000
-    console = Console(width=width, soft_wrap=False)
-    with console.capture() as capture:
-        console.print(table, crop=False)
-    lines = [line.rstrip() for line in capture.get().splitlines()]
-    return "\n".join(line for line in lines if line) + "\n"
+    Args:
+        columns, rows, title, optional: see `tables.lay_out`.
+    """
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    made = lay_out(columns, rows, title=title, width=width, optional=optional)
+    if made.left_out:
+        note(f"left out, for want of width: {', '.join(made.left_out)} (-o json has them)")
+    return made.text
 
 
 def note(text: str) -> None:
     """Print to standard error what is not part of the result."""
     print(text, file=sys.stderr)
-
-
-def is_number(cell: Any) -> bool:
-    return isinstance(cell, int | float) and not isinstance(cell, bool)

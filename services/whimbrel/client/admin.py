@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from whimbrel.client.options import ClientOptions
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 READ, WRITE = 4, 2  # permission bits
 ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s
 ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
+DESCRIBE_TIMEOUT_S = 3.0  # for a broker's view of its log, which it has at hand
 
 
 class Admin(BaseClient):
@@ -203,17 +204,25 @@ class Admin(BaseClient):
         named = await self.gather(masters, lambda _: call, missing=TopicNotFound)
         return {broker.broker_name: progress for broker, progress in named}
 
-    async def replication(self) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
-        """Return each live broker's view of its log, or the error when it could not be asked."""
-        views: list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]] = []
-        for broker in (await self.cluster()).brokers:
+    async def replication(
+        self, brokers: Sequence[BrokerStatus] | None = None
+    ) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
+        """Return each broker's view of its log, or the error when it could not be asked; all at once.
+
+        Args:
+            brokers: these; None asks a nameserver first which ones live.
+        """
+        if brokers is None:
+            brokers = (await self.cluster()).brokers
+
+        async def view(broker: BrokerStatus) -> ReplicationStatus | tuple[BrokerStatus, WhimbrelError]:
             try:
-                view = await self.ask(broker, admin_calls.describe_replication())
+                call = admin_calls.describe_replication()
+                return await self.session.call(Endpoint.parse(broker.address), call, DESCRIBE_TIMEOUT_S)
             except WhimbrelError as error:
-                views.append((broker, error))
-            else:
-                views.append(view)
-        return views
+                return broker, error
+
+        return list(await asyncio.gather(*map(view, brokers)))
 
     async def masters(self) -> list[BrokerStatus]:
         """Return the masters by name; waits for a nameserver that has just started to know them all."""

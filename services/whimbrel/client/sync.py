@@ -317,6 +317,8 @@ class Admin(Blocking):
         """Move a group on a topic; return its progress by broker."""
         return self.wait(self.admin.reset_offsets(group, topic, to=to, queue_id=queue_id))
 
-    def replication(self) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
+    def replication(
+        self, brokers: Sequence[BrokerStatus] | None = None
+    ) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
         """Return each live broker's view of its log, or why it could not be asked."""
-        return self.wait(self.admin.replication())
+        return self.wait(self.admin.replication(brokers))

@@ -140,7 +140,11 @@ class SlaveStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationStatus:
-    """A broker's own view of its log and of its slaves."""
+    """A broker's own view of its log and of its slaves.
+
+    Attributes:
+        expected_slaves: how many connected slaves a master is to have; 0 on slaves, and when it is not known.
+    """
 
     broker_name: str
     broker_id: int
@@ -158,3 +162,4 @@ class ReplicationStatus:
     advice: str
     replication: str
     flush: str
+    expected_slaves: int = 0

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.endpoint import default_dev_dir, running_cluster
 from whimbrel.cli.main import main
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text
-from whimbrel.cli.replication import rows_of
+from whimbrel.cli.replication import COLUMNS, rows_of
 from whimbrel.client import ReplicationStatus
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
@@ -162,7 +163,7 @@ def test_the_state_of_a_broker_is_said_in_words(change: dict[str, Any], state: s
         flush="async",
     )
     (row,) = rows_of(dataclasses.replace(status, **change), {"broker-a": 5_000_000})
-    assert row[-1] == state
+    assert row[COLUMNS.index("state")] == state
 
 
 def test_cluster_and_replication(cluster: FakeCluster, shell: Shell) -> None:
@@ -171,11 +172,68 @@ def test_cluster_and_replication(cluster: FakeCluster, shell: Shell) -> None:
     table = shell("replication", "status")
     assert "10.0.0.2:5000" in table
     assert shell.json("replication", "status")[0]["slaves"][0]["lag_bytes"] == 10
+    assert "10.0.0.2:5000" in shell("replication", "status")
     cluster.writable = False
-    shell("replication", "status")
+    shell("replication", "status", code=1)
     assert "its slave holds more" in shell.error
     shell("cluster")
     assert "its slave holds more" in shell.error
+
+
+def test_a_group_without_a_master_is_shown_and_is_an_error(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.master_registered, cluster.slave_address = False, "127.0.0.1:1"
+    table = shell("replication", "status", code=1)
+    assert re.search(r"broker-a +master +missing, slave 1 serves reads", table)
+    assert "broker-a has no master" in shell.error
+    assert "start the master's broker" in shell.error
+    found = json.loads(shell("replication", "status", "-o", "json", code=1))
+    assert (found[0]["role"], found[0]["error"], found[0]["healthy"]) == ("master", "missing", False)
+    assert re.search(r"broker-a +0 +master +missing", shell("cluster"))
+    assert "broker-a has no master" in shell.error
+    assert shell.json("cluster")["missing_masters"] == ["broker-a"]
+
+
+def test_no_broker_at_all_is_an_error(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.master_registered = False
+    assert shell("replication", "status", code=1) == ""
+    assert "no broker is registered" in shell.error
+    assert shell("cluster", code=1) == ""
+    assert "no broker is registered" in shell.error
+    assert json.loads(shell("replication", "status", "-o", "json", code=1)) == []
+
+
+def test_a_healthy_cluster_is_one_line_a_component(cluster: FakeCluster, shell: Shell) -> None:
+    lines = shell("health").splitlines()[2:]
+    assert [re.split(r"\s{2,}", line) for line in lines] == [
+        [f"nameserver {cluster.address}", "ok", "settled, knows 1 broker"],
+        ["broker-a master", "ok", "takes messages"],
+        ["broker-a master replicator", "ok", "runs"],
+        ["broker-a slaves", "ok", "1 connected"],
+    ]
+    assert shell.error == ""
+    assert shell.json("health")["healthy"] is True
+
+
+def test_health_says_what_is_wrong_and_ends_with_1(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.writable = False
+    found = json.loads(shell("health", "-o", "json", code=1))
+    assert found["healthy"] is False
+    assert [check["component"] for check in found["checks"] if not check["healthy"]] == ["broker-a master"]
+    assert "its slave holds more" in shell.error
+    shell("health", "--endpoint", f"{cluster.address},127.0.0.1:1", code=1)
+    assert "nameserver 127.0.0.1:1: no answer from" in shell.error
+
+
+def test_health_waits_until_the_cluster_is_healthy(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.unsettled = 2
+    shell("health", "--wait", "30")
+    assert cluster.count("DescribeCluster") == 3
+
+
+def test_health_gives_up_waiting_in_the_end(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.unsettled = 1_000_000
+    shell("health", "--wait", "0.3", code=1)
+    assert "brokers may still be missing" in shell.error
 
 
 def test_a_message_that_is_stored_but_not_confirmed_is_an_error(cluster: FakeCluster, shell: Shell) -> None:
@@ -232,6 +290,7 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], shell: Shell) ->
         ["receive"],
         ["pull"],
         ["cluster"],
+        ["health"],
         ["replication", "status"],
         ["dev"],
         ["store", "dump"],

@@ -75,6 +75,7 @@ class ReplicationView:
     advice: str
     replication: str
     flush: str
+    expected_slaves: int = 0
 
 
 class AdminService:
@@ -365,6 +366,7 @@ class AdminService:
             advice=view.advice,
             replication=view.replication,
             flush=view.flush,
+            expected_slaves=view.expected_slaves,
         )
         for slave in view.slaves:
             response.slaves.add(

@@ -272,7 +272,8 @@ class MasterRole(Role):
             for slot in range(SLAVES_MAX)
             if view.replicator_alive and (peer := page.peer(slot))
         )
-        return replace(view, slaves=slaves)
+        needed = max(self.options.expected_slaves, self.options.durability.acks)
+        return replace(view, slaves=slaves, expected_slaves=needed)
 
     def advice(self, *, replicator_alive: bool) -> str:
         """Return why no writes are taken, or what else there is to know."""

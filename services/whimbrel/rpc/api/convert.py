@@ -449,4 +449,5 @@ def replication_status(message: admin.DescribeReplicationResponse) -> Replicatio
         advice=message.advice,
         replication=message.replication.lower(),
         flush=message.flush.lower(),
+        expected_slaves=message.expected_slaves,
     )

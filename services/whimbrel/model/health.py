@@ -1,0 +1,228 @@
+"""What is wrong with a cluster, if anything is, from what its members say of themselves. Pure.
+
+    nameserver    answers, and is settled: every broker had the time to register
+    group         has a master; a group that slaves alone have registered has lost it
+    master        answers, takes messages; its replicator lives; as many slaves are connected as are to be
+    slave         answers; its replicator lives and is connected to the master's
+
+An advice that a broker gives is a problem, too. **A slave that is merely behind is none**: it is told, and
+catches up. One that does not catch up is for an alert over time (`docs/alarms.md`), not for one look.
+
+A group of which no broker is registered is not known to exist, so nobody can miss it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whimbrel.errors import WhimbrelError
+from whimbrel.model.cluster import BrokerStatus, Cluster, ReplicationStatus
+
+__all__ = [
+    "NO_BROKER",
+    "STEP_BYTES",
+    "UNSETTLED",
+    "Check",
+    "View",
+    "advice_without_master",
+    "broker_checks",
+    "groups_without_master",
+    "log_ends",
+    "master_state",
+    "nameserver_check",
+    "problem_of",
+    "slave_lag",
+    "slave_state",
+    "step",
+]
+
+View = ReplicationStatus | tuple[BrokerStatus, WhimbrelError]  # or why it could not be asked
+
+STEP_BYTES = 1 << 20  # a slave with no more lag is in step: under load some of the log is always in flight
+NO_BROKER = (
+    "no broker is registered with this nameserver: start one, with this nameserver among its nameservers"
+)
+UNSETTLED = "the nameserver has just started: brokers may still be missing"
+NO_REPLICATOR = "the replicator beside this broker does not run: start it"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One component of a cluster.
+
+    Attributes:
+        component: what it is, for people.
+        healthy: nothing is wrong with it.
+        state: in a few words.
+        advice: what is wrong and what to do, in one sentence; empty when all is well.
+    """
+
+    component: str
+    healthy: bool
+    state: str
+    advice: str = ""
+
+
+def nameserver_check(address: str, answer: Cluster | WhimbrelError) -> Check:
+    """Return the check of one nameserver.
+
+    Args:
+        address: `host:port`.
+        answer: the brokers that it knows, or why it could not be asked.
+    """
+    component = f"nameserver {address}"
+    if isinstance(answer, WhimbrelError):
+        return Check(component, False, "no answer", str(answer))
+    if not answer.settled:
+        return Check(component, False, "not settled", UNSETTLED)
+    count = len(answer.brokers)
+    return Check(component, True, f"settled, knows {count} broker{'' if count == 1 else 's'}")
+
+
+def broker_checks(brokers: Sequence[BrokerStatus], views: Sequence[View]) -> list[Check]:
+    """Return the checks of all groups: those without a master first, then each broker.
+
+    Args:
+        brokers: as a nameserver knows them.
+        views: what each of them says of itself.
+    """
+    if not brokers:
+        return [Check("brokers", False, "none", NO_BROKER)]
+    ends = log_ends(views)
+    checks = [
+        Check(f"{name} master", False, "missing", advice_without_master(name, slaves))
+        for name, slaves in groups_without_master(brokers).items()
+    ]
+    for view in views:
+        if isinstance(view, tuple):
+            broker, error = view
+            name = label(broker.broker_name, broker.role, broker.broker_id)
+            checks.append(Check(name, False, "no answer", str(error)))
+        elif view.role == "master":
+            checks += master_checks(view)
+        else:
+            checks += slave_checks(view, ends.get(view.broker_name))
+    return checks
+
+
+def master_checks(view: ReplicationStatus) -> list[Check]:
+    """Return the checks of a master, its slaves as it sees them, and its replicator."""
+    name = f"{view.broker_name} master"
+    checks = [
+        Check(name, view.writable and not other_advice(view), taking(view), other_advice(view)),
+        replicator_check(name, view),
+    ]
+    if view.slaves or view.expected_slaves:
+        lack = lacking_slaves(view)
+        count = f"{len(view.slaves)} connected"
+        count += f", {view.expected_slaves} expected" if view.expected_slaves else ""
+        checks.append(Check(f"{view.broker_name} slaves", not lack, count, lack))
+    return checks
+
+
+def slave_checks(view: ReplicationStatus, master_end: int | None) -> list[Check]:
+    """Return the checks of a slave and its replicator."""
+    name = label(view.broker_name, view.role, view.broker_id)
+    problem = problem_of(view) if view.replicator_alive else ""
+    lag = slave_lag(view, master_end)
+    state = slave_state(view, lag) if view.replicator_alive else "serves what it has"
+    return [Check(name, not problem, state, problem), replicator_check(name, view)]
+
+
+def replicator_check(broker: str, view: ReplicationStatus) -> Check:
+    alive = view.replicator_alive
+    return Check(f"{broker} replicator", alive, "runs" if alive else "dead", "" if alive else NO_REPLICATOR)
+
+
+def problem_of(view: View) -> str:
+    """Return what is wrong with a broker and what to do, in one sentence; empty when all is well."""
+    if isinstance(view, tuple):
+        return f"could not be asked: {view[1]}"
+    if not view.replicator_alive:
+        return NO_REPLICATOR
+    if view.advice:
+        return view.advice
+    if view.role == "master":
+        return lacking_slaves(view) if view.writable else "takes no messages; its log says why"
+    if not view.connected:
+        where = f"at {view.ha_address}" if view.ha_address else "whose address nobody has told it yet"
+        return f"not connected to the master {where}: is that replicator running, and reached from here?"
+    return ""
+
+
+def other_advice(view: ReplicationStatus) -> str:
+    """Return a master's advice, as far as it is not about its replicator."""
+    if view.replicator_alive or not view.writable:
+        return view.advice or ("" if view.writable else "takes no messages; its log says why")
+    return ""
+
+
+def lacking_slaves(view: ReplicationStatus) -> str:
+    """Return what is wrong when a master has fewer slaves than it is to have."""
+    if len(view.slaves) >= view.expected_slaves:
+        return ""
+    refused = " and sends are refused" if view.replication == "sync" and not view.slaves else ""
+    return (
+        f"{len(view.slaves)} of {view.expected_slaves} slaves are connected{refused}: start the missing ones,"
+        " broker and replicator"
+    )
+
+
+def groups_without_master(brokers: Sequence[BrokerStatus]) -> dict[str, list[BrokerStatus]]:
+    """Return the groups that only slaves have registered, by name, with these slaves by id."""
+    groups: dict[str, list[BrokerStatus]] = {}
+    for broker in sorted(brokers, key=lambda broker: (broker.broker_name, broker.broker_id)):
+        groups.setdefault(broker.broker_name, []).append(broker)
+    return {
+        name: members
+        for name, members in groups.items()
+        if not any(member.role == "master" for member in members)
+    }
+
+
+def advice_without_master(name: str, slaves: Sequence[BrokerStatus]) -> str:
+    """Return what it means and what to do that a group has no master; the slaves are ordered by id."""
+    return (
+        f"{name} has no master: slave {slaves[0].broker_id} serves its routes read-only and no message can be"
+        " sent there; start the master's broker and replicator again on their store"
+    )
+
+
+def log_ends(views: Sequence[View]) -> dict[str, int]:
+    """Return the masters' log ends by name."""
+    return {
+        view.broker_name: view.log_end
+        for view in views
+        if not isinstance(view, tuple) and view.role == "master"
+    }
+
+
+def slave_lag(view: ReplicationStatus, master_end: int | None) -> int | None:
+    """Return how many bytes a slave lacks; None while its master is not known."""
+    return None if master_end is None else max(master_end - view.log_end, 0)
+
+
+def master_state(view: ReplicationStatus) -> str:
+    """Return a master's state in a few words."""
+    if not view.replicator_alive:
+        return "no replicator"
+    return taking(view) if view.slaves else f"{taking(view)}, no slave"
+
+
+def slave_state(view: ReplicationStatus, lag: int | None) -> str:
+    """Return a slave's state in a few words."""
+    if not view.replicator_alive:
+        return "no replicator"
+    return step(lag or 0) if view.connected else "not connected"
+
+
+def step(lag: int) -> str:
+    """Return the state of a connected slave that lacks so many bytes."""
+    return "in step" if lag <= STEP_BYTES else "catching up"
+
+
+def taking(view: ReplicationStatus) -> str:
+    return "takes messages" if view.writable else "reads only"
+
+
+def label(name: str, role: str, broker_id: int) -> str:
+    return f"{name} {role}" if role == "master" else f"{name} {role} {broker_id}"
