@@ -10,17 +10,15 @@ every new group or topic into an overflow series. `adding` makes any reader do t
 to an OTLP collector gets the same numbers.
 
 The thread that serves runs the families' `read`; `metrics.py` says what that may access. Scrapes run one at a
-time, and a process that stops ends them before it closes what they read.
+time, and a process that stops ends them before it closes what they read. The port (`http_port.py`) answers
+`/healthz` and `/readyz`, too (`probes.py`).
 """
 
-import contextlib
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -43,15 +41,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import make_wsgi_app
 
 from whimbrel import __version__
+from whimbrel.http_port import Answer, HttpPort, Request, text_answer
 from whimbrel.metrics import Family, Histogram, Labels
+from whimbrel.probes import Probes
 
 __all__ = ["Exposition", "adding", "serve_metrics"]
 
 PATH = "/metrics"
 SCOPE = "whimbrel"
-REQUEST_S = 5.0  # for a client that sends or takes nothing; Prometheus asks for 10 s at most
-ACCEPT_RETRY_S = 0.5
-SCRAPES_MAX = 4  # at a time; each takes a thread. Two Prometheus servers are usual
 
 logger = logging.getLogger(__name__)
 
@@ -165,95 +162,6 @@ def provide(
     return provider, reader
 
 
-class Server(WSGIServer):
-    """The HTTP server: a bounded number of threads, no name look-ups, an end without waiting."""
-
-    request_queue_size = 16
-    daemon_threads = True
-
-    def __init__(self, host: str, port: int, app: Any) -> None:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family, _, _, _, address = found[0]
-        self.scrapes = threading.BoundedSemaphore(SCRAPES_MAX)
-        self.ended = threading.Event()
-        super().__init__((str(address[0]), port), Handler)
-        self.set_app(app)
-        self.thread = threading.Thread(target=self.run, name="metrics", daemon=True)
-
-    def server_bind(self) -> None:
-        """Bind; HTTPServer's own would resolve this machine's name, which can take seconds."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
-
-    def run(self) -> None:
-        """Accept connections; the server's own thread."""
-        while not self.ended.is_set():
-            self.handle_request()
-
-    def get_request(self) -> Any:
-        """Accept; out of descriptors, wait before the next attempt, as the connection is still there."""
-        try:
-            return super().get_request()
-        except OSError:
-            self.ended.wait(ACCEPT_RETRY_S)
-            raise
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own, or close it when all are busy."""
-        if not self.scrapes.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            threading.Thread(
-                target=self.serve_connection, args=(request, client_address), name="scrape", daemon=True
-            ).start()
-        except RuntimeError:  # no more threads
-            self.scrapes.release()
-            raise
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log why a connection could not be served."""
-        logger.exception("the scrape from %s failed", client_address)
-
-    def serve_connection(self, request: Any, client_address: Any) -> None:
-        """Serve one connection; runs in its thread."""
-        try:
-            self.finish_request(request, client_address)
-        except OSError as error:
-            logger.debug("a scrape from %s ended early: %s", client_address, error)
-        except Exception:  # noqa: BLE001 - the process has other work
-            self.handle_error(request, client_address)
-        finally:
-            self.shutdown_request(request)
-            self.scrapes.release()
-
-    def close(self) -> None:
-        """Accept nothing more."""
-        self.ended.set()
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
-        if self.thread.is_alive():
-            self.thread.join()
-        self.server_close()
-
-
-class Handler(WSGIRequestHandler):
-    """One request, which must be received and sent within `REQUEST_S`."""
-
-    timeout = REQUEST_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: scrapes are too frequent."""
-        logger.debug(format, *args)
-
-    def address_string(self) -> str:
-        """Return the peer's address."""
-        return str(self.client_address[0])
-
-
 class Collection:
     """Families, ready to be asked for by Prometheus."""
 
@@ -272,30 +180,44 @@ class Collection:
 
 
 class Exposition:
-    """A running server of metrics.
+    """A running server of metrics, and of the process's health.
 
     Attributes:
         address: `host:port` as bound.
     """
 
-    def __init__(self, host: str, port: int, service: str, collection: Collection) -> None:
-        self.service, self.collection = service, collection
+    def __init__(
+        self, host: str, port: int, service: str, collection: Collection, probes: Probes | None
+    ) -> None:
+        self.service, self.collection, self.probes = service, collection, probes
         self.lock = threading.Lock()
-        self.server = Server(host, port, self.answer)
-        host, port = self.server.server_name, self.server.server_port
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.server.thread.start()
+        self.closed = False
+        self.port = HttpPort(host, port, self.answer, what="metrics")
+        self.address = self.port.address
 
-    def answer(self, environ: dict[str, Any], start_response: Any) -> Any:
+    def answer(self, request: Request) -> Answer:
         """Answer one request."""
-        if environ["PATH_INFO"] != PATH:
-            start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"metrics are at /metrics\n"]
-        with self.lock:  # the reader keeps what it has collected in one queue
-            if self.server.ended.is_set():
-                start_response("503 Service Unavailable", [])
-                return []
-            return self.collection.answer(environ, start_response)
+        if request.path == PATH:
+            with self.lock:  # the reader keeps what it has collected in one queue
+                if self.closed:
+                    return text_answer(503, "the process stops")
+                return self.scrape(request)
+        found = None if self.probes is None else self.probes.answer(request)
+        return found or text_answer(404, "metrics are at /metrics, health is at /healthz and /readyz")
+
+    def scrape(self, request: Request) -> Answer:
+        """Return the metrics, in the format and encoding that the request asks for."""
+        begun: list[Any] = []
+        environ = {
+            "REQUEST_METHOD": "GET",  # of HEAD, the port leaves the body out
+            "PATH_INFO": request.path,
+            "QUERY_STRING": request.query,
+            "HTTP_ACCEPT": request.headers.get("accept", ""),
+            "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", ""),
+        }
+        parts = self.collection.answer(environ, lambda *status_and_headers: begun.extend(status_and_headers))
+        status, headers, *_ = begun
+        return Answer(int(status.split()[0]), headers, b"".join(parts))
 
     def replace(self, families: Sequence[Family], labels: dict[str, str]) -> None:
         """Serve other families at the same address; afterwards nothing reads those from before."""
@@ -306,27 +228,29 @@ class Exposition:
 
     def close(self) -> None:
         """Stop serving; afterwards nothing reads the families any more."""
-        self.server.close()
+        self.closed = True
+        self.port.close()
         with self.lock:  # waits for a scrape under way
             self.collection.provider.shutdown()
 
 
 def serve_metrics(
-    families: Sequence[Family], *, host: str, port: int, service: str, labels: dict[str, str]
+    families: Sequence[Family],
+    *,
+    host: str,
+    port: int,
+    service: str,
+    labels: dict[str, str],
+    probes: Probes | None = None,
 ) -> Exposition:
     """Serve families at `http://host:port/metrics` until `close`; port 0 is any free one.
 
     Args:
         service: OpenTelemetry's name of the service.
         labels: on every series of this process.
+        probes: are answered on the same port.
 
     Raises:
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
     """
-    try:
-        return Exposition(host, port, service, Collection(families, service, labels))
-    except OSError as error:
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        raise OSError(
-            f"can't serve metrics on {shown}: is another process there? ({error.strerror or error})"
-        ) from error
+    return Exposition(host, port, service, Collection(families, service, labels), probes)

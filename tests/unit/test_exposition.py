@@ -13,7 +13,8 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
-from whimbrel.exposition import SCRAPES_MAX, Exposition, provide, serve_metrics
+from whimbrel.exposition import Exposition, provide, serve_metrics
+from whimbrel.http_port import PLACES_MAX
 from whimbrel.metrics import Family, Histogram, Point, build_info
 
 COMMON = {"node_type": "test"}
@@ -193,25 +194,25 @@ def test_scrapes_at_the_same_time_get_whole_answers(served: Exposition, numbers:
     answers: list[int] = []
     threads = [
         threading.Thread(target=lambda: answers.append(len(samples(fetch(served)))))
-        for _ in range(SCRAPES_MAX)
+        for _ in range(PLACES_MAX)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == [200 + 6] * SCRAPES_MAX
+    assert answers == [200 + 6] * PLACES_MAX
 
 
 def test_clients_that_say_nothing_take_no_more_than_their_places(served: Exposition) -> None:
     host, _, port = served.address.rpartition(":")
-    silent = [socket.create_connection((host, int(port))) for _ in range(SCRAPES_MAX)]
+    silent = [socket.create_connection((host, int(port))) for _ in range(PLACES_MAX)]
     try:
         with pytest.raises(OSError):
             fetch(served)
         silent.pop().close()
-        while not served.server.scrapes.acquire(timeout=10):
+        while not served.port.places.acquire(timeout=10):
             raise AssertionError("the place is not free again")
-        served.server.scrapes.release()
+        served.port.places.release()
         assert samples(fetch(served))
     finally:
         for sock in silent:
@@ -234,7 +235,7 @@ def test_closed_exposition_reads_nothing_more(numbers: Numbers) -> None:
     served = serve_metrics([build_info(), family], host="127.0.0.1", port=0, service="t", labels=COMMON)
     assert samples(fetch(served)) == {"t_read{}": 0}
     served.close()
-    assert not served.server.thread.is_alive()
+    assert not served.port.thread.is_alive()
     with pytest.raises(OSError):
         fetch(served)
 

@@ -25,7 +25,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from whimbrel.broker.background import start_timer
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.master import MasterRole
@@ -34,12 +36,16 @@ from whimbrel.broker.roles.slave import SlaveRole
 from whimbrel.broker.roles.suspended import suspended
 from whimbrel.errors import NotReady, ReplicaTimeout, StoreError
 from whimbrel.model.registration import BrokerRole
+from whimbrel.probes import TURN_S, serve_health
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.serving import serve
 from whimbrel.telemetry import write_ready_file
 from whimbrel.wakeup import Doorbell
+
+if TYPE_CHECKING:
+    from whimbrel.http_port import HttpPort
 
 __all__ = ["Broker"]
 
@@ -67,6 +73,7 @@ class Broker:
         self.services: list[Service] = []
         self.undo = AsyncExitStack()
         self.context: BrokerContext | None = None
+        self.health: HttpPort | None = None
         self.switching = asyncio.Lock()
         self.switch_task: asyncio.Task[None] | None = None
         self.stopped = False
@@ -86,7 +93,14 @@ class Broker:
             self.context = BrokerContext(
                 self.options, bell=bell, serve=self.serve, release_client=self.release_client
             )
+            self.health = serve_health(
+                self.context.probes, host=self.options.host, port=self.options.health_port
+            )
+            if self.health is not None:
+                self.undo.callback(self.health.close)
             await self.begin_role(self.options)
+            # Not before: a role that starts may recover a large log, and the loop stands still meanwhile.
+            self.undo.push_async_callback(start_timer(TURN_S, self.context.probes.turn))
         except BaseException:
             await self.stop()
             raise
@@ -225,6 +239,7 @@ class Broker:
             "grpc": self.server.address,
             "ha": "",
             "metrics": "" if self.context.exposition is None else self.context.exposition.address,
+            "health": "" if self.health is None else self.health.address,
             "name": options.name,
             "role": options.role,
             "store": str(self.root.absolute()),

@@ -136,6 +136,7 @@ def serve_families(role: "Role", counted: Counted) -> "Exposition":
         port=role.options.metrics_port,
         service="whimbrel.broker",
         labels=labels_of(role),
+        probes=role.context.probes,
     )
 
 

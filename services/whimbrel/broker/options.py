@@ -78,6 +78,13 @@ class BrokerOptions:
         minimum=-1,
         maximum=65535,
     )
+    # Needs no OpenTelemetry, and about 0.2 MB.
+    health_port: int = option(
+        -1,
+        help="port for /healthz and /readyz on the same host; 0 takes a free one, -1 none",
+        minimum=-1,
+        maximum=65535,
+    )
     ready_file: str = option("", help="written once the broker serves")
     log_level: str = option("INFO", help="level of the logging module")
     log_format: Literal["text", "json"] = option("text", help="how log lines look")

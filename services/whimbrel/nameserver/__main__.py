@@ -16,6 +16,7 @@ from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import TICK_S, RegistryService
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.nameserver.routes_service import RoutesService
+from whimbrel.probes import Condition, Probes, serve_health
 from whimbrel.rpc.server.call_metrics import CallTimes
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.loop import run as run_loop
@@ -70,14 +71,19 @@ async def run(options: NameserverOptions) -> int:
         logger.error("%s", error)
         return 1
     logger.info("serves on %s", server.address)
-    metrics = None
-    if times is not None:
-        try:
-            metrics = expose(options, registry, brokers, server, times)
-        except OSError as error:
-            logger.error("%s", error)
-            await server.stop()
-            return 1
+    probes = Probes("nameserver")
+    probes.serve("nameserver", lambda: [settled(registry, time.monotonic())])
+    metrics = health = None
+    try:
+        health = serve_health(probes, host=options.host, port=options.health_port)
+        if times is not None:
+            metrics = expose(options, registry, brokers, server, times, probes)
+    except OSError as error:
+        logger.error("%s", error)
+        if health is not None:
+            health.close()
+        await server.stop()
+        return 1
     loop.call_later(options.renew_s, brokers.notify_settled)
     write_ready_file(
         options.ready_file,
@@ -85,6 +91,7 @@ async def run(options: NameserverOptions) -> int:
             "grpc": server.address,
             "ha": "",
             "metrics": "" if metrics is None else metrics.address,
+            "health": "" if health is None else health.address,
             "name": "nameserver",
             "role": "nameserver",
             "store": "",
@@ -92,16 +99,24 @@ async def run(options: NameserverOptions) -> int:
     )
     while not stopping.is_set():
         brokers.tick(time.monotonic())
+        probes.turn()
         try:
             async with asyncio.timeout(min(TICK_S, options.lease_s / 4)):
                 await stopping.wait()
         except TimeoutError:
             continue
     logger.info("stops")
-    if metrics is not None:
-        metrics.close()
+    for port in (metrics, health):
+        if port is not None:
+            port.close()
     await server.stop()
     return 0
+
+
+def settled(registry: Registry, now: float) -> Condition:
+    """Return the condition under which this nameserver is ready."""
+    met = registry.settled(now)
+    return Condition("settled", met, "" if met else "it has just started: brokers may still be missing")
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ from whimbrel.metrics import Family, Labels, Number, bounded, build_info
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import RegistryService
+from whimbrel.probes import Probes
 from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
 from whimbrel.rpc.server.limits import RunningServer
 
@@ -24,8 +25,9 @@ def expose(
     brokers: RegistryService,
     server: RunningServer,
     times: CallTimes,
+    probes: Probes,
 ) -> "Exposition":
-    """Serve the metrics.
+    """Serve the metrics, and the process's health.
 
     Raises:
         OSError: the port can't be had.
@@ -38,6 +40,7 @@ def expose(
         port=options.metrics_port,
         service="whimbrel.nameserver",
         labels={"node_type": "nameserver", "role": "nameserver"},
+        probes=probes,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from whimbrel.metrics import SECONDS, Family, Histogram, Labels, Number, Trail, build_info
+from whimbrel.probes import Probes
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.options import ReplicatorOptions
@@ -48,8 +49,8 @@ class MetricsPort:
         address: `host:port`, "" when metrics are off.
     """
 
-    def __init__(self, options: ReplicatorOptions) -> None:
-        self.options = options
+    def __init__(self, options: ReplicatorOptions, probes: Probes) -> None:
+        self.options, self.probes = options, probes
         self.exposition: Exposition | None = None
         self.address = ""
 
@@ -74,6 +75,7 @@ class MetricsPort:
             port=self.options.metrics_port,
             service="whimbrel.replicator",
             labels=labels,
+            probes=self.probes,
         )
         self.address = self.exposition.address
 

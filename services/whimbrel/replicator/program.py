@@ -9,6 +9,7 @@ from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import StoreError, WhimbrelError
+from whimbrel.probes import serve_health
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
@@ -39,7 +40,7 @@ def serve(options: ReplicatorOptions) -> None:
 
     Raises:
         StoreError: the store can't be used, or the address is taken.
-        OSError: the metrics port can't be had.
+        OSError: the port of metrics or health can't be had.
     """
     root = Path(options.store)
     try:
@@ -54,17 +55,25 @@ def serve(options: ReplicatorOptions) -> None:
         loop.catch_signals()
         loop.page.replica_pid = os.getpid()
         role = (MasterRole if options.role == "master" else SlaveRole)(loop, options)
-        replicator.start(role)
-        ready(options, role.address, replicator.metrics.address)
-        replicator.run()
+        health = serve_health(replicator.probes, host=options.host, port=options.health_port)
+        with contextlib.nullcontext() if health is None else contextlib.closing(health):
+            replicator.start(role)
+            ready(
+                options,
+                address=role.address,
+                metrics=replicator.metrics.address,
+                health="" if health is None else health.address,
+            )
+            replicator.run()
 
 
-def ready(options: ReplicatorOptions, address: str, metrics: str) -> None:
+def ready(options: ReplicatorOptions, *, address: str, metrics: str, health: str) -> None:
     """Write the ready file for the process that started this one."""
     facts = {
         "grpc": "",
         "ha": address,
         "metrics": metrics,
+        "health": health,
         "name": "replicator",
         "role": options.role,
         "store": str(Path(options.store).absolute()),

@@ -33,6 +33,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from whimbrel.probes import Probes
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.metrics import MetricsPort
 from whimbrel.replicator.options import ReplicatorOptions
@@ -56,7 +57,8 @@ class Replicator:
         self, loop: Loop, options: ReplicatorOptions, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.loop, self.clock = loop, clock
-        self.metrics = MetricsPort(options)
+        self.probes = Probes("replicator", clock=clock)
+        self.metrics = MetricsPort(options, self.probes)
         self.role: Role | None = None
         self.next_role: Role | None = None
         self.worker: Worker | None = None
@@ -99,10 +101,10 @@ class Replicator:
         if self.next_role is not None:
             self.change_role(self.next_role)
         worker = self.worker
+        now = self.probes.turned_at = self.clock()
         if worker is None:
             self.loop.turn(WAKE_POLL_S, lambda: True)
             return
-        now = self.clock()
         worker.step(now)
         self.loop.turn(worker.wait_timeout(now), worker.idle)
 
@@ -121,10 +123,12 @@ class Replicator:
         """Start a role and show what it measures."""
         self.role = role
         self.worker = role.start(self.log_epoch)
+        self.probes.serve(role.name, role.readiness)
         self.metrics.show(role.name, role.families)
 
     def stop_role(self, why: str, *, clean: bool) -> None:
         """Stop the role that is held, if there is one."""
+        self.probes.withdraw()
         role, self.role, self.worker = self.role, None, None
         if role is not None:
             self.log_epoch = role.stop(why, clean=clean)

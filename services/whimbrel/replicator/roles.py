@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from whimbrel.errors import StoreError
 from whimbrel.metrics import SECONDS, Family, Histogram
+from whimbrel.probes import NOT_CONNECTED, Condition
 from whimbrel.replicator.feeder import Feeder
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
@@ -71,6 +72,9 @@ class Role(Protocol):
     def families(self) -> list[Family]:
         """Return what it measures, and begin to measure; only between `start` and `stop`."""
 
+    def readiness(self) -> list[Condition]:
+        """Return the conditions under which it is ready; called from other threads, as `families`."""
+
     def stop(self, why: str, *, clean: bool) -> int:
         """End it, and release all that `start` took.
 
@@ -112,6 +116,11 @@ class MasterRole:
         assert self.feeder is not None
         self.feeder.ack_timer = times = AckTimes()
         return feeder_families(self.feeder, times)
+
+    def readiness(self) -> list[Condition]:
+        """A master's replicator is ready while it lets slaves in: the broker has recovered the log."""
+        met = bool(self.loop.page.epoch)
+        return [Condition("feeding", met, "" if met else "the broker beside has not recovered the log")]
 
     def stop(self, why: str, *, clean: bool) -> int:
         """Close the listener and all connections; it writes no log."""
@@ -170,6 +179,12 @@ class SlaveRole:
         flushes = Histogram(SECONDS)
         self.follower.log.on_flush_timed = flushes.observe
         return follower_families(self.follower, flushes)
+
+    def readiness(self) -> list[Condition]:
+        """A slave's replicator is ready while it is connected to the master's."""
+        page = self.loop.page
+        met = bool(page.connected)
+        return [Condition("connected", met, "" if met else page.trouble or NOT_CONNECTED)]
 
     def stop(self, why: str, *, clean: bool) -> int:
         """Disconnect, then close the log; the lock goes last."""

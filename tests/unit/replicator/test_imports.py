@@ -13,6 +13,16 @@ def test_process_loads_nothing_of_metrics_that_are_off(program: str) -> None:
     assert loaded(program, {"opentelemetry", "prometheus_client", "whimbrel.exposition"}) == ""
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_process_loads_no_http_while_nobody_may_ask(program: str) -> None:
+    assert loaded(program, {"whimbrel.http_port", "wsgiref", "http.server"}) == ""
+
+
+def test_the_health_port_loads_neither_opentelemetry_nor_a_web_server() -> None:
+    unwanted = {"opentelemetry", "prometheus_client", "wsgiref", "http.server", "asyncio"}
+    assert loaded("http_port, whimbrel.probes", unwanted) == ""
+
+
 def test_a_replicator_loads_neither_asyncio_nor_grpc() -> None:
     unwanted = {"asyncio", "grpc", "google.protobuf", "typer", "rich", "numpy"}
     assert loaded("replicator.program", unwanted) == ""

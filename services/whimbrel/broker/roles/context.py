@@ -22,6 +22,7 @@ from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.probes import Probes
 from whimbrel.rpc.api.calls import Metadata, Outbound
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
@@ -47,6 +48,7 @@ class BrokerContext:
         bell: rings the replicator, and is rung by it.
         registration: the current role's, through which nameservers are asked; None without.
         server: set once the first role serves.
+        probes: tell whether the process lives and is ready, for the current role.
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
     """
@@ -77,6 +79,7 @@ class BrokerContext:
         self.assignments = Assignments(self.ask_nameserver)
         self.registration: Registration | None = None
         self.server: RunningServer | None = None
+        self.probes = Probes("broker")
         self.counted = Counted() if options.metrics_port >= 0 else None
         self.exposition: Exposition | None = None
         self.tables_open = False

@@ -27,6 +27,7 @@ from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.errors import NotReady
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SLAVES_MAX
@@ -247,6 +248,11 @@ class MasterRole(Role):
         self.facts_changed()
 
     # Views
+
+    def readiness(self) -> list[Condition]:
+        """A master is ready while it takes messages."""
+        met = self.writable
+        return [Condition("writable", met, "" if met else self.advice(replicator_alive=True))]
 
     @property
     def writable(self) -> bool:

@@ -43,6 +43,7 @@ from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
 from whimbrel.errors import FlushTimeout, ReplicaTimeout, StoreError, StoreFull
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member
+from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.store import MessageStore
 
@@ -177,6 +178,10 @@ class Role(ABC):
     @abstractmethod
     def role_metrics(self) -> list[Family]:
         """Return the metrics that only this role has."""
+
+    @abstractmethod
+    def readiness(self) -> list[Condition]:
+        """Return the conditions under which this broker is ready; called from other threads."""
 
     @property
     def writable(self) -> bool:
@@ -431,8 +436,10 @@ class Role(ABC):
                 logger.warning("the consumer offsets can't be written: %s", error)
 
     def expose(self) -> None:
-        """Serve metrics, where they are switched on."""
+        """Tell whether this broker is ready, and serve metrics, where they are switched on."""
         context = self.context
+        context.probes.serve(self.NAME, self.readiness)
+        self.begun.callback(context.probes.withdraw)
         if context.counted is None:
             return
         if context.exposition is None:

@@ -31,6 +31,7 @@ from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.errors import NotRecovered
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.probes import NOT_CONNECTED, Condition
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.slave_store import SlaveStore
 from whimbrel.wakeup import WAKE_POLL_S
@@ -166,6 +167,14 @@ class SlaveRole(Role):
         """Nothing: the id of a slave gives it no right that another one could take."""
 
     # Views
+
+    def readiness(self) -> list[Condition]:
+        """A slave is ready while its replicator is connected to the master's."""
+        page = self.page
+        if not page.replica_alive(time.monotonic_ns()):
+            return [Condition("connected", False, "the replicator beside this broker does not run")]
+        met = bool(page.connected)
+        return [Condition("connected", met, "" if met else page.trouble or NOT_CONNECTED)]
 
     def replication(self) -> ReplicationView:
         """Return the state of replication, with the master's address and whether it is connected."""
