@@ -17,6 +17,7 @@ from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.credentials import IgnoredCredentials
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 from whimbrel.rpc.server.responses import (
     ACCEPTED,
@@ -62,6 +63,7 @@ class RoutesService:
         self.own = own
         self.resolver = resolver
         self.now = now
+        self.credentials = IgnoredCredentials()
         self.service = Service(
             MESSAGING_SERVICE,
             (
@@ -69,9 +71,7 @@ class RoutesService:
                 self.method("QueryAssignment", self.query_assignment),
                 self.method("Heartbeat", self.heartbeat),
                 self.method("NotifyClientTermination", self.notify_client_termination),
-                BidiMethod(
-                    "Telemetry", messaging.TelemetryCommand, lambda _, outbox: TelemetryHandler(outbox)
-                ),
+                BidiMethod("Telemetry", messaging.TelemetryCommand, self.open_telemetry),
             ),
         )
 
@@ -85,6 +85,7 @@ class RoutesService:
         self, call: Call, request: messaging.QueryRouteRequest
     ) -> Deferred[messaging.QueryRouteResponse]:
         """Return a topic's queues on all brokers."""
+        self.credentials.note(call, self.now())
         check_client_id(call)
         check_topic(request.topic.name)
         check_endpoints(request.endpoints)
@@ -166,6 +167,11 @@ class RoutesService:
         host, port = dial_address(entry.broker.address, access, self.own())
         dialled = v2.Endpoints(scheme=SCHEMES[scheme_of(host)], addresses=[v2.Address(host=host, port=port)])
         return v2.Broker(name=entry.broker.name, id=0, endpoints=dialled)
+
+    def open_telemetry(self, call: Call, outbox: Outbox) -> "TelemetryHandler":
+        """Take a new Telemetry stream."""
+        self.credentials.note(call, self.now())
+        return TelemetryHandler(outbox)
 
     def heartbeat(self, call: Call, request: messaging.HeartbeatRequest) -> messaging.HeartbeatResponse:
         """Return OK; brokers keep track of clients, the nameserver does not."""

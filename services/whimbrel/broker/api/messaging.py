@@ -42,6 +42,10 @@ def messaging_service(
 
         return handle_known
 
+    def query_route(call: Call, request: Any) -> Any:
+        sessions.credentials.note(call, clock())
+        return routes.query_route(call, request)
+
     def unary(name: str, handle: Handle) -> UnaryMethod:
         response = getattr(messaging, f"{name}Response")
         return UnaryMethod(
@@ -54,7 +58,7 @@ def messaging_service(
     return Service(
         MESSAGING_SERVICE,
         (
-            unary("QueryRoute", routes.query_route),
+            unary("QueryRoute", query_route),
             unary("QueryAssignment", routes.query_assignment),
             unary("Heartbeat", sessions.heartbeat),
             unary("NotifyClientTermination", sessions.terminate),

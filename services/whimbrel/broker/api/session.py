@@ -30,6 +30,7 @@ from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.credentials import IgnoredCredentials
 from whimbrel.rpc.server.handlers import Call, Outbox
 from whimbrel.rpc.server.responses import OK, check_client_id, status_of
 from whimbrel.rpc.server.settings import group_of, settings_for, settings_response
@@ -90,6 +91,7 @@ class SessionService:
         self.clients, self.groups = clients, groups
         self.release_client = release_client
         self.clock = clock
+        self.credentials = IgnoredCredentials()
         self.streams: dict[str, list[ClientStream]] = {}  # by client id, the latest last
         self.nonces = itertools.count(1)
         self.pending: dict[str, PendingCommand] = {}  # by nonce, the next to time out first
@@ -122,6 +124,7 @@ class SessionService:
 
     def open_telemetry(self, call: Call, outbox: Outbox) -> "ClientStream":
         """Take a new Telemetry stream."""
+        self.credentials.note(call, self.clock())
         try:
             client = self.clients.seen(check_client_id(call), call.metadata, self.clock())
         except ClientIdRequired as error:
