@@ -58,7 +58,7 @@ def test_a_lost_master_is_shown_told_and_over_when_it_is_back(cluster: Cluster) 
     status = whimbrel(cluster, "replication", "status")
     assert status.returncode == 1
     assert "missing, slave 1 serves reads" in status.stdout
-    assert "broker-a has no master" in status.stderr
+    assert "broker-a (master): there is no master" in status.stderr
     shown = whimbrel(cluster, "cluster", "-o", "json")
     assert json.loads(shown.stdout)["missing_masters"] == ["broker-a"]
 

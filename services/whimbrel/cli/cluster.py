@@ -64,7 +64,7 @@ def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) 
     if rows or output is not Format.TABLE:
         emit(value, output, columns=COLUMNS, rows=rows, optional=OPTIONAL)
     for name, slaves in missing.items():
-        note(advice_without_master(name, slaves))
+        note(f"{name} (master): {advice_without_master(slaves)}")
     for view in views:
         if problem := problem_of(view):
             broker = view[0] if isinstance(view, tuple) else view

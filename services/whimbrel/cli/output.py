@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whimbrel.cli.tables import lay_out, printable
+from whimbrel.cli.tables import lay_out, printable, wrapped
 
 __all__ = [
     "Format",
@@ -25,9 +25,9 @@ __all__ = [
     "emit",
     "note",
     "plain",
+    "print_table",
     "shorten",
     "size_text",
-    "table_text",
     "time_text",
 ]
 
@@ -107,24 +107,27 @@ def emit(
     if output is Format.JSON:
         print(json.dumps(plain(value), ensure_ascii=False, indent=2))
         return
-    sys.stdout.write(table_text(columns, rows, title, optional))
+    print_table(columns, rows, title, optional)
 
 
-def table_text(
+def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "", optional: Sequence[str] = ()
-) -> str:
-    """Return the table as it fits standard output; says on standard error which columns did not.
+) -> None:
+    """Print a table as it fits standard output; says on standard error which columns did not.
 
     Args:
         columns, rows, title, optional: see `tables.lay_out`.
     """
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     made = lay_out(columns, rows, title=title, width=width, optional=optional)
+    sys.stdout.write(made.text)
+    sys.stdout.flush()  # before what stands on standard error
     if made.left_out:
-        note(f"left out, for want of width: {', '.join(made.left_out)} (-o json has them)")
-    return made.text
+        note(f"left out at this width: {', '.join(made.left_out)} (-o json has them)")
 
 
 def note(text: str) -> None:
-    """Print to standard error what is not part of the result."""
+    """Print to standard error what is not part of the result; a terminal gets lines that break no word."""
+    if sys.stderr.isatty():
+        text = wrapped(text, shutil.get_terminal_size().columns)
     print(text, file=sys.stderr)

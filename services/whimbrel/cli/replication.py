@@ -9,7 +9,7 @@ import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
-from whimbrel.cli.output import Format, OutputOption, emit, note, plain, size_text, table_text
+from whimbrel.cli.output import Format, OutputOption, emit, note, plain, print_table, size_text
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.health import (
     NO_BROKER,
@@ -104,7 +104,7 @@ def watch_views(admin: "sync.Admin", output: Format) -> None:
 def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
     """Show the state; return whether all is well."""
     missing = groups_without_master(known.brokers)
-    problems = [advice_without_master(name, slaves) for name, slaves in missing.items()]
+    problems = [f"{name} (master): {advice_without_master(slaves)}" for name, slaves in missing.items()]
     for view in views:
         if problem := problem_of(view):
             broker = view[0] if isinstance(view, tuple) else view
@@ -118,8 +118,7 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
         ends = log_ends(views)
         rows += [row for view in views for row in rows_of(view, ends)]
         if rows:
-            sys.stdout.write(table_text(COLUMNS, rows, optional=OPTIONAL))
-            sys.stdout.flush()
+            print_table(COLUMNS, rows, optional=OPTIONAL)
     else:
         objects = [missing_object(name, slaves) for name, slaves in missing.items()]
         emit([*objects, *map(as_object, views)], output, columns=(), rows=())
@@ -130,7 +129,7 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
 
 def missing_object(name: str, slaves: "Sequence[BrokerStatus]") -> dict[str, Any]:
     """Return a master that is missing, for JSON."""
-    problem = advice_without_master(name, slaves)
+    problem = advice_without_master(slaves)
     return {"broker_name": name, "broker_id": 0, "role": "master", "error": "missing"} | verdict(problem)
 
 

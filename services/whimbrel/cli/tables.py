@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Layout", "lay_out", "printable"]
+__all__ = ["Layout", "lay_out", "printable", "wrapped"]
 
 GAP = "  "  # between columns, and between the pairs of a record
+NO_VALUE = (None, "", "-", "?")
 INDENT = "  "  # of a record's further lines
 
 
@@ -48,7 +49,7 @@ def lay_out(
         optional: columns that may be left out, the least important first.
     """
     cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
-    numeric = [bool(rows) and all(is_number(row[index]) for row in rows) for index in range(len(columns))]
+    numeric = [holds_numbers([row[index] for row in rows]) for index in range(len(columns))]
     shown = list(range(len(columns)))
     left_out: list[str] = []
     head = [title] if title else []
@@ -99,16 +100,30 @@ def record(columns: Sequence[str], cells: Sequence[str], width: int) -> list[str
             continue
         if current.strip():
             lines.append(current)
-        *whole, current = textwrap.wrap(
-            pair,
-            width,
-            initial_indent=INDENT if lines else "",
-            subsequent_indent=INDENT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        *whole, current = folded(pair, width, first=INDENT if lines else "", further=INDENT)
         lines += whole
     return [*lines, current]
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return a text in lines that break between words."""
+    return "\n".join(line for part in text.splitlines() for line in folded(part, width) or [""])
+
+
+def folded(text: str, width: int, *, first: str = "", further: str = "") -> list[str]:
+    """Return a text's lines; a word longer than a line stays whole.
+
+    Args:
+        first, further: what stands before the first line, and before the further ones.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def printable(text: str) -> str:
@@ -126,6 +141,11 @@ def columns_of(text: str) -> int:
         0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
         for character in text
     )
+
+
+def holds_numbers(cells: Sequence[Any]) -> bool:
+    """Tell whether a column has numbers, and besides nothing but cells without a value."""
+    return any(map(is_number, cells)) and all(is_number(cell) or cell in NO_VALUE for cell in cells)
 
 
 def is_number(cell: Any) -> bool:

@@ -89,7 +89,7 @@ def broker_checks(brokers: Sequence[BrokerStatus], views: Sequence[View]) -> lis
         return [Check("brokers", False, "none", NO_BROKER)]
     ends = log_ends(views)
     checks = [
-        Check(f"{name} master", False, "missing", advice_without_master(name, slaves))
+        Check(f"{name} master", False, "missing", advice_without_master(slaves))
         for name, slaves in groups_without_master(brokers).items()
     ]
     for view in views:
@@ -179,11 +179,11 @@ def groups_without_master(brokers: Sequence[BrokerStatus]) -> dict[str, list[Bro
     }
 
 
-def advice_without_master(name: str, slaves: Sequence[BrokerStatus]) -> str:
+def advice_without_master(slaves: Sequence[BrokerStatus]) -> str:
     """Return what it means and what to do that a group has no master; the slaves are ordered by id."""
     return (
-        f"{name} has no master: slave {slaves[0].broker_id} serves its routes read-only and no message can be"
-        " sent there; start the master's broker and replicator again on their store"
+        f"there is no master: slave {slaves[0].broker_id} serves its routes read-only, and no message can be"
+        " sent to this group; start the master's broker and replicator again on their store"
     )
 
 

@@ -1,12 +1,17 @@
 """The commands against a fake cluster: results, one sentence on standard error, exit codes."""
 
+import contextlib
 import dataclasses
+import fcntl
 import io
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,13 +189,41 @@ def test_a_group_without_a_master_is_shown_and_is_an_error(cluster: FakeCluster,
     cluster.master_registered, cluster.slave_address = False, "127.0.0.1:1"
     table = shell("replication", "status", code=1)
     assert re.search(r"broker-a +master +missing, slave 1 serves reads", table)
-    assert "broker-a has no master" in shell.error
+    assert "broker-a (master): there is no master" in shell.error
     assert "start the master's broker" in shell.error
     found = json.loads(shell("replication", "status", "-o", "json", code=1))
     assert (found[0]["role"], found[0]["error"], found[0]["healthy"]) == ("master", "missing", False)
     assert re.search(r"broker-a +0 +master +missing", shell("cluster"))
-    assert "broker-a has no master" in shell.error
+    assert "broker-a (master): there is no master" in shell.error
     assert shell.json("cluster")["missing_masters"] == ["broker-a"]
+
+
+@pytest.mark.parametrize("command", ["cluster", "replication status", "health"])
+def test_a_terminal_of_80_columns_shows_whole_words(cluster: FakeCluster, command: str) -> None:
+    cluster.master_registered, cluster.slave_address = False, cluster.address
+    shown = on_terminal(command.split(), columns=80)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert f"{'broker-a (master)' if command != 'health' else 'broker-a master'}: there is no master" in shown
+    assert "start the master's broker and replicator again on their store" in shown.replace("\n", " ")
+    assert "missing" in shown
+
+
+def on_terminal(arguments: list[str], *, columns: int) -> str:
+    """Return what a command writes to a terminal of this width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("COLUMNS", None)
+    command = [sys.executable, "-c", "from whimbrel.cli.main import run; run()", *arguments]
+    with subprocess.Popen(command, env=environment, stdout=theirs, stderr=theirs) as child:
+        os.close(theirs)
+        found = b""
+        with contextlib.suppress(OSError):  # Linux's way to say that nobody writes any more
+            while data := os.read(ours, 65536):
+                found += data
+        os.close(ours)
+    assert child.returncode in (0, 1)
+    return found.decode().replace("\r\n", "\n")
 
 
 def test_no_broker_at_all_is_an_error(cluster: FakeCluster, shell: Shell) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from whimbrel.cli import cluster, replication
-from whimbrel.cli.tables import columns_of, lay_out
+from whimbrel.cli.tables import columns_of, lay_out, wrapped
 
 WIDTHS = (60, 80, 120, 200)
 ID = "01F2D3C4B5A60718293A4B5C6D7E8F90AB"
@@ -101,6 +101,15 @@ def test_columns_are_aligned_numbers_to_the_right() -> None:
         "日本        8",
         "b          16",
     ]
+
+
+def test_a_column_of_numbers_may_lack_some() -> None:
+    made = lay_out(("lag",), [(5,), ("-",), (None,), (1000,)], width=80)
+    assert made.text.splitlines()[2:] == ["   5", "   -", "   -", "1000"]
+
+
+def test_a_sentence_is_wrapped_between_words() -> None:
+    assert wrapped("so many words\nand more", 9) == "so many\nwords\nand more"
 
 
 def test_the_least_important_column_goes_first() -> None:
