@@ -1,5 +1,6 @@
-"""What the documents say of the code is so: the steps in docs/design.md, the files in docs/walk.md."""
+"""What docs/design.md, docs/walk.md and docs/alarms.md say of the code is so: steps, files, alarms."""
 
+import ast
 import importlib
 import inspect
 import re
@@ -83,3 +84,47 @@ def walked() -> set[str]:
 def test_the_walk_names_every_file_and_no_other() -> None:
     assert files() - walked() == set()
     assert walked() - files() == set()
+
+
+def alarms(heading: str) -> str:
+    """Return a section of docs/alarms.md."""
+    text = (ROOT / "docs" / "alarms.md").read_text(encoding="utf-8")
+    return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def test_every_alert_has_its_section_and_no_other_has() -> None:
+    rules = (ROOT / "deploy" / "observability" / "alerts.yaml").read_text(encoding="utf-8")
+    raised = re.findall(r"^ +- alert: (\w+)$", rules, flags=re.MULTILINE)
+    told = re.findall(r"^### (\w+)$", alarms("Alerts"), flags=re.MULTILINE)
+    assert len(raised) == rules.count("- alert:") > 0
+    assert told == raised
+
+
+def test_every_alert_says_what_it_means_where_to_look_and_what_to_do() -> None:
+    for section in alarms("Alerts").split("\n### ")[1:]:
+        for word in ("**Means**", "**Look**", "**Do**"):
+            assert word in section, section.partition("\n")[0]
+
+
+def sentences() -> str:
+    """Return all texts in the package's code, also those that stand in several pieces, without docstrings."""
+    found: list[str] = []
+    for path in PACKAGE.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        found += [
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documentation
+        ]
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("heading", ["What a broker refuses, and advises", "Log lines"])
+def test_the_sentences_of_alarms_are_those_of_the_code(heading: str) -> None:
+    told = re.findall(r"^\| `([^`]+)` \|", alarms(heading), flags=re.MULTILINE)
+    assert len(told) == alarms(heading).count("\n|") - 2 > 10
+    known = sentences()
+    assert [sentence for sentence in told if sentence not in known] == []

@@ -73,6 +73,12 @@ def families(registry: Registry, brokers: RegistryService) -> list[Family]:
             read=lambda: [((), len(registry.live))],
         ),
         Family(
+            name="whimbrel_nameserver_groups_without_master",
+            kind="gauge",
+            help="Broker groups that only slaves have registered.",
+            read=lambda: [((), registry.groups_without_master())],
+        ),
+        Family(
             name="whimbrel_nameserver_topics",
             kind="gauge",
             help="Topics with a route.",

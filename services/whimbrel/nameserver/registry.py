@@ -276,6 +276,10 @@ class Registry:
             for name in sorted(self.clusters[cluster]):
                 yield from self.holders(name)
 
+    def groups_without_master(self) -> int:
+        """Return how many groups only slaves have registered; may be called from another thread."""
+        return sum(MASTER_ID not in group.holders for group in list(self.groups.values()))
+
     def peers(self) -> frozenset[str]:
         """Return the addresses from which brokers' sessions come."""
         return frozenset(live.broker.address.peer_host for live in self.live.values())

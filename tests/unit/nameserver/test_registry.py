@@ -265,3 +265,17 @@ def test_brokers_come_by_cluster_name_and_id() -> None:
     for session, who in (("o", OTHER), ("s", SLAVE), ("m", MASTER), ("z", broker("z", cluster="B"))):
         table.update(session, first(who), OLD)
     assert [live.session for live in table.brokers()] == ["z", "m", "s", "o"]
+
+
+def test_a_group_whose_master_leaves_is_counted_until_it_is_back_or_all_are_gone() -> None:
+    table = registry()
+    for session, who in (("m", MASTER), ("s", SLAVE), ("o", OTHER)):
+        table.update(session, first(who), OLD)
+    assert table.groups_without_master() == 0
+    table.leave("m")
+    assert table.groups_without_master() == 1
+    table.update("m2", first(MASTER), OLD)
+    assert table.groups_without_master() == 0
+    table.leave("m2")
+    table.leave("s")
+    assert table.groups_without_master() == 0
