@@ -134,5 +134,7 @@ def test_no_acknowledged_message_is_missing_after_kills(
             assert not set(acknowledged) - set(ids_in_log(cluster.slaves[0].store))
         codes = cluster.stop()
         assert not any(codes.values()), codes
+        for process in cluster.processes:
+            assert "Traceback" not in process.log.read_text(), f"{process.name}:\n{process.log_tail(100)}"
         for broker in (cluster.master, *cluster.slaves):
             assert verify(broker.store) == []  # every record is in its queue, and found by its keys

@@ -1,7 +1,8 @@
 """`whimbrel health`: one line a component, and an exit code for scripts.
 
-Each nameserver of the endpoint is asked by itself; the brokers that the first one knows which answers are
-asked all at once. Every question has a timeout of three seconds, so one look takes ten at the most.
+Each nameserver of the endpoint is asked by itself, one after the other; the brokers that the first one knows
+which answers are asked all at once. Every question has a timeout of three seconds, so a look takes at most
+that for each nameserver that is silent, and once more for the brokers.
 """
 
 import time

@@ -20,7 +20,9 @@ class ReplicatorOptions:
 
     role: Literal["master", "slave"] = option("master", help="which end of the replication this is")
     store: str = option("", help="store directory, shared with the broker")
-    host: str = option("127.0.0.1", help="address to listen on: a master for slaves, both for metrics")
+    host: str = option(
+        "127.0.0.1", help="address to listen on: a master for slaves, both for metrics and health"
+    )
     port: int = option(HA_PORT, minimum=0, maximum=65535, help="master: port for slaves, 0 = any free one")
     advertise_host: str = option(
         "", help="master: host that slaves are told; empty: host, or this machine's name for a wildcard"

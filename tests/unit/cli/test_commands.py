@@ -282,8 +282,9 @@ def test_a_refused_connection_is_one_sentence(shell: Shell) -> None:
     assert "no answer from 127.0.0.1:1: connection refused" in shell.error
 
 
-def test_a_malformed_endpoint_is_one_sentence(shell: Shell) -> None:
-    shell("cluster", "--endpoint", "http://x", code=1)
+@pytest.mark.parametrize("command", ["cluster", "health"])
+def test_a_malformed_endpoint_is_one_sentence(shell: Shell, command: str) -> None:
+    shell(command, "--endpoint", "http://x", code=1)
     assert "HOST:PORT" in shell.error
 
 
