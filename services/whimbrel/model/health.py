@@ -209,10 +209,12 @@ def master_state(view: ReplicationStatus) -> str:
 
 
 def slave_state(view: ReplicationStatus, lag: int | None) -> str:
-    """Return a slave's state in a few words."""
+    """Return a slave's state in a few words; `lag` is None while its master is not known."""
     if not view.replicator_alive:
         return "no replicator"
-    return step(lag or 0) if view.connected else "not connected"
+    if not view.connected:
+        return "not connected"
+    return "connected" if lag is None else step(lag)
 
 
 def step(lag: int) -> str:

@@ -298,8 +298,16 @@ class Registry:
             raise NotReady("this nameserver has just started, and does not know all brokers yet")
         entries = tuple(self.entries(self.inherited()))
         if not entries:
-            raise TopicNotFound(f"no topic {topic}")
+            raise TopicNotFound(f"no topic {topic}{self.lack()}")
         return entries
+
+    def lack(self) -> str:
+        """Return what else there is to know where a topic is not found, as the end of a sentence."""
+        if not self.groups:
+            return ", and no broker is registered with this nameserver"
+        if self.groups_without_master() == len(self.groups):
+            return ", and no master is registered with this nameserver"
+        return ""
 
     def entries(self, queues_by_name: Iterable[tuple[str, QueueCounts]]) -> Iterator[RouteEntry]:
         """Yield route entries by broker name."""

@@ -140,6 +140,11 @@ def test_a_slave_that_is_merely_behind_is_told_and_not_wrong() -> None:
     assert problem_of(SLAVE) == ""
 
 
+def test_how_far_behind_a_slave_is_nobody_knows_without_its_master() -> None:
+    checks = broker_checks([broker("slave", 1)], [SLAVE])
+    assert Check("broker-a slave 1", True, "connected") in checks
+
+
 def test_a_master_without_slaves_of_which_none_is_expected_is_healthy() -> None:
     alone = replace(MASTER, slaves=(), expected_slaves=0)
     assert wrong([alone], [broker("master", 0)]) == {}

@@ -65,6 +65,18 @@ def test_unknown_topic_is_not_found() -> None:
         table.route("U", OLD)
 
 
+def test_where_no_topic_can_be_it_is_said_that_brokers_are_missing() -> None:
+    table = registry()
+    with pytest.raises(TopicNotFound, match="no topic U, and no broker is registered"):
+        table.route("U", OLD)
+    table.update("s", first(SLAVE, T=queues()), OLD)
+    with pytest.raises(TopicNotFound, match="no topic U, and no master is registered"):
+        table.route("U", OLD)
+    table.update("m", first(MASTER, T=queues()), OLD)
+    with pytest.raises(TopicNotFound, match="no topic U$"):
+        table.route("U", OLD)
+
+
 def test_unknown_topic_is_not_ready_until_brokers_had_one_renewal_period() -> None:
     table = registry()
     table.update("m", first(MASTER, T=queues(), TBW102=queues(8, 7)), 1.0)
