@@ -73,7 +73,7 @@ def test_where_no_topic_can_be_it_is_said_that_brokers_are_missing() -> None:
     with pytest.raises(TopicNotFound, match="no topic U, and no master is registered"):
         table.route("U", OLD)
     table.update("m", first(MASTER, T=queues()), OLD)
-    with pytest.raises(TopicNotFound, match="no topic U$"):
+    with pytest.raises(TopicNotFound, match=r"no topic U$"):
         table.route("U", OLD)
 
 
