@@ -28,7 +28,7 @@ define sync
 	@touch $@
 endef
 
-.PHONY: up down logs help setup fmt fmt-check lint types layers proto proto-check check test test-transport test-all scenarios interop faults \
+.PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios interop faults \
 	run bench bench-spark soak soak-front release-check clean
 
 help: ## list the targets
@@ -61,6 +61,16 @@ types: setup ## mypy --strict
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
+
+docs-settings: setup ## write docs/settings.md and deploy/config from what the settings of the processes say
+	$(BIN)/whimbrel config reference > docs/settings.md
+	mkdir -p deploy/config
+	for process in nameserver broker replicator; do \
+		$(BIN)/whimbrel config example $$process > deploy/config/$$process.toml; done
+	$(BIN)/whimbrel config example broker --role slave --id 1 --store /var/lib/whimbrel/broker-a-1 \
+		> deploy/config/slave-broker.toml
+	$(BIN)/whimbrel config example replicator --role slave --store /var/lib/whimbrel/broker-a-1 \
+		> deploy/config/slave-replicator.toml
 
 proto: setup ## generate services/whimbrel/pb from protos/
 	$(PY) protos/generate.py

@@ -11,7 +11,9 @@ repeated. Whole numbers may carry KiB, MiB or GiB.
 
 Each process declares its options next to their use, as a frozen dataclass of `option(...)` fields with a
 `process` class variable; `__post_init__` may raise ValueError for rules over several fields. Only this module
-reads the environment, but for the transport of clients, which run in any program (`rpc/client/channel.py`).
+reads the environment of a process, but for the transport of clients, which run in any program
+(`rpc/client/channel.py`). What is known of each setting (`settings`) also makes the help, the sample files
+and docs/settings.md; a setting's unit is the end of its name.
 
 This is our own code because pydantic-settings would make the start and the memory of five processes larger.
 """
@@ -27,17 +29,53 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from whimbrel.errors import WhimbrelError
 
-__all__ = ["ConfigError", "Options", "help_text", "load", "load_or_exit", "option", "settings_line"]
+__all__ = [
+    "ConfigError",
+    "Effective",
+    "Options",
+    "Setting",
+    "build",
+    "effective",
+    "env_prefix",
+    "help_text",
+    "load",
+    "load_or_exit",
+    "option",
+    "settings",
+    "settings_line",
+    "unknown",
+    "value_text",
+]
 
 # Known names below WHIMBREL_; any other one is a typing error, and is refused.
 PROCESSES = ("NAMESERVER", "BROKER", "REPLICATOR")
 FOREIGN_PREFIXES = (
     "WHIMBREL_ENDPOINT",
+    "WHIMBREL_PROFILE",
     "WHIMBREL_CLIENT_",
     "WHIMBREL_DEV_",
     "WHIMBREL_TEST_",
     "WHIMBREL_BENCH_",
 )
+
+# Ends of names, and the unit that each says.
+UNITS = {
+    "_s": "seconds",
+    "_ms": "milliseconds",
+    "_hours": "hours",
+    "_bytes": "bytes",
+    "_bytes_max": "bytes",
+    "_file_size": "bytes",
+    "_ratio": "share",
+    "_ratio_max": "share",
+}
+# What stands for a value of such a unit in the help.
+UNIT_PLACEHOLDERS = {
+    "seconds": "SECONDS",
+    "milliseconds": "MILLISECONDS",
+    "hours": "HOURS",
+    "bytes": "BYTES",
+}
 
 FACTORS = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 TRUE = frozenset({"true", "yes", "on", "1"})
@@ -69,10 +107,36 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     secret: bool = False,
+    example: Any = None,
 ) -> Any:
-    """Return a dataclass field with what `--help` and the checks need; limits are inclusive."""
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "secret": secret}
+    """Return a dataclass field with what `--help` and the checks need; limits are inclusive.
+
+    Without a value for it, a process does not start if there is an `example`; sample files have that.
+    """
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "secret": secret, "example": example}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Effective:
+    """A setting's value, and where it comes from.
+
+    Attributes:
+        setting: what is known of the setting.
+        value: as the process would have it.
+        source: "flag", "variable", "file" or "default".
+        where: the flag, the variable, or the file's path; "" for a default.
+    """
+
+    setting: "Setting"
+    value: Any
+    source: str
+    where: str
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in words."""
+        return f"{self.source} {self.where}".rstrip()
 
 
 def load(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str]) -> T:
@@ -85,19 +149,50 @@ def load(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str])
     if "--help" in arguments or "-h" in arguments:
         sys.stdout.write(help_text(cls))
         raise SystemExit(0)
-    schema = {field.name: Setting(cls, field) for field in dataclasses.fields(cls)}
+    return build(cls, effective(cls, arguments, environment))
+
+
+def effective(
+    cls: type[Options], arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[Effective, ...]:
+    """Return all settings in the order of their declaration; rules over several of them are not checked.
+
+    Raises:
+        ConfigError: a name or a value is wrong, or the file can't be read.
+    """
+    schema = {setting.name: setting for setting in settings(cls)}
     from_arguments = read_arguments(schema, arguments)
     from_environment = read_environment(cls, schema, environment)
-    values: dict[str, Any] = {}
     file = from_arguments.pop("config", None) or from_environment.pop("config", None)
-    if file is not None:
-        values.update(read_file(schema, Path(file)))
-    values.update(from_environment)
-    values.update(from_arguments)
+    from_file = {} if file is None else read_file(schema, Path(file))
+    found = []
+    for name, setting in schema.items():
+        if name in from_arguments:
+            found.append(Effective(setting, from_arguments[name], "flag", setting.flag))
+        elif name in from_environment:
+            found.append(Effective(setting, from_environment[name], "variable", setting.variable))
+        elif name in from_file:
+            found.append(Effective(setting, from_file[name], "file", str(file)))
+        else:
+            found.append(Effective(setting, setting.default, "default", ""))
+    return tuple(found)
+
+
+def build(cls: type[T], found: Sequence[Effective]) -> T:
+    """Return the settings as the process has them.
+
+    Raises:
+        ConfigError: they don't go together.
+    """
     try:
-        return cls(**values)
+        return cls(**{item.setting.name: item.value for item in found})
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def settings(cls: type[Options]) -> "tuple[Setting, ...]":
+    """Return what is known of each setting, in the order of their declaration."""
+    return tuple(Setting(cls, field) for field in dataclasses.fields(cls))
 
 
 def load_or_exit(cls: type[T], arguments: Sequence[str], environment: Mapping[str, str]) -> T:
@@ -126,28 +221,39 @@ def help_text(cls: type[Options]) -> str:
     """Return what `--help` writes."""
     prefix = env_prefix(cls)
     lines = [
-        f"python -m whimbrel.{cls.process} [--config FILE.toml] [--name value ...]",
+        f"Usage: whimbrel {cls.process} [--config FILE] [--SETTING VALUE]...",
         "",
         *((cls.__doc__ or "").strip().splitlines()[:1]),
         "",
         f"Every setting can also stand in the environment as {prefix}NAME, or in the TOML file as name;",
         "arguments win over the environment, that over the file.",
+        f"`whimbrel config example {cls.process}` prints such a file,",
+        f"`whimbrel config show {cls.process}` what is in effect.",
         "",
         "  --config FILE",
         "      read settings from this TOML file",
     ]
-    for field in dataclasses.fields(cls):
-        setting = Setting(cls, field)
-        lines.append(f"  {flag(field.name)} {setting.placeholder}")
+    for setting in settings(cls):
+        lines.append(f"  {setting.flag} {setting.placeholder}")
         lines.append(f"      {setting.description}")
     return "\n".join(lines) + "\n"
 
 
 class Setting:
-    """One field as a reader of text: `parse` takes text, `check` takes a TOML value."""
+    """One field as a reader of text: `parse` takes text, `check` takes a TOML value.
+
+    Attributes:
+        name: as in the TOML file; `flag` and `variable` are its other names.
+        kind: type of a value, or of a list's items if `many`.
+        choices: the values that are allowed, if they are few.
+        unit: of the value, "" for a name, a count or a yes or no.
+    """
 
     def __init__(self, cls: type[Options], field: dataclasses.Field[Any]) -> None:
         self.name = field.name
+        self.flag = flag(field.name)
+        self.variable = f"{env_prefix(cls)}{field.name.upper()}"
+        self.unit = next((unit for end, unit in UNITS.items() if field.name.endswith(end)), "")
         self.default: Any = field.default
         self.metadata = field.metadata
         kind = typing.get_type_hints(cls)[field.name]
@@ -167,16 +273,33 @@ class Setting:
         """Return what stands for the value in the help."""
         if self.choices:
             return "|".join(self.choices)
-        word = {bool: "true|false", int: "N", float: "SECONDS" if self.name.endswith("_s") else "X"}
-        text = word.get(self.kind, "TEXT")
+        word = {bool: "true|false", int: "N", float: "NUMBER"}
+        text = UNIT_PLACEHOLDERS.get(self.unit) or word.get(self.kind, "TEXT")
         return f"{text},..." if self.many else text
+
+    @property
+    def type_text(self) -> str:
+        """Return the type in words."""
+        word = {bool: "true or false", int: "whole number", float: "number", str: "text"}[self.kind]
+        return f"list of {word}s" if self.many and self.kind is not str else "list" if self.many else word
+
+    @property
+    def allowed(self) -> str:
+        """Return which values are allowed, "" if the type says it all."""
+        if self.choices:
+            return " or ".join(self.choices)
+        minimum, maximum = self.metadata.get("minimum"), self.metadata.get("maximum")
+        if minimum is not None and maximum is not None:
+            return f"{minimum} to {maximum}"
+        if maximum is not None:
+            return f"{maximum} or less"
+        return "" if minimum is None else f"{minimum} or more"
 
     @property
     def description(self) -> str:
         """Return the line of help."""
         text = self.metadata.get("help", "")
-        default = ",".join(map(str, self.default)) if self.many else self.default
-        return f"{text}{' ' if text else ''}[{default if default != '' else 'empty'}]"
+        return f"{text}{' ' if text else ''}[{value_text(self.default) or 'empty'}]"
 
     def parse(self, text: str, source: str) -> Any:
         """Return the value of a text from arguments or environment."""
@@ -244,6 +367,13 @@ NOUNS: dict[type[Any], str] = {
     float: "a number",
     bool: "true or false",
 }
+
+
+def value_text(value: Any) -> str:
+    """Return a value as it is written on a command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def flag(name: str) -> str:

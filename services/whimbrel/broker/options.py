@@ -1,16 +1,22 @@
-"""Settings of one broker process."""
+"""Settings of one broker process.
+
+Their names, defaults and texts are read by the command line, too; so nothing that stores or serves is
+imported before it is asked for.
+"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from whimbrel.broker.produce.appender import Durability
 from whimbrel.config import option
 from whimbrel.model.names import check_broker_name
 from whimbrel.model.route import check_address, check_host
 from whimbrel.model.wire import BROKER_PORT, NAMESERVER_PORT
 from whimbrel.rpc.server import serving
-from whimbrel.store.options import StoreOptions
 from whimbrel.telemetry import check_trace_target
+
+if TYPE_CHECKING:
+    from whimbrel.broker.produce.appender import Durability
+    from whimbrel.store.options import StoreOptions
 
 __all__ = ["BrokerOptions"]
 
@@ -27,7 +33,11 @@ class BrokerOptions:
     id: int = option(0, help="0 for the master, above 0 for slaves, each its own", minimum=0, maximum=63)
     role: Literal["master", "slave"] = option("master", help="what this broker is")
     cluster: str = option("DefaultCluster", help="cluster name; a property of every message")
-    store: str = option("", help="store directory, shared with the replicator beside this broker")
+    store: str = option(
+        "",
+        help="store directory, shared with the replicator beside this broker",
+        example="/var/lib/whimbrel/broker-a",
+    )
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(BROKER_PORT, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)
@@ -113,8 +123,10 @@ class BrokerOptions:
         _ = self.store_options
 
     @property
-    def store_options(self) -> StoreOptions:
+    def store_options(self) -> "StoreOptions":
         """The settings of the message store."""
+        from whimbrel.store.options import StoreOptions
+
         return StoreOptions(
             commitlog_file_size=self.commitlog_file_size,
             consumequeue_file_size=self.consumequeue_file_size,
@@ -129,8 +141,10 @@ class BrokerOptions:
         )
 
     @property
-    def durability(self) -> Durability:
+    def durability(self) -> "Durability":
         """What the response to a send promises."""
+        from whimbrel.broker.produce.appender import Durability
+
         return Durability(
             sync_flush=self.flush == "sync",
             acks=self.acks if self.replication == "sync" else 0,

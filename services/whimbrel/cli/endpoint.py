@@ -1,4 +1,11 @@
-"""Finds the cluster of a command: `--endpoint`, else WHIMBREL_ENDPOINT, else the running `whimbrel dev`.
+"""Finds the cluster of a command. The first of these that names one decides:
+
+    --endpoint HOST:PORT, or --profile NAME     on the command line; not both
+    WHIMBREL_ENDPOINT, else WHIMBREL_PROFILE    for a shell or a script
+    the profile in use                          `whimbrel profile use NAME`: who chose one means it
+    the running `whimbrel dev`                  also as the profile `dev`
+
+What is named and can't be had is an error: the next one is not tried in its place.
 
 `whimbrel dev` writes `cluster.json` into its directory once the cluster is ready. A file left by one that was
 killed is recognized by the nameserver's process id, which is not alive.
@@ -14,30 +21,41 @@ from typing import Annotated, Any
 
 import typer
 
+from whimbrel.cli.profiles import DEV, checked_endpoint, load, profiles_file
 from whimbrel.errors import ClientError
 from whimbrel.telemetry import CLIENT_SERVICE, check_trace_target
 
 __all__ = [
+    "ENDPOINT_HELP",
     "ENDPOINT_VARIABLE",
+    "PROFILE_VARIABLE",
     "EndpointOption",
     "RunningCluster",
+    "Target",
     "default_dev_dir",
+    "naming_origin",
+    "profile_parameter",
+    "resolve",
     "resolve_endpoint",
     "running_cluster",
     "traced",
 ]
 
 ENDPOINT_VARIABLE = "WHIMBREL_ENDPOINT"
+PROFILE_VARIABLE = "WHIMBREL_PROFILE"
 TRACE_VARIABLE = "WHIMBREL_CLIENT_TRACE_TO"
 DEV_DIR_VARIABLE = "WHIMBREL_DEV_DIR"
 CLUSTER_FILE = "cluster.json"
+ENDPOINT_HELP = (
+    f"Nameserver to ask. Default: {ENDPOINT_VARIABLE}, the profile in use, or the running `whimbrel dev`."
+)
 
 EndpointOption = Annotated[
     str,
     typer.Option(
         "--endpoint",
         metavar="HOST:PORT",
-        help=f"Nameserver to ask. Default: {ENDPOINT_VARIABLE}, else that of the running `whimbrel dev`.",
+        help=ENDPOINT_HELP,
         show_default=False,
     ),
 ]
@@ -56,6 +74,28 @@ class RunningCluster:
     def traces(self) -> Path:
         """The folder into which its processes write their spans."""
         return self.directory / "traces"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster of a command.
+
+    Attributes:
+        endpoint: HOST:PORT, or several joined by `;`.
+        origin: what named it, as a person would say it.
+        cluster: that of `whimbrel dev`, if it is what was found.
+    """
+
+    endpoint: str
+    origin: str
+    cluster: RunningCluster | None = None
+
+
+class Given:
+    """What the command line that runs has named, and what was found; a process runs one at a time."""
+
+    profile = ""  # --profile
+    target: Target | None = None
 
 
 def default_dev_dir() -> Path:
@@ -85,22 +125,97 @@ def running_cluster(directory: Path | None = None) -> RunningCluster | None:
     return cluster if any(alive(pid) for pid in nameservers) else None
 
 
+def resolve(given: str, *, profile: str = "") -> Target:
+    """Return the cluster to talk to; `given` and `profile` are the values of the options, "" without.
+
+    Raises:
+        ClientError: none is named and no `whimbrel dev` runs, or what is named can't be had.
+    """
+    environment = os.environ
+    if given and profile:
+        raise ClientError("--endpoint and --profile exclude each other: name one")
+    if given:
+        return Target(checked_endpoint(given, "--endpoint"), "--endpoint")
+    if profile:
+        return of_profile(profile, "--profile")
+    if chosen := environment.get(ENDPOINT_VARIABLE, ""):
+        return Target(checked_endpoint(chosen, ENDPOINT_VARIABLE), ENDPOINT_VARIABLE)
+    if named := environment.get(PROFILE_VARIABLE, ""):
+        return of_profile(named, PROFILE_VARIABLE)
+    if current := load(profiles_file(environment)).current:
+        return of_profile(current, "the profile in use")
+    return of_dev(
+        "no cluster to talk to: start one with `whimbrel dev`,"
+        f" or name one with --endpoint HOST:PORT, {ENDPOINT_VARIABLE} or `whimbrel profile`"
+    )
+
+
+def of_profile(name: str, source: str) -> Target:
+    """Return the cluster of a profile; `source` says in errors what named it."""
+    if name == DEV:
+        return of_dev(f"{source}: the profile {DEV} is the running `whimbrel dev`, and none runs: start one")
+    profiles = load(profiles_file(os.environ))
+    try:
+        return Target(profiles.get(name).endpoint, f"profile {name}")
+    except ClientError as error:
+        raise ClientError(f"{source}: {error}") from error
+
+
+def of_dev(lacking: str) -> Target:
+    """Return the cluster of the running `whimbrel dev`; `lacking` is the error when there is none."""
+    cluster = running_cluster()
+    if cluster is None:
+        raise ClientError(lacking)
+    return Target(cluster.endpoint, "the running `whimbrel dev`", cluster)
+
+
 def resolve_endpoint(given: str) -> str:
     """Return the access point to use; `given` is the value of `--endpoint`, "" without it.
 
     Raises:
         ClientError: no endpoint is given, and no `whimbrel dev` runs.
     """
-    chosen = given or os.environ.get(ENDPOINT_VARIABLE, "")
-    if chosen:
-        return chosen
-    cluster = running_cluster()
-    if cluster is None:
-        raise ClientError(
-            "no cluster to talk to: start one with `whimbrel dev`,"
-            f" or name one with --endpoint HOST:PORT or {ENDPOINT_VARIABLE}"
-        )
-    return cluster.endpoint
+    Given.target = None
+    Given.target = resolve(given, profile=Given.profile)
+    return Given.target.endpoint
+
+
+def naming_origin(text: str) -> str:
+    """Return an error's text with what named the address in it, unless the command line did."""
+    target = Given.target
+    if target is None or target.origin == "--endpoint":
+        return text
+    for address in target.endpoint.split(";"):
+        if address in text:
+            return text.replace(address, f"{address} ({target.origin})", 1)
+    return text
+
+
+def profile_parameter() -> Any:
+    """Return the option `--profile` for a command that has `--endpoint`; `resolve_endpoint` heeds it."""
+
+    def choose(name: str) -> str:
+        Given.profile = name
+        return name
+
+    def holder(
+        profile: Annotated[
+            str,
+            typer.Option(
+                "--profile",
+                metavar="NAME",
+                help="The cluster of this name; see `whimbrel profile --help`.",
+                callback=choose,
+                expose_value=False,
+                show_default=False,
+            ),
+        ] = "",
+    ) -> None:
+        pass
+
+    app = typer.Typer(add_completion=False)
+    app.command()(holder)
+    return typer.main.get_command(app).params[0]
 
 
 @contextlib.contextmanager
@@ -110,8 +225,8 @@ def traced(endpoint: str) -> Iterator[None]:
     It is if WHIMBREL_CLIENT_TRACE_TO is set, or if the command talks to a running `whimbrel dev` that traces.
     """
     target, ratio = os.environ.get(TRACE_VARIABLE, ""), 1.0
-    if not target and not endpoint and not os.environ.get(ENDPOINT_VARIABLE):
-        cluster = running_cluster()
+    if not target:
+        cluster = resolve(endpoint, profile=Given.profile).cluster
         if cluster is not None and cluster.trace_ratio:
             target, ratio = f"file:{cluster.traces / 'cli.jsonl'}", cluster.trace_ratio
     if not target:

@@ -1,34 +1,78 @@
 """Command groups whose commands are imported when they are called.
 
 `whimbrel --help` has to be fast, and so has the completion of a shell. So the list of commands with their
-one-line help is a table, and a command's module is imported only to run it, or for its own help.
+one-line help is a table, and a command's module is imported only to run it, for its own help, or to complete
+what stands behind its name. What typer and click call `<int range>` and `0<=x<=9` is said in words here, for
+all commands, and each command with `--endpoint` gets a `--profile` beside it.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Command", "LazyGroup", "examples", "group"]
+from whimbrel.cli.command import Command
+
+__all__ = ["Command", "Completion", "LazyGroup", "examples", "group"]
+
+# Types as typer writes them, and what stands for the value in a help page.
+PLACEHOLDERS = {
+    "int": "N",
+    "int range": "N",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+    "str": "TEXT",
+    "path": "PATH",
+    "list[str]": "TEXT",
+    "list[int]": "N",
+    "list[path]": "PATH",
+}
+BETWEEN = re.compile(r"(-?[\d.]+)<=x<=(-?[\d.]+)")
+AT_LEAST = re.compile(r"x>=(-?[\d.]+)")
+AT_MOST = re.compile(r"x<=(-?[\d.]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """The place of a command: a function, or a `typer.Typer` of a group; `help` is one line for the list."""
+class Completion:
+    """What a shell may put in place of an incomplete word; typer's writers read these attributes."""
 
-    module: str
-    name: str
-    help: str
+    value: str
+    help: str = ""
+    type: str = "plain"
 
 
-class LazyGroup(TyperGroup):
-    """A group that imports its commands on demand; subclasses fill `table`."""
+class Group(TyperGroup):
+    """A group whose list of commands has the whole first paragraph of each one's help."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return `--help`, off unless given: what is not set at all, typer reads with pydantic."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        rows = [(name, str(command.help or "").split("\n\n")[0]) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class LazyGroup(Group):
+    """A group that imports its commands on demand.
+
+    Subclasses fill `table`, and may fill `sections`: headings with the names below each. Commands without a
+    section are listed first.
+    """
 
     table: ClassVar[Mapping[str, Command]] = {}
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the table's order."""
@@ -41,22 +85,51 @@ class LazyGroup(TyperGroup):
             return None
         module = import_module(entry.module)
         target = getattr(module, entry.name)
-        if isinstance(target, typer.Typer):
+        if isinstance(target, TyperCommand):
+            command: Any = target
+        elif isinstance(target, typer.Typer):
             command = typer.main.get_command(target)
         else:
             command = single(target, epilog=examples_of(module, cmd_name))
         command.name = cmd_name
-        return command
+        return finished(command)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of a command line; an unknown name is answered with the nearest ones.
+
+        Raises:
+            UsageError: there is no such command.
+        """
+        name = args[0]
+        if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = ", ".join(repr(each) for each in get_close_matches(name, self.table))
+            ctx.fail(f"No such command {name!r}.{f' Did you mean {near}?' if near else ''}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return names of commands from the table, without importing any; for `-`, the group's options."""
+        if incomplete.startswith("-"):
+            return TyperCommand.shell_complete(self, ctx, incomplete)
+        return [
+            Completion(name, entry.help) for name, entry in self.table.items() if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list from the table, without importing anything."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in self.table.items()])
+        placed = {name for names in self.sections.values() for name in names}
+        rest = [name for name in self.table if name not in placed]
+        for title, names in {"Commands": rest, **self.sections}.items():
+            rows = [(name, self.table[name].help) for name in names if name in self.table]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def group(text: str) -> typer.Typer:
     """Return a plain command group with this help."""
-    app = typer.Typer(help=text, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+    app = typer.Typer(cls=Group, help=text, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
     app.callback()(lambda: None)
     return app
 
@@ -80,3 +153,32 @@ def single(function: Callable[..., Any], epilog: str | None) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(epilog=epilog)(function)
     return typer.main.get_command(app)
+
+
+def finished(command: Any) -> Any:
+    """Return a command, and those below it, with help in plain words and `--profile` beside `--endpoint`."""
+    for below in getattr(command, "commands", {}).values():
+        finished(below)
+    endpoints = [place for place, param in enumerate(command.params) if param.name == "endpoint"]
+    if endpoints:
+        from whimbrel.cli.endpoint import ENDPOINT_HELP, profile_parameter
+
+        if command.params[endpoints[0]].help == ENDPOINT_HELP:  # others do not ask `resolve_endpoint`
+            command.params.insert(endpoints[0] + 1, profile_parameter())
+    for param in command.params:
+        param.get_help_record = partial(plain_record, param.get_help_record, param.param_type_name)
+    return command
+
+
+def plain_record(record: Callable[[Any], Any], kind: str, ctx: Any) -> tuple[str, str] | None:
+    """Return a parameter's row of the help page in plain words; `record` is typer's own."""
+    row = record(ctx)
+    if row is None:
+        return None
+    name, text = row
+    if kind == "argument":
+        name = re.sub(r" <[^>]*>$", "", name)
+    else:
+        name = re.sub(r"<([^>]*)>", lambda found: PLACEHOLDERS.get(found[1], found[1]), name)
+    text = BETWEEN.sub(r"\1 to \2", text)
+    return name, AT_MOST.sub(r"\1 or less", AT_LEAST.sub(r"\1 or more", text))

@@ -8,19 +8,29 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from whimbrel.cli.processes import PROCESSES, exec_server
-
-if TYPE_CHECKING:
-    from whimbrel.cli.lazy import Command
+from whimbrel.cli.command import Command
+from whimbrel.cli.completion import COMPLETE_VARIABLE, complete_first_word
+from whimbrel.cli.processes import PROCESSES, run_server
 
 __all__ = ["main", "run"]
 
 HELP = """Run a whimbrel cluster, send and receive messages, and look after topics, groups and stores.
 
-Commands that talk to a cluster take --endpoint HOST:PORT, else the variable WHIMBREL_ENDPOINT, else they find
-the cluster of a running `whimbrel dev`."""
+Commands that talk to a cluster take --endpoint HOST:PORT or --profile NAME, else the variables
+WHIMBREL_ENDPOINT and WHIMBREL_PROFILE, else the profile in use, else they find the cluster of a running
+`whimbrel dev`."""
+
+# Headings of `whimbrel --help` and the commands below each; a test sees to it that none is left out.
+SECTIONS = {
+    "On this machine": ("dev",),
+    "Messages": ("send", "receive", "tail", "pull", "trace", "bench"),
+    "The cluster": ("topic", "group", "cluster", "replication", "health"),
+    "Stores and archives": ("store", "spark"),
+    "Settings": ("config", "profile"),
+    "The processes of a cluster, each with flags of its own": tuple(PROCESSES),
+}
 
 INTERRUPTED = 130  # as shells report a process that SIGINT ended
 
@@ -28,7 +38,8 @@ INTERRUPTED = 130  # as shells report a process that SIGINT ended
 def main(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name; return the exit code."""
     if arguments and arguments[0] in PROCESSES:
-        exec_server(arguments[0], arguments[1:])
+        run_server(arguments[0], arguments[1:])
+        return 0
     # grpcio writes connection failures to standard error by itself; they are raised as our errors anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # So are the warnings that the client library logs while it retries, unless a command sets up logging.
@@ -36,7 +47,16 @@ def main(arguments: Sequence[str]) -> int:
     from whimbrel.errors import WhimbrelError
 
     try:
-        command_line().main(args=list(arguments), prog_name="whimbrel")
+        completing = COMPLETE_VARIABLE in os.environ
+        if completing:
+            done = complete_first_word(os.environ, {name: entry.help for name, entry in commands().items()})
+            if done is not None:
+                return done
+            from typer.completion import completion_init  # type: ignore[attr-defined]
+
+            completion_init()  # typer does so itself only with the options that install a completion
+        options = not completing and (not arguments or arguments[0].startswith("-"))
+        command_line(options=options).main(args=list(arguments), prog_name="whimbrel")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1 if end.code else 0
     except KeyboardInterrupt:
@@ -57,6 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def explain(error: Exception) -> str:
     """Return the error as one sentence, with what to do about it where that is known."""
+    from whimbrel.cli.endpoint import naming_origin
     from whimbrel.errors import (
         AlreadyExists,
         ClientError,
@@ -67,7 +88,9 @@ def explain(error: Exception) -> str:
         Unavailable,
     )
 
-    text = str(error).strip().rstrip(".") or type(error).__name__
+    plain = str(error).strip().rstrip(".") or type(error).__name__
+    text = naming_origin(plain)
+    option = "--endpoint" if text == plain else "that"
     match error:
         case TopicNotFound():
             hint = "create it with `whimbrel topic create NAME`, or see `whimbrel topic list`"
@@ -75,21 +98,19 @@ def explain(error: Exception) -> str:
             hint = "create it with `whimbrel group create NAME`, or see `whimbrel group list`"
         case AlreadyExists():
             hint = "use `update` to change it"
-        case Unavailable() if text.startswith("no answer from"):
-            hint = "is the cluster running, and is --endpoint the nameserver's address?"
-        case NotSupported() if "does not serve" in text:
-            hint = "is --endpoint the nameserver's address, and of this version?"
+        case Unavailable() if plain.startswith("no answer from"):
+            hint = f"is the cluster running, and is {option} the nameserver's address?"
+        case NotSupported() if "does not serve" in plain:
+            hint = f"is {option} the nameserver's address, and of this version?"
         case RequestTimeout():
-            hint = "is --endpoint the address of a nameserver, and is it busy or hung?"
+            hint = f"is {option} the address of a nameserver, and is it busy or hung?"
         case ClientError() | _:
             return text
     return text if hint in text else f"{text}; {hint}"
 
 
-def commands() -> "dict[str, Command]":
-    """Return the commands by name, in the order in which they are listed."""
-    from whimbrel.cli.lazy import Command
-
+def commands() -> dict[str, Command]:
+    """Return the commands by name, in the order in which a shell lists them."""
     return {
         "dev": Command("whimbrel.cli.dev", "dev", "Run a whole cluster on this machine."),
         "topic": Command("whimbrel.cli.topic", "app", "Create, list, describe, update and delete topics."),
@@ -103,15 +124,20 @@ def commands() -> "dict[str, Command]":
         "trace": Command("whimbrel.cli.trace", "trace", "Show the way of one message, with its timings."),
         "store": Command("whimbrel.cli.store", "store", "Dump, verify and recover store directories."),
         "spark": Command("whimbrel.cli.spark", "jobs", "Archive, replay, audit and measure, with Spark."),
-        **{
-            name: Command("whimbrel.cli.processes", name, text + " Takes the process's own flags.")
-            for name, text in PROCESSES.items()
-        },
+        "config": Command(
+            "whimbrel.cli.config", "app", "Show settings and where they come from; sample files."
+        ),
+        "profile": Command("whimbrel.cli.profile", "app", "Name clusters, and choose the one that is meant."),
+        **{name: Command("whimbrel.cli.server_commands", name, text) for name, text in PROCESSES.items()},
     }
 
 
-def command_line() -> Any:
-    """Return the root command; imports typer, and no command's module."""
+def command_line(*, options: bool) -> Any:
+    """Return the root command; imports typer, and no command's module.
+
+    It has its own `options` only where a command line may name one: typer imports pydantic to read them,
+    which takes as long as all the rest of a help page.
+    """
     import typer
 
     from whimbrel.cli.lazy import LazyGroup, examples
@@ -120,6 +146,7 @@ def command_line() -> Any:
         """The commands of `whimbrel`."""
 
         table = commands()
+        sections = SECTIONS
 
     app = typer.Typer(
         cls=Root,
@@ -133,6 +160,7 @@ def command_line() -> Any:
             "whimbrel COMMAND --help                    options and more examples",
         ),
         no_args_is_help=True,
+        add_completion=options,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
@@ -144,7 +172,6 @@ def command_line() -> Any:
             print(f"whimbrel {whimbrel.__version__}")
             raise typer.Exit
 
-    @app.callback()
     def root(
         version: Annotated[
             bool,
@@ -155,6 +182,7 @@ def command_line() -> Any:
     ) -> None:
         pass
 
+    app.callback()(root if options else lambda: None)
     return typer.main.get_command(app)
 
 

@@ -1,16 +1,21 @@
 """`whimbrel nameserver`, `broker` and `replicator`: replace this process by one of the servers.
 
 The server gets all arguments that follow. It keeps the process id, gets signals itself, and has none of the
-command line's memory. It gets the settings of `malloc`. Its own `--help` lists its options.
+command line's memory. It gets the settings of `malloc`. Its `--help` is printed here, from what its settings
+say of themselves: the server, which takes several times as long to import, is not.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from whimbrel.cli import malloc
 
-__all__ = ["PROCESSES", "exec_server"]
+if TYPE_CHECKING:
+    from whimbrel.config import Options
+
+__all__ = ["PROCESSES", "options_of", "run_server"]
 
 PROCESSES = {
     "nameserver": "Run a nameserver.",
@@ -19,12 +24,35 @@ PROCESSES = {
 }
 
 
-def exec_server(name: str, arguments: Sequence[str]) -> None:
-    """Replace this process by one of the servers; does not return.
+def options_of(name: str) -> "type[Options]":
+    """Return the class of a server's settings; only that is imported of the server."""
+    match name:
+        case "nameserver":
+            from whimbrel.nameserver.options import NameserverOptions
+
+            return NameserverOptions
+        case "broker":
+            from whimbrel.broker.options import BrokerOptions
+
+            return BrokerOptions
+        case "replicator":
+            from whimbrel.replicator.options import ReplicatorOptions
+
+            return ReplicatorOptions
+    raise AssertionError(f"{name} is none of {', '.join(PROCESSES)}")
+
+
+def run_server(name: str, arguments: Sequence[str]) -> None:
+    """Replace this process by one of the servers, or print its help; returns only after the latter.
 
     Raises:
         OSError: the interpreter can't be started.
     """
+    if {"--help", "-h"} & set(arguments):
+        from whimbrel.config import help_text
+
+        sys.stdout.write(help_text(options_of(name)))
+        return
     sys.stdout.flush()
     sys.stderr.flush()
     # -P: a folder named whimbrel in the working directory must not be imported in place of the package.

@@ -19,7 +19,9 @@ class ReplicatorOptions:
     process: ClassVar[str] = "replicator"
 
     role: Literal["master", "slave"] = option("master", help="which end of the replication this is")
-    store: str = option("", help="store directory, shared with the broker")
+    store: str = option(
+        "", help="store directory, shared with the broker", example="/var/lib/whimbrel/broker-a"
+    )
     host: str = option(
         "127.0.0.1", help="address to listen on: a master for slaves, both for metrics and health"
     )

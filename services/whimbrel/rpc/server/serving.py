@@ -5,11 +5,12 @@ native    our own HTTP/2, plaintext and TLS on one port                         
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from whimbrel.rpc.server.certificates import TlsSettings
-from whimbrel.rpc.server.handlers import Service
-from whimbrel.rpc.server.limits import Guard, OnCallEnd, RunningServer
+if TYPE_CHECKING:  # the settings of processes take `Transport` and `DEFAULT` from here, and nothing else
+    from whimbrel.rpc.server.certificates import TlsSettings
+    from whimbrel.rpc.server.handlers import Service
+    from whimbrel.rpc.server.limits import Guard, OnCallEnd, RunningServer
 
 __all__ = ["DEFAULT", "Transport", "serve"]
 
@@ -20,15 +21,15 @@ DEFAULT: Transport = "native"
 
 
 async def serve(
-    services: Sequence[Service],
+    services: "Sequence[Service]",
     *,
     host: str,
     port: int,
-    on_call_end: OnCallEnd | None = None,
-    guard: Guard | None = None,
-    tls: TlsSettings | None = None,
+    on_call_end: "OnCallEnd | None" = None,
+    guard: "Guard | None" = None,
+    tls: "TlsSettings | None" = None,
     transport: Transport | None = None,
-) -> RunningServer:
+) -> "RunningServer":
     """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
 
     Args:

@@ -1,0 +1,5 @@
+"""`python -m whimbrel.cli`: the command `whimbrel`, where no script of this name is on the PATH."""
+
+from whimbrel.cli.main import run
+
+run()

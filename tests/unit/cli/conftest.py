@@ -1,0 +1,15 @@
+"""Commands in these tests see neither the profiles nor the cluster of whoever runs the tests."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def nobodys_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    for name in ("WHIMBREL_ENDPOINT", "WHIMBREL_PROFILE", "WHIMBREL_DEV_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return home
