@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whimbrel.cli.profiles import DEV, checked_endpoint, load, profiles_file
+from whimbrel.cli.profiles import DEV, checked_endpoint, complete_name, load, profiles_file
 from whimbrel.errors import ClientError
 from whimbrel.telemetry import CLIENT_SERVICE, check_trace_target
 
@@ -206,6 +206,7 @@ def profile_parameter() -> Any:
                 metavar="NAME",
                 help="The cluster of this name; see `whimbrel profile --help`.",
                 callback=choose,
+                autocompletion=complete_name,
                 expose_value=False,
                 show_default=False,
             ),

@@ -8,26 +8,15 @@ import typer
 from whimbrel.cli.endpoint import resolve, running_cluster
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note
-from whimbrel.cli.profiles import DEV, Profile, checked_endpoint, load, profiles_file, save
+from whimbrel.cli.profiles import DEV, Profile, checked_endpoint, complete_name, load, profiles_file, save
 
 __all__ = ["app"]
 
 app = group("Name clusters, and choose the one that commands talk to.")
 
 
-def profile_names(incomplete: str) -> list[str]:
-    """Return the names that a shell completes; none if the file can't be read."""
-    from whimbrel.errors import ClientError
-
-    try:
-        names = [DEV, *load(profiles_file(os.environ)).by_name]
-    except ClientError:
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Profile name.", autocompletion=profile_names)
+    str, typer.Argument(metavar="NAME", help="Profile name.", autocompletion=complete_name)
 ]
 
 
@@ -85,7 +74,7 @@ def show(
         typer.Argument(
             metavar="[NAME]",
             help="Profile name. Default: what a command would use.",
-            autocompletion=profile_names,
+            autocompletion=complete_name,
         ),
     ] = "",
     output: OutputOption = Format.TABLE,

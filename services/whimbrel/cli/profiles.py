@@ -28,6 +28,7 @@ __all__ = [
     "Profile",
     "Profiles",
     "checked_endpoint",
+    "complete_name",
     "load",
     "parse",
     "profiles_file",
@@ -207,3 +208,12 @@ def save(path: Path, profiles: Profiles) -> None:
         if draft:
             Path(draft).unlink(missing_ok=True)
         raise ClientError(f"the profiles can't be written: {target}: {error.strerror}") from error
+
+
+def complete_name(incomplete: str) -> list[str]:
+    """Return the names that begin so, for a shell; none if the file can't be read."""
+    try:
+        names = [DEV, *load(profiles_file(os.environ)).by_name]
+    except ClientError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]

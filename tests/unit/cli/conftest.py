@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from clikit import Shell
+
 
 @pytest.fixture(autouse=True)
 def nobodys_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -13,3 +15,8 @@ def nobodys_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     for name in ("WHIMBREL_ENDPOINT", "WHIMBREL_PROFILE", "WHIMBREL_DEV_DIR"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from clikit import Shell
 from fakecluster import FakeCluster, running_in_thread
 from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.endpoint import default_dev_dir, running_cluster
-from whimbrel.cli.main import main
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text
 from whimbrel.cli.replication import COLUMNS, rows_of
 from whimbrel.client import ReplicationStatus
@@ -33,30 +33,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     with running_in_thread() as running:
         monkeypatch.setenv("WHIMBREL_ENDPOINT", running.address)
         yield running
-
-
-class Shell:
-    """Runs command lines and keeps what they printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-        self.error = ""
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        outcome = main(arguments)
-        captured = self.capsys.readouterr()
-        self.error = captured.err
-        assert outcome == code, captured.err
-        assert "Traceback" not in captured.err
-        return captured.out
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "-o", "json"))
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(capsys)
 
 
 def test_topics_from_creation_to_deletion(cluster: FakeCluster, shell: Shell) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from whimbrel.cli.main import main
+from clikit import Shell
 from whimbrel.cli.processes import PROCESSES, options_of
 from whimbrel.cli.settings_page import VARIABLES
 from whimbrel.config import effective, load, settings
@@ -20,27 +20,12 @@ ROOT = Path(__file__).resolve().parents[3]
 STORE = ["--store", "/data/a"]
 
 
-class Shell:
-    """Runs `whimbrel config` and keeps what it printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.capsys = capsys
-        self.error = ""
-
-    def __call__(self, *words: str, code: int = 0) -> str:
-        outcome = main(["config", *words])
-        captured = self.capsys.readouterr()
-        self.error = captured.err
-        assert outcome == code, captured.err
-        return captured.out
-
-
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
     for name in list(os.environ):
         if name.startswith(tuple(f"WHIMBREL_{process.upper()}_" for process in PROCESSES)):
             monkeypatch.delenv(name)
-    return Shell(capsys)
+    return Shell(capsys, "config")
 
 
 def test_every_setting_is_shown_with_where_it_comes_from(
