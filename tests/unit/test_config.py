@@ -1,12 +1,23 @@
 """Where settings come from, and what is refused."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
 
-from whimbrel.config import ConfigError, load, load_or_exit, option, settings_line
+from whimbrel.cli.toml import effective_toml
+from whimbrel.config import (
+    ConfigError,
+    build,
+    effective,
+    load,
+    load_or_exit,
+    option,
+    settings,
+    settings_line,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +127,7 @@ def test_missing_file_is_an_error() -> None:
 
 def test_other_processes_and_the_client_may_share_the_environment() -> None:
     environment = {"WHIMBREL_NAMESERVER_PORT": "1", "WHIMBREL_ENDPOINT": "a:1", "WHIMBREL_TEST_SEED": "7"}
+    environment["WHIMBREL_PROFILE"] = "prod"
     assert load(Sample, [], environment) == Sample()
 
 
@@ -142,3 +154,39 @@ def test_settings_line_masks_secrets() -> None:
     assert "port=8091 lease_s=8.0 flush=async nameservers=a:1,b:2" in line
     assert "token=***" in line
     assert "hush" not in line
+
+
+def test_each_value_tells_where_it_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("port = 1111\nlease_s = 3\n")
+    environment = {"WHIMBREL_BROKER_CONFIG": str(file), "WHIMBREL_BROKER_LEASE_S": "4"}
+    found = {item.setting.name: item for item in effective(Sample, ["--flush=sync"], environment)}
+    assert {name: item.origin for name, item in found.items() if item.source != "default"} == {
+        "port": f"file {file}",
+        "lease_s": "variable WHIMBREL_BROKER_LEASE_S",
+        "flush": "flag --flush",
+    }
+    assert found["lease_s"].value == 4.0
+    assert found["token"].origin == "default"
+
+
+def test_what_is_known_of_a_setting() -> None:
+    known = {setting.name: setting for setting in settings(Sample)}
+    assert list(known) == [field.name for field in dataclasses.fields(Sample)]
+    assert (known["lease_s"].unit, known["lease_s"].allowed) == ("seconds", "0.1 or more")
+    assert (known["port"].unit, known["port"].allowed) == ("", "0 to 65535")
+    assert known["flush"].allowed == "sync or async"
+    assert known["delete_when"].type_text == "list of whole numbers"
+    assert (known["token"].flag, known["token"].variable) == ("--token", "WHIMBREL_BROKER_TOKEN")
+
+
+def test_no_rule_of_several_settings_is_checked_before_they_are_built() -> None:
+    found = effective(Sample, ["--port", "1"], {})
+    with pytest.raises(ConfigError, match="port 1 is not for us"):
+        build(Sample, found)
+
+
+def test_a_secret_does_not_get_into_a_file() -> None:
+    text = effective_toml("broker", effective(Sample, ["--token", "hush"], {}))
+    assert "hush" not in text
+    assert "\n# token = " in text

@@ -11,7 +11,6 @@ Names that we don't know are refused: one of a later version would be lost at th
 
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -194,6 +193,8 @@ def save(path: Path, profiles: Profiles) -> None:
     Raises:
         ClientError: it can't be written.
     """
+    import tempfile  # nothing but a change needs it, and it imports much
+
     target = path.resolve()
     draft = ""
     try:

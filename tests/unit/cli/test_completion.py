@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,25 @@ def test_lists_of_commands_come_with_their_help(ask: Ask) -> None:
     assert "rep" not in ask("zsh", "whimbrel broke")
     assert '"broker":"Run a broker, master or slave."' in ask("zsh", "whimbrel broke")
     assert "audit\tCompare a master's log with its slaves'." in ask("fish", "whimbrel spark aud")
+
+
+def test_bash_completes_with_the_script_that_is_installed(tmp_path: Path) -> None:
+    program = tmp_path / "whimbrel"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m whimbrel.cli "$@"\n')
+    program.chmod(0o755)
+    script = (
+        'eval "$(_WHIMBREL_COMPLETE=source_bash whimbrel)"\n'
+        'try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _whimbrel_completion whimbrel\n'
+        "echo ${COMPREPLY[@]}; }\n"
+        "try whimbrel rep; try whimbrel broker --flush ''\n"
+    )
+    path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "replication replicator\nsync async\n"
+    assert done.stderr == ""
 
 
 def python(code: str, *, environment: dict[str, str] | None = None) -> str:
