@@ -92,9 +92,12 @@ class Target:
 
 
 class Given:
-    """What the command line that runs has named, and what was found; a process runs one at a time."""
+    """What the command line that runs has named, and what was found; a process runs one at a time.
 
-    profile = ""  # --profile
+    `--profile` comes here, so that commands need not hand it on; each command line sets it anew.
+    """
+
+    profile = ""
     target: Target | None = None
 
 

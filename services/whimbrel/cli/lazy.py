@@ -48,7 +48,11 @@ class Completion:
 
 
 class Group(TyperGroup):
-    """A group whose list of commands has the whole first paragraph of each one's help."""
+    """A group whose list of commands has the whole first paragraph of each one's help, for shells as well."""
+
+    def listed(self) -> list[tuple[str, str]]:
+        """Return the commands' names, each with its help."""
+        return [(name, str(command.help or "").split("\n\n")[0]) for name, command in self.commands.items()]
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return `--help`, off unless given: what is not set at all, typer reads with pydantic."""
@@ -57,11 +61,16 @@ class Group(TyperGroup):
             option.default = False
         return option
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the commands that begin so; for `-`, the group's options."""
+        if incomplete.startswith("-"):
+            return TyperCommand.shell_complete(self, ctx, incomplete)
+        return [Completion(name, text) for name, text in self.listed() if name.startswith(incomplete)]
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands."""
-        rows = [(name, str(command.help or "").split("\n\n")[0]) for name, command in self.commands.items()]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(self.listed())
 
 
 class LazyGroup(Group):
@@ -73,6 +82,10 @@ class LazyGroup(Group):
 
     table: ClassVar[Mapping[str, Command]] = {}
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def listed(self) -> list[tuple[str, str]]:
+        """Return names and help from the table, without importing any command."""
+        return [(name, entry.help) for name, entry in self.table.items()]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the table's order."""
@@ -108,20 +121,13 @@ class LazyGroup(Group):
             ctx.fail(f"No such command {name!r}.{f' Did you mean {near}?' if near else ''}")
         return super().resolve_command(ctx, args)
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return names of commands from the table, without importing any; for `-`, the group's options."""
-        if incomplete.startswith("-"):
-            return TyperCommand.shell_complete(self, ctx, incomplete)
-        return [
-            Completion(name, entry.help) for name, entry in self.table.items() if name.startswith(incomplete)
-        ]
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list from the table, without importing anything."""
+        """Write the commands, below the headings of their sections."""
+        texts = dict(self.listed())
         placed = {name for names in self.sections.values() for name in names}
-        rest = [name for name in self.table if name not in placed]
+        rest = [name for name in texts if name not in placed]
         for title, names in {"Commands": rest, **self.sections}.items():
-            rows = [(name, self.table[name].help) for name in names if name in self.table]
+            rows = [(name, texts[name]) for name in names if name in texts]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
