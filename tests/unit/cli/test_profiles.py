@@ -47,6 +47,7 @@ def test_a_profile_from_its_making_to_its_end(shell: Shell, cluster: FakeCluster
     shell("topic", "list", code=1)
     assert "no cluster to talk to" in shell.error
     assert [topic["name"] for topic in shell.json("topic", "list", "--profile", "prod")] == ["t"]
+    assert len(shell.json("send", "t", "hello", "--profile", "prod")) == 1
     shell("topic", "list", code=1)  # --profile counts for its own command line
     assert shell.json("profile", "use", "prod") == {"current": "prod"}
     assert [topic["name"] for topic in shell.json("topic", "list")] == ["t"]
