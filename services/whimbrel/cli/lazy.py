@@ -55,11 +55,8 @@ class Group(TyperGroup):
         return [(name, str(command.help or "").split("\n\n")[0]) for name, command in self.commands.items()]
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return `--help`, off unless given: what is not set at all, typer reads with pydantic."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.default = False
-        return option
+        """Return `--help`, which is off unless given."""
+        return off_unless_given(super().get_help_option(ctx))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the commands that begin so; for `-`, the group's options."""
@@ -173,7 +170,23 @@ def finished(command: Any) -> Any:
             command.params.insert(endpoints[0] + 1, profile_parameter())
     for param in command.params:
         param.get_help_record = partial(plain_record, param.get_help_record, param.param_type_name)
+        param.process_value = partial(process, param.process_value)
+    if not isinstance(command, Group):
+        help_option = command.get_help_option
+        command.get_help_option = lambda ctx: off_unless_given(help_option(ctx))
     return command
+
+
+def off_unless_given(option: Any) -> Any:
+    """Return `--help` with a default: what is not set at all, typer imports pydantic to read."""
+    if option is not None:
+        option.default = False
+    return option
+
+
+def process(read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    """Return a parameter's value, as text while a line is completed: typer imports pydantic for more."""
+    return value if ctx.resilient_parsing else read(ctx, value)
 
 
 def plain_record(record: Callable[[Any], Any], kind: str, ctx: Any) -> tuple[str, str] | None:

@@ -158,6 +158,16 @@ def test_the_first_word_is_completed_without_typer() -> None:
     assert python(code, environment=question) == "[]"
 
 
+@pytest.mark.parametrize("line", ["whimbrel spark ", "whimbrel topic create x --q", "whimbrel dev --flush "])
+def test_other_words_are_completed_without_what_takes_long(line: str) -> None:
+    code = (
+        "import sys\nfrom whimbrel.cli.main import main\nassert main([]) == 0\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    question = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    assert python(code, environment={"_WHIMBREL_COMPLETE": "complete_bash", **question}) == "[]"
+
+
 def test_no_help_page_imports_what_takes_long() -> None:
     code = (
         "import json, sys\nfrom whimbrel.cli.main import main\nloaded = {}\n"
