@@ -17,6 +17,7 @@ import typer
 
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+from whimbrel.errors import StoreError
 from whimbrel.model.properties import KEYS, TAGS
 
 __all__ = ["dump", "recover", "store", "verify"]
@@ -24,6 +25,8 @@ __all__ = ["dump", "recover", "store", "verify"]
 store = group("Dump, verify and recover store directories, also RocketMQ's.")
 
 Row = dict[str, Any]
+
+NO_STORE = 2  # exit code of `verify`, whose 1 means damage
 
 COLUMNS = {
     "record": (
@@ -165,10 +168,17 @@ def cell(row: Row, column: str) -> object:
 
 @store.command(epilog=examples("whimbrel store verify ./store", "whimbrel store verify ./store -o json"))
 def verify(path: PathArgument, index_slots: SlotsOption = 0, output: OutputOption = Format.TABLE) -> None:
-    """Check log, queues and index for damage; exit code 1 when there is any, with what and where."""
+    """Check log, queues and index for damage; exit code 1 when there is any, with what and where.
+
+    What is no store has exit code 2.
+    """
     from whimbrel.store.verify import verify as find_damage
 
-    damages = find_damage(path, index_slots=index_slots)
+    try:
+        damages = find_damage(path, index_slots=index_slots)
+    except StoreError as error:
+        note(f"whimbrel: {error}")
+        raise typer.Exit(NO_STORE) from error
     found = {
         "ok": not damages,
         "damages": [

@@ -34,7 +34,16 @@ from whimbrel.store.codec import index_key_hash, index_key_hashes
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full, release, sync_directory
 
-__all__ = ["Index", "IndexFile", "KeyedRecord", "entries_of", "index_sizes", "list_index_files"]
+__all__ = [
+    "ENTRIES_PER_SLOT",
+    "Index",
+    "IndexFile",
+    "KeyedRecord",
+    "entries_of",
+    "file_size",
+    "index_sizes",
+    "list_index_files",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +55,7 @@ ALLOCATE_BYTES = 1 << 20  # blocks for entries taken at a time
 RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
 GROUP_MAX = 256  # entries written before the header counts them
 SECONDS_MAX = 0x7FFFFFFF
+ENTRIES_PER_SLOT = 4  # of RocketMQ's files
 
 KeyedRecord = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
 
@@ -58,10 +68,10 @@ def index_sizes(size: int, options: StoreOptions | None) -> tuple[int, int]:
     """
     if options is not None and size == file_size(options.index_slots, options.index_entries):
         return options.index_slots, options.index_entries
-    slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + 4 * ENTRY_SIZE)
+    slots, rest = divmod(size - HEADER_SIZE, SLOT_SIZE + ENTRIES_PER_SLOT * ENTRY_SIZE)
     if slots < 1 or rest:
-        raise StoreError(f"an index file of {size} bytes: give its number of slots")
-    return slots, slots * 4
+        raise StoreError(f"an index file of {size} bytes: give its number of slots (--index-slots)")
+    return slots, slots * ENTRIES_PER_SLOT
 
 
 def file_size(slots: int, entries: int) -> int:

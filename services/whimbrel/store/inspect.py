@@ -17,7 +17,7 @@ from whimbrel.store.codec import StoredMessage, decode_record
 from whimbrel.store.offline_recovery import recover
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.verify import Damage, verify
-from whimbrel.store.view import LogView, open_index, store_options
+from whimbrel.store.view import LogView, consumequeue_file_size, open_index
 
 __all__ = [
     "Damage",
@@ -26,7 +26,6 @@ __all__ = [
     "query_index",
     "record_row",
     "recover",
-    "store_options",
     "verify",
 ]
 
@@ -97,9 +96,8 @@ def record_row(message: StoredMessage, record: bytes) -> Row:
 
 def dump_queues(root: Path) -> Iterator[Row]:
     """Yield a row for every queue with its entries, as in its files."""
-    options = store_options(root)
     begin = LogView.of(root).begin
-    queues = ConsumeQueues.load(root, options.consumequeue_file_size)
+    queues = ConsumeQueues.load(root, consumequeue_file_size(root))
     for queue in sorted(queues, key=lambda queue: (queue.topic, queue.queue_id)):
         queue.max = queue.search(NO_LIMIT)
         queue.correct_min(begin)

@@ -31,7 +31,7 @@ from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.recovery import verify_file
 from whimbrel.store.recovery_marks import QueueMark
 from whimbrel.store.segment import segment_name
-from whimbrel.store.view import LogView, open_index, store_options
+from whimbrel.store.view import LogView, check_store, consumequeue_file_size, open_index
 
 __all__ = ["Damage", "verify"]
 
@@ -54,9 +54,13 @@ class Damage:
 
 
 def verify(root: Path, *, index_slots: int = 0) -> list[Damage]:
-    """Return the damages of a store."""
+    """Return the damages of a store.
+
+    Raises:
+        StoreError: the directory is no store.
+    """
+    check_store(root)
     try:
-        options = store_options(root, index_slots=index_slots)
         view = LogView.of(root)
     except StoreError as error:
         return [Damage(root / "commitlog", 0, str(error))]
@@ -64,7 +68,7 @@ def verify(root: Path, *, index_slots: int = 0) -> list[Damage]:
     if view.end > view.begin and not (root / "checkpoint").is_file():
         damages.append(Damage(root / "checkpoint", 0, "missing"))
     try:
-        queues = ConsumeQueues.load(root, options.consumequeue_file_size)
+        queues = ConsumeQueues.load(root, consumequeue_file_size(root))
     except StoreError as error:
         return [*damages, Damage(root / "consumequeue", 0, str(error))]
     try:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.store.checkpoint import read_checkpoint
-from whimbrel.store.index import Index, IndexFile, entries_of, index_sizes, list_index_files
+from whimbrel.store.index import (
+    ENTRIES_PER_SLOT,
+    Index,
+    IndexFile,
+    entries_of,
+    file_size,
+    index_sizes,
+    list_index_files,
+)
 from whimbrel.store.locking import is_locked
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery import LogState, recover_log
@@ -18,38 +26,66 @@ from whimbrel.store.segments import Segments
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.walk import Walk
 
-__all__ = ["LogView", "open_index", "store_options"]
+__all__ = ["LogView", "check_store", "consumequeue_file_size", "open_index", "store_options"]
+
+ENTRIES_MIN = 2  # of an index file; the first is never used
+
+
+def check_store(root: Path) -> None:
+    """Raise StoreError unless a directory is a store."""
+    if not root.is_dir():
+        raise StoreError(f"{root} is no store: there is no such directory")
+    if not (root / "commitlog").is_dir():
+        raise StoreError(f"{root} is no store: it has no commitlog directory")
 
 
 def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
     """Return options with the sizes that a store's files have.
 
     Args:
-        index_slots: of an index file that does not have RocketMQ's ratio of 1:4 of slots to entries.
+        index_slots: of an index file that does not have RocketMQ's ratio of 1:4 of slots to entries. A store
+            without one gets index files of so many slots, with four times as many entries.
 
     Raises:
         StoreError: there is no store, or its files have impossible sizes.
     """
-    if not (root / "commitlog").is_dir():
-        raise StoreError(f"{root} is no store: it has no commitlog directory")
+    check_store(root)
     sizes: dict[str, int] = {}
     segments = Segments.open(root / "commitlog", 0)
     if segments.starts:
         sizes["commitlog_file_size"] = segments.file_size
-    queue_file = next(iter(sorted(root.glob("consumequeue/*/*/[0-9]*"))), None)
-    if queue_file is not None:
-        sizes["consumequeue_file_size"] = queue_file.stat().st_size
+    sizes["consumequeue_file_size"] = consumequeue_file_size(root)
     index_files = list_index_files(root / "index")
     if index_files:
         size = index_files[0].stat().st_size
         if index_slots:
-            sizes["index_slots"], sizes["index_entries"] = index_slots, entries_of(size, index_slots)
+            sizes["index_slots"], sizes["index_entries"] = index_slots, whole_entries(size, index_slots)
         else:
             sizes["index_slots"], sizes["index_entries"] = index_sizes(size, StoreOptions())
+    elif index_slots:
+        sizes["index_slots"], sizes["index_entries"] = index_slots, ENTRIES_PER_SLOT * index_slots
     try:
         return StoreOptions(**sizes)  # type: ignore[arg-type]
     except ValueError as error:
         raise StoreError(f"{root}: {error}") from error
+
+
+def consumequeue_file_size(root: Path) -> int:
+    """Return the size of a store's consume-queue files; RocketMQ's when it has none."""
+    first = next(iter(sorted(root.glob("consumequeue/*/*/[0-9]*"))), None)
+    return first.stat().st_size if first is not None else StoreOptions().consumequeue_file_size
+
+
+def whole_entries(size: int, slots: int) -> int:
+    """Return how many entries an index file of a size has with so many slots.
+
+    Raises:
+        StoreError: the size can't be that of a file with so many slots.
+    """
+    entries = entries_of(size, slots)
+    if entries < ENTRIES_MIN or file_size(slots, entries) != size:
+        raise StoreError(f"an index file of {size} bytes has no {slots} slots: give its own number of slots")
+    return entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +112,7 @@ class LogView:
         Raises:
             StoreError: its files can't be a log.
         """
-        if not (root / "commitlog").is_dir():
-            raise StoreError(f"{root} is no store: it has no commitlog directory")
+        check_store(root)
         live = is_locked(root)
         written = written_mark(root) if live else -1
         segments = Segments.open(root / "commitlog", 0)

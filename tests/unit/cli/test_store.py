@@ -4,11 +4,13 @@ nothing changed."""
 import hashlib
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import storekit
 from goldens import STORES, golden, rows, shared
 from whimbrel.cli.main import main
 
@@ -150,3 +152,54 @@ def test_recover_does_what_its_dry_run_said_and_the_log_ends_where_rocketmq_ende
 def test_what_is_no_store_is_an_error_in_one_sentence(tmp_path: Path, capsys: Capture) -> None:
     assert main(["store", "dump", str(tmp_path)]) == 1
     assert "is no store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["dump", "verify", "recover"])
+def test_what_is_no_store_is_told_apart_from_damage(command: str, tmp_path: Path, capsys: Capture) -> None:
+    expected = 2 if command == "verify" else 1  # of `verify`, 1 means damage
+    assert main(["store", command, str(tmp_path)]) == expected
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"whimbrel: {tmp_path} is no store: it has no commitlog directory\n"
+    assert main(["store", command, str(tmp_path / "nowhere")]) == expected
+    assert "nowhere is no store: there is no such directory" in capsys.readouterr().err
+
+
+def store_with_slots(root: Path, slots: int) -> Path:
+    """Make a store whose index files do not have RocketMQ's ratio of slots to entries."""
+    options = replace(storekit.OPTIONS, index_slots=slots, index_entries=slots * 3 + 1)
+    store = storekit.open_master(root, options)
+    for number in range(20):
+        store.append([storekit.make_draft(number)])
+    store.close()
+    return root
+
+
+def test_queues_are_dumped_whatever_the_index_looks_like(tmp_path: Path, capsys: Capture) -> None:
+    root = store_with_slots(tmp_path / "store", 50)
+    (queue,) = printed(capsys, "dump", root, "--queues")
+    assert (queue["topic"], queue["min"], queue["max"]) == ("topic", 0, 20)
+    (queue,) = printed(capsys, "dump", root, "--queues", "--index-slots", "50")
+    assert queue["max"] == 20
+    assert len(printed(capsys, "dump", root)) == 20
+    assert printed(capsys, "dump", root, "--index", "key-3", "--index-slots", "50")[0]["phyOffsets"]
+
+
+def test_slots_that_an_index_file_can_t_have_are_named(tmp_path: Path, capsys: Capture) -> None:
+    root = store_with_slots(tmp_path / "store", 50)
+    (found,) = printed_whole(capsys, "verify", root, "-o", "json", code=1)
+    assert [Path(damage["path"]).name for damage in found["damages"]] == ["index"]
+    assert "--index-slots" in found["damages"][0]["what"]
+    assert printed_whole(capsys, "verify", root, "--index-slots", "50", "-o", "json")[0]["ok"]
+    assert main(["store", "dump", str(root), "--index", "key-3", "--index-slots", "51"]) == 1
+    assert "has no 51 slots" in capsys.readouterr().err
+
+
+def test_recover_makes_a_new_index_with_the_slots_that_are_given(tmp_path: Path, capsys: Capture) -> None:
+    root = store_with_slots(tmp_path / "store", 50)
+    for file in (root / "index").iterdir():
+        file.unlink()
+    printed(capsys, "recover", root, "--index-slots", "70")
+    (file,) = (root / "index").iterdir()
+    assert file.stat().st_size == 40 + 4 * 70 + 20 * 280
+    assert printed(capsys, "dump", root, "--index", "key-3")[0]["phyOffsets"]

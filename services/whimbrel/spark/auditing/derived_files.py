@@ -98,8 +98,7 @@ def describe_derived_files(root: Path, index_slots: int) -> DerivedFiles:
         queues, broken = queue_files(root)
         mark = QueueMark.load(root)
     except StoreError as error:
-        hint = "" if root.is_dir() else " (there is no such directory)"
-        raise JobError(f"{error}{hint}") from error
+        raise JobError(str(error)) from error
     entries_due = keys_due = view.end
     if mark is not None and (view.live or (root / "abort").exists()):
         entries_due, keys_due = min(view.end, mark.offset), min(view.end, mark.indexed)
