@@ -149,6 +149,26 @@ def test_nobody_at_the_address_is_one_sentence(spark: Any) -> None:
         reader.load().count()
 
 
+def test_positions_and_queues_that_are_not_there_are_refused(cluster: Cluster, spark: Any, read: Read) -> None:
+    fill(cluster, "positioned", 20, queues=2)
+    begin = '{"positioned": {"broker-a": {"1": %d}}}'
+    at_end = read("positioned", startingOffsets=begin % 10)
+    assert {row["queueId"] for row in at_end.collect()} == {0}
+    with pytest.raises(Exception, match="queue 1 of broker-a does not reach to offset 11: it holds 0 to 9"):
+        read("positioned", startingOffsets=begin % 11).count()
+    with pytest.raises(Exception, match="has no queue 7 on broker-a, or it is not read; it has queues 0, 1"):
+        read("positioned", startingOffsets='{"positioned": {"broker-a": {"7": 0}}}').count()
+    reader = spark.read.format("whimbrel").option("servers", cluster.endpoint)
+    with pytest.raises(Exception, match="option assign: positioned has no queue 7"):
+        reader.option("assign", '{"positioned": [0, 7]}').load().count()
+
+
+def test_a_broker_in_place_of_the_nameserver_is_told_so(cluster: Cluster, spark: Any) -> None:
+    reader = spark.read.format("whimbrel").option("servers", cluster.master.grpc).option("subscribe", "x")
+    with pytest.raises(Exception, match=f"{cluster.master.grpc} is not a nameserver"):
+        reader.load().count()
+
+
 def test_a_column_of_another_type_is_named(spark: Any, cluster: Cluster) -> None:
     reader = spark.read.format("whimbrel").option("servers", cluster.endpoint).option("subscribe", "whole")
     with pytest.raises(Exception, match="column queueId is of type int, not string"):

@@ -32,7 +32,7 @@ from whimbrel.spark.archiving.properties import filled
 from whimbrel.spark.backend import Backend, ReadRequest
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
-from whimbrel.spark.planning import SLACK, DataLoss, Extent, OffsetRange, fill_tasks, task_count
+from whimbrel.spark.planning import SLACK, DataLoss, Extent, NotThere, OffsetRange, fill_tasks, task_count
 from whimbrel.spark.push_down import ALL, PushDown, Range
 from whimbrel.store.codec import COMPRESSED, CRC_MASK
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
@@ -81,18 +81,19 @@ class ArchiveBackend(Backend):
     """
 
     has_physical_offsets = True
+    shows_empty_queues = False
 
     root: Path
     extents: dict[Key, Extent]
     entries: tuple[ManifestEntry, ...]
 
     @classmethod
-    def describe(cls, options: SourceOptions) -> "ArchiveBackend":
+    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> "ArchiveBackend":
         """Read the manifests.
 
         Raises:
             ArchiveError: there is no archive, or it is being compacted in place.
-            LookupError: a topic that is named is not in it.
+            NotThere: a topic that is named is not in it.
             ValueError: a manifest can't be read.
         """
         folder = Folder(Path(options.archive))
@@ -107,7 +108,7 @@ class ArchiveBackend(Backend):
             seen = {entry.topic for entry in entries}
             missing = [name for name in options.subscription.named if name not in seen]
             if missing:
-                raise LookupError(
+                raise NotThere(
                     f"the archive has no topic {', '.join(missing)}; it has"
                     f" {', '.join(sorted(seen)) or 'none'}"
                 )

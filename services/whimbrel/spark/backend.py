@@ -81,19 +81,27 @@ class Backend(ABC):
     Attributes:
         has_physical_offsets: it knows where in the log a record stands, so that a filter on that can be
             pushed down.
+        shows_empty_queues: it knows queues that never had a message.
         extents: where the queues that are read stand; empty where records are read by their place in the log.
+        unreachable: brokers that did not answer; their queues are not in `extents`.
     """
 
     has_physical_offsets: ClassVar[bool]
+    shows_empty_queues: ClassVar[bool]
     extents: Mapping[Key, Extent]
+    unreachable: frozenset[str] = frozenset()
 
     @classmethod
     @abstractmethod
-    def describe(cls, options: SourceOptions) -> Self:
+    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> Self:
         """Return how the queues stand now.
 
+        Args:
+            options: of the query.
+            first_contact: a query begins: who does not answer in seconds is taken for a wrong address.
+
         Raises:
-            LookupError: a topic that is named is not there.
+            NotThere: a topic that is named is not there.
         """
 
     @property

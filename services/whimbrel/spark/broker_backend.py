@@ -46,20 +46,22 @@ class BrokerBackend(Backend):
     """
 
     has_physical_offsets = False
+    shows_empty_queues = True
 
     options: SourceOptions
     extents: dict[Key, Extent]
     addresses: BrokerAddresses
+    unreachable: frozenset[str] = frozenset()
 
     @classmethod
-    def describe(cls, options: SourceOptions) -> "BrokerBackend":
+    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> "BrokerBackend":
         """Ask the brokers.
 
         Raises:
             NoBroker: no broker answered, after all tries.
-            LookupError: no broker has a topic that is named.
+            NotThere: no broker has a topic that is named.
         """
-        return cls(options, *Brokers(options).extents())
+        return cls(options, *Brokers(options).extents(first_contact=first_contact))
 
     @property
     def selects_by_time(self) -> bool:

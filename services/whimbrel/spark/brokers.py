@@ -2,17 +2,20 @@
 
 A nameserver knows the brokers; each broker group is asked once, its members in the order that `readFrom`
 gives. A group of which no member answers is left out: its queues stay where they are, and are asked for again
-the next time. If no group answers, that is an error, after as many tries as the options say.
+the next time. If no group answers, that is an error, after as many tries as the options say; when a query
+begins, at the latest after FIRST_CONTACT_S for each nameserver: somebody waits for it, and the address may be
+wrong.
 
 An exception that leaves a stream reader ends its query, so retrying is done here.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from whimbrel.errors import WhimbrelError
+from whimbrel.errors import NotSupported, WhimbrelError
 from whimbrel.model.cluster import BrokerStatus
 from whimbrel.model.route import Endpoint, Queue
 from whimbrel.model.wire import CLIENT_ID_HEADER, LANGUAGE_HEADER, PROTOCOL_HEADER, PROTOCOL_V2
@@ -23,7 +26,7 @@ from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark import nameservers
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions, parse
-from whimbrel.spark.planning import Extent
+from whimbrel.spark.planning import Extent, NotThere
 
 __all__ = ["HEADERS", "BrokerAddresses", "Brokers", "NoBroker", "queue_of"]
 
@@ -33,6 +36,7 @@ T = TypeVar("T")
 ReadFrom = Literal["slave", "master", "any"]
 BrokerAddresses = dict[str, tuple[str, ...]]  # by broker name: its members, in the order they are asked
 HEADERS = ((CLIENT_ID_HEADER, "spark"), (LANGUAGE_HEADER, "PYTHON"), (PROTOCOL_HEADER, PROTOCOL_V2))
+FIRST_CONTACT_S = 3.0  # of trying, for each nameserver: as long as all tries take that are refused at once
 RECORD_BYTES = 1024.0  # of a broker that has none yet
 
 
@@ -52,16 +56,18 @@ class Brokers:
         """Return the brokers of some nameservers, for calls that are about no topic in particular."""
         return cls(parse({"servers": servers, "subscribePattern": ".*"}))
 
-    def extents(self) -> tuple[dict[Key, Extent], BrokerAddresses]:
-        """Return where the queues stand now of the brokers that answer, and where each broker is asked.
+    def extents(self, *, first_contact: bool) -> tuple[dict[Key, Extent], BrokerAddresses, frozenset[str]]:
+        """Return where the queues stand now of the brokers that answer, where each broker is asked, and which
+        brokers did not answer.
 
         Raises:
             NoBroker: no broker answered, after all tries.
-            LookupError: no broker has a topic that is named.
+            NotThere: no broker has a topic that is named.
         """
-        return self.retried("looking at the cluster", self.extents_once)
+        within_s = FIRST_CONTACT_S * len(self.options.servers) if first_contact else math.inf
+        return self.retried("looking at the cluster", self.extents_once, within_s=within_s)
 
-    def extents_once(self) -> tuple[dict[Key, Extent], BrokerAddresses]:
+    def extents_once(self) -> tuple[dict[Key, Extent], BrokerAddresses, frozenset[str]]:
         """Do the same without retrying."""
         addresses = self.addresses()
         extents: dict[Key, Extent] = {}
@@ -82,10 +88,10 @@ class Brokers:
             raise failure
         missing = [name for name in self.subscription.named if name not in topics_seen]
         if missing and not unreachable:
-            raise LookupError(
+            raise NotThere(
                 f"no broker has the topic {', '.join(missing)}; `whimbrel topic list` shows them"
             )
-        return extents, addresses
+        return extents, addresses, frozenset(unreachable)
 
     def addresses(self) -> BrokerAddresses:
         """Return where each broker is asked, as `readFrom` says.
@@ -149,25 +155,35 @@ class Brokers:
 
         return first_answer(addresses, query)
 
-    def retried(self, what: str, call: Callable[[], T]) -> T:
+    def retried(self, what: str, call: Callable[[], T], *, within_s: float = math.inf) -> T:
         """Return what `call` returns; it is repeated as often as the options say.
 
+        Args:
+            within_s: no try begins later than that.
+
         Raises:
-            NoBroker: it failed each time.
+            NoBroker: it failed each time, or can't succeed.
         """
-        failure = ""
-        for attempt in range(self.options.retries + 1):
-            if attempt:
+        began, failure, tries = time.monotonic(), "", 0
+        while tries <= self.options.retries:
+            if tries:
+                if time.monotonic() + self.options.retry_s - began > within_s:
+                    break
                 time.sleep(self.options.retry_s)
+            tries += 1
             try:
                 return call()
+            except NotSupported as error:
+                raise NoBroker(f"option servers: {error}; name the nameserver, as HOST:PORT") from None
             except WhimbrelError as error:
                 failure = str(error)
-                logger.warning("%s failed (try %d): %s", what, attempt + 1, failure)
+                level = logging.WARNING if math.isinf(within_s) else logging.INFO  # else the last one is told
+                logger.log(level, "%s failed (try %d): %s", what, tries, failure)
         raise NoBroker(
-            f"no broker could be asked through {', '.join(self.options.servers)}: {failure};"
+            f"no broker could be asked through {', '.join(self.options.servers)} ({tries}"
+            f" {'try' if tries == 1 else 'tries'} in {time.monotonic() - began:.1f} s): {failure};"
             " is the cluster running, and is `servers` its nameserver's address?"
-        )
+        ) from None
 
     def describe_queues(self, addresses: Sequence[str]) -> BrokerQueues:
         """Return the queues of a broker, from the first member that answers.

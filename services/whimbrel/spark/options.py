@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
 from whimbrel.model.names import GROUP_TOPIC_PREFIXES, is_system_topic
+from whimbrel.model.route import parse_endpoints
 from whimbrel.spark.offsets import EARLIEST, LATEST, Positions, from_option
 from whimbrel.spark.push_down import ALL, Range
 
@@ -174,7 +175,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceO
     values = {name.lower(): text for name, text in given.items() if name.lower() not in SPARKS}
     check_names(values, streaming)
     read = OptionValues(values)
-    servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
+    servers = read.servers()
     store, archive = read.text("store"), read.text("archive")
     check_place(read, bool(servers), streaming=bool(streaming))
     if read.number("maxOffsetsPerTrigger") and read.number("maxBytesPerTrigger"):
@@ -310,6 +311,14 @@ class OptionValues:
     def text(self, name: str) -> str:
         """Return a text; empty when it is not given."""
         return self.values.get(name.lower(), "").strip()
+
+    def servers(self) -> tuple[str, ...]:
+        """Return the nameservers, HOST:PORT; none when they are not given."""
+        text = self.text("servers")
+        try:
+            return tuple(str(server) for server in parse_endpoints(text)) if text else ()
+        except ValueError as error:
+            raise OptionError(f"option servers: {error}") from None
 
     def choice(self, name: str, default: str, *choices: str) -> str:
         """Return one of some words."""

@@ -19,6 +19,7 @@ from whimbrel.spark.offsets import EARLIEST, LATEST, Key, Positions
 __all__ = [
     "DataLoss",
     "Extent",
+    "NotThere",
     "OffsetRange",
     "Truncated",
     "ending_positions",
@@ -38,6 +39,10 @@ SLACK = 0.01  # of a task's size: a part that is so little larger is not split f
 
 class DataLoss(RuntimeError):
     """Messages that are to be read are gone."""
+
+
+class NotThere(LookupError):
+    """What a query names is not there; the text says what is."""
 
 
 class Truncated(RuntimeError):
@@ -106,14 +111,14 @@ def starting_positions_by_time(
         latest_without_match: a queue that has messages, but none stored so late, starts at its end.
 
     Raises:
-        LookupError: there is such a queue, and `latest_without_match` is false.
+        NotThere: there is such a queue, and `latest_without_match` is false.
     """
     starts = {key: max(found.get(key, extent.end), extent.first) for key, extent in extents.items()}
     early = [key for key, extent in extents.items() if extent.first < extent.end <= starts[key]]
     if early and not latest_without_match:
         topic, broker, queue_id = early[0]
         more = f" and {len(early) - 1} more queues have" if len(early) > 1 else " has"
-        raise LookupError(
+        raise NotThere(
             f"startingTimestamp: {topic}, queue {queue_id} of {broker}{more} nothing as late as that;"
             " startingOffsetsByTimestampStrategy=latest starts such queues at their end"
         )

@@ -11,7 +11,6 @@ without a sort does not give. `idColumn` needs no order.
 """
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -96,7 +95,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             hint = f"; did you mean {known[near[0]]}?" if near else f"; there are {', '.join(NAMES)}"
             raise OptionError(f"option {name}: a write has no such option{hint}")
     read = OptionValues(values)
-    servers = tuple(part.strip() for part in re.split("[,;]", read.text("servers")) if part.strip())
+    servers = read.servers()
     if not servers:
         raise OptionError('option servers: a write needs it, as in .option("servers", "127.0.0.1:8081")')
     preserve = read.truth("preserve", default=False)

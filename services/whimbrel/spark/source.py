@@ -42,8 +42,9 @@ from whimbrel.spark.archive_backend import ArchiveBackend
 from whimbrel.spark.backend import Backend, ReadRequest, ReadTask, merge_small_batches
 from whimbrel.spark.broker_backend import BrokerBackend
 from whimbrel.spark.brokers import Brokers
+from whimbrel.spark.named_queues import beyond_end, check_assigned, check_known, check_order, unassigned
 from whimbrel.spark.offsets import Key, Positions, from_checkpoint, to_checkpoint
-from whimbrel.spark.options import OptionError, Place, SourceOptions, parse
+from whimbrel.spark.options import OptionError, Place, SourceOptions, Subscription, parse
 from whimbrel.spark.planning import (
     Truncated,
     ending_positions,
@@ -158,11 +159,50 @@ class TopicReader:
         """Return how the queues stand now."""
         return BACKENDS[self.options.place].describe(self.options)
 
+    def begin(self) -> Backend:
+        """Return the same for a query that begins, once the queues and positions that it names are checked.
+
+        Raises:
+            OptionError: one is not there; with `failOnDataLoss=false`, positions in unknown queues are ignored.
+        """
+        options = self.options
+        backend = BACKENDS[options.place].describe(options, first_contact=True)
+        chosen = options.subscription
+        if chosen is not None and backend.shows_empty_queues and not backend.unreachable:
+            missing = unassigned(chosen, backend.extents)
+            if missing:
+                whole = replace(options, subscription=Subscription(topics=chosen.named))
+                check_assigned(missing, BACKENDS[options.place].describe(whole).extents)
+        check_order(options.starting, options.ending)
+        if options.starting_ms is None:
+            self.check_positions("startingOffsets", options.starting, backend)
+        if options.ending_ms is None:
+            self.check_positions("endingOffsets", options.ending, backend)
+        return backend
+
+    def check_positions(self, name: str, given: int | Positions, backend: Backend) -> None:
+        """Raise OptionError for a position in a queue that is not there, or behind a queue's end."""
+        if isinstance(given, int):
+            return
+        extents = backend.extents
+        named = given
+        if not backend.shows_empty_queues:  # a queue that is not seen may be an empty one
+            named = {key: offset for key, offset in given.items() if key in extents or offset > 0}
+        if self.options.fail_on_data_loss:
+            check_known(name, named, extents, backend.unreachable)
+        for key, offset in named.items():
+            extent = extents.get(key)
+            if extent is None or offset <= extent.end:
+                continue
+            end = backend.confirmed_end(key)
+            if end is not None and offset > end:
+                raise beyond_end(name, key, offset, replace(extent, end=end))
+
     def first(self, backend: Backend) -> Positions:
         """Return where a new query starts.
 
         Raises:
-            LookupError: a queue has no message as late as the time to start at, and the options say that this
+            NotThere: a queue has no message as late as the time to start at, and the options say that this
                 fails.
         """
         options, extents = self.options, backend.extents
@@ -227,7 +267,7 @@ class BatchReader(TopicReader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
-        backend = self.describe()
+        backend = self.begin()
         if backend.selects_by_time:
             low, high = self.options.starting_ms, self.options.ending_ms
             stored_ms = ALL[0] if low is None else low, ALL[1] if high is None else high
@@ -277,7 +317,7 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         if self.initial is None:
-            self.initial = to_checkpoint(self.first(self.describe()))
+            self.initial = to_checkpoint(self.first(self.begin()))
         return self.initial
 
     def getDefaultReadLimit(self) -> ReadLimit:

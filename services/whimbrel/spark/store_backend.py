@@ -22,7 +22,7 @@ from whimbrel.errors import IllegalOffset, StoreError
 from whimbrel.spark.backend import Backend, ReadRequest
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import SourceOptions
-from whimbrel.spark.planning import DataLoss, Extent, OffsetRange
+from whimbrel.spark.planning import DataLoss, Extent, NotThere, OffsetRange
 from whimbrel.spark.push_down import ALL, UNRESTRICTED, PushDown, Range, intersect
 from whimbrel.spark.queue_files import QueueFiles, queue_directories
 from whimbrel.store.bulk_source import confirmed_end
@@ -57,6 +57,7 @@ class StoreBackend(Backend):
     """
 
     has_physical_offsets = True
+    shows_empty_queues = False
 
     root: Path
     extents: dict[Key, Extent]
@@ -69,13 +70,13 @@ class StoreBackend(Backend):
     whole_log: bool
 
     @classmethod
-    def describe(cls, options: SourceOptions) -> "StoreBackend":
+    def describe(cls, options: SourceOptions, *, first_contact: bool = False) -> "StoreBackend":
         """Read how far log and queues go.
 
         Raises:
             StoreError: it is no store.
             DataLoss: damage ends the log before other records, and the options say that this fails.
-            LookupError: a topic that is named is not in it.
+            NotThere: a topic that is named is not in it.
         """
         root = Path(options.store)
         view = LogView.of(root)
@@ -225,7 +226,7 @@ def queue_extents(
     """Return where the queues of a store stand.
 
     Raises:
-        LookupError: a topic that is named is not there.
+        NotThere: a topic that is named is not there.
     """
     subscription = options.subscription
     assert subscription is not None, "a whole log has no queues"
@@ -243,7 +244,7 @@ def queue_extents(
     seen = {*topics, *(topic for topic, _ in undispatched)}
     missing = [name for name in subscription.named if name not in seen]
     if missing:
-        raise LookupError(f"the store has no topic {', '.join(missing)}; it has {', '.join(sorted(seen))}")
+        raise NotThere(f"the store has no topic {', '.join(missing)}; it has {', '.join(sorted(seen))}")
     return extents
 
 

@@ -39,6 +39,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({"batchBytes": "17m"}, "option batchBytes: 17825792 is not in 1 to"),
         ({"maxInFlight": "0"}, "option maxInFlight: 0 is not in 1 to 64"),
         ({"servers": ""}, "option servers: a write needs it"),
+        ({"servers": "127.0.0.1"}, "option servers: '127.0.0.1' is not of the form HOST:PORT"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(given: dict[str, str], says: str) -> None:
