@@ -262,6 +262,8 @@ def test_what_cannot_be_is_said_in_a_sentence(spark: Any, cluster: Cluster, targ
         replay(spark, options(first=10))
     with pytest.raises(Forbidden, match="--accept-replays true"):
         replay(spark, options(endpoint=cluster.endpoint, to="elsewhere"))
+    with Admin(cluster.endpoint) as admin:
+        assert "elsewhere" not in {topic.name for topic in admin.topics()}  # none is left behind
     with pytest.raises(LookupError, match="there is no broker broker-z; there are broker-a"):
         replay(spark, options(brokers=(("broker-a", "broker-z"),)))
 

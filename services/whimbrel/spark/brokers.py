@@ -88,9 +88,7 @@ class Brokers:
             raise failure
         missing = [name for name in self.subscription.named if name not in topics_seen]
         if missing and not unreachable:
-            raise NotThere(
-                f"no broker has the topic {', '.join(missing)}; `whimbrel topic list` shows them"
-            )
+            raise NotThere(f"no broker has the topic {', '.join(missing)}; `whimbrel topic list` shows them")
         return extents, addresses, frozenset(unreachable)
 
     def addresses(self) -> BrokerAddresses:

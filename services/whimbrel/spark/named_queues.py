@@ -1,13 +1,13 @@
 """Whether the queues and positions that a person names are there; else a sentence that says what is. Pure.
 
     assign                           each queue exists on some broker
-    startingOffsets, endingOffsets   topic, broker and queue exist, and the offset is not behind the queue's end
+    startingOffsets, endingOffsets   topic, broker and queue exist, and the queue reaches to the offset
 
 An offset below a queue's first message is no mistake of this kind: retention may have removed what was there,
 which `failOnDataLoss` is about. Checkpoints are not checked: `Truncated` is about those.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from whimbrel.spark.offsets import Key, Positions
 from whimbrel.spark.options import OptionError, Subscription

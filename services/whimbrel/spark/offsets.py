@@ -10,13 +10,26 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["EARLIEST", "LATEST", "Key", "Positions", "from_checkpoint", "from_option", "to_checkpoint"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Key",
+    "Positions",
+    "WrongCheckpoint",
+    "from_checkpoint",
+    "from_option",
+    "to_checkpoint",
+]
 
 VERSION = 1
 LATEST, EARLIEST = -1, -2
 
 Key = tuple[str, str, int]  # topic, broker name, queue id
 Positions = dict[Key, int]
+
+
+class WrongCheckpoint(ValueError):
+    """A checkpoint is of another release, or no checkpoint of ours."""
 
 
 def to_checkpoint(positions: Mapping[Key, int]) -> dict[str, Any]:
@@ -31,10 +44,10 @@ def from_checkpoint(value: Mapping[str, Any]) -> Positions:
     """Return the positions in a checkpoint.
 
     Raises:
-        ValueError: it is of another release, or no checkpoint of ours.
+        WrongCheckpoint: it is of another release, or no checkpoint of ours.
     """
     if value.get("v") != VERSION:
-        raise ValueError(
+        raise WrongCheckpoint(
             f"the checkpoint holds offsets of version {value.get('v')!r}, and this release knows {VERSION}:"
             " start with a new checkpoint, or with the release that wrote it"
         )

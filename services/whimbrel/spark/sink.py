@@ -32,6 +32,7 @@ from whimbrel.model.route import Queue
 from whimbrel.spark.options import OptionError
 from whimbrel.spark.replay_writer import ReplayTarget, replay_rows
 from whimbrel.spark.sink_options import ID_PROPERTY, SinkOptions, check_columns, parse_sink
+from whimbrel.spark.workers import without_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -88,6 +89,7 @@ class RowWriter:
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
+    @without_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Send a task's rows; returns when all are acknowledged."""
         options = self.options

@@ -38,13 +38,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from whimbrel.spark.archive_backend import ArchiveBackend
 from whimbrel.spark.backend import Backend, ReadRequest, ReadTask, merge_small_batches
-from whimbrel.spark.broker_backend import BrokerBackend
+from whimbrel.spark.before import BACKENDS
 from whimbrel.spark.brokers import Brokers
 from whimbrel.spark.named_queues import beyond_end, check_assigned, check_known, check_order, unassigned
 from whimbrel.spark.offsets import Key, Positions, from_checkpoint, to_checkpoint
-from whimbrel.spark.options import OptionError, Place, SourceOptions, Subscription, parse
+from whimbrel.spark.options import OptionError, SourceOptions, Subscription, parse
 from whimbrel.spark.planning import (
     Truncated,
     ending_positions,
@@ -57,7 +56,7 @@ from whimbrel.spark.planning import (
 from whimbrel.spark.progress import ProgressReporter, with_group
 from whimbrel.spark.push_down import ALL, UNRESTRICTED, Range, intersect, prune, push
 from whimbrel.spark.sink import batch_writer, stream_writer
-from whimbrel.spark.store_backend import StoreBackend
+from whimbrel.spark.workers import in_one_sentence, leave_out_cut_off_tasks, without_traceback
 from whimbrel.store.columns import ALL_COLUMNS, COLUMNS, KAFKA_COLUMNS, schema_of
 
 __all__ = ["WhimbrelSource"]
@@ -68,12 +67,6 @@ MIB = 1 << 20
 BATCH_PARTITION_BYTES = 1 << 30  # a task of seconds
 STREAM_PARTITION_BYTES = 128 * MIB
 TASKS_PER_CORE = 2
-
-BACKENDS: Mapping[Place, type[Backend]] = {
-    "servers": BrokerBackend,
-    "store": StoreBackend,
-    "archive": ArchiveBackend,
-}
 
 
 class TaskPartition(InputPartition):
@@ -92,23 +85,28 @@ class WhimbrelSource(DataSource):
         """Return the name of the format."""
         return "whimbrel"
 
+    @without_traceback
     def schema(self) -> StructType:
         """Return all columns, unless the user names others by `.schema(...)`."""
         return from_arrow_schema(arrow_schema(default_columns(parse(self.options)), parse(self.options)))
 
+    @without_traceback
     def reader(self, schema: StructType) -> "BatchReader":
         """Return the reader of a batch."""
         options = parse(self.options, streaming=False)
         return (FilteringReader if options.pushdown else BatchReader)(schema, options)
 
+    @without_traceback
     def streamReader(self, schema: StructType) -> "StreamReader":
         """Return the reader of a stream."""
         return StreamReader(schema, parse(self.options, streaming=True))
 
+    @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch."""
         return batch_writer(self.options, schema, overwrite=overwrite)
 
+    @without_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream."""
         return stream_writer(self.options, schema, overwrite=overwrite)
@@ -163,7 +161,7 @@ class TopicReader:
         """Return the same for a query that begins, once the queues and positions that it names are checked.
 
         Raises:
-            OptionError: one is not there; with `failOnDataLoss=false`, positions in unknown queues are ignored.
+            OptionError: one is not there. Under `failOnDataLoss=false`, unknown queues are ignored.
         """
         options = self.options
         backend = BACKENDS[options.place].describe(options, first_contact=True)
@@ -241,7 +239,14 @@ class TopicReader:
         """Read one task; runs in a worker."""
         if not isinstance(partition, TaskPartition):  # what Spark makes of a batch without tasks
             return iter(())
-        return merge_small_batches(partition.task.read())
+        leave_out_cut_off_tasks()
+        return read_task(partition.task)
+
+
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a task."""
+    with in_one_sentence():
+        yield from merge_small_batches(task.read())
 
 
 def offsets_between(backend: Backend, keys: Sequence[Key], stored_ms: Range) -> dict[Key, Range]:
@@ -265,6 +270,7 @@ def default_tasks_max() -> int:
 class BatchReader(TopicReader, DataSourceReader):
     """Reads the messages that are there when the query begins."""
 
+    @without_traceback
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
         backend = self.begin()
@@ -281,6 +287,7 @@ class FilteringReader(BatchReader):
     A class of its own: Spark refuses any reader that has `pushFilters` while the session's setting is off.
     """
 
+    @without_traceback
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keep what can be pushed down; return the filters that Spark has still to apply."""
         pushed, left = push(filters, has_physical_offsets=BACKENDS[self.options.place].has_physical_offsets)
@@ -314,6 +321,7 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
         self.newest: Positions | None = None
         self.progress: ProgressReporter | None = None
 
+    @without_traceback
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts."""
         if self.initial is None:
@@ -328,6 +336,7 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
             return ReadMaxBytes(self.options.max_bytes)
         return ReadAllAvailable()
 
+    @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next micro-batch ends; `start` when there are no messages for one."""
         before = from_checkpoint(start)
@@ -385,6 +394,7 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
             begin[key] = end
         return begin
 
+    @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where the query ends."""
         self.ceiling = {key: extent.end for key, extent in self.describe().extents.items()}
@@ -395,6 +405,7 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
             return None
         return with_group(to_checkpoint(self.newest), self.options.group, self.options.servers)
 
+    @without_traceback
     def commit(self, end: dict[str, Any]) -> None:
         """Report the progress of a group where no listener does; see `progress.py`."""
         if self.options.group:
@@ -402,6 +413,7 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
                 self.progress = ProgressReporter(self.options.group, Brokers(self.options))
             self.progress.report(from_checkpoint(end))
 
+    @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch."""
         first, last = from_checkpoint(start), from_checkpoint(end)

@@ -12,10 +12,10 @@ import goldens
 from archivekit import write_batch
 from whimbrel.spark.archiving.folder import Folder
 from whimbrel.spark.backend import Backend, ReadRequest, ReadTask
+from whimbrel.spark.before import BACKENDS
 from whimbrel.spark.broker_backend import BrokerBackend
 from whimbrel.spark.options import Place, SourceOptions, parse
 from whimbrel.spark.planning import Extent, ending_positions, ranges_between, starting_positions
-from whimbrel.spark.source import BACKENDS
 
 COLUMNS = ("topic", "queueId", "queueOffset", "body")
 

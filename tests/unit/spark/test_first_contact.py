@@ -60,11 +60,14 @@ def raising(error: WhimbrelError) -> Callable[[str], Cluster]:
 
 
 def test_what_is_no_nameserver_is_asked_once_and_named(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    asked = answering(monkeypatch, raising(NotSupported(f"{ONE} is not a nameserver (a broker answers there?)")))
+    asked = answering(
+        monkeypatch, raising(NotSupported(f"{ONE} is not a nameserver (a broker answers there?)"))
+    )
     with pytest.raises(NoBroker) as caught:
         begin()
     assert str(caught.value) == (
-        f"option servers: {ONE} is not a nameserver (a broker answers there?); name the nameserver, as HOST:PORT"
+        f"option servers: {ONE} is not a nameserver (a broker answers there?);"
+        " name the nameserver, as HOST:PORT"
     )
     assert asked == [ONE]
 

@@ -138,7 +138,17 @@ def archive(
         )
         return jobs.archive(session, options, note)
 
-    run_job(job, output, master=spark_master, config=spark_config, write=write)
+    def before() -> None:
+        from whimbrel.spark.archiving.folder import Folder
+        from whimbrel.spark.before import check_source
+
+        if check:
+            Folder(root).check()
+        else:
+            check_source(source, streaming=True)
+            Folder(root).create()
+
+    run_job(job, output, master=spark_master, config=spark_config, write=write, before=before)
 
 
 def check_mode(writes: Mapping[str, object], *, check: bool, deep: bool) -> None:
@@ -197,7 +207,12 @@ def compact(
         )
         return jobs.compact(session, options, note)
 
-    run_job(job, output, master=spark_master, config=spark_config, write=write)
+    def check_folder() -> None:
+        from whimbrel.spark.archiving.folder import Folder
+
+        Folder(root).check()
+
+    run_job(job, output, master=spark_master, config=spark_config, write=write, before=check_folder)
 
 
 def refuse(sentence: str) -> None:

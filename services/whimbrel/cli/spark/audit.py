@@ -1,20 +1,25 @@
 """`whimbrel spark audit`: a master's log against its slaves'."""
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.endpoint import EndpointOption
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, endpoint_or_exit, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from whimbrel.spark.jobs.audit import AuditOptions
+
 __all__ = ["EXAMPLES", "audit"]
 
 EXAMPLES = examples(
+    "whimbrel spark audit                                    of the running `whimbrel dev`",
     "whimbrel spark audit --master ./store-master --slave ./store-slave",
     "whimbrel spark audit --master 127.0.0.1:8091 --slave 127.0.0.1:8092 --known ./checksums",
     "whimbrel spark audit --endpoint 127.0.0.1:8081 --broker broker-a",
@@ -40,17 +45,14 @@ SlaveOption = Annotated[
         show_default=False,
     ),
 ]
-NameserverOption = Annotated[
+BrokerOption = Annotated[
     str,
     typer.Option(
-        "--endpoint",
-        metavar="HOST:PORT",
-        help="In place of the two: a nameserver, which tells the members of --broker.",
+        "--broker",
+        metavar="NAME",
+        help="In place of the two: the broker whose members the nameserver tells. Default: the only one.",
         show_default=False,
     ),
-]
-BrokerOption = Annotated[
-    str, typer.Option("--broker", metavar="NAME", help="With --endpoint: whose log.", show_default=False)
 ]
 KnownOption = Annotated[
     Path | None,
@@ -66,7 +68,7 @@ KnownOption = Annotated[
 def audit(
     master_log: MasterLogOption = "",
     slaves: SlaveOption = None,
-    endpoint: NameserverOption = "",
+    endpoint: EndpointOption = "",
     broker: BrokerOption = "",
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare each store's queues and index with its log too.")
@@ -82,24 +84,32 @@ def audit(
 ) -> None:
     """Compare a master's log with its slaves', by checksums and then by record.
 
-    A slave that is behind is no finding, nor is a file that retention has removed on one side.
+    Without --master and --slave, the members are those that the nameserver at --endpoint knows. A slave that
+    is behind is no finding, nor is a file that retention has removed on one side.
     """
 
-    def job(session: "SparkSession") -> "DataFrame":
+    named = bool(master_log or slaves)
+    if named and (endpoint or broker):
+        raise typer.BadParameter("give either --master and --slave, or --endpoint and --broker")
+    server = "" if named else endpoint_or_exit(endpoint, "; or name stores with --master and --slave")
+
+    @functools.cache
+    def options() -> "AuditOptions":
         from whimbrel.spark.auditing.members import group_addresses
-        from whimbrel.spark.jobs import JobError
         from whimbrel.spark.jobs.audit import AuditOptions
+
+        first, *others = [master_log, *(slaves or ())] if named else group_addresses(server, broker)
+        return AuditOptions(master=first, slaves=tuple(others), deep=deep, known=known, again=again)
+
+    def before() -> None:
+        from whimbrel.spark.auditing.members import check_member
+
+        for text in options().members:
+            check_member(text, local=master.startswith("local"))
+
+    def job(session: "SparkSession") -> "DataFrame":
         from whimbrel.spark.jobs.audit import audit as run
 
-        first, others = master_log, tuple(slaves or ())
-        if endpoint or broker:
-            if first or others:
-                raise JobError("give either --master and --slave, or --endpoint and --broker")
-            if not (endpoint and broker):
-                raise JobError("--endpoint and --broker go together: the nameserver, and the broker's name")
-            first, *rest = group_addresses(endpoint, broker)
-            others = tuple(rest)
-        options = AuditOptions(master=first, slaves=others, deep=deep, known=known, again=again)
-        return run(session, options, note)
+        return run(session, options(), note)
 
-    run_job(job, output, master=master, config=config, write=write)
+    run_job(job, output, master=master, config=config, write=write, before=before)

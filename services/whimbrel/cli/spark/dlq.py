@@ -15,6 +15,8 @@ from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from whimbrel.spark.jobs.dlq import DlqOptions
+
 __all__ = ["dlq", "since_of"]
 
 EXAMPLES = examples(
@@ -89,10 +91,10 @@ def dlq(
     only_files = (archive or store) and not replay_to
     cluster = "" if only_files else endpoint_or_exit(endpoint)
 
-    def job(session: "SparkSession") -> "DataFrame":
-        from whimbrel.spark.jobs import dlq as module
+    def options() -> "DlqOptions":
+        from whimbrel.spark.jobs.dlq import DlqOptions
 
-        options = module.DlqOptions(
+        return DlqOptions(
             endpoint=cluster,
             archive=archive,
             store=store,
@@ -105,6 +107,15 @@ def dlq(
             dry_run=dry_run,
             brokers=pairs,
         )
-        return module.dlq(session, options, note)
 
-    run_job(job, output, master=spark_master, config=spark_config, write=write)
+    def before() -> None:
+        from whimbrel.spark.jobs import dlq as module
+
+        module.check(options())
+
+    def job(session: "SparkSession") -> "DataFrame":
+        from whimbrel.spark.jobs import dlq as module
+
+        return module.dlq(session, options(), note)
+
+    run_job(job, output, master=spark_master, config=spark_config, write=write, before=before)

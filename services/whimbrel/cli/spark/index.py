@@ -8,6 +8,7 @@ import typer
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+from whimbrel.store.view import check_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +32,12 @@ SlotsOption = Annotated[
 ]
 
 
+def check_directory(path: Path, master: str) -> None:
+    """Raise StoreError if a directory of this machine is no store; executors elsewhere may see others."""
+    if master.startswith("local"):
+        check_store(path)
+
+
 def verify_index(
     path: PathArgument,
     index_slots: SlotsOption = 0,
@@ -47,7 +54,9 @@ def verify_index(
 
         return run(session, VerifyOptions(store=path, index_slots=index_slots), note)
 
-    run_job(job, output, master=master, config=config, write=write)
+    run_job(
+        job, output, master=master, config=config, write=write, before=lambda: check_directory(path, master)
+    )
 
 
 def rebuild_index(
@@ -82,4 +91,6 @@ def rebuild_index(
         options = RebuildOptions(store=path, to=to, index_slots=index_slots, delay_levels=delay_levels)
         return run(session, options, note)
 
-    run_job(job, output, master=master, config=config, write=write)
+    run_job(
+        job, output, master=master, config=config, write=write, before=lambda: check_directory(path, master)
+    )

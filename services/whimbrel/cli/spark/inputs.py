@@ -4,6 +4,7 @@ They are turned into options of `format("whimbrel")`. Without topics, all but sy
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ __all__ = [
     "PerOption",
     "StoreOption",
     "TopicOption",
+    "check_inputs",
     "checked_page",
     "parse_duration",
     "source_options",
@@ -95,6 +97,26 @@ def source_options(
     if archive:
         return {"archive": archive, **chosen}
     return {"servers": endpoint_or_exit(endpoint), **chosen}
+
+
+def check_inputs(source: Mapping[str, str], html: Path | None, *, path: str = "", hint: str = "") -> None:
+    """Raise why a job can't read what it is to read, or can't draw its page; before Spark starts.
+
+    Args:
+        source: as `source_options` returned them; empty for none.
+        html: the page; None for none.
+        path: a file or folder that is read; "" for none.
+        hint: what to do if that is not there.
+    """
+    from whimbrel.spark.before import check_path, check_source
+    from whimbrel.spark.plots import check_plotly
+
+    if path:
+        check_path(path, hint)
+    if html is not None:
+        check_plotly()
+    if source:
+        check_source(source)
 
 
 def topic_names(topics: list[str] | None) -> tuple[str, ...]:

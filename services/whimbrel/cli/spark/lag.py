@@ -10,7 +10,7 @@ import time
 from enum import StrEnum
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,7 @@ from whimbrel.cli.spark.inputs import (
     EndpointOption,
     HtmlOption,
     TopicOption,
+    check_inputs,
     checked_page,
     parse_duration,
     topic_names,
@@ -33,6 +34,9 @@ from whimbrel.cli.spark.running import (
     run_job,
 )
 from whimbrel.errors import WhimbrelError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["EXAMPLES", "lag"]
 
@@ -120,13 +124,24 @@ def lag(
         why="a report asks no broker; with --record it is written",
     )
     per_s, page = parse_duration("--per", per), checked_page(html)
-    from whimbrel.spark.jobs.lag import LagOptions
-    from whimbrel.spark.jobs.lag import lag as job
 
-    options = LagOptions(
-        snapshots=snapshots, groups=groups, topics=topics, per_s=per_s, by=by.value, html=page
+    def job(session: "SparkSession") -> "DataFrame":
+        from whimbrel.spark.jobs.lag import LagOptions
+        from whimbrel.spark.jobs.lag import lag as run
+
+        options = LagOptions(
+            snapshots=snapshots, groups=groups, topics=topics, per_s=per_s, by=by.value, html=page
+        )
+        return run(session, options, note)
+
+    run_job(
+        job,
+        output,
+        master=master,
+        config=config,
+        write=write,
+        before=lambda: check_inputs({}, page, path=snapshots, hint="; --record makes one"),
     )
-    run_job(lambda session: job(session, options, note), output, master=master, config=config, write=write)
 
 
 def refuse(*given: tuple[str, object], why: str) -> None:

@@ -1,6 +1,6 @@
 """`whimbrel spark latency`: how long messages took, from spans or from the log."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,12 +13,16 @@ from whimbrel.cli.spark.inputs import (
     PerOption,
     StoreOption,
     TopicOption,
+    check_inputs,
     checked_page,
     parse_duration,
     source_options,
     topic_names,
 )
 from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["EXAMPLES", "latency"]
 
@@ -56,8 +60,20 @@ def latency(
     per_s = parse_duration("--per", per) if per else 0
     page = checked_page(html)
     source = {} if spans else source_options(endpoint, store, archive, topic)
-    from whimbrel.spark.jobs.latency import LatencyOptions
-    from whimbrel.spark.jobs.latency import latency as job
 
-    options = LatencyOptions(spans=spans, source=source, topics=topic_names(topic), per_s=per_s, html=page)
-    run_job(lambda session: job(session, options, note), output, master=master, config=config, write=write)
+    def job(session: "SparkSession") -> "DataFrame":
+        from whimbrel.spark.jobs.latency import LatencyOptions
+        from whimbrel.spark.jobs.latency import latency as run
+
+        topics = topic_names(topic)
+        options = LatencyOptions(spans=spans, source=source, topics=topics, per_s=per_s, html=page)
+        return run(session, options, note)
+
+    run_job(
+        job,
+        output,
+        master=master,
+        config=config,
+        write=write,
+        before=lambda: check_inputs(source, page, path=spans),
+    )

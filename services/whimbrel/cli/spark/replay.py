@@ -13,12 +13,14 @@ from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from whimbrel.spark.jobs.replay import ReplayOptions
+
 __all__ = ["BrokerOption", "bound_of", "brokers_of", "replay"]
 
 EXAMPLES = examples(
-    "whimbrel spark replay --archive /data/archive --create",
-    "whimbrel spark replay --archive /data/archive --topic orders --to orders-again --rate 5000",
-    "whimbrel spark replay --archive /data/archive --from 2026-11-20T08:00 --until 2026-11-20T09 --dry-run",
+    "whimbrel spark replay /data/archive --create",
+    "whimbrel spark replay /data/archive --topic orders --to orders-again --rate 5000",
+    "whimbrel spark replay /data/archive --from 2026-11-20T08:00 --until 2026-11-20T09 --dry-run",
     "whimbrel spark replay --servers old-host:8081 --endpoint new-host:8081 --create",
 )
 
@@ -68,7 +70,10 @@ def brokers_of(entries: list[str] | None) -> tuple[tuple[str, str], ...]:
 
 
 def replay(
-    archive: Annotated[str, typer.Option(metavar="ROOT", help="Archive to read.", show_default=False)] = "",
+    root: Annotated[
+        str, typer.Argument(metavar="[ARCHIVE]", help="Archive to read: its folder.", show_default=False)
+    ] = "",
+    archive: Annotated[str, typer.Option(metavar="ROOT", hidden=True)] = "",  # as it was named before
     store: Annotated[
         str, typer.Option(metavar="DIRECTORY", help="Or a store directory.", show_default=False)
     ] = "",
@@ -104,16 +109,18 @@ def replay(
 
     Run it again to go on after a crash. The brokers need --accept-replays true.
     """
+    if root and archive:
+        raise typer.BadParameter(f"the archive is named twice, as {root} and with --archive {archive}")
     bounds = bound_of(first, "--from"), bound_of(until, "--until")
     pairs = brokers_of(broker)
     target = endpoint_or_exit(endpoint)
 
-    def job(session: "SparkSession") -> "DataFrame":
-        from whimbrel.spark.jobs import replay as module
+    def options() -> "ReplayOptions":
+        from whimbrel.spark.jobs.replay import ReplayOptions, Source
 
-        options = module.ReplayOptions(
+        return ReplayOptions(
             endpoint=target,
-            source=module.Source(archive=archive, store=store, servers=servers, topic=topic),
+            source=Source(archive=root or archive, store=store, servers=servers, topic=topic),
             to=to,
             first=bounds[0],
             until=bounds[1],
@@ -123,6 +130,15 @@ def replay(
             brokers=pairs,
             tasks=tasks,
         )
-        return module.replay(session, options, note)
 
-    run_job(job, output, master=spark_master, config=spark_config, write=write)
+    def before() -> None:
+        from whimbrel.spark.jobs import replay as module
+
+        module.check(options())
+
+    def job(session: "SparkSession") -> "DataFrame":
+        from whimbrel.spark.jobs import replay as module
+
+        return module.replay(session, options(), note)
+
+    run_job(job, output, master=spark_master, config=spark_config, write=write, before=before)

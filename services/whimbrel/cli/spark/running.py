@@ -10,6 +10,7 @@ Progress goes to standard error: Spark's progress bar if that is a terminal, and
 
 import contextlib
 import logging
+import os
 import re
 import signal
 import sys
@@ -25,6 +26,7 @@ import typer
 from whimbrel.cli.endpoint import resolve_endpoint
 from whimbrel.cli.output import Format, body_fields, emit, note, time_text
 from whimbrel.errors import ClientError
+from whimbrel.model.route import parse_endpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,13 +76,23 @@ def run_job(
     master: str,
     config: Sequence[str] | None,
     write: Path | None = None,
+    before: Callable[[], object] | None = None,
 ) -> None:
     """Run a job, print its table and leave with its exit code.
+
+    Args:
+        before: looks for reasons why the job can't run, since starting Spark takes long, and raises them; not
+            called for Spark Connect, where files and brokers are those that the server sees.
 
     Raises:
         typer.Exit: always.
     """
     try:
+        check_installed()
+        if not master.startswith("sc://"):
+            check_written(write)
+            if before is not None:
+                before()
         with session_for(master, config) as session:
             frame = job(session)
             columns, rows = frame.columns, [row.asDict(recursive=True) for row in frame.take(ROWS_MAX + 1)]
@@ -100,6 +112,27 @@ def run_job(
     raise typer.Exit(FINDINGS if findings else 0)
 
 
+def check_installed() -> None:
+    """Raise ImportError, whose text says what to install, if something that jobs need is missing."""
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f'{", ".join(missing)} is missing: jobs need the extra `spark`, as in pip install ".[spark]" in a'
+            " clone of whimbrel"
+        )
+
+
+def check_written(folder: Path | None) -> None:
+    """Raise NotADirectoryError or PermissionError if `--write` names what can't be a folder."""
+    if folder is None:
+        return
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise NotADirectoryError(f"--write {folder}: {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"--write {folder}: {there} can't be written")
+
+
 def keep_gateway_quiet() -> None:
     """Show our warnings, and none of the gateway to Java, which logs the calls that Ctrl-C interrupts."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -108,17 +141,28 @@ def keep_gateway_quiet() -> None:
     logging.getLogger().addHandler(handler)
 
 
-def endpoint_or_exit(given: str) -> str:
+def endpoint_or_exit(given: str, instead: str = "") -> str:
     """Return the nameserver of `--endpoint`, or of the running `whimbrel dev`.
 
+    Args:
+        given: the value of `--endpoint`, "" without it.
+        instead: what else can be done when there is no cluster, to end that sentence with.
+
     Raises:
-        typer.Exit: no cluster is named, and none runs; with the exit code of a job that could not run.
+        typer.Exit: no cluster is named, and none runs, or it is not HOST:PORT; with the exit code of a job
+            that could not run.
     """
     try:
-        return resolve_endpoint(given)
-    except ClientError as error:
-        note(f"whimbrel: {error}")
+        endpoint = resolve_endpoint(given)
+        parse_endpoints(endpoint)
+    except (ClientError, ValueError) as error:
+        note(
+            f"whimbrel: --endpoint: {error}"
+            if isinstance(error, ValueError)
+            else f"whimbrel: {error}{instead}"
+        )
         raise typer.Exit(COULD_NOT_RUN) from error
+    return endpoint
 
 
 @contextlib.contextmanager
@@ -127,7 +171,6 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
 
     Raises:
         ValueError: a setting is not NAME=VALUE.
-        ImportError: pyspark or what it needs is missing; the text says what to install.
         NoJava: Java is missing or too old.
     """
     settings: dict[str, str] = {"spark.sql.session.timeZone": "UTC"}
@@ -137,9 +180,6 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
             raise ValueError(f"--spark-config {entry!r} is not NAME=VALUE")
         settings[name] = value
     settings.setdefault("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower())
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
-    if missing:
-        raise ImportError(f'{", ".join(missing)} is missing: jobs need pip install "whimbrel[spark]"')
     from whimbrel.spark import session
 
     keep_gateway_quiet()
@@ -159,6 +199,11 @@ def session_for(master: str, config: Sequence[str] | None) -> "Iterator[SparkSes
 def sentence_of(error: BaseException) -> str:
     """Return the text of an error in one sentence; of an error from a Spark worker, the worker's text."""
     text = str(error).strip() or type(error).__name__
+    ours = re.findall(
+        r"\bwhimbrel(?:\.\w+)+: (.+)", text
+    )  # an error of ours has no traceback (spark/workers.py)
+    if ours:
+        return str(ours[-1]).strip()
     _, found, worker = text.rpartition("Traceback (most recent call last):")
     if found:
         for line in worker.splitlines():

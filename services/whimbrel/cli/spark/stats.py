@@ -1,7 +1,7 @@
 """`whimbrel spark stats`: counts, sizes and rates of topics and queues."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,10 +13,14 @@ from whimbrel.cli.spark.inputs import (
     HtmlOption,
     StoreOption,
     TopicOption,
+    check_inputs,
     checked_page,
     source_options,
 )
 from whimbrel.cli.spark.running import ConfigOption, MasterOption, WriteOption, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["EXAMPLES", "stats"]
 
@@ -50,8 +54,18 @@ def stats(
     """Count the messages of topics and queues: how many, how large, how often they came, and when most."""
     source = source_options(endpoint, store, archive, topic)
     page = checked_page(html)
-    from whimbrel.spark.jobs.stats import StatsOptions
-    from whimbrel.spark.jobs.stats import stats as job
 
-    options = StatsOptions(source=source, by=by.value, html=page)
-    run_job(lambda session: job(session, options, note), output, master=master, config=config, write=write)
+    def job(session: "SparkSession") -> "DataFrame":
+        from whimbrel.spark.jobs.stats import StatsOptions
+        from whimbrel.spark.jobs.stats import stats as run
+
+        return run(session, StatsOptions(source=source, by=by.value, html=page), note)
+
+    run_job(
+        job,
+        output,
+        master=master,
+        config=config,
+        write=write,
+        before=lambda: check_inputs(source, page),
+    )

@@ -26,7 +26,9 @@ from pathlib import Path
 
 import numpy as np
 
-from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, WhimbrelError
+from whimbrel.errors import CorruptRecord, IllegalOffset, NotSupported, StoreError, WhimbrelError
+from whimbrel.model.cluster import Cluster
+from whimbrel.model.route import parse_endpoints
 from whimbrel.rpc.api.bulk_calls import describe_queues, log_bytes, open_bulk_channel, stream_blocking
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.spark import nameservers
@@ -48,6 +50,7 @@ __all__ = [
     "MemberState",
     "agreed_size",
     "bytes_between",
+    "check_member",
     "describe_member",
     "group_addresses",
 ]
@@ -125,13 +128,21 @@ def describe_member(member: Member) -> MemberState:
 def group_addresses(server: str, broker: str) -> list[str]:
     """Return the addresses of a broker's members, the master first, as a nameserver knows them.
 
+    Args:
+        server: nameservers, HOST:PORT,...
+        broker: the broker's name; "" for the only one that has a slave.
+
     Raises:
         JobError: the nameserver does not answer, or does not know a master and a slave of that name.
     """
     try:
-        cluster = nameservers.describe_cluster(server, ASK_S_MAX)
-    except WhimbrelError as error:
+        cluster = nameservers.describe_any([str(each) for each in parse_endpoints(server)], ASK_S_MAX)
+    except NotSupported as error:
+        raise JobError(f"--endpoint: {error}") from error
+    except (WhimbrelError, ValueError) as error:
         raise JobError(f"--endpoint {server}: no nameserver answers there ({error})") from error
+    if not broker:
+        broker = only_replicated(cluster)
     found = sorted(
         (each for each in cluster.brokers if each.broker_name == broker), key=lambda each: each.broker_id
     )
@@ -142,6 +153,44 @@ def group_addresses(server: str, broker: str) -> list[str]:
         lives = ", ".join(f"{each.role} {each.address}" for each in found)
         raise JobError(f"--broker {broker}: an audit needs a master and a slave, and there is only {lives}")
     return [each.address for each in found]
+
+
+def only_replicated(cluster: Cluster) -> str:
+    """Return the only broker name under which a slave is registered.
+
+    Raises:
+        JobError: there is none, or there are several.
+    """
+    names = sorted({each.broker_name for each in cluster.brokers if each.broker_id})
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        alone = ", ".join(sorted({each.broker_name for each in cluster.brokers}))
+        raise JobError(
+            f"an audit compares a master with its slaves, and no slave is registered beside {alone}"
+        )
+    raise JobError(f"--broker says which one is audited: {', '.join(names)}")
+
+
+def check_member(text: str, *, local: bool) -> None:
+    """Raise JobError if a broker does not answer, or a directory is no store; before Spark starts.
+
+    Args:
+        text: the member, as the operator names it.
+        local: tasks run on this machine, and so see its directories.
+    """
+    member = Member(text)
+    if member.address:
+        describe_broker(member)
+    elif local:
+        check_directory(member.root)
+
+
+def check_directory(root: Path) -> None:
+    """Raise JobError if a directory is no store."""
+    if not (root / "commitlog").is_dir():
+        hint = "" if root.is_dir() else " (there is no such directory; a broker is named as HOST:PORT)"
+        raise JobError(f"{root} is no store: it has no commitlog directory{hint}")
 
 
 def describe_broker(member: Member) -> MemberState:
@@ -160,9 +209,7 @@ def describe_broker(member: Member) -> MemberState:
 def describe_store(member: Member) -> MemberState:
     """Describe a directory."""
     root = member.root
-    if not (root / "commitlog").is_dir():
-        hint = "" if root.is_dir() else " (there is no such directory; a broker is named as HOST:PORT)"
-        raise JobError(f"{root} is no store: it has no commitlog directory{hint}")
+    check_directory(root)
     files = files_of(root / "commitlog")
     size = member.file_size or usual_size(files)
     identity = str(root.resolve())

@@ -23,14 +23,15 @@ from pyspark.sql import functions as F
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.model.properties import DLQ_ORIGIN_MESSAGE_ID, DLQ_ORIGIN_TOPIC, KEYS, RETRY_TOPIC, TAGS
-from whimbrel.spark.jobs.replay import Source, replay_frame, rows_of, servers_of
+from whimbrel.spark.before import check_source
+from whimbrel.spark.jobs.replay import Source, replay_frame, rows_of, servers_of, source_options
 from whimbrel.spark.replay_writer import ReplayTarget
 from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ORIGIN", "REASONS", "DlqOptions", "dlq"]
+__all__ = ["ORIGIN", "REASONS", "DlqOptions", "check", "dlq"]
 
 REASONS = ("attempts", "early", "forwarded", "unknown")
 ORIGIN = "ORIGIN"  # in place of a topic's name: each message into its origin topic
@@ -69,6 +70,25 @@ class DlqOptions:
     brokers: tuple[tuple[str, str], ...] = ()
 
 
+def check(options: DlqOptions) -> None:
+    """Raise why the job can't run, as far as that is known without reading messages, and without Spark.
+
+    Raises:
+        JobError: the options contradict each other.
+        ValueError, LookupError, RuntimeError, WhimbrelError: as reading raises them.
+    """
+    check_together(options)
+    check_source(source_options(source_of(options)))
+
+
+def check_together(options: DlqOptions) -> None:
+    """Raise JobError for options that contradict each other."""
+    if options.reason not in ("", *REASONS):
+        raise JobError(f"--reason {options.reason!r} is not one of {', '.join(REASONS)}")
+    if options.messages and options.replay_to:
+        raise JobError("--messages and --replay-to: list them first, then put them back")
+
+
 def dlq(
     session: "SparkSession", options: DlqOptions, on_progress: ProgressCallback = ignore_progress
 ) -> "DataFrame":
@@ -78,10 +98,7 @@ def dlq(
         JobError: the options contradict each other, or messages that are to be replayed have no origin.
         WhimbrelError: a broker refuses, or does not answer.
     """
-    if options.reason not in ("", *REASONS):
-        raise JobError(f"--reason {options.reason!r} is not one of {', '.join(REASONS)}")
-    if options.messages and options.replay_to:
-        raise JobError("--messages and --replay-to: list them first, then put them back")
+    check_together(options)
     found = selected(letters(rows_of(session, source_of(options))), options)
     if options.replay_to:
         return replayed(session, found, options, on_progress)

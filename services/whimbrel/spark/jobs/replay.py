@@ -24,11 +24,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.client.sync import Admin
-from whimbrel.errors import AlreadyExists, WhimbrelError
+from whimbrel.errors import AlreadyExists, TopicNotFound, WhimbrelError
 from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
 from whimbrel.rpc.api.calls import perform_blocking
-from whimbrel.rpc.api.replay_calls import SourceQueue, describe_replay
+from whimbrel.rpc.api.replay_calls import describe_replay
 from whimbrel.rpc.client.channel import open_channel
+from whimbrel.spark.before import NOBODY, check_source, check_target
 from whimbrel.spark.masters import Masters
 from whimbrel.spark.planning import fill_tasks
 from whimbrel.spark.replay_writer import (
@@ -44,7 +45,16 @@ from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ReplayOptions", "Source", "replay", "replay_frame", "rows_of"]
+__all__ = [
+    "ReplayOptions",
+    "Source",
+    "check",
+    "replay",
+    "replay_frame",
+    "rows_of",
+    "servers_of",
+    "source_options",
+]
 
 PROGRESS_S = 2.0  # between two progress reports
 QUEUES_MAX = 10_000  # of one run: the task of each is part of the plan
@@ -105,6 +115,30 @@ class ReplayOptions:
     tasks: int = 0
 
 
+def check(options: ReplayOptions) -> None:
+    """Raise why a replay can't run, as far as that is known without reading messages, and without Spark.
+
+    Raises:
+        JobError: the options contradict each other.
+        ValueError: an option of the source is wrong.
+        LookupError, RuntimeError, WhimbrelError: as reading and replaying raise them.
+    """
+    check_together(options)
+    source = options.source
+    check_source(source_options(source))
+    check_target(servers_of(options.endpoint), options.to or source.topic)
+
+
+def check_together(options: ReplayOptions) -> None:
+    """Raise JobError for options that contradict each other."""
+    source = options.source
+    if source.topic == "" and options.to:
+        raise JobError("--to needs --topic: several topics in one would lose which message was whose")
+    if source.servers and servers_of(source.servers) == servers_of(options.endpoint):
+        if not options.to or options.to == source.topic:
+            raise JobError("source and target are the same topic: name another one with --to")
+
+
 def replay(
     session: "SparkSession", options: ReplayOptions, on_progress: ProgressCallback = ignore_progress
 ) -> "DataFrame":
@@ -114,12 +148,8 @@ def replay(
         JobError: there are no messages, or there is no topic for them.
         WhimbrelError: a broker refuses, or does not answer.
     """
+    check_together(options)
     source = options.source
-    if source.topic == "" and options.to:
-        raise JobError("--to needs --topic: several topics in one would lose which message was whose")
-    if source.servers and servers_of(source.servers) == servers_of(options.endpoint):
-        if not options.to or options.to == source.topic:
-            raise JobError("source and target are the same topic: name another one with --to")
     head = within_bounds(rows_of(session, source, head_only=True), options.first, options.until)
     rows = within_bounds(rows_of(session, source), options.first, options.until)
     target = ReplayTarget(
@@ -143,17 +173,26 @@ def rows_of(session: "SparkSession", source: Source, *, head_only: bool = False)
     Raises:
         JobError: not exactly one source is named.
     """
+    reader = session.read.format("whimbrel").options(**source_options(source))
+    return reader.schema(HEAD if head_only else WHOLE).load()
+
+
+def source_options(source: Source) -> dict[str, str]:
+    """Return the options of `format("whimbrel")`.
+
+    Raises:
+        JobError: not exactly one source is named.
+    """
     given = [name for name in ("archive", "store", "servers") if getattr(source, name)]
     if len(given) != 1:
-        raise JobError("name one source: --archive ROOT, --store DIRECTORY, or --servers HOST:PORT")
-    reader = session.read.format("whimbrel").option(given[0], getattr(source, given[0]))
-    reader = reader.option("decompress", "false")
+        raise JobError("name one source: ARCHIVE, --store DIRECTORY, or --servers HOST:PORT")
+    options = {given[0]: getattr(source, given[0]), "decompress": "false"}
     if source.topic:
-        reader = reader.option("subscribe", source.topic)
+        options["subscribe"] = source.topic
     elif source.pattern or source.servers:
-        reader = reader.option("subscribePattern", source.pattern or ".*")
-        reader = reader.option("includeSystemTopics", str(bool(source.pattern)).lower())
-    return reader.schema(HEAD if head_only else WHOLE).load()
+        options["subscribePattern"] = source.pattern or ".*"
+        options["includeSystemTopics"] = str(bool(source.pattern)).lower()
+    return options
 
 
 def within_bounds(frame: "DataFrame", first: Bound, until: Bound) -> "DataFrame":
@@ -262,6 +301,10 @@ def check_targets(
             f"the target has no topic {', '.join(sorted(missing))}: --create makes it, or"
             f" `whimbrel topic create {topic} --queues {queues}`"
         )
+    for source, topic in wanted:
+        if topic in missing:  # a refusal must not leave a topic behind
+            with suppress(TopicNotFound):
+                ask_for_replay(masters, source, topic)
     if missing and not dry:
         with Admin(";".join(masters.servers)) as admin:
             for topic, queues in missing.items():
@@ -272,11 +315,14 @@ def check_targets(
     for source, topic in wanted:
         if topic in missing:
             continue
-        address = masters.address(masters.broker_for(source))
-        call = describe_replay(topic, 0, SourceQueue("nobody", "nothing", 0))
-        with open_channel(address) as channel:
-            perform_blocking(channel, call, (), masters.timeout_s)
+        ask_for_replay(masters, source, topic)
     return missing
+
+
+def ask_for_replay(masters: Masters, source: str, topic: str) -> None:
+    """Raise what the broker that takes the messages of `source` says against replaying into a topic."""
+    with open_channel(masters.address(masters.broker_for(source))) as channel:
+        perform_blocking(channel, describe_replay(topic, 0, NOBODY), (), masters.timeout_s)
 
 
 def parallelism(session: "SparkSession") -> int:
