@@ -5,7 +5,7 @@
 # picture. Each cell's output stands below it. `docs/notebook.py` is the program; a test runs it against a
 # cluster and compares its output with this page.
 #
-# To run it yourself: `pip install "whimbrel[spark]" matplotlib`, `whimbrel dev` in another terminal, and
+# To run it yourself: `pip install ".[spark]" matplotlib`, `whimbrel dev` in another terminal, and
 # `python docs/notebook.py`.
 
 # %%

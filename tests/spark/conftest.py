@@ -22,7 +22,7 @@ def spark_problem() -> str:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError as error:
-        return f"{error}; install whimbrel[spark]"
+        return f"{error}; install the extra `spark`"
     return java_problem(os.environ)
 
 

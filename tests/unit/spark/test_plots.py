@@ -2,6 +2,7 @@
 
 import builtins
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,65 @@ def test_lines_beyond_the_bound_are_left_out_and_counted() -> None:
 def test_a_heat_map_has_a_column_for_each_step_also_where_nothing_was() -> None:
     cells = {("a", 0): 1.0, ("b", 3 * HOUR): 2.0}
     figure = heat_figure(HeatMap(title="t", unit="n", rows=["a", "b"], cells=cells, step_s=HOUR))
-    assert list(figure.data[0].x) == [f"1970-01-01 0{hour}:00:00.000" for hour in range(4)]
+    assert list(figure.data[0].x) == [f"1970-01-01 0{hour}:00:00.000" for hour in range(5)]  # borders
     assert [list(row) for row in figure.data[0].z] == [[1.0, None, None, None], [None, None, None, 2.0]]
+
+
+def seconds(axis: Any) -> list[float]:
+    """Return the ends of an axis of time."""
+    return [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in axis.range]
+
+
+def test_one_hour_is_shown_as_one_hour() -> None:
+    at = 8 * HOUR
+    heat = heat_figure(HeatMap(title="t", unit="n", rows=["a"], cells={("a", at): 3.0}, step_s=HOUR))
+    assert list(heat.data[0].x) == ["1970-01-01 08:00:00.000", "1970-01-01 09:00:00.000"]
+    begin, end = seconds(heat.layout.xaxis)
+    assert at - HOUR / 10 < begin < at
+    assert at + HOUR < end < at + 1.1 * HOUR
+    assert heat.data[0].customdata[0][0] == "1970-01-01 08:00:00"
+
+
+def test_one_moment_is_shown_within_a_minute() -> None:
+    figure = lines_figure(LineChart(title="t", unit="n", series={"a": [(100.0, 3.0)]}))
+    assert seconds(figure.layout.xaxis) == [70.0, 130.0]
+    assert figure.layout.yaxis.rangemode == "tozero"
+    assert lines_figure(LineChart(title="t", unit="n", series={})).layout.xaxis.range is None
+
+
+def test_few_cells_show_their_values_and_colours_begin_at_0() -> None:
+    few = heat_figure(HeatMap(title="t", unit="n", rows=["a"], cells={("a", 0): 1.0}, step_s=HOUR))
+    assert (few.data[0].texttemplate, few.data[0].zmin) == ("%{z}", 0)
+    cells = {("a", hour * HOUR): 1.0 for hour in range(plots.CELL_TEXTS_MAX + 1)}
+    assert (
+        heat_figure(HeatMap(title="t", unit="n", rows=["a"], cells=cells, step_s=HOUR)).data[0].texttemplate
+        is None
+    )
+
+
+def test_a_line_is_broken_where_a_step_has_no_point() -> None:
+    points = [(0.0, 1.0), (60.0, 2.0), (240.0, 3.0)]
+    line = lines_figure(LineChart(title="t", unit="ms", series={"a": points}, step_s=60)).data[0]
+    assert list(line.y) == [1.0, 2.0, None, 3.0]
+    assert not line.connectgaps
+    assert [text[14:19] for text in line.x] == ["00:00", "01:00", "02:00", "04:00"]
+    whole = lines_figure(LineChart(title="t", unit="ms", series={"a": points})).data[0]
+    assert list(whole.y) == [1.0, 2.0, 3.0]
+
+
+def test_a_legend_has_its_place_below_however_many_lines_there_are() -> None:
+    one = lines_figure(LineChart(title="t", unit="n", series={"a": [(0.0, 1.0)]})).layout
+    series = {f"t{number}": [(0.0, 1.0)] for number in range(plots.SERIES_MAX)}
+    many = lines_figure(LineChart(title="t", unit="n", series=series)).layout
+    assert (one.legend.orientation, one.showlegend) == ("h", True)
+    assert one.legend.y < 0
+    assert many.height - one.height == plots.LEGEND_LINE_PX * (plots.SERIES_MAX - 1)
+
+
+def test_what_a_page_is_about_stands_below_its_title(tmp_path: Path) -> None:
+    page(tmp_path / "out.html", "Messages of a cluster", [], ["3 messages <b>", "Read at noon."])
+    ours = own_part(tmp_path / "out.html")
+    assert "<h1>Messages of a cluster</h1>\n<p>3 messages &lt;b&gt;</p>\n<p>Read at noon.</p>" in ours
 
 
 def test_a_heat_map_keeps_the_newest_steps() -> None:
@@ -80,5 +138,5 @@ def test_without_plotly_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, t
         return real(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(NoPlotly, match=r"--html needs pip install .whimbrel\[spark\]."):
+    with pytest.raises(NoPlotly, match=r"--html needs the extra `spark`"):
         page(tmp_path / "out.html", "", [])

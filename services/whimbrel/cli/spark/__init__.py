@@ -38,7 +38,8 @@ class SparkJobs(LazyGroup):
 
 jobs = typer.Typer(
     cls=SparkJobs,
-    help='Jobs on topics, archives and stores. They need Java 17 or later and pip install "whimbrel[spark]".',
+    help="Jobs on topics, archives and stores. They need Java 17 or later and the extra `spark`:"
+    ' pip install ".[spark]" in a clone of whimbrel.',
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

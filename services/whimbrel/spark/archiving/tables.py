@@ -67,7 +67,8 @@ def open_table(root: Path, options: TableOptions) -> CatalogTable:
     except ImportError as error:
         library = "deltalake" if options.kind == "delta" else "pyiceberg"
         raise ArchiveError(
-            f'{library} is missing: a table needs pip install "whimbrel[{options.kind}]"'
+            f"{library} is missing: a table needs the extra `{options.kind}`,"
+            f' as in pip install ".[spark,{options.kind}]" in a clone of whimbrel'
         ) from error
 
 

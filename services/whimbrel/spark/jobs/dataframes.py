@@ -1,7 +1,9 @@
 """What the reports of jobs share: frames that are computed when they are returned, periods, percentiles."""
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from whimbrel.spark.reporting import JobError
@@ -14,10 +16,14 @@ __all__ = [
     "PERCENTILE_ACCURACY",
     "POINTS_MAX",
     "computed",
+    "counted",
     "path_named",
     "percentiles",
     "period",
+    "place_of",
+    "read_at",
     "step_for",
+    "utc_text",
 ]
 
 PERCENTILES = (0.5, 0.95, 0.99)
@@ -67,6 +73,28 @@ def period(at_s: "Column", seconds: int) -> "Column":
 def step_for(first_s: float, last_s: float) -> int:
     """Return the smallest step, in seconds, with which a time range has at most `POINTS_MAX` points."""
     return next((step for step in STEPS_S if (last_s - first_s) / step <= POINTS_MAX), STEPS_S[-1])
+
+
+def place_of(source: Mapping[str, str]) -> str:
+    """Return which place the options of a source name, for the title of a page."""
+    if "servers" in source:
+        return f"the cluster at {source['servers']}"
+    return f"the store {source['store']}" if "store" in source else f"the archive {source.get('archive', '')}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def utc_text(at_s: float) -> str:
+    """Return a time to the second."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def read_at() -> str:
+    """Return when a page was made: now."""
+    return f"Read at {utc_text(time.time())}."
 
 
 def percentiles(ms: "Column") -> "list[Column]":

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs.dataframes import computed, path_named, period, step_for
+from whimbrel.spark.jobs.dataframes import computed, path_named, period, read_at, step_for
 from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 from whimbrel.spark.snapshots import VERSION
 
@@ -105,7 +105,7 @@ def lag(
     steps = computed(with_moves(queues, heads))
     report = computed(report_of(steps, gaps, options))
     if options.html is not None:
-        plots.page(options.html, "Lag of groups", charts(steps))
+        plots.page(options.html, f"Lag of groups: {options.snapshots}", charts(steps), [read_at()])
         on_progress(f"lag and rates are in {options.html}")
     return report
 

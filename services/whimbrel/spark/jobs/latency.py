@@ -35,7 +35,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs.dataframes import computed, path_named, percentiles, period, step_for
+from whimbrel.spark.jobs.dataframes import (
+    computed,
+    counted,
+    path_named,
+    percentiles,
+    period,
+    place_of,
+    read_at,
+    step_for,
+)
 from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
 from whimbrel.spark.spans import GLOB, OURS, STAGES, span_lines, spans_of
 from whimbrel.telemetry import ACKNOWLEDGE, APPEND, FRAME
@@ -106,7 +115,8 @@ def from_spans(
             )
     report = computed(report_of(wanted, spans, options.per_s))
     if options.html is not None:
-        plots.page(options.html, "Stages of messages", span_charts(wanted, spans))
+        title = f"Stages of messages: {options.spans}"
+        plots.page(options.html, title, span_charts(wanted, spans), [read_at()])
         on_progress(f"percentiles over time are in {options.html}")
     return report
 
@@ -283,6 +293,7 @@ def span_charts(wanted: "DataFrame", spans: "DataFrame") -> list[plots.LineChart
         plots.LineChart(
             title=f"{stage}, {step_s} s each",
             unit="ms",
+            step_s=step_s,
             series={
                 name: [(row["at"], row[name]) for row in rows if row["stage"] == stage] for name in NAMES
             },
@@ -330,7 +341,9 @@ def from_log(session: "SparkSession", options: LatencyOptions, on_progress: Prog
         .select(*shown, "topic", "messages", "negative", "min_ms", *NAMES, "max_ms")
     )
     if options.html is not None:
-        plots.page(options.html, "From born to stored", age_charts(ages))
+        title = f"From born to stored: {place_of(options.source)}"
+        about = f"{counted(ages.count(), 'message')}; a time is from the sender's clock to the broker's."
+        plots.page(options.html, title, age_charts(ages), [about, read_at()])
         on_progress(f"percentiles over time are in {options.html}")
     report_skew(report, on_progress)
     return report
@@ -371,6 +384,7 @@ def age_charts(ages: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
         plots.LineChart(
             title=f"{name.removesuffix('_ms')}, {step_s} s each",
             unit="ms",
+            step_s=step_s,
             series={
                 topic: [(row["at"], row[name]) for row in rows if row["topic"] == topic] for topic in names
             },

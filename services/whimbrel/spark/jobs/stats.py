@@ -23,7 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from whimbrel.spark import plots
-from whimbrel.spark.jobs.dataframes import computed, period, step_for
+from whimbrel.spark.jobs.dataframes import (
+    computed,
+    counted,
+    period,
+    place_of,
+    read_at,
+    step_for,
+    utc_text,
+)
 from whimbrel.spark.reporting import ProgressCallback, ignore_progress
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ class StatsOptions:
     Attributes:
         source: options of `format("whimbrel")`.
         by: a row of the report is for each topic, queue, or hour of a topic.
-        html: path of a page with rates and a heat map; None for none.
+        html: path of a page with counts and a heat map; None for none.
     """
 
     source: Mapping[str, str] = field(default_factory=dict)
@@ -74,8 +82,9 @@ def stats(
     minutes = computed(minutes)
     report = computed(report_of(minutes, options.by))
     if options.html is not None:
-        plots.page(options.html, "Messages", charts(minutes))
-        on_progress(f"rates and a heat map are in {options.html}")
+        title = f"Messages of {place_of(options.source)}"
+        plots.page(options.html, title, charts(minutes), [totals(minutes), read_at()])
+        on_progress(f"charts and a heat map are in {options.html}")
     if report.isEmpty():
         on_progress("no messages: none of the topics holds any")
     return report
@@ -149,8 +158,29 @@ def report_of(minutes: "DataFrame", by: By) -> "DataFrame":
     ).orderBy(*(key.removesuffix("_s") for key in keys))
 
 
+def totals(minutes: "DataFrame") -> str:
+    """Return how much was counted, and of which time."""
+    from pyspark.sql import functions as F
+
+    row = minutes.agg(
+        F.sum("messages"),
+        F.sum("bytes"),
+        F.countDistinct("topic"),
+        F.countDistinct("topic", "broker", "queue"),
+        F.unix_seconds(F.min("first_stored")),
+        F.unix_seconds(F.max("last_stored")),
+    ).first()
+    if row is None or not row[0]:
+        return "No messages."
+    messages, size, topics, queues, first, last = row
+    return (
+        f"{counted(messages, 'message')} in {counted(topics, 'topic')} and {counted(queues, 'queue')},"
+        f" {size:,} bytes with their headers, stored from {utc_text(first)} to {utc_text(last)}."
+    )
+
+
 def charts(minutes: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
-    """Return the rates of the largest topics, and the messages of the busiest queues by hour."""
+    """Return the counts of the largest topics, and the messages of the busiest queues by hour."""
     from pyspark.sql import functions as F
 
     ends = minutes.agg(F.min("minute_s"), F.max("minute_s")).first()
@@ -159,19 +189,24 @@ def charts(minutes: "DataFrame") -> list[plots.LineChart | plots.HeatMap]:
     step_s = max(step_for(ends[0], ends[1]), MINUTE_S)
     return [
         plots.LineChart(
-            title=f"Rate by topic, {step_s} s each",
-            unit="messages/s",
-            series=rates(minutes, step_s, "messages"),
+            title=f"Messages by topic, in {step_s} s each",
+            unit=f"messages in {step_s} s",
+            series=sums(minutes, step_s, "messages"),
         ),
         plots.LineChart(
-            title=f"Bytes by topic, {step_s} s each", unit="bytes/s", series=rates(minutes, step_s, "bytes")
+            title=f"Bytes by topic, in {step_s} s each",
+            unit=f"bytes in {step_s} s",
+            series=sums(minutes, step_s, "bytes"),
         ),
         heat_map(minutes),
     ]
 
 
-def rates(minutes: "DataFrame", step_s: int, what: str) -> dict[str, list[tuple[float, float | None]]]:
-    """Return rates of the largest topics, 0 in steps without messages."""
+def sums(minutes: "DataFrame", step_s: int, what: str) -> dict[str, list[tuple[float, float | None]]]:
+    """Return sums by step of the largest topics, 0 in steps without messages.
+
+    Not rates: of a few messages, those would be fractions that look like 0.
+    """
     from pyspark.sql import functions as F
 
     largest = minutes.groupBy("topic").agg(F.sum(what).alias("all")).orderBy(F.desc("all"), "topic")
@@ -183,7 +218,7 @@ def rates(minutes: "DataFrame", step_s: int, what: str) -> dict[str, list[tuple[
     )
     found: dict[str, dict[int, float]] = {name: {} for name in names}
     for row in steps.collect():
-        found[row["topic"]][row["at"]] = row["value"] / step_s
+        found[row["topic"]][row["at"]] = row["value"]
     times = sorted({at for points in found.values() for at in points})
     every = range(times[0], times[-1] + 1, step_s)
     return {
