@@ -95,6 +95,7 @@ def test_topics_go_into_an_archive_that_is_checked_and_counted(
     ("words", "sentence"),
     [
         (("archive", "/tmp/x", "--topic", "orders", "--endpoint", "127.0.0.1:1"), "is the cluster running"),
+        (("replay", "/nowhere", "--endpoint", "127.0.0.1:1"), "/nowhere is no archive"),
         (("replay", "--archive", "/nowhere", "--endpoint", "127.0.0.1:1"), "/nowhere is no archive"),
         (("verify-index", "/nowhere"), "/nowhere is no store"),
         (("latency", "--spans", "/nowhere"), "there is no such file or folder"),
@@ -128,4 +129,4 @@ def test_ctrl_c_leaves_with_130(command: Command, monkeypatch: pytest.MonkeyPatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr("whimbrel.spark.jobs.verify_index.verify_index", interrupted)
-    assert command("verify-index", "/nowhere").exit_code == 130
+    assert command("verify-index", goldens.shared("v493-basic")).exit_code == 130

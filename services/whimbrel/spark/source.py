@@ -96,10 +96,12 @@ class WhimbrelSource(DataSource):
         options = parse(self.options, streaming=False)
         return (FilteringReader if options.pushdown else BatchReader)(schema, options)
 
-    @without_traceback
     def streamReader(self, schema: StructType) -> "StreamReader":
         """Return the reader of a stream."""
-        return StreamReader(schema, parse(self.options, streaming=True))
+        try:
+            return StreamReader(schema, parse(self.options, streaming=True))
+        except OptionError as error:
+            return RefusingReader(error)
 
     @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -420,3 +422,22 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
         if first == last:
             return []
         return self.tasks(first, last, self.describe(), STREAM_PARTITION_BYTES)
+
+
+class RefusingReader(StreamReader):
+    """Says why a stream can't be read when it is asked for anything.
+
+    `streamReader` itself may not fail: PySpark's runner then fails over the reader that it lacks, and the reason
+    is lost.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self.error = error
+
+    @without_traceback
+    def refuse(self, *_: Any) -> Any:
+        """Raise the error."""
+        raise self.error
+
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = refuse
+    latestOffset = refuse  # type: ignore[assignment]  # whatever it is given

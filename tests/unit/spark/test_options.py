@@ -1,5 +1,7 @@
 """Options of a read: what they mean, and that a wrong one is named with what to do."""
 
+import pickle
+
 import pytest
 
 from whimbrel.spark.offsets import EARLIEST, LATEST
@@ -107,3 +109,19 @@ def test_a_store_is_read_whole_by_a_batch_that_names_no_topic() -> None:
     assert parse({"store": "/data"}, streaming=False).verify_crc
     with pytest.raises(OptionError, match="exactly one is needed, not none"):
         parse({"store": "/data"}, streaming=True)
+
+
+def test_a_stream_with_a_wrong_option_is_refused_by_whatever_spark_asks_first() -> None:
+    pytest.importorskip("pyspark")
+    from whimbrel.spark.source import WhimbrelSource
+
+    source = WhimbrelSource(BASE | {"endingOffsets": "latest"})
+    reader = pickle.loads(pickle.dumps(source.streamReader(source.schema())))
+    for ask in (
+        reader.initialOffset,
+        reader.getDefaultReadLimit,
+        reader.prepareForTriggerAvailableNow,
+        lambda: reader.latestOffset({}, None),
+    ):
+        with pytest.raises(OptionError, match="no meaning for a stream"):
+            ask()
