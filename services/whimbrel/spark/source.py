@@ -427,8 +427,8 @@ class StreamReader(TopicReader, DataSourceStreamReader, SupportsTriggerAvailable
 class RefusingReader(StreamReader):
     """Says why a stream can't be read when it is asked for anything.
 
-    `streamReader` itself may not fail: PySpark's runner then fails over the reader that it lacks, and the reason
-    is lost.
+    `streamReader` itself may not fail: PySpark's runner would then stop a reader that it does not have, which
+    fails as well, and hides the reason.
     """
 
     def __init__(self, error: OptionError) -> None:
