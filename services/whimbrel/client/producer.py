@@ -4,12 +4,16 @@ A send takes these steps: the topic's route (from the cache), a broker, one Send
 failure what `client.retry` decides. All attempts of a message carry one message id.
 
 Which broker: messages of one message group always the same (by a hash of the group over the brokers' names),
-others in turn. Which queue of the broker: the broker's choice, unless the caller gives a queue or a selector.
+others in turn. Which queue of the broker: the next one in turn, unless the caller gives a queue or a
+selector; for a message group, the broker's choice. Each topic has a turn of its own, which starts anywhere:
+many short-lived producers, as commands are, use all queues together. Where a broker has fewer queues than the
+route said, the message is sent again and the choice left to the broker.
 """
 
 import asyncio
 import dataclasses
 import logging
+import random
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,9 +21,17 @@ from collections.abc import Callable, Sequence
 from whimbrel.client.ids import MessageIds
 from whimbrel.client.options import ProducerOptions
 from whimbrel.client.retry import decide
+from whimbrel.client.routes import TOPICS_MAX
 from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
-from whimbrel.errors import MessageCorrupted, MessageEmpty, NotWritable, Throttled, WhimbrelError
+from whimbrel.errors import (
+    MessageCorrupted,
+    MessageEmpty,
+    NotWritable,
+    QueueNotFound,
+    Throttled,
+    WhimbrelError,
+)
 from whimbrel.model.message import Message, SendReceipt
 from whimbrel.model.route import Queue
 from whimbrel.rpc.api import calls
@@ -61,7 +73,7 @@ class Producer(BaseClient):
         self.topics = dict.fromkeys(topics)
         self.ids = MessageIds()
         self.spans = ClientSpans(self.options)
-        self.turn = 0
+        self.turns: dict[str, int] = {}  # by topic, how many choices were made
         self.oneway: set[asyncio.Task[None]] = set()
 
     def settings(self, session: Session) -> ClientSettings:
@@ -122,12 +134,13 @@ class Producer(BaseClient):
     ) -> list[SendReceipt]:
         """Try until it is sent, or the policy gives up."""
         failed: set[str] = set()
+        by_turn = True
         attempt = 0
         while True:
             attempt += 1
             target: Queue | None = None
             try:
-                target, chosen = await self.target(batch[0], queue, selector, failed)
+                target, chosen = await self.target(batch[0], queue, selector, failed, by_turn)
                 return await self.send_to(target, chosen, batch)
             except WhimbrelError as error:
                 decision = decide(error, attempt, self.options.retry, repeatable=target is None)
@@ -136,6 +149,7 @@ class Producer(BaseClient):
                 logger.debug("send to %s failed (try %d): %s", topic, attempt, error)
                 if decision.fresh_route:
                     self.session.routes.report_error(topic)
+                by_turn = by_turn and not isinstance(error, QueueNotFound)
                 if decision.elsewhere and target is not None:
                     failed.add(target.broker_name)
                 await asyncio.sleep(decision.pause_s)
@@ -174,9 +188,22 @@ class Producer(BaseClient):
             logger.warning("a one-way send to %s failed: %s", message.topic, error)
 
     async def target(
-        self, message: Message, queue: Queue | None, selector: QueueSelector | None, failed: set[str]
+        self,
+        message: Message,
+        queue: Queue | None,
+        selector: QueueSelector | None,
+        failed: set[str],
+        by_turn: bool,
     ) -> tuple[Queue, int | None]:
-        """Return a queue of the broker to ask, and the queue id unless the broker chooses it."""
+        """Return a queue of the broker to ask, and the queue id unless the broker chooses it.
+
+        Args:
+            message: the first one of the request.
+            queue: what the caller wants.
+            selector: or what chooses for the caller.
+            failed: names of brokers that are asked only if there are no others.
+            by_turn: whether to choose in turn, where the caller does not.
+        """
         route = await self.session.route(message.topic)
         queues = route.writable()
         if queue is not None:
@@ -189,13 +216,27 @@ class Producer(BaseClient):
         if selector is not None:
             selected = selector(message, queues)
             return selected, selected.queue_id
-        brokers = {item.broker_name: item for item in queues}
+        brokers: dict[str, list[Queue]] = {}
+        for item in queues:
+            brokers.setdefault(item.broker_name, []).append(item)
         names = sorted(brokers)
         if message.message_group is not None:
-            return brokers[names[zlib.crc32(message.message_group.encode()) % len(names)]], None
+            return brokers[names[zlib.crc32(message.message_group.encode()) % len(names)]][0], None
         names = [name for name in names if name not in failed] or names
-        self.turn += 1
-        return brokers[names[self.turn % len(names)]], None
+        lap, place = divmod(self.next_turn(message.topic, len(queues)), len(names))
+        held = brokers[names[place]]
+        chosen = held[lap % len(held)]
+        return chosen, chosen.queue_id if by_turn else None
+
+    def next_turn(self, topic: str, queues: int) -> int:
+        """Return a number for the next choice of a topic, which has so many queues."""
+        turn = self.turns.get(topic)
+        if turn is None:
+            if len(self.turns) >= TOPICS_MAX:
+                self.turns.clear()
+            turn = random.randrange(queues)
+        self.turns[topic] = turn + 1
+        return turn
 
     async def send_to(
         self, target: Queue, queue_id: int | None, batch: Sequence[Message]

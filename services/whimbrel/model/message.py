@@ -3,13 +3,15 @@
 Times are seconds since the epoch as floats; a time that was not set is None. Bodies are bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from whimbrel.model.route import Queue
 
 __all__ = ["Message", "MessageType", "PullResult", "ReceivedMessage", "SendReceipt"]
+
+TEXT_CHARS_MAX = 40  # of a body that an error repeats
 
 
 class MessageType(StrEnum):
@@ -28,9 +30,12 @@ class MessageType(StrEnum):
 class Message:
     """A message to be sent.
 
+    A field of the wrong type is a TypeError here, with the field's name and what to pass; nothing is encoded
+    or converted silently, since consumers would not know how.
+
     Attributes:
         topic: its topic.
-        body: 1 byte to 4 MiB.
+        body: 1 byte to 4 MiB; text has to be encoded, as in `"hello".encode()`.
         tag: for filters of consumers; None for none.
         keys: for look-ups; no spaces in a key, since the store joins them with spaces.
         properties: free text pairs; up to 128 pairs and 16 KiB together with tag and keys.
@@ -50,6 +55,21 @@ class Message:
     message_id: str = ""
     trace_context: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check the types that protobuf would refuse later, far from the caller's line."""
+        if not isinstance(self.body, bytes):
+            raise TypeError(f"body is a {named(self.body)}, not bytes: pass {as_bytes(self.body)}")
+        if not isinstance(self.topic, str):
+            raise TypeError(f"topic is a {named(self.topic)}, not a str: pass the topic's name")
+        if self.tag is not None and not isinstance(self.tag, str):
+            raise TypeError(
+                f"tag is a {named(self.tag)}, not a str: pass tag={str(self.tag)!r}, or leave it out"
+            )
+        if self.keys:
+            check_keys(self.keys)
+        if self.properties:
+            check_properties(self.properties)
+
     @property
     def type(self) -> MessageType:
         """The type that follows from its fields."""
@@ -62,7 +82,10 @@ class Message:
 class SendReceipt:
     """The broker's confirmation of one stored message.
 
-    `queue_id` is None when the choice was left to the broker, which does not report it.
+    The protocol's answer to a send has no queue in it, so that the queue is known because the producer has
+    chosen it: it goes over a topic's queues in turn, as RocketMQ's own SDKs do, and tells the broker.
+    `queue_id` is None where the broker chose: for messages of a message group, and where it had fewer queues
+    than the route said. (A server other than whimbrel takes no choice, and `queue_id` means nothing there.)
     """
 
     topic: str
@@ -115,3 +138,42 @@ class PullResult:
     messages: tuple[ReceivedMessage, ...]
     next_offset: int
     suggested_broker_id: int = 0
+
+
+def named(value: object) -> str:
+    return type(value).__name__
+
+
+def as_bytes(body: object) -> str:
+    """Return what to pass instead of a body that is no bytes; a long text is not repeated."""
+    if isinstance(body, str):
+        return f"body={body!r}.encode()" if len(body) <= TEXT_CHARS_MAX else "body=text.encode()"
+    if isinstance(body, bytearray | memoryview):
+        return "body=bytes(body)"
+    return "the bytes of it, as in body=json.dumps(value).encode()"
+
+
+def check_keys(keys: object) -> None:
+    """Raise TypeError unless these are a sequence of texts; one text alone would count as its letters."""
+    if isinstance(keys, str):
+        raise TypeError(f"keys is a str, not a tuple of them: pass keys=({keys!r},)")
+    if not isinstance(keys, Sequence):
+        raise TypeError(f"keys is a {named(keys)}, not a tuple: pass keys=('a', 'b')")
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"keys holds {key!r}, which is a {named(key)}, not a str: pass {str(key)!r}")
+
+
+def check_properties(properties: object) -> None:
+    """Raise TypeError unless this maps texts to texts."""
+    if not isinstance(properties, Mapping):
+        raise TypeError(
+            f"properties is a {named(properties)}, not a dict: pass properties={{'name': 'value'}}"
+        )
+    for key, value in properties.items():
+        if not isinstance(key, str):
+            raise TypeError(f"properties has the key {key!r}, which is a {named(key)}: pass {str(key)!r}")
+        if not isinstance(value, str):
+            raise TypeError(
+                f"properties[{key!r}] is a {named(value)}, not a str: pass {{{key!r}: {str(value)!r}}}"
+            )

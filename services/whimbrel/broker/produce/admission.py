@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import md5, sha1
-from random import random
+from random import random, randrange
 from zlib import crc32
 
 from whimbrel.broker.produce.appender import RecordAppender
@@ -56,6 +56,7 @@ from whimbrel.errors import (
     MessageTypeConflict,
     NotSupported,
     PropertiesTooLarge,
+    QueueNotFound,
     TopicNotFound,
 )
 from whimbrel.model.limits import BODY_BYTES_MAX, PROPERTIES_COUNT_MAX, PROPERTY_BYTES_MAX
@@ -132,14 +133,17 @@ class SendTarget:
         topic: its configuration; another object means that it has changed.
         plain: it takes messages without a type of their own.
         queues: that may be written.
+        turn: counts the requests that left the queue to this broker; it starts anywhere, so that topics whose
+            targets are often dropped and made anew use all of their queues, too.
     """
 
-    __slots__ = ("plain", "queues", "topic")
+    __slots__ = ("plain", "queues", "topic", "turn")
 
     def __init__(self, topic: TopicConfig) -> None:
         self.topic = topic
         self.plain = topic.message_type in (MessageType.NORMAL, MessageType.MIXED)
         self.queues = topic.write_queues if topic.writable else 0
+        self.turn = randrange(self.queues or 1)
 
 
 class Admission:
@@ -167,7 +171,6 @@ class Admission:
         self.store_host = store_host
         self.clock = clock
         self.after_id = f"\x02{CLUSTER}\x01{cluster}\x02{BORN_TIMESTAMP}\x01"
-        self.turn = 0
         self.targets: dict[str, SendTarget] = {}
         self.context_seen = False
         self.create_context: Callable[[], str] | None = None  # None: tracing is off
@@ -191,11 +194,15 @@ class Admission:
             check_topic(name)
             if self.topics.is_system(name):
                 raise IllegalTopic(f"{name} is a system topic")
-        if topic is None:
-            return None
-        if len(self.targets) >= TARGETS_MAX:
-            self.targets.clear()
-        target = self.targets[name] = SendTarget(topic)
+        return None if topic is None else self.target_of(name, topic)
+
+    def target_of(self, name: str, topic: TopicConfig) -> SendTarget:
+        """Return the kept target of a topic, or a new one if the topic has changed or was not in use."""
+        target = self.targets.get(name)
+        if target is None or target.topic is not topic:
+            if len(self.targets) >= TARGETS_MAX:
+                self.targets.clear()
+            target = self.targets[name] = SendTarget(topic)
         return target
 
     def draft(
@@ -346,7 +353,7 @@ class Admission:
         for kind in kinds:
             if kind is not MessageType.NORMAL:
                 raise NotSupported(f"{kind} messages are not supported yet")
-        return SendTarget(topic)
+        return self.target_of(name, topic)
 
     def queue(self, target: SendTarget, wanted: str | None) -> int:
         """Return the queue of a request: the one that is wanted, else the next of the topic.
@@ -357,17 +364,17 @@ class Admission:
 
         Raises:
             Forbidden: the topic has no queue that may be written.
-            BadRequest: it has not the wanted one.
+            QueueNotFound: it has not the wanted one.
         """
         queues = target.queues
         if not queues:
             raise Forbidden(f"topic {target.topic.name} has no writable queue here")
         if wanted is not None:
             if not wanted.isdecimal() or int(wanted) >= queues:
-                raise BadRequest(f"queue {wanted} is not one of the {queues} of {target.topic.name}")
+                raise QueueNotFound(f"queue {wanted} is not one of the {queues} of {target.topic.name}")
             return int(wanted)
-        self.turn += 1
-        return self.turn % queues
+        target.turn += 1
+        return target.turn % queues
 
 
 def check_digest(kind: DigestKind, checksum: str, body: bytes) -> None:

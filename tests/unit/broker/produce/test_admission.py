@@ -36,6 +36,7 @@ from whimbrel.errors import (
     NotSupported,
     NotWritable,
     PropertiesTooLarge,
+    QueueNotFound,
     TopicNotFound,
     WhimbrelError,
 )
@@ -306,8 +307,32 @@ def test_requests_take_turns_unless_a_queue_is_wanted(admission: Admission) -> N
     assert sorted(admission.queue(target, None) for _ in range(4)) == [0, 0, 1, 1]
     assert [admission.queue(target, wanted) for wanted in ("1", "1", "0")] == [1, 1, 0]
     for wanted in ("2", "-1", "x", ""):
-        with pytest.raises(BadRequest, match="is not one of the 2 of normal"):
+        with pytest.raises(QueueNotFound, match="is not one of the 2 of normal"):
             admission.queue(target, wanted)
+
+
+def test_each_topic_has_turns_of_its_own(admission: Admission) -> None:
+    used: dict[str, set[int]] = {"normal": set(), "mixed": set()}
+    for _ in range(4):
+        for name, queues in used.items():
+            target = admission.target(name)
+            assert target is not None
+            queues.add(admission.queue(target, None))
+    assert used == {"normal": {0, 1}, "mixed": {0, 1}}
+
+
+def test_topics_that_are_created_or_not_plain_take_turns_too(tmp_path: Path) -> None:
+    admission = Admission(
+        topics_of(tmp_path, auto_create=True),
+        WritableAppender(),
+        cluster="Cluster",
+        store_host=PEER,
+        clock=lambda: NOW,
+    )
+    for name, kind in (("fresh", MessageType.NORMAL), ("mixed", MessageType.NORMAL)):
+        queues = admission.admit(name, {kind}).queues
+        chosen = [admission.queue(admission.admit(name, {kind}), None) for _ in range(queues)]
+        assert sorted(chosen) == list(range(queues))
 
 
 # Digests
