@@ -75,8 +75,8 @@ class FakeCluster:
         """Return how often a method was called."""
         return sum(name == method for name, _, _ in self.calls)
 
-    def services(self) -> list[Service]:
-        """Return everything to be served."""
+    def services(self, *, nameserver: bool = True) -> list[Service]:
+        """Return everything to be served; without a nameserver's part it is a broker's address."""
         unary: dict[str, tuple[Any, Any]] = {
             "QueryRoute": (service.QueryRouteRequest, self.route),
             "QueryAssignment": (service.QueryAssignmentRequest, self.assignment),
@@ -130,7 +130,7 @@ class FakeCluster:
                 "whimbrel.admin.v1.AdminService",
                 tuple(UnaryMethod(name, kind, self.noted(name, fn)) for name, (kind, fn) in admins.items()),
             ),
-            Service("whimbrel.registry.v1.RegistryService", (describe,)),
+            *([Service("whimbrel.registry.v1.RegistryService", (describe,))] if nameserver else []),
         ]
 
     def noted(self, name: str, handle: Any) -> Any:
@@ -416,10 +416,10 @@ class FakeCluster:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[FakeCluster]:
-    """Serve a fake cluster on the test's own loop."""
+async def running(*, nameserver: bool = True) -> AsyncIterator[FakeCluster]:
+    """Serve a fake cluster on the test's own loop; `nameserver` False: a broker alone."""
     cluster = FakeCluster()
-    server: RunningServer = await serve(cluster.services(), host="127.0.0.1", port=0)
+    server: RunningServer = await serve(cluster.services(nameserver=nameserver), host="127.0.0.1", port=0)
     cluster.address = server.address
     try:
         yield cluster
@@ -430,12 +430,12 @@ async def running() -> AsyncIterator[FakeCluster]:
 
 
 @contextmanager
-def running_in_thread() -> Iterator[FakeCluster]:
+def running_in_thread(*, nameserver: bool = True) -> Iterator[FakeCluster]:
     """Serve a fake cluster on a loop of its own, for blocking clients."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    context = running()
+    context = running(nameserver=nameserver)
     cluster = asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result()
     try:
         yield cluster

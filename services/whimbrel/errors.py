@@ -8,6 +8,7 @@
     │   │   MessageTooLarge, MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden,
     │   │   AlreadyExists
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, OffsetNotFound
+    │   ├── NoBroker                        a kind of TopicNotFound
     │   ├── RangeGone, BeyondConfirmed      kinds of IllegalOffset
     ├── Refused                 this server can't now; nothing was stored
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
@@ -18,7 +19,7 @@
     ├── PeerError               the other end of a connection
     │   ├── RemoteProtocolError (theirs), LocalProtocolError (ours), ConnectionClosed
     └── ClientError             raised by the client library only
-        └── Unavailable, RequestTimeout
+        └── Unavailable, RequestTimeout; ClusterUnreachable is a kind of Unavailable
 
 `reason` names the error for tools; `grpc` is the gRPC status name; `code` is the `apache.rocketmq.v2` code;
 `retry` tells whether the same call may succeed later; `effect` is what has happened on the server: none,
@@ -29,11 +30,12 @@ from typing import ClassVar, Literal
 
 __all__ = [
     "AlreadyExists", "BadRequest", "BeyondConfirmed", "ClientError", "ClientIdRequired",
-    "ConnectionClosed", "CorruptRecord", "FlushTimeout", "Forbidden", "GroupNotFound",
+    "ClusterUnreachable", "ConnectionClosed", "CorruptRecord", "FlushTimeout", "Forbidden", "GroupNotFound",
     "IllegalAccessPoint", "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime",
     "IllegalKey", "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey",
     "IllegalTag", "IllegalTopic", "InvalidReceiptHandle", "LocalProtocolError", "MessageCorrupted",
-    "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoReplica", "NotReady", "NotRecovered",
+    "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica", "NotReady",
+    "NotRecovered",
     "NotSupported", "NotWritable", "OffsetNotFound", "PeerError", "PropertiesTooLarge", "QueueNotFound",
     "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout", "RequestError", "RequestTimeout",
     "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound", "Unavailable", "WhimbrelError",
@@ -215,6 +217,12 @@ class TopicNotFound(RequestError):
     reason = "TOPIC_NOT_FOUND"
     grpc = "NOT_FOUND"
     code = 40402
+
+
+class NoBroker(TopicNotFound):
+    """A nameserver answers, but no broker is registered with it; raised by the client library only."""
+
+    reason = "NO_BROKER"
 
 
 class QueueNotFound(RequestError):
@@ -399,6 +407,13 @@ class Unavailable(ClientError):
     reason = "UNAVAILABLE"
     grpc = "UNAVAILABLE"
     retry = True
+
+
+class ClusterUnreachable(Unavailable):
+    """No nameserver has answered this client yet, in all the attempts and the time of a first contact."""
+
+    reason = "CLUSTER_UNREACHABLE"
+    retry = False
 
 
 class RequestTimeout(ClientError):

@@ -81,7 +81,9 @@ def explain(error: Exception) -> str:
     from whimbrel.errors import (
         AlreadyExists,
         ClientError,
+        ClusterUnreachable,
         GroupNotFound,
+        NoBroker,
         NotSupported,
         RequestTimeout,
         TopicNotFound,
@@ -92,12 +94,16 @@ def explain(error: Exception) -> str:
     text = naming_origin(plain)
     option = "--endpoint" if text == plain else "that"
     match error:
+        case NoBroker():
+            hint = "start one, or give another nameserver's address with --endpoint"
         case TopicNotFound():
             hint = "create it with `whimbrel topic create NAME`, or see `whimbrel topic list`"
         case GroupNotFound():
             hint = "create it with `whimbrel group create NAME`, or see `whimbrel group list`"
         case AlreadyExists():
             hint = "use `update` to change it"
+        case ClusterUnreachable():
+            hint = f"is the cluster running, and is {option} the nameserver's address?"
         case Unavailable() if plain.startswith("no answer from"):
             hint = f"is the cluster running, and is {option} the nameserver's address?"
         case NotSupported() if "does not serve" in plain:

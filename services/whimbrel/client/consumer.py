@@ -12,9 +12,14 @@ while the client lives. A message is
         └──────handler raises───► hidden for the next step of the backoff list, then delivered again
 
 and an acknowledgement is repeated until the broker takes it or refuses the receipt.
+
+It ends by `stop`, by `close`, or when its task is cancelled, and each time in the same way: no more messages
+are polled, handlers that run may finish (`options.close_grace_s`) and have their messages acknowledged, and
+messages without a handler yet are given back, so that others get them at once. Then the connections may go.
 """
 
 import asyncio
+import contextvars
 import dataclasses
 import inspect
 import logging
@@ -26,7 +31,15 @@ from whimbrel.client.options import ConsumerOptions
 from whimbrel.client.retry import RetryPolicy, backoff_s, decide
 from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
-from whimbrel.errors import BadRequest, InvalidReceiptHandle, TopicNotFound, Unavailable, WhimbrelError
+from whimbrel.errors import (
+    BadRequest,
+    ClientError,
+    ClusterUnreachable,
+    InvalidReceiptHandle,
+    TopicNotFound,
+    Unavailable,
+    WhimbrelError,
+)
 from whimbrel.model.message import ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
 from whimbrel.rpc.api import calls
@@ -44,6 +57,9 @@ ACK_ATTEMPTS_MAX = 100  # with pauses of up to a second: more than a minute, lon
 ACK_BATCH_MAX = 128  # messages in one acknowledgement; SDKs send one, and some servers may expect few
 POLL_PAUSE = RetryPolicy(initial_s=0.1, max_s=2.0)  # between failed polls; a restart is noticed soon
 
+# The consumers whose handlers we are in: such a one can't wait until all handlers have ended.
+handling: contextvars.ContextVar[tuple["Consumer", ...]] = contextvars.ContextVar("handling", default=())
+
 logger = logging.getLogger(__name__)
 
 
@@ -54,7 +70,7 @@ class Consumer(BaseClient):
         for message in await consumer.receive():
             await consumer.ack(message)
 
-    Public methods: start, close, assignments, receive, ack, ack_all, change_invisible, run.
+    Public methods: start, close, assignments, receive, ack, ack_all, change_invisible, run, stop.
 
     Attributes:
         group: the consumer group.
@@ -99,6 +115,7 @@ class Consumer(BaseClient):
         self.type = "simple"
         self.turn = 0
         self.assigned: dict[str, tuple[float, tuple[Queue, ...]]] = {}
+        self.loops: set[SubscriptionLoop] = set()
 
     def settings(self, session: Session) -> ClientSettings:
         return self.common_settings(
@@ -209,14 +226,41 @@ class Consumer(BaseClient):
         return dataclasses.replace(message, receipt_handle=handle)
 
     async def run(self, handler: Handler) -> None:
-        """Call the handler for each message until cancelled: acknowledge on return, hide on an exception.
+        """Call the handler for each message: acknowledge on return, hide on an exception.
 
-        At most `options.concurrency` handlers run at a time. When cancelled, no more messages are received,
-        running handlers get `options.close_grace_s` to finish, and unfinished messages are delivered again.
+        At most `options.concurrency` handlers run at a time. Returns after `stop` or `close`. Then, and when
+        it is cancelled, no more messages are received, running handlers get `options.close_grace_s` to
+        finish, and unfinished messages are delivered again.
+
+        Raises:
+            ClusterUnreachable: no nameserver has ever answered. Later failures are logged and sat out.
         """
         self.type = "push"
         loop = SubscriptionLoop(self, handler)
-        await loop.run()
+        self.loops.add(loop)
+        try:
+            await loop.run()
+        finally:
+            self.loops.discard(loop)
+
+    def stop(self) -> None:
+        """Have every `run` end, without waiting for it; a handler may call this, too."""
+        for loop in self.loops:
+            loop.stop()
+
+    async def close(self) -> None:
+        """End every `run`, wait for that, then close the connections.
+
+        Raises:
+            ClientError: a handler of this consumer calls it, which would wait for itself; it can call `stop`.
+        """
+        if self in handling.get():
+            raise ClientError(
+                "a handler can't close its own consumer, which waits for it; call stop() instead"
+            )
+        self.stop()
+        await asyncio.gather(*(loop.ended.wait() for loop in self.loops))
+        await super().close()
 
     @property
     def namespace(self) -> str:
@@ -366,23 +410,57 @@ class SubscriptionLoop:
         self.has_room.set()
         self.polls: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self.running: set[asyncio.Task[None]] = set()
+        self.unhandled: dict[str, ReceivedMessage] = {}  # by receipt handle; they wait for a slot
+        self.stopping, self.ended = asyncio.Event(), asyncio.Event()
+
+    def stop(self) -> None:
+        """Have `run` end soon; what is given back from now on is not polled again."""
+        self.stopping.set()
+        for poll in self.polls.values():
+            poll.cancel()
 
     async def run(self) -> None:
-        """Follow the assignments until cancelled."""
+        """Follow the assignments until told to stop, or cancelled."""
+        following = asyncio.create_task(self.follow())
+        stopped = asyncio.create_task(self.stopping.wait())
         try:
-            while True:
-                try:
-                    self.update_polls(await self.consumer.assignments())
-                except WhimbrelError as error:
-                    logger.warning("can't learn which queues to poll: %s", error)
-                await asyncio.sleep(self.options.assignment_s)
+            await asyncio.wait((following, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()  # raises
         finally:
-            polls = list(self.polls.values())
-            for poll in polls:
-                poll.cancel()
-            await asyncio.gather(*polls, return_exceptions=True)
+            self.stop()
+            for task in (following, stopped):
+                task.cancel()
+            try:
+                await asyncio.gather(following, stopped, return_exceptions=True)
+                await self.end()
+            finally:
+                self.ended.set()
+
+    async def follow(self) -> None:
+        """Poll what is assigned, for ever.
+
+        Raises:
+            ClusterUnreachable: no nameserver has ever answered.
+        """
+        while True:
+            try:
+                self.update_polls(await self.consumer.assignments())
+            except ClusterUnreachable:
+                raise
+            except WhimbrelError as error:
+                logger.warning("can't learn which queues to poll: %s", error)
+            await asyncio.sleep(self.options.assignment_s)
+
+    async def end(self) -> None:
+        """Stop to poll, let handlers finish, and give back what has none."""
+        try:
+            await asyncio.gather(*self.polls.values(), return_exceptions=True)
+            unhandled, self.unhandled = list(self.unhandled.values()), {}
+            self.running.update(asyncio.create_task(self.give_back(message)) for message in unhandled)
             if self.running:
                 await asyncio.wait(self.running, timeout=self.options.close_grace_s)
+        finally:
             for task in self.running:
                 task.cancel()
             await asyncio.gather(*self.running, return_exceptions=True)
@@ -393,7 +471,7 @@ class SubscriptionLoop:
         for key in [key for key, poll in self.polls.items() if key not in wanted or poll.done()]:
             self.polls.pop(key).cancel()
         for key in wanted:
-            if key not in self.polls:
+            if key not in self.polls and not self.stopping.is_set():
                 self.polls[key] = asyncio.create_task(self.poll(key))
 
     async def current(self, key: tuple[str, str, int]) -> Queue | None:
@@ -432,11 +510,15 @@ class SubscriptionLoop:
                 continue
             attempt_id, failures = str(uuid.uuid4()), 0
             for message in messages:
-                task = asyncio.create_task(self.handle(message))
-                self.running.add(task)
-                task.add_done_callback(self.finished)
+                self.begin(message)
             if len(self.running) >= self.options.concurrency:
                 self.has_room.clear()
+
+    def begin(self, message: ReceivedMessage) -> None:
+        """Handle a message as soon as there is a slot."""
+        task = asyncio.create_task(self.handle(message))
+        self.running.add(task)
+        task.add_done_callback(self.finished)
 
     def finished(self, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
@@ -444,7 +526,14 @@ class SubscriptionLoop:
             self.has_room.set()
 
     async def handle(self, message: ReceivedMessage) -> None:
+        self.unhandled[message.receipt_handle] = message
         async with self.slots:
+            if self.unhandled.pop(message.receipt_handle, None) is None:
+                return  # it was given back
+            if self.stopping.is_set():
+                await self.give_back(message)
+                return
+            handling.set((*handling.get(), self.consumer))
             try:
                 with self.consumer.spans.processing(message):
                     if self.plain:
@@ -459,6 +548,13 @@ class SubscriptionLoop:
             else:
                 hide_s = None
         await self.settle(message, hide_s)
+
+    async def give_back(self, message: ReceivedMessage) -> None:
+        """Let others have a message that was not handled."""
+        try:
+            await self.consumer.change_invisible(message, 0)
+        except WhimbrelError as error:
+            logger.debug("could not give back message %s: %s", message.message_id, error)
 
     def nack(self, message: ReceivedMessage) -> float:
         steps = self.consumer.session.server.backoff_s or self.options.nack_s

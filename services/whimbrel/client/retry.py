@@ -6,16 +6,36 @@
     stored                never, unless the policy accepts duplicates: the message is there, only less safe
                           than asked
 
-After an error that points to a wrong or old route (unknown topic, no server, a broker that takes no writes) a
-fresh one is fetched first. An unknown topic is retried once: it may have been created since the nameserver
-was asked.
+After an error that points to a wrong or old route (unknown topic or queue, no server, a broker that takes no
+writes) a fresh one is fetched first. An unknown topic or queue is retried once: it may have been created, or
+removed, since the nameserver was asked.
+
+A client that no nameserver has ever answered has probably been given a wrong address. `FirstContact` bounds
+what all its calls together try, however their retries are nested:
+
+    waiting ──answered──► reached    for good: from now on the retries alone decide
+       │  ▲
+       │  └──failed, with attempts and time left── (the retries go on)
+       └──failed, with neither──► given up, with ClusterUnreachable; the next call begins anew
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whimbrel.errors import NotSupported, RequestError, TopicNotFound, Unavailable, WhimbrelError
+from whimbrel.errors import (
+    ClientError,
+    ClusterUnreachable,
+    NotSupported,
+    QueueNotFound,
+    RequestError,
+    TopicNotFound,
+    Unavailable,
+    WhimbrelError,
+)
 
-__all__ = ["GIVE_UP", "Decision", "RetryPolicy", "backoff_s", "decide"]
+__all__ = ["FIRST_CONTACT_S", "GIVE_UP", "Decision", "FirstContact", "RetryPolicy", "backoff_s", "decide"]
+
+FIRST_CONTACT_S = 2.4  # a command that was given a wrong address ends within 3 s, its own start included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +104,9 @@ def decide(error: WhimbrelError, attempt: int, policy: RetryPolicy, *, repeatabl
     if attempt >= policy.attempts_max:
         return GIVE_UP
     pause = backoff_s(attempt, policy)
-    if isinstance(error, TopicNotFound):
+    if isinstance(error, ClusterUnreachable) or type(error) is ClientError:
+        return GIVE_UP  # all attempts were made already; the client is closed
+    if isinstance(error, TopicNotFound | QueueNotFound):
         return Decision(True, pause, fresh_route=True) if attempt == 1 else GIVE_UP
     if isinstance(error, RequestError | NotSupported):
         return GIVE_UP
@@ -97,3 +119,50 @@ def decide(error: WhimbrelError, attempt: int, policy: RetryPolicy, *, repeatabl
         return GIVE_UP
     refused = error.effect == "none"
     return Decision(True, pause, fresh_route=lost or refused, elsewhere=lost or refused)
+
+
+class FirstContact:
+    """What a client has tried until a nameserver answers. Times are seconds of one monotonic clock.
+
+    Calls of one client that fail side by side count as one attempt, and are given up together.
+
+    Attributes:
+        reached: whether a nameserver has answered.
+        attempts: rounds over all nameservers that have failed.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        """Take the policy of the retries: one that is more patient than usual is so here, too."""
+        pauses = sum(backoff_s(attempt, policy) for attempt in range(1, policy.attempts_max))
+        self.policy = policy
+        self.within_s = max(FIRST_CONTACT_S, pauses)
+        self.reached = False
+        self.attempts = 0
+        self.began: float | None = None
+        self.failed_at = self.given_up_at = float("-inf")
+
+    def timeout_s(self, now: float, untried: int) -> float:
+        """Return how long the next nameserver may take; `untried` are left in this round, itself included."""
+        if self.began is None:
+            self.began = now
+        return max(0.0, self.began + self.within_s - now) / untried
+
+    def succeed(self) -> None:
+        """Note that a nameserver has answered."""
+        self.reached = True
+
+    def fail(self, errors: Sequence[WhimbrelError], began: float, now: float) -> WhimbrelError:
+        """Note that the round that began at `began` has failed with these errors; return what to raise."""
+        what = "; ".join(dict.fromkeys(str(error) for error in errors))
+        if began < self.given_up_at:
+            return ClusterUnreachable(f"{what} (given up beside other calls)")
+        if began >= self.failed_at:
+            self.attempts, self.failed_at = self.attempts + 1, now
+        spent = now - (began if self.began is None else self.began)
+        times = "once" if self.attempts == 1 else f"{self.attempts} times"
+        text = f"{what} (tried {times}, for {spent:.1f} s)"
+        pause = backoff_s(self.attempts, self.policy)
+        if self.attempts < self.policy.attempts_max and spent + pause < self.within_s:
+            return Unavailable(text)
+        self.attempts, self.began, self.given_up_at = 0, None, now
+        return ClusterUnreachable(text)

@@ -25,12 +25,13 @@ import grpc.aio
 import whimbrel
 from whimbrel.client.ids import client_id
 from whimbrel.client.options import ClientOptions
-from whimbrel.client.retry import decide
+from whimbrel.client.retry import FirstContact, decide
 from whimbrel.client.routes import RouteCache
 from whimbrel.errors import (
     ClientError,
     ConnectionClosed,
     IllegalAccessPoint,
+    NoBroker,
     NotSupported,
     RequestError,
     RequestTimeout,
@@ -47,6 +48,7 @@ from whimbrel.model.wire import (
     NAMESPACE_HEADER,
     PROTOCOL_HEADER,
     PROTOCOL_V2,
+    REGISTRY_SERVICE,
     REQUEST_ID_HEADER,
     VERSION_HEADER,
 )
@@ -115,6 +117,7 @@ class Session:
         self.streams: dict[Endpoint, asyncio.Task[None]] = {}
         self.fetches: dict[str, asyncio.Task[Route]] = {}
         self.heartbeat_task: asyncio.Task[None] | None = None
+        self.contact = FirstContact(options.retry)
         self.preferred = 0  # index of the last nameserver that responded
         self.known_cluster: tuple[float, Cluster] | None = None
         self.headers = (
@@ -177,33 +180,61 @@ class Session:
                 raise
             raise Unavailable(f"no answer from {endpoint}: the connection was closed") from None
         except RequestTimeout as error:
-            raise RequestTimeout(f"{endpoint} did not answer within {timeout:g} s") from error
+            raise RequestTimeout(f"no answer from {endpoint} within {timeout:.3g} s") from error
         except NotSupported as error:
             if str(error) != UNKNOWN_METHOD:
                 raise
-            raise NotSupported(f"{endpoint} does not serve {call.path.split('/')[1]}") from error
+            raise NotSupported(await self.not_served(endpoint, call.path.split("/")[1])) from error
+
+    async def not_served(self, endpoint: Endpoint, service: str) -> str:
+        """Return why a server does not serve a call: one that serves what only brokers serve is a broker."""
+        if service == REGISTRY_SERVICE:
+            headers = (*self.headers, (REQUEST_ID_HEADER, str(uuid.uuid4())))
+            describe = admin_calls.describe_replication()
+            try:
+                broker = await calls.perform(
+                    self.channel(endpoint), describe, headers, self.options.request_timeout_s
+                )
+            except WhimbrelError as error:
+                logger.debug("%s is no broker either: %s", endpoint, error)
+            else:
+                return (
+                    f"{endpoint} is the address of the broker {broker.broker_name} ({broker.role}), not of a"
+                    " nameserver: give the nameserver's"
+                )
+        return f"{endpoint} does not serve {service}"
 
     async def ask(self, call: Outbound[T]) -> T:
         """Ask the nameservers in turn, starting with the last one that responded.
 
         Raises:
+            ClusterUnreachable: none has ever responded to this client, and trying on is of no use.
             WhimbrelError: the first one's, when none responds; an error of the request itself is final.
         """
-        failure: WhimbrelError | None = None
+        contact = self.contact
+        began = time.monotonic()
+        failures: list[WhimbrelError] = []
         for step in range(len(self.access)):
             index = (self.preferred + step) % len(self.access)
+            timeout = self.options.request_timeout_s
+            if not contact.reached:
+                timeout = min(timeout, contact.timeout_s(time.monotonic(), len(self.access) - step))
             try:
-                response = await self.call(self.access[index], call)
+                response = await self.call(self.access[index], call, timeout)
             except WhimbrelError as error:
+                if not isinstance(error, ClientError):
+                    contact.succeed()
                 if isinstance(error, RequestError):
                     self.preferred = index
                     raise
-                failure = failure or error
+                failures.append(error)
             else:
+                contact.succeed()
                 self.preferred = index
                 return response
-        assert failure is not None, "an access point has at least one endpoint"
-        raise failure
+        if contact.reached or not self.started:
+            raise failures[0]
+        raise contact.fail(failures, began, time.monotonic())
 
     async def route(self, topic: str) -> Route:
         """Return a topic's route, from the cache when it is young enough.
@@ -235,8 +266,11 @@ class Session:
             try:
                 query = calls.query_route(topic, self.access, self.options.namespace)
                 route = await self.ask(query)
-            except TopicNotFound:
+            except TopicNotFound as error:
                 self.routes.forget(topic)
+                if await self.brokerless():
+                    address = self.access[self.preferred]
+                    raise NoBroker(f"no broker is registered with the nameserver at {address}") from error
                 raise
             except WhimbrelError as error:
                 stale = self.routes.stale(topic)
@@ -251,6 +285,14 @@ class Session:
             else:
                 self.routes.put(route, time.monotonic())
                 return route
+
+    async def brokerless(self) -> bool:
+        """Return whether the nameserver says that it knows no broker at all, so that no topic can exist."""
+        try:
+            return not (await self.cluster()).brokers
+        except WhimbrelError as error:
+            logger.debug("can't learn whether there are brokers: %s", error)
+            return False
 
     async def cluster(self, *, fresh: bool = True) -> Cluster:
         """Return the live brokers; with `fresh` False those of a few seconds ago will do."""

@@ -8,6 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -72,11 +73,14 @@ class Blocking:
     ) -> None:
         self.close()
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if self.process != os.getpid():
             work.close()
             raise ClientError("this client was made before the process forked; make one in the child")
-        future = asyncio.run_coroutine_threadsafe(work, running_loop())
+        return asyncio.run_coroutine_threadsafe(work, running_loop())
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self.begin(work)
         try:
             return future.result()
         except BaseException:
@@ -172,8 +176,24 @@ class Consumer(Blocking):
         return self.wait(self.consumer.change_invisible(message, invisible_s))
 
     def run(self, handler: Callable[[ReceivedMessage], None]) -> None:
-        """Consume until interrupted; handlers run in threads, `options.concurrency` at a time."""
-        self.wait(self.consumer.run(handler))
+        """Consume until `stop`, `close` or Ctrl-C; handlers run in threads, `options.concurrency` at a time.
+
+        Returns after any of them, once running handlers have ended (or `options.close_grace_s` is over) and
+        their messages are acknowledged; those without a handler yet are given back. A second Ctrl-C does not
+        wait, and is raised.
+        """
+        running = self.begin(self.consumer.run(handler))
+        try:
+            running.result()
+        except KeyboardInterrupt:
+            self.stop()
+            running.result()
+        finally:
+            running.cancel()
+
+    def stop(self) -> None:
+        """Have every `run` end, without waiting for it; from any thread, and from handlers."""
+        running_loop().call_soon_threadsafe(self.consumer.stop)
 
 
 class PullConsumer(Blocking):

@@ -109,3 +109,13 @@ async def test_a_server_that_is_no_nameserver_is_named() -> None:
                 await admin.cluster()
     finally:
         await server.stop(grace=0)
+
+
+async def test_a_brokers_address_is_told_from_a_nameservers() -> None:
+    async with running(nameserver=False) as cluster, Admin(cluster.address) as admin:
+        with pytest.raises(NotSupported) as caught:
+            await admin.topics()
+        assert str(caught.value) == (
+            f"{cluster.address} is the address of the broker broker-a (master), not of a nameserver:"
+            " give the nameserver's"
+        )

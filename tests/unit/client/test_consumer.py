@@ -8,7 +8,15 @@ import pytest
 
 from fakecluster import FakeCluster, running
 from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ReceivedMessage, RetryPolicy
-from whimbrel.errors import BadRequest, ClientError, InvalidReceiptHandle, NotSupported, Unavailable
+from whimbrel.client.consumer import SubscriptionLoop
+from whimbrel.errors import (
+    BadRequest,
+    ClientError,
+    ClusterUnreachable,
+    InvalidReceiptHandle,
+    NotSupported,
+    Unavailable,
+)
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 FAST = ConsumerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002), close_grace_s=1.0)
@@ -260,3 +268,68 @@ async def test_a_cancelled_loop_lets_its_handlers_finish() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert len(cluster.acked) == 1
+
+
+async def test_closing_ends_the_loop_once_its_handlers_are_done() -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(message: ReceivedMessage) -> None:
+        started.set()
+        await go_on.wait()
+
+    async with filled(1) as cluster, asyncio.timeout(10):
+        consumer = Consumer(cluster.address, "g", ["t"], options=FAST)
+        await consumer.start()
+        task = asyncio.create_task(consumer.run(handler))
+        await started.wait()
+        closing = asyncio.create_task(consumer.close())
+        go_on.set()
+        await closing
+        await task
+        assert len(cluster.acked) == 1
+        assert not consumer.session.started
+
+
+async def test_messages_without_a_handler_yet_are_given_back_when_the_loop_is_stopped() -> None:
+    handled: list[str] = []
+    options = ConsumerOptions(concurrency=1, batch_max=32, close_grace_s=5.0, retry=FAST.retry)
+    async with filled(6, queues=2) as cluster, asyncio.timeout(10):
+        async with Consumer(cluster.address, "g", ["t"], options=options) as consumer:
+            taken = await consumer.receive(6)
+            loop = SubscriptionLoop(consumer, lambda _: None)
+
+            async def handler(message: ReceivedMessage) -> None:
+                handled.append(message.message_id)
+                loop.stop()
+
+            loop.handler, loop.plain = handler, False
+            for message in taken:
+                loop.begin(message)
+            await loop.run()
+        assert cluster.acked == handled == [taken[0].message_id]
+        back = [request.message_id for name, _, request in cluster.calls if name == "ChangeInvisibleDuration"]
+        assert sorted(back) == sorted(message.message_id for message in taken[1:])
+
+
+async def test_a_handler_can_stop_its_consumer_and_is_told_that_it_can_not_close_it() -> None:
+    refused: list[str] = []
+
+    async with filled(1) as cluster, asyncio.timeout(10):
+        async with Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+
+            async def handler(message: ReceivedMessage) -> None:
+                try:
+                    await consumer.close()
+                except ClientError as error:
+                    refused.append(str(error))
+                    consumer.stop()
+
+            await consumer.run(handler)
+        assert refused == ["a handler can't close its own consumer, which waits for it; call stop() instead"]
+        assert len(cluster.acked) == 1
+
+
+async def test_a_loop_that_reaches_no_cluster_says_so() -> None:
+    async with Consumer("127.0.0.1:1", "g", ["t"], options=FAST) as consumer, asyncio.timeout(10):
+        with pytest.raises(ClusterUnreachable):
+            await consumer.run(print)

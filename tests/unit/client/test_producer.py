@@ -1,5 +1,6 @@
 """The producer against a fake cluster."""
 
+import asyncio
 import re
 
 import pytest
@@ -7,12 +8,15 @@ import pytest
 from fakecluster import running
 from whimbrel.client import ClientOptions, Message, Producer, ProducerOptions, RetryPolicy
 from whimbrel.errors import (
+    ClusterUnreachable,
     FlushTimeout,
     IllegalAccessPoint,
     MessageCorrupted,
     MessageEmpty,
     MessageTooLarge,
+    NoBroker,
     NotWritable,
+    QueueNotFound,
     Throttled,
     TopicNotFound,
     Unavailable,
@@ -41,7 +45,38 @@ async def test_a_message_arrives_with_all_that_was_set() -> None:
         assert receipt.message_id == stored.system_properties.message_id
         assert re.fullmatch(r"01[0-9A-F]{32}", receipt.message_id)
         assert receipt.queue_offset == 0
-        assert receipt.queue_id is None
+        assert receipt.queue_id == 0
+
+
+async def test_each_topic_has_turns_of_its_own_and_receipts_tell_the_queue() -> None:
+    async with running() as cluster, Producer(cluster.address) as producer:
+        cluster.topics |= {"t": [[], []], "u": [[], []]}
+        told: dict[str, list[int | None]] = {"t": [], "u": []}
+        for _ in range(4):
+            for topic, queues in told.items():
+                queues.append((await producer.send(Message(topic=topic, body=b"x"))).queue_id)
+        assert {topic: sorted(queues, key=str) for topic, queues in told.items()} == {
+            "t": [0, 0, 1, 1],
+            "u": [0, 0, 1, 1],
+        }
+        assert [[len(queue) for queue in cluster.topics[topic]] for topic in told] == [[2, 2], [2, 2]]
+
+
+async def test_the_first_turn_is_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as cluster:
+        cluster.topics["t"] = [[], [], []]
+        for first in (2, 0, 1):
+            monkeypatch.setattr("whimbrel.client.producer.random.randrange", lambda _, first=first: first)
+            async with Producer(cluster.address) as producer:
+                assert (await producer.send(Message(topic="t", body=b"x"))).queue_id == first
+
+
+async def test_a_queue_that_is_gone_is_the_brokers_choice() -> None:
+    async with running() as cluster, Producer(cluster.address, options=FAST) as producer:
+        cluster.topics["t"] = [[]]
+        cluster.failures["SendMessage"].append(QueueNotFound("queue 7 is not one of the 4 of t"))
+        assert (await producer.send(Message(topic="t", body=b"x"))).queue_id is None
+        assert len(cluster.topics["t"][0]) == 1
 
 
 async def test_every_call_carries_the_headers() -> None:
@@ -187,6 +222,48 @@ async def test_the_next_nameserver_is_asked_when_one_is_down() -> None:
 async def test_no_server_is_a_typed_error_that_names_the_address() -> None:
     async with Producer("127.0.0.1:1", options=FAST) as producer:
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: connection refused"):
+            await producer.send(Message(topic="t", body=b"x"))
+
+
+async def test_a_first_contact_is_tried_as_often_as_one_send_and_tells_what_was_tried() -> None:
+    async with Producer("127.0.0.1:1;127.0.0.1:2", options=FAST) as producer:
+        for _ in range(2):  # the next send tries anew
+            with pytest.raises(ClusterUnreachable) as caught:
+                await producer.send(Message(topic="t", body=b"x"))
+            assert re.fullmatch(
+                r"no answer from 127\.0\.0\.1:1: connection refused;"
+                r" no answer from 127\.0\.0\.1:2: connection refused \(tried 5 times, for 0\.\d s\)",
+                str(caught.value),
+            )
+
+
+async def test_a_server_that_says_nothing_fails_the_first_contact_in_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("whimbrel.client.retry.FIRST_CONTACT_S", 0.05)
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    address = "{}:{}".format(*silent.sockets[0].getsockname())
+    async with silent, Producer(address, options=FAST) as producer:
+        with pytest.raises(ClusterUnreachable, match=rf"no answer from {address} within .* \(tried "):
+            await producer.send(Message(topic="t", body=b"x"))
+
+
+async def test_a_client_that_has_reached_the_cluster_is_as_patient_as_before() -> None:
+    async with running() as cluster, Producer(cluster.address, options=FAST) as producer:
+        cluster.topics["t"] = [[]]
+        await producer.send(Message(topic="t", body=b"x"))
+        cluster.topics["u"] = [[]]
+        cluster.failures["QueryRoute"] += [v2.INTERNAL_SERVER_ERROR] * 12  # of 25, in five sends' tries
+        await producer.send(Message(topic="u", body=b"x"))
+        assert producer.session.contact.reached
+
+
+async def test_a_nameserver_without_brokers_is_no_missing_topic() -> None:
+    async with running() as cluster, Producer(cluster.address, options=FAST) as producer:
+        cluster.master_registered = False
+        with pytest.raises(
+            NoBroker, match=f"no broker is registered with the nameserver at {cluster.address}"
+        ):
             await producer.send(Message(topic="t", body=b"x"))
 
 

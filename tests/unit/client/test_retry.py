@@ -2,8 +2,10 @@
 
 import pytest
 
-from whimbrel.client.retry import GIVE_UP, RetryPolicy, backoff_s, decide
+from whimbrel.client.retry import FIRST_CONTACT_S, GIVE_UP, FirstContact, RetryPolicy, backoff_s, decide
 from whimbrel.errors import (
+    ClientError,
+    ClusterUnreachable,
     CorruptRecord,
     FlushTimeout,
     IllegalTopic,
@@ -72,3 +74,53 @@ def test_pauses_grow_up_to_their_bound() -> None:
     policy = RetryPolicy(initial_s=0.1, max_s=1.0, multiplier=2.0)
     assert [backoff_s(n, policy) for n in range(1, 7)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
     assert backoff_s(10**9, policy) == 1.0
+
+
+REFUSED = Unavailable("no answer from h:1: connection refused")
+
+
+def test_a_first_contact_ends_after_the_attempts_of_one_call() -> None:
+    contact = FirstContact(POLICY)
+    now = 100.0
+    for attempt in range(1, POLICY.attempts_max):
+        assert contact.timeout_s(now, 1) == pytest.approx(FIRST_CONTACT_S - (now - 100.0))
+        error = contact.fail([REFUSED], now, now)
+        assert type(error) is Unavailable
+        assert decide(error, attempt, POLICY, repeatable=True).again
+        now += backoff_s(attempt, POLICY)
+    error = contact.fail([REFUSED], now, now)
+    assert isinstance(error, ClusterUnreachable)
+    assert str(error) == "no answer from h:1: connection refused (tried 5 times, for 1.5 s)"
+    assert decide(error, 1, POLICY, repeatable=True) == GIVE_UP
+
+
+def test_a_first_contact_ends_when_its_time_is_over() -> None:
+    contact = FirstContact(POLICY)
+    contact.timeout_s(0.0, 1)
+    error = contact.fail([RequestTimeout("no answer from h:1 within 2.4 s")], 0.0, FIRST_CONTACT_S)
+    assert isinstance(error, ClusterUnreachable)
+    assert "(tried once, for 2.4 s)" in str(error)
+    assert contact.timeout_s(10.0, 1) == pytest.approx(FIRST_CONTACT_S)  # the next call begins anew
+
+
+def test_several_nameservers_share_the_time_of_a_first_contact() -> None:
+    contact = FirstContact(POLICY)
+    assert contact.timeout_s(0.0, 3) == pytest.approx(FIRST_CONTACT_S / 3)
+    assert contact.timeout_s(FIRST_CONTACT_S / 3, 2) == pytest.approx(FIRST_CONTACT_S / 3)
+
+
+def test_calls_that_fail_side_by_side_count_once_and_are_given_up_together() -> None:
+    contact = FirstContact(RetryPolicy(attempts_max=2))
+    contact.timeout_s(0.0, 1)
+    for _ in range(10):
+        assert type(contact.fail([REFUSED], 0.0, 0.1)) is Unavailable
+    assert isinstance(contact.fail([REFUSED], 0.2, 0.3), ClusterUnreachable)
+    assert isinstance(contact.fail([REFUSED], 0.2, 0.3), ClusterUnreachable)
+
+
+def test_a_more_patient_policy_has_a_longer_first_contact() -> None:
+    assert FirstContact(RetryPolicy(attempts_max=60)).within_s > 50
+
+
+def test_a_closed_client_is_not_tried_again() -> None:
+    assert decide(ClientError("closed"), 1, POLICY, repeatable=True) == GIVE_UP

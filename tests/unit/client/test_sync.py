@@ -1,11 +1,15 @@
 """The blocking faces, and the client beside the official SDK in one process."""
 
+import os
+import signal
+import threading
+
 import pytest
 
 from fakecluster import running_in_thread
-from whimbrel.client import Message, MessageType
+from whimbrel.client import Message, MessageType, ReceivedMessage
 from whimbrel.client.sync import Admin, Consumer, Producer, PullConsumer
-from whimbrel.errors import TopicNotFound
+from whimbrel.errors import ClientError, TopicNotFound
 
 
 def test_blocking_clients_do_what_the_others_do() -> None:
@@ -36,6 +40,53 @@ def test_blocking_clients_do_what_the_others_do() -> None:
             assert reader.offset(queue, "latest") == 3
             reader.commit(queue, 2)
             assert reader.committed(queue) == 2
+
+
+def test_closing_ends_a_loop_that_runs_in_another_thread() -> None:
+    with running_in_thread() as cluster:
+        cluster.topics["t"] = [[]]
+        handled = threading.Event()
+        consumer = Consumer(cluster.address, "g", ["t"])
+        consumer.start()
+        thread = threading.Thread(target=consumer.run, args=(lambda _: handled.set(),))
+        thread.start()
+        with Producer(cluster.address) as producer:
+            producer.send(Message(topic="t", body=b"x"))
+        assert handled.wait(10)
+        consumer.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert len(cluster.acked) == 1
+
+
+def test_a_handler_in_a_thread_can_stop_its_consumer_but_not_close_it() -> None:
+    with running_in_thread() as cluster:
+        cluster.topics["t"] = [[]]
+        with Producer(cluster.address) as producer:
+            producer.send(Message(topic="t", body=b"x"))
+        with Consumer(cluster.address, "g", ["t"]) as consumer:
+
+            def handler(_: ReceivedMessage) -> None:
+                with pytest.raises(ClientError, match="call stop"):
+                    consumer.close()
+                consumer.stop()
+
+            consumer.run(handler)
+        assert len(cluster.acked) == 1
+
+
+def test_an_interrupt_ends_a_loop_cleanly() -> None:
+    with running_in_thread() as cluster:
+        cluster.topics["t"] = [[]]
+        with Producer(cluster.address) as producer:
+            producer.send(Message(topic="t", body=b"x"))
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            with Consumer(cluster.address, "g", ["t"]) as consumer:
+                consumer.run(lambda _: os.kill(os.getpid(), signal.SIGINT))
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert len(cluster.acked) == 1
 
 
 def test_the_official_sdk_and_ours_live_in_one_process() -> None:
