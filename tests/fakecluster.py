@@ -68,6 +68,7 @@ class FakeCluster:
         self.writable = True
         self.master_registered = True
         self.unsettled = 0  # so many of the next answers say that the nameserver is not settled
+        self.auto_create = False  # whether routes of unknown topics are those of topics to be made
         self.parked: list[Deferred[Any]] = []
         self.turn = 0
 
@@ -185,6 +186,8 @@ class FakeCluster:
 
     def route(self, call: Call, request: Any) -> Any:
         queues = self.topics.get(request.topic.name)
+        if queues is None and self.auto_create:
+            queues = [[]]
         if queues is None:
             status = v2.Status(code=v2.TOPIC_NOT_FOUND, message=f"no topic {request.topic.name}")
             return service.QueryRouteResponse(status=status)
@@ -226,7 +229,7 @@ class FakeCluster:
         taken: list[tuple[str, str, int, int]] = []
         while self.back and len(taken) < request.batch_size:
             taken.append(self.back.popleft())
-        for queue_id, queue in enumerate(self.topics[topic]):
+        for queue_id, queue in enumerate(self.topics.get(topic, ())):
             key = group, topic, queue_id
             while self.position[key] < len(queue) and len(taken) < request.batch_size:
                 taken.append((*key, self.position[key]))
@@ -307,7 +310,10 @@ class FakeCluster:
         return service.GetOffsetResponse(status=OK, offset=offset)
 
     def query_offset(self, call: Call, request: Any) -> Any:
-        queue = self.topics[request.message_queue.topic.name][request.message_queue.id]
+        queues = self.topics.get(request.message_queue.topic.name)
+        if queues is None:
+            return service.QueryOffsetResponse(status=v2.Status(code=v2.TOPIC_NOT_FOUND, message="no topic"))
+        queue = queues[request.message_queue.id]
         end = request.query_offset_policy == service.END
         return service.QueryOffsetResponse(status=OK, offset=len(queue) if end else 0)
 

@@ -1,7 +1,8 @@
-"""Prints results of commands: a table for people, JSON for programs.
+"""Prints results of commands: a table for people, JSON for programs, a JSON object a line for pipes.
 
 Standard output has only the result; everything else goes to standard error. With `-o json` a list stays a
-list even if it has one item, so that scripts do not depend on their number.
+list even if it has one item, so that scripts do not depend on their number. With `-o jsonl` each item is a
+line, and what is no list is one line. `printing.py` prints items as they come, in the same formats.
 """
 
 import base64
@@ -23,6 +24,7 @@ __all__ = [
     "OutputOption",
     "body_fields",
     "emit",
+    "json_line",
     "note",
     "plain",
     "print_table",
@@ -39,11 +41,12 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"
 
 
 OutputOption = Annotated[
     Format,
-    typer.Option("-o", "--output", help="table for people, json for programs."),
+    typer.Option("-o", "--output", help="table for people, json for programs, jsonl: a line for each item."),
 ]
 
 
@@ -58,6 +61,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def json_line(value: Any) -> str:
+    """Return a value as JSON without line breaks."""
+    return json.dumps(plain(value), ensure_ascii=False, separators=(", ", ": "))
+
+
 def body_fields(body: bytes) -> dict[str, str]:
     """Return a message body for JSON: `body` when it is text, else `body_base64`."""
     try:
@@ -66,12 +74,13 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def shorten(body: bytes) -> str:
-    """Return a message body for a table cell: one line, cut, control characters escaped."""
-    text = body[: 4 * TEXT_CHARS_MAX].decode(errors="backslashreplace")
+def shorten(body: bytes, chars: int | None = TEXT_CHARS_MAX) -> str:
+    """Return a message body on one line: cut (None: whole), control characters escaped."""
+    text = (body if chars is None else body[: 4 * chars]).decode(errors="backslashreplace")
     text = printable(text)
-    cut = len(text) > TEXT_CHARS_MAX or len(body) > 4 * TEXT_CHARS_MAX
-    return f"{text[: TEXT_CHARS_MAX - 1]}…" if cut else text
+    if chars is None or (len(text) <= chars and len(body) <= 4 * chars):
+        return text
+    return f"{text[: chars - 1]}…"
 
 
 def time_text(at: float | None) -> str:
@@ -106,6 +115,10 @@ def emit(
     """
     if output is Format.JSON:
         print(json.dumps(plain(value), ensure_ascii=False, indent=2))
+        return
+    if output is Format.JSONL:
+        for item in value if isinstance(value, list | tuple) else [value]:
+            print(json_line(item))
         return
     print_table(columns, rows, title, optional)
 

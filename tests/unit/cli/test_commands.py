@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ import pytest
 
 from clikit import Shell
 from fakecluster import FakeCluster, running_in_thread
+from processes import until
 from whimbrel.cli import endpoint as endpoints
 from whimbrel.cli.endpoint import default_dev_dir, running_cluster
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text
 from whimbrel.cli.replication import COLUMNS, rows_of
-from whimbrel.client import ReplicationStatus
+from whimbrel.client import Message, ReplicationStatus
+from whimbrel.client.sync import Producer
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 
@@ -95,10 +98,157 @@ def test_the_body_can_come_from_standard_input(
 ) -> None:
     cluster.topics["t"] = [[]]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00")))
-    shell("send", "t", "-")
+    shell("send", "t", "--whole")
     assert cluster.topics["t"][0][0].body == b"\xff\x00"
     (message,) = shell.json("receive", "t", "--group", "g", "--wait", "0")
     assert message["body_base64"] == "/wA="
+
+
+def test_each_line_of_standard_input_is_a_message(
+    cluster: FakeCluster, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.topics["t"] = [[]]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\ntwo\r\nthree")))
+    receipts = [json.loads(line) for line in shell("send", "t", "-", "-o", "jsonl").splitlines()]
+    assert [receipt["queue_offset"] for receipt in receipts] == [0, 1, 2]
+    assert [message.body for message in cluster.topics["t"][0]] == [b"one", b"two", b"three"]
+    assert "left out an empty line" in shell.error
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x\n" * 250)))
+    assert len(shell("send", "t", "-").splitlines()) == 102
+    assert "sent 250 messages" in shell.error
+
+
+def test_lines_that_were_sent_before_a_failure_are_told(
+    cluster: FakeCluster, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.topics["t"] = [[]]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n" + b"x" * (5 << 20))))
+    shell("send", "t", "-", code=1)
+    assert "sent 1 messages" in shell.error
+    assert "whimbrel: after 1 lines comes one of more than 4194304 bytes" in shell.error
+
+
+def test_sends_of_many_processes_use_all_queues(
+    cluster: FakeCluster, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.topics["t"] = [[], [], []]
+    for first in range(3):
+        monkeypatch.setattr("whimbrel.client.producer.random.randrange", lambda _, first=first: first)
+        shell("send", "t", "x")
+    assert [len(queue) for queue in cluster.topics["t"]] == [1, 1, 1]
+    shell("send", "t", "x", "--count", "3", "--queue", "1")
+    assert [len(queue) for queue in cluster.topics["t"]] == [1, 4, 1]
+
+
+def test_receive_waits_for_as_many_as_it_is_told(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    shell("send", "t", "one")
+
+    def send_more() -> None:
+        until(lambda: cluster.count("ReceiveMessage") > 2, what="a receive that waits for more")
+        with Producer(cluster.address) as producer:
+            producer.send_batch([Message(topic="t", body=b"two"), Message(topic="t", body=b"three")])
+
+    sender = threading.Thread(target=send_more)
+    sender.start()
+    messages = shell.json("receive", "t", "-g", "g", "--count", "3", "--wait", "20")
+    sender.join()
+    assert [message["body"] for message in messages] == ["one", "two", "three"]
+    assert len(cluster.acked) == 3
+
+
+def test_receive_without_a_count_takes_what_is_there(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    shell("send", "t", "x", "--count", "40")
+    assert len(shell.json("receive", "t", "-g", "g", "--wait", "60")) == 32
+    assert len(shell.json("receive", "t", "-g", "g", "--wait", "60")) == 8
+    assert not cluster.parked
+
+
+def test_receive_follows_until_it_has_enough(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    shell("send", "t", "x", "--count", "3")
+    assert shell("receive", "t", "-g", "g", "--follow", "-n", "3").count("broker-a/0@") == 3
+    assert len(cluster.acked) == 3
+
+
+def test_a_format_prints_bodies_as_they_are(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    shell("send", "t", "hello", "--key", "k", "--tag", "g")
+    expected = "t 0 0 k g hello\n"
+    template = r"%t %q %o %k %g %v\n"
+    assert shell("receive", "t", "-g", "g", "--format", template, "--wait", "0") == expected
+    assert shell("pull", "t", "-q", "0", "-f", template) == expected
+    assert shell("tail", "t", "--from", "earliest", "-n", "1", "-f", template) == expected
+    shell("receive", "t", "-g", "g", "--format", "%z", code=2)
+    assert "%z is no field; there are %t topic," in " ".join(shell.error.split())
+    shell("receive", "t", "-g", "g", "--format", "%v", "-o", "json", code=2)
+
+
+def test_an_unknown_topic_is_said_at_once(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.auto_create = True
+    for arguments in (
+        ["receive", "nosuch", "-g", "g", "--wait", "60"],
+        ["receive", "nosuch", "-g", "g", "--follow"],
+        ["tail", "nosuch"],
+    ):
+        shell(*arguments, code=1)
+        assert "whimbrel: no topic" in shell.error
+    assert not cluster.parked
+
+
+def test_tail_reads_all_queues(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[], [], []]
+    shell("send", "t", "x", "--count", "6")
+    lines = shell("tail", "t", "--from", "earliest", "--until-end", "-o", "jsonl").splitlines()
+    places = [(found["queue_id"], found["queue_offset"]) for found in map(json.loads, lines)]
+    assert sorted(places) == [(queue, offset) for queue in range(3) for offset in range(2)]
+    assert shell("tail", "t", "--until-end") == ""
+    assert "reading 3 queues of t on broker-a" in shell.error
+    assert cluster.acked == []
+    assert cluster.offsets == {}
+    shell("tail", "t", "--from", "17", code=2)
+
+
+def test_bench_measures_and_counts(cluster: FakeCluster, shell: Shell) -> None:
+    sent = shell.json("bench", "send", "--count", "100", "--batch", "10", "--size", "7")
+    assert (sent["messages"], sent["latency_ms"]["send"]["count"], sent["errors"]) == (100, 10, {})
+    assert sum(len(queue) for queue in cluster.topics["whimbrel-bench"]) == 100
+    received = shell.json("bench", "receive", "--wait", "0")
+    assert received["messages"] == len(cluster.acked) == 100
+    both = shell.json("bench", "e2e", "--count", "20", "-c", "2")
+    assert both["messages"] == both["latency_ms"]["end to end"]["count"] == 20
+    table = shell("bench", "send", "--seconds", "0.1")
+    assert "messages in" in table
+    assert "p99.9 ms" in table
+
+
+def test_bench_says_what_failed(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics["t"] = [[]]
+    cluster.failures["SendMessage"].append(v2.SLAVE_PERSISTENCE_TIMEOUT)
+    sent = json.loads(shell("bench", "send", "t", "--count", "10", "-c", "1", "-o", "json", code=1))
+    assert (sent["messages"], sent["errors"]) == (9, {"SLAVE_PERSISTENCE_TIMEOUT": 1})
+    assert "messages that failed: 1 SLAVE_PERSISTENCE_TIMEOUT; the last error was: as told" in shell.error
+
+
+def test_json_lines_of_what_is_no_message(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.topics |= {"t": [[]], "u": [[]]}
+    lines = shell("topic", "list", "-o", "jsonl").splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["t", "u"]
+    assert len(shell("cluster", "-o", "jsonl").splitlines()) == 1
+
+
+def test_no_broker_is_no_missing_topic(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.registered = False
+    shell("send", "t", "x", code=1)
+    assert f"no broker is registered with the nameserver at {cluster.address}; start one" in shell.error
+
+
+def test_a_brokers_address_is_told_from_a_nameservers(shell: Shell) -> None:
+    with running_in_thread(nameserver=False) as broker:
+        for command in (["topic", "list"], ["cluster"], ["replication", "status"]):
+            shell(*command, "--endpoint", broker.address, code=1)
+            assert f"{broker.address} is the address of the broker broker-a (master)" in shell.error
 
 
 def test_pull_reads_a_queue(cluster: FakeCluster, shell: Shell) -> None:
@@ -298,6 +448,10 @@ def test_a_wrong_command_line_ends_with_2(arguments: list[str], shell: Shell) ->
         ["group", "reset-offsets"],
         ["send"],
         ["receive"],
+        ["tail"],
+        ["bench", "send"],
+        ["bench", "receive"],
+        ["bench", "e2e"],
         ["pull"],
         ["cluster"],
         ["health"],

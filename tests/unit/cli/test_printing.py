@@ -1,0 +1,100 @@
+"""Items are printed as they come, in each format; a pipe without a reader is noticed."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from processes import environment
+from whimbrel.cli.output import Format
+from whimbrel.cli.printing import HELD_MAX, Items, portions, printer_of, reader_gone
+
+
+def table(items: Sequence[int]) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    return ("number",), [(item,) for item in items]
+
+
+ITEMS: Items[int] = Items(table=table, line=lambda item: f"line {item}", as_object=lambda item: {"n": item})
+
+
+def test_a_table_is_held_until_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = printer_of(ITEMS, Format.TABLE)
+    assert printer.add([1, 2]) == ()
+    assert capsys.readouterr().out == ""
+    assert printer.end() == [1, 2]
+    assert capsys.readouterr().out.split()[0] == "number"
+    assert printer.end() == []
+    assert capsys.readouterr().out == ""
+
+
+def test_a_long_table_is_printed_in_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = printer_of(ITEMS, Format.TABLE)
+    assert len(printer.add(range(HELD_MAX + 1))) == HELD_MAX + 1
+    assert printer.held == []
+
+
+def test_what_has_no_end_is_printed_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = printer_of(ITEMS, Format.TABLE, endless=True)
+    assert printer.add([1, 2]) == [1, 2]
+    assert capsys.readouterr().out == "line 1\nline 2\n"
+
+
+def test_json_is_one_array_whenever_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = printer_of(ITEMS, Format.JSON)
+    printer.add([1])
+    printer.add([])
+    printer.add([2, 3])
+    printer.end()
+    text = capsys.readouterr().out
+    assert json.loads(text) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert text == json.dumps([{"n": 1}, {"n": 2}, {"n": 3}], indent=2) + "\n"
+    printer_of(ITEMS, Format.JSON).end()
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_json_lines_are_a_line_each_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = printer_of(ITEMS, Format.JSONL)
+    printer.add([1, 2])
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"n": 1}, {"n": 2}]
+
+
+def test_a_template_writes_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    printer = printer_of(ITEMS, Format.TABLE, lambda item: b"\xff%d" % item)
+    printer.add([1, 2])
+    assert capfdbinary.readouterr().out == b"\xff1\xff2"
+
+
+def test_the_first_item_of_all_goes_alone() -> None:
+    assert list(portions([1, 2, 3], first=True)) == [[1], [2, 3]]
+    assert list(portions([1, 2, 3], first=False)) == [[1, 2, 3]]
+    assert list(portions([1], first=True)) == [[1]]
+
+
+def test_a_pipe_is_watched_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    assert not reader_gone()
+    assert not reader_gone(soon=True)
+    program = (
+        "import os, sys\n"
+        "from whimbrel.cli.printing import reader_gone\n"
+        "before = reader_gone(soon=True)\n"
+        "os.write(1, b'x')\n"
+        "sys.stdin.read()\n"
+        "print(before, reader_gone(), reader_gone(soon=True), file=sys.stderr)\n"
+        "os.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert os.read(child.stdout.fileno(), 1) == b"x"
+    child.stdout.close()
+    child.stdout = None
+    assert child.communicate(b"")[1].split() == [b"False", b"True", b"True"]
