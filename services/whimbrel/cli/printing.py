@@ -26,7 +26,16 @@ from typing import Any, Generic, TypeVar
 
 from whimbrel.cli.output import Format, emit, json_line, plain
 
-__all__ = ["HELD_MAX", "Items", "Printer", "portions", "printer_of", "reader_gone", "width_of_terminal"]
+__all__ = [
+    "HELD_MAX",
+    "Items",
+    "Printer",
+    "portions",
+    "printer_of",
+    "reader_gone",
+    "was_read",
+    "width_of_terminal",
+]
 
 T = TypeVar("T")
 
@@ -166,26 +175,44 @@ def write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def reader_gone(*, soon: bool = False) -> bool:
-    """Return whether standard output is a pipe that nobody reads any more.
+def reader_gone() -> bool:
+    """Return whether standard output is a pipe that nobody reads any more."""
+    descriptor = pipe()
+    return descriptor is not None and gone(descriptor, 0.0)
 
-    With `soon`, the reader first gets the time to take what is in the pipe, and to go when it has enough.
+
+def was_read(count: int) -> bool:
+    """Return whether so many items, which have just been printed, count as read.
+
+    They do where standard output is no pipe, and where the reader stays, even if it is paused. From a reader
+    that goes we know only that it has taken what was in the pipe: a single item was for it, of several
+    perhaps one.
     """
-    try:
-        descriptor = sys.stdout.fileno()
-        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            return False
-    except (OSError, ValueError):  # no file at all, as in tests
-        return False
-    poll = select.poll()
-    poll.register(descriptor, 0)  # errors are always told
-    if not soon:
-        return bool(poll.poll(0))
+    descriptor = pipe()
+    if descriptor is None:
+        return True
     end = time.monotonic() + TAKEN_S
     while unread(descriptor) and time.monotonic() < end:
-        if poll.poll(LOOK_S * 1000):
-            return True
-    return bool(poll.poll(LEAVES_S * 1000))
+        if gone(descriptor, LOOK_S):
+            break
+    if count == 1:
+        return not gone(descriptor, 0.0) or not unread(descriptor)
+    return not gone(descriptor, LEAVES_S)
+
+
+def pipe() -> int | None:
+    """Return the descriptor of standard output if that is a pipe."""
+    try:
+        descriptor = sys.stdout.fileno()
+        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
+    except (OSError, ValueError):  # no file at all, as in tests
+        return None
+
+
+def gone(descriptor: int, wait_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors are always told
+    return bool(poll.poll(wait_s * 1000))
 
 
 def unread(descriptor: int) -> int:

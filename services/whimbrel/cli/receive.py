@@ -15,7 +15,7 @@ import typer
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
-from whimbrel.cli.printing import Printer, portions, reader_gone
+from whimbrel.cli.printing import Printer, portions, reader_gone, was_read
 from whimbrel.cli.shown_messages import FormatOption, message_printer, template_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def receive(
     wait: Annotated[float, typer.Option(min=0, help="Stop when none came for so many seconds.")] = 5.0,
     tag: Annotated[str, typer.Option("--tag", help="Tags to take, separated by ||; * for all.")] = "*",
     invisible: Annotated[
-        float, typer.Option(min=1, help="Seconds until messages that are not acknowledged come again.")
+        float, typer.Option(min=10, help="Seconds until messages that are not acknowledged come again.")
     ] = 30.0,
     template: FormatOption = None,
     endpoint: EndpointOption = "",
@@ -113,7 +113,7 @@ def receive_until(
         invisible: of the messages, seconds.
         check: called once, when there is no message at first; raises if there never will be.
     """
-    from whimbrel.errors import WhimbrelError
+    from whimbrel.errors import TopicNotFound, WhimbrelError
 
     found, checked, failed = 0, False, False
     until = None if wait is None else time.monotonic() + wait
@@ -126,7 +126,9 @@ def receive_until(
                 batch, wait_s=left if checked else 0.0, invisible_s=invisible
             )
         except WhimbrelError as error:
-            if until is not None or not error.retry:
+            # While the only broker of a topic restarts, nameservers do not know the topic.
+            lasting = not (error.retry or (checked and isinstance(error, TopicNotFound)))
+            if until is not None or lasting:
                 raise
             if not failed:  # once for each outage
                 note(f"{error}; trying on")
@@ -192,15 +194,15 @@ class Receiving:
         self.settle(self.printer.end())
 
     def settle(self, printed: "Sequence[ReceivedMessage]") -> None:
-        """Acknowledge what is printed, if somebody is there to read it.
+        """Acknowledge what is printed, if it was read.
 
         Raises:
-            BrokenPipeError: nobody is.
+            BrokenPipeError: it was not.
             WhimbrelError: some could not be acknowledged.
         """
         if not printed:
             return
-        if reader_gone(soon=True):
+        if not was_read(len(printed)):
             raise BrokenPipeError
         if not self.acknowledge:
             return

@@ -157,9 +157,9 @@ class Tailing:
         """Read the queues that there are, and those that come.
 
         Raises:
-            WhimbrelError: the queues can't be learned at first, or there is no such topic any more.
+            WhimbrelError: the queues can't be learned at first.
         """
-        from whimbrel.errors import TopicNotFound, WhimbrelError
+        from whimbrel.errors import WhimbrelError
 
         try:
             queues = await self.reader.queues(self.topic)
@@ -171,6 +171,7 @@ class Tailing:
             if self.until_end:
                 await asyncio.gather(*self.tasks.values())
                 return
+            failed = False
             while True:
                 await asyncio.sleep(REFRESH_S)
                 try:
@@ -178,10 +179,12 @@ class Tailing:
                         if place(queue) not in self.tasks:
                             first, end = await self.start(queue, self.began)
                             self.begin(queue, first, end)
-                except TopicNotFound:
-                    raise
                 except WhimbrelError as error:
-                    note(f"can't learn whether there are new queues: {error}")
+                    if not failed:  # once for each outage
+                        note(f"can't learn whether there are new queues: {error}")
+                    failed = True
+                else:
+                    failed = False
         finally:
             for task in self.tasks.values():
                 task.cancel()

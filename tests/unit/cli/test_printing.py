@@ -11,7 +11,7 @@ import pytest
 
 from processes import environment
 from whimbrel.cli.output import Format
-from whimbrel.cli.printing import HELD_MAX, Items, portions, printer_of, reader_gone
+from whimbrel.cli.printing import HELD_MAX, Items, portions, printer_of, reader_gone, was_read
 
 
 def table(items: Sequence[int]) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -74,16 +74,29 @@ def test_the_first_item_of_all_goes_alone() -> None:
     assert list(portions([1], first=True)) == [[1]]
 
 
-def test_a_pipe_is_watched_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_a_pipe_is_watched(capfd: pytest.CaptureFixture[str]) -> None:
     assert not reader_gone()
-    assert not reader_gone(soon=True)
+    assert was_read(1)
+    assert was_read(2)
+
+
+@pytest.mark.parametrize(
+    ("taken", "outcome"),
+    [
+        (0, "gone True one False two False"),
+        (1, "gone True one True two False"),
+    ],
+)
+def test_what_a_reader_that_goes_has_taken_was_read_if_it_is_one_item(taken: int, outcome: str) -> None:
     program = (
         "import os, sys\n"
-        "from whimbrel.cli.printing import reader_gone\n"
-        "before = reader_gone(soon=True)\n"
+        "from whimbrel.cli.printing import reader_gone, was_read\n"
+        "assert not reader_gone() and was_read(1) and was_read(2)\n"
         "os.write(1, b'x')\n"
+        "assert not reader_gone() and was_read(2)  # a paused reader\n"
+        "print('written', file=sys.stderr, flush=True)\n"
         "sys.stdin.read()\n"
-        "print(before, reader_gone(), reader_gone(soon=True), file=sys.stderr)\n"
+        "print('gone', reader_gone(), 'one', was_read(1), 'two', was_read(2), file=sys.stderr)\n"
         "os.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"
     )
     child = subprocess.Popen(
@@ -94,7 +107,9 @@ def test_a_pipe_is_watched_and_nothing_else(capfd: pytest.CaptureFixture[str]) -
         stderr=subprocess.PIPE,
     )
     assert child.stdout is not None
-    assert os.read(child.stdout.fileno(), 1) == b"x"
+    assert child.stderr is not None
+    assert child.stderr.readline() == b"written\n"
+    os.read(child.stdout.fileno(), 1) if taken else None
     child.stdout.close()
     child.stdout = None
-    assert child.communicate(b"")[1].split() == [b"False", b"True", b"True"]
+    assert child.communicate(b"")[1].decode().strip() == outcome

@@ -52,7 +52,7 @@ def test_requests_have_bounds() -> None:
 
 def test_a_line_that_no_message_can_hold_is_refused_before_all_of_it_is_read() -> None:
     stream = Pieces(b"a\n", *[b"x" * READ_BYTES] * 1000)
-    with pytest.raises(MessageTooLarge, match="^after 1 lines comes one of more than"):
+    with pytest.raises(MessageTooLarge, match=r"^after 1 lines comes one of more than"):
         list(Lines(stream, 100))  # type: ignore[arg-type]
     assert next(stream.pieces)
     assert lines(b"x" * BODY_BYTES_MAX + b"\r\n") == [[b"x" * BODY_BYTES_MAX]]

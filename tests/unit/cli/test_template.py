@@ -8,7 +8,13 @@ from whimbrel.cli.template import ALIASES, FIELDS, FIELDS_HELP, Template
 from whimbrel.client import MessageType, Queue, ReceivedMessage
 
 QUEUE = Queue(
-    topic="orders", broker_name="broker-a", broker_id=0, queue_id=-1, readable=True, writable=True, endpoints=()
+    topic="orders",
+    broker_name="broker-a",
+    broker_id=0,
+    queue_id=-1,
+    readable=True,
+    writable=True,
+    endpoints=(),
 )
 MESSAGE = ReceivedMessage(
     topic="orders",
