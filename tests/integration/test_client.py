@@ -28,13 +28,13 @@ from whimbrel.client import (
 )
 from whimbrel.errors import (
     AlreadyExists,
-    BadRequest,
     IllegalOffset,
     IllegalPropertyKey,
     IllegalTopic,
     InvalidReceiptHandle,
     MessageTooLarge,
     NotWritable,
+    QueueNotFound,
     WhimbrelError,
 )
 from whimbrel.rpc.api.admin_calls import describe_group
@@ -203,7 +203,7 @@ def test_bad_requests_come_back_as_their_own_errors(
     with pytest.raises(AlreadyExists):
         admin.create_topic("bad")
     queue = producer.queues("bad")[0]
-    with pytest.raises(BadRequest):
+    with pytest.raises(QueueNotFound):
         producer.send(
             Message(topic="bad", body=b"x"),
             selector=lambda _, __: type(queue)(

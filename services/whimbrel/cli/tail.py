@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
 from whimbrel.cli.group import parse_target
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
@@ -76,10 +76,10 @@ def tail(
     if isinstance(where, int):
         raise typer.BadParameter("queues have offsets of their own; see `whimbrel pull`", param_hint="--from")
     printer = message_printer(output, template_of(template, output), endless=True)
+    address = resolve_endpoint(endpoint)
     try:
-        asyncio.run(
-            follow(resolve_endpoint(endpoint), topic, where, tag, printer, count=count, until_end=until_end)
-        )
+        with traced(endpoint):
+            asyncio.run(follow(address, topic, where, tag, printer, count=count, until_end=until_end))
     finally:
         if not reader_gone():
             printer.end()
