@@ -16,7 +16,7 @@ __all__ = ["FormatOption", "as_object", "message_line", "message_printer", "mess
 
 WIDE_COLUMNS = 160  # of a terminal that has room for everything
 BODY_CHARS_MIN = 12
-LABEL_CHARS_MAX = 12  # of tags and keys on a narrow terminal
+LABEL_CHARS_MAX = 10  # of tags and keys on a narrow terminal
 GAP = 3  # between the columns of a table, at the most
 
 FormatOption = Annotated[

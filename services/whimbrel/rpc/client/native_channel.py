@@ -27,10 +27,12 @@ servers are dialled in plaintext, and a channel with credentials is grpcio's. So
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import math
 import random
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -315,7 +317,7 @@ class NativeChannel(grpc.aio.Channel):
             return [self.host]
         try:
             async with asyncio.timeout(self.attempt_s):
-                found = await self.loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+                found = await look_up(self.loop, self.host, self.port)
         except TimeoutError:
             raise OSError(f"DNS resolution failed: no answer within {self.attempt_s:g} s") from None
         except UnicodeError as error:
@@ -415,6 +417,36 @@ class NativeChannel(grpc.aio.Channel):
         for watcher in watchers:
             if not watcher.done():
                 watcher.set_result(None)
+
+
+def look_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> "asyncio.Future[list[Any]]":
+    """Return what `socket.getaddrinfo` says of a name, when it does.
+
+    It runs in a daemon thread: the loop's own threads are waited for at the interpreter's exit, and a
+    resolver without an answer takes half a minute. So long such a thread may live on after its attempt has
+    been given up.
+    """
+    future: asyncio.Future[list[Any]] = loop.create_future()
+
+    def settle(found: list[Any] | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(found, Exception):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+
+    def ask() -> None:
+        found: list[Any] | Exception
+        try:
+            found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, name="whimbrel-resolver", daemon=True).start()
+    return future
 
 
 def timeout_text(timeout_s: float) -> str:

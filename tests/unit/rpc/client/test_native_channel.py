@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -14,6 +16,7 @@ import grpc.aio
 import pytest
 
 from http2peer import Listening, Peer, echo, listening
+from processes import environment
 from waiting import eventually
 from whimbrel.errors import ClientError
 from whimbrel.rpc.client import native_channel
@@ -702,7 +705,7 @@ async def test_all_addresses_of_a_name_are_tried_and_the_good_one_first_next_tim
             async def getaddrinfo(*_: Any, **__: Any) -> Any:
                 return found
 
-            monkeypatch.setattr(channel.loop, "getaddrinfo", getaddrinfo)
+            monkeypatch.setattr(native_channel, "look_up", getaddrinfo)
             assert await channel.unary_unary("/t.T/U")(b"x") == b"x"
             assert await channel.addresses() == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
             found.clear()
@@ -717,12 +720,40 @@ async def test_a_name_that_nobody_knows_is_unavailable(monkeypatch: pytest.Monke
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     async with channel_to("nowhere.invalid:1") as channel:
-        monkeypatch.setattr(channel.loop, "getaddrinfo", getaddrinfo)
+        monkeypatch.setattr(native_channel, "look_up", getaddrinfo)
         failure = await failure_of(channel.unary_unary("/t.T/U")(b""))
         assert (failure.code(), "DNS resolution failed" in (failure.details() or "")) == (
             Status.UNAVAILABLE,
             True,
         )
+
+
+def test_a_resolver_without_an_answer_does_not_hold_up_the_exit() -> None:
+    program = (
+        "import asyncio, socket, threading\n"
+        "from whimbrel.client import Admin\n"
+        "from whimbrel.client import retry\n"
+        "from whimbrel.errors import ClusterUnreachable\n"
+        "retry.FIRST_CONTACT_S = 0.1\n"
+        "never = threading.Event()\n"
+        "socket.getaddrinfo = lambda *_, **__: never.wait()\n"
+        "async def ask():\n"
+        "    async with Admin('name:1') as admin:\n"
+        "        try:\n"
+        "            await admin.cluster()\n"
+        "        except ClusterUnreachable as error:\n"
+        "            print(error)\n"
+        "asyncio.run(ask())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.startswith("no answer from name:1 within"), done.stderr
 
 
 async def test_a_target_without_a_port_is_refused() -> None:
