@@ -306,6 +306,6 @@ def write_strange_frame(folder: Path) -> None:
     """Put a journal with one entry of an unknown kind in the place of the real one."""
     for path in folder.iterdir():
         path.unlink()
-    journal = LeaseJournal(folder.parent.parent)
+    journal = LeaseJournal(folder.parent.parent, file_bytes=1 << 20)
     journal.start(lambda: [bytes([99]) * 40])
     journal.close()

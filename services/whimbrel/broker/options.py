@@ -72,6 +72,11 @@ class BrokerOptions:
     consumequeue_file_size: int = option(6_000_000, help="bytes, a multiple of 20", minimum=20)
     index_slots: int = option(5_000_000, help="slots of an index file", minimum=1)
     index_entries: int = option(20_000_000, help="entries of an index file", minimum=2)
+    # Reserved whole, twice for each store. A smaller one is started over more often.
+    # Holds about 80,000 changes, so that a busy broker writes a snapshot only every few seconds.
+    lease_file_size: int = option(
+        8 * MIB, help="bytes of each of the two files of the lease journal", minimum=1 << 20
+    )
     flush_interval_ms: int = option(500, help="asynchronous flush: time between two", minimum=1)
     reserved_hours: float = option(72.0, help="log files older than this are removed", minimum=0)
     disk_used_ratio_max: float = option(0.75, help="above it old files go at any hour", minimum=0, maximum=1)

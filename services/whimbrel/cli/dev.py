@@ -1,38 +1,39 @@
-"""`whimbrel dev`: a whole cluster on this machine, and a view of it.
+"""`whimbrel dev`: a whole cluster on this machine, in the foreground or detached.
 
-`cli/supervisor.py` runs the processes. This module has the command line and two views: a live table on a
-terminal, plain lines elsewhere. The table's column `log` is read from the shared pages.
+`cli/supervisor.py` runs the processes, `cli/dev_view.py` shows them, and `cli/dev_directory.py` knows who runs
+in a directory and what is left there. A detached cluster is this very program, forked before it starts anything:
+it has a session of its own, writes to `DIR/logs/dev.log`, and goes on when the command that started it ends.
 """
 
-import contextlib
+import os
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whimbrel.cli.endpoint import DEV_DIR_VARIABLE, default_dev_dir, running_cluster
 from whimbrel.cli.lazy import examples
+from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
+from whimbrel.cli.supervisor import LOG_FILE_SIZE, LOG_FILE_SIZE_MIN
+from whimbrel.config import whole
+from whimbrel.errors import ClientError
 from whimbrel.model.wire import NAMESERVER_PORT
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from whimbrel.cli.supervisor import DevOptions
 
-    from whimbrel.cli.supervisor import Child, Memory, View
-    from whimbrel.store.shared_page import SharedPage
+__all__ = ["app"]
 
-__all__ = ["EXAMPLES", "LiveView", "PlainView", "dev", "megabytes", "summary"]
-
-EXAMPLES = examples(
-    "whimbrel dev                                  a nameserver on 127.0.0.1:8081, a master and a slave",
-    "whimbrel dev --slaves 2 --replication sync    answer a send when a slave has it",
-    "whimbrel dev --flush sync                     answer a send when it is on the master's disk",
-    "whimbrel dev --trace 1                        trace every message: whimbrel trace MESSAGE_ID",
-    "whimbrel dev --port 0 --dir ./cluster         any free ports; see ./cluster/cluster.json",
-    "touch DIR/run/master.hold                     keep the master down when it dies (kill it, and look)",
-)
+STARTED_TIMEOUT_S = 60.0  # more than the supervisor itself waits for before it gives up
+STOPPED_TIMEOUT_S = 30.0  # more than it gives its children, in two groups, before it kills them
+POLL_S = 0.02
+LOG_FILE_SIZE_TEXT = f"{LOG_FILE_SIZE >> 20}MiB"
+EXCERPT_LINES = 12  # of what a cluster that did not start has logged
+DETACHED_LOG = Path("logs") / "dev.log"
 
 
 class Mode(StrEnum):
@@ -42,42 +43,282 @@ class Mode(StrEnum):
     ASYNC = "async"
 
 
-def dev(
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="Stores, logs and cluster.json go there.", show_default="per user"),
-    ] = None,
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65535, help="Of the nameserver; others follow from PORT+10. 0: any free ports."
-        ),
-    ] = NAMESERVER_PORT,
-    flush: Annotated[Mode, typer.Option(help="sync: answer a send when it is on the disk.")] = Mode.ASYNC,
-    replication: Annotated[Mode, typer.Option(help="sync: answer a send when a slave has it.")] = Mode.ASYNC,
-    slaves: Annotated[int, typer.Option(min=0, max=9, help="How many slaves.")] = 1,
-    trace: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, metavar="RATIO", help="Share of messages to trace; see `whimbrel trace MESSAGE_ID`."
-        ),
-    ] = 0.0,
-    metrics: Annotated[
-        bool, typer.Option("--metrics", help="Serve metrics; cluster.json says at which addresses.")
-    ] = False,
-    accept_replays: Annotated[
-        bool,
-        typer.Option(
-            "--accept-replays", help="Take archived messages back, see `whimbrel spark replay --help`."
-        ),
-    ] = False,
-) -> None:
-    """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each."""
-    from whimbrel.cli.endpoint import default_dev_dir
-    from whimbrel.cli.supervisor import DevOptions, StartError, Supervisor
+def size(text: str) -> int:
+    """Return a number of bytes, for an option.
 
-    options = DevOptions(
-        directory=(directory or default_dev_dir()).absolute(),
+    Raises:
+        typer.BadParameter: it is no size, or none that a log file can have.
+    """
+    try:
+        found = whole(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no size: write bytes, or 64MiB for instance") from None
+    if found < LOG_FILE_SIZE_MIN:
+        raise typer.BadParameter(f"a log file needs at least {LOG_FILE_SIZE_MIN >> 20}MiB")
+    return found
+
+
+DirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        help=f"Stores, logs and cluster.json are there. Default: {DEV_DIR_VARIABLE}, where commands look too,"
+        " else a directory of the user's.",
+        show_default=False,
+    ),
+]
+PortOption = Annotated[
+    int,
+    typer.Option(min=0, max=65535, help="Of the nameserver; others follow from PORT+10. 0: any free ports."),
+]
+FlushOption = Annotated[Mode, typer.Option(help="sync: answer a send when it is on the disk.")]
+ReplicationOption = Annotated[Mode, typer.Option(help="sync: answer a send when a slave has it.")]
+SlavesOption = Annotated[int, typer.Option(min=0, max=9, help="How many slaves.")]
+TraceOption = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, metavar="RATIO", help="Share of messages to trace; see `whimbrel trace MESSAGE_ID`."
+    ),
+]
+MetricsOption = Annotated[
+    bool, typer.Option("--metrics", help="Serve metrics; cluster.json says at which addresses.")
+]
+ReplaysOption = Annotated[
+    bool,
+    typer.Option("--accept-replays", help="Take archived messages back, see `whimbrel spark replay --help`."),
+]
+CreateOption = Annotated[
+    bool,
+    typer.Option(
+        "--auto-create/--no-auto-create",
+        help="Whether a send creates its topic and a receive its group. In production they do not.",
+    ),
+]
+LogFileOption = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Of a new store's log files, reserved whole, at least 8MiB. An existing store keeps its size.",
+    ),
+]
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    epilog=examples(
+        "whimbrel dev                                  a nameserver on 127.0.0.1:8081, a master and a slave",
+        "whimbrel dev --slaves 2 --replication sync    answer a send when a slave has it",
+        "whimbrel dev --flush sync                     answer a send when it is on the master's disk",
+        "whimbrel dev --no-auto-create                 be as strict as a cluster in production",
+        "whimbrel dev --trace 1                        trace every message: whimbrel trace MESSAGE_ID",
+        "whimbrel dev --port 0 --dir ./cluster         any free ports; see ./cluster/cluster.json",
+        f"export {DEV_DIR_VARIABLE}=./cluster             so that commands find the cluster there",
+        "whimbrel dev start --slaves 2                 detached; then: whimbrel dev stop",
+        "touch DIR/run/master.hold                     keep the master down when it dies (kill it, and look)",
+    ),
+)
+
+
+@app.callback()
+def dev(
+    context: typer.Context,
+    directory: DirOption = None,
+    port: PortOption = NAMESERVER_PORT,
+    flush: FlushOption = Mode.ASYNC,
+    replication: ReplicationOption = Mode.ASYNC,
+    slaves: SlavesOption = 1,
+    trace: TraceOption = 0.0,
+    metrics: MetricsOption = False,
+    accept_replays: ReplaysOption = False,
+    auto_create: CreateOption = True,
+    log_file_size: LogFileOption = LOG_FILE_SIZE_TEXT,
+) -> None:
+    """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each.
+
+    It runs until Ctrl-C. `whimbrel dev start` takes the same options, and runs it detached.
+    """
+    if context.invoked_subcommand is not None:
+        given = [name for name in context.params if from_command_line(context, name)]
+        if given:
+            sub = context.invoked_subcommand
+            raise typer.BadParameter(f"options stand behind the command: whimbrel dev {sub} OPTIONS")
+        return
+    options = options_of(
+        directory,
+        port,
+        flush,
+        replication,
+        slaves,
+        trace,
+        metrics,
+        accept_replays,
+        auto_create,
+        log_file_size,
+    )
+    raise typer.Exit(run(options))
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel dev start",
+        "whimbrel dev start --dir ./cluster --port 0 && whimbrel dev status --dir ./cluster",
+    )
+)
+def start(
+    directory: DirOption = None,
+    port: PortOption = NAMESERVER_PORT,
+    flush: FlushOption = Mode.ASYNC,
+    replication: ReplicationOption = Mode.ASYNC,
+    slaves: SlavesOption = 1,
+    trace: TraceOption = 0.0,
+    metrics: MetricsOption = False,
+    accept_replays: ReplaysOption = False,
+    auto_create: CreateOption = True,
+    log_file_size: LogFileOption = LOG_FILE_SIZE_TEXT,
+) -> None:
+    """Run a cluster detached; return when it takes messages."""
+    options = options_of(
+        directory,
+        port,
+        flush,
+        replication,
+        slaves,
+        trace,
+        metrics,
+        accept_replays,
+        auto_create,
+        log_file_size,
+    )
+    log = options.directory / DETACHED_LOG
+    log.parent.mkdir(parents=True, exist_ok=True)
+    before = log.stat().st_size if log.exists() else 0
+    pid = os.fork()
+    if pid == 0:
+        detach(log)
+        os._exit(run(options))
+    try:
+        code = wait_started(options.directory, pid)
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        raise
+    said = log.read_bytes()[before:].decode(errors="replace")
+    if code is None:
+        lines = said.splitlines()
+        at = next((number for number, line in enumerate(lines) if line.startswith("cluster ready")), 0)
+        print("\n".join(lines[at:]))
+        return
+    note(said.rstrip() or f"whimbrel dev: it ended with code {code} and said nothing (log: {log})")
+    raise typer.Exit(1)
+
+
+@app.command()
+def stop(directory: DirOption = None) -> None:
+    """Stop a cluster that runs detached or elsewhere."""
+    from whimbrel.cli import dev_directory
+
+    where = chosen(directory)
+    match dev_directory.stop(where, STOPPED_TIMEOUT_S):
+        case None:
+            raise ClientError(f"no cluster runs in {where}")
+        case False:
+            raise ClientError(
+                f"the cluster in {where} has not stopped in {STOPPED_TIMEOUT_S:.0f} s; see {where / 'logs'}"
+            )
+    note(f"the cluster in {where} is stopped; its messages stay until `whimbrel dev purge`")
+
+
+@app.command()
+def status(directory: DirOption = None, output: OutputOption = Format.TABLE) -> None:
+    """Show a cluster's processes; exit code 1: none runs."""
+    from whimbrel.cli import dev_directory
+
+    where = chosen(directory)
+    pid = dev_directory.running_pid(where)
+    cluster = running_cluster(where) if pid is not None else None
+    state = "stopped" if pid is None else "running" if cluster is not None else "starting"
+    processes = [dict(each) for each in cluster.processes] if cluster is not None else []
+    found = {
+        "state": state,
+        "directory": str(where),
+        "pid": pid,
+        "endpoint": cluster.endpoint if cluster is not None else "",
+        "processes": processes,
+    }
+    if output is Format.TABLE:
+        at = f", endpoint {cluster.endpoint}" if cluster is not None else ""
+        print(f"{state} in {where}{at}")
+    if output is Format.JSON or processes:
+        rows = [(each["name"], each["pid"], each["grpc"] or each["ha"]) for each in processes]
+        emit(found, output, columns=("process", "pid", "address"), rows=rows)
+    raise typer.Exit(0 if cluster is not None else 1)
+
+
+@app.command(epilog=examples("whimbrel dev purge --yes", "whimbrel dev purge --dir ./cluster"))
+def purge(
+    directory: DirOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove what a stopped cluster left: stores and logs.
+
+    Only what `whimbrel dev` has made itself is removed.
+    """
+    from whimbrel.cli import dev_directory
+
+    where = chosen(directory)
+    if not where.exists():
+        raise ClientError(f"there is nothing to remove: {where} does not exist")
+    if not dev_directory.marked(where):
+        raise ClientError(
+            f"{where} is not removed: it has no file {dev_directory.MARK}, so `whimbrel dev` did not make it"
+        )
+    (where / "run").mkdir(exist_ok=True)
+    with dev_directory.held(where) as mine:
+        if not mine:
+            raise ClientError(f"a cluster runs in {where}: stop it first, with `whimbrel dev stop`")
+        names = ", ".join(path.name for path in dev_directory.contents(where))
+        if not yes:
+            if not sys.stdin.isatty():
+                raise ClientError(f"this would remove {names} in {where}; say --yes to do it")
+            typer.confirm(f"Remove {names} in {where}?", abort=True)
+        gone = dev_directory.purge(where)
+    note(f"removed {where}" if gone else f"removed {names}; {where} stays, since there is more in it")
+
+
+def from_command_line(context: typer.Context, name: str) -> bool:
+    """Return whether an option was given."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def chosen(directory: Path | None) -> Path:
+    """Return the directory that an option means."""
+    return (directory or default_dev_dir()).absolute()
+
+
+def options_of(
+    directory: Path | None,
+    port: int,
+    flush: Mode,
+    replication: Mode,
+    slaves: int,
+    trace: float,
+    metrics: bool,
+    accept_replays: bool,
+    auto_create: bool,
+    log_file_size: str,
+) -> "DevOptions":
+    """Return the options of a cluster."""
+    from whimbrel.cli import dev_directory
+    from whimbrel.cli.supervisor import DevOptions
+
+    where = chosen(directory)
+    asked, there = size(log_file_size), dev_directory.log_file_size(where)
+    if there is not None and asked not in (there, LOG_FILE_SIZE):
+        note(f"the stores in {where} have log files of {size_text(there)} and keep that size")
+    return DevOptions(
+        directory=where,
         port=port,
         flush=flush.value,
         replication=replication.value,
@@ -85,159 +326,55 @@ def dev(
         trace_ratio=trace,
         metrics=metrics,
         accept_replays=accept_replays,
+        auto_create=auto_create,
+        log_file_size=there or asked,
     )
+
+
+def run(options: "DevOptions") -> int:
+    """Run a cluster until a signal comes; return the exit code."""
+    from whimbrel.cli.dev_view import viewing
+    from whimbrel.cli.supervisor import StartError, Supervisor
+
     try:
-        with viewing(options.directory) as view:
+        with viewing(options.directory, default_dev_dir(chosen="")) as view:
             Supervisor(options, view).run()
     except StartError as error:
-        print(f"whimbrel dev: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        note(f"whimbrel dev: {error}")
+        if not sys.stderr.isatty() and error.log is not None:
+            note(excerpt(error.log))
+        return 1
+    return 0
 
 
-@contextlib.contextmanager
-def viewing(directory: Path) -> Iterator["View"]:
-    """Yield the live view if standard output is a terminal, else the plain one."""
-    if sys.stdout.isatty():
-        with LiveView(directory) as live:
-            yield live
-    else:
-        yield PlainView(directory)
+def excerpt(log: Path) -> str:
+    """Return the last lines of a log, indented."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-EXCERPT_LINES:]
+    except OSError:
+        return ""
+    return "\n".join(f"    {line}" for line in lines)
 
 
-def megabytes(count: int) -> str:
-    """Return bytes in units of 10^6."""
-    return f"{count / 1e6:.1f}"
+def detach(log: Path) -> None:
+    """Leave the terminal: a session of its own, and output to a log."""
+    os.setsid()
+    with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+        for number, file in ((0, nothing), (1, output), (2, output)):
+            os.dup2(file.fileno(), number)
 
 
-def memory_text(size: "Memory | None") -> str:
-    """Return a process's memory as text."""
-    if size is None:
-        return "gone"
-    return (
-        f"{megabytes(size.resident)} MB resident "
-        f"({megabytes(size.anonymous)} anonymous, {megabytes(size.file)} of files)"
-    )
+def wait_started(directory: Path, pid: int) -> int | None:
+    """Wait until a detached cluster takes messages; return the exit code of one that has ended instead."""
+    from whimbrel.cli import dev_directory
 
-
-def summary(child: "Child") -> str:
-    """Return one line about a ready child: seconds until it was ready, memory, address."""
-    from whimbrel.cli.supervisor import memory
-
-    return (
-        f"{child.plan.name:<18} ready in {child.ready_s:.2f} s, {memory_text(memory(child.pid))}, "
-        f"pid {child.pid}{', ' if child.address else ''}{child.address}"
-    )
-
-
-class PlainView:
-    """Prints one line for each event."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def notify(self, text: str) -> None:
-        """Print an event with the time of day."""
-        print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
-
-    def ready(self, endpoint: str, children: "Sequence[Child]") -> None:
-        """Print each process, and how to reach the cluster."""
-        for child in children:
-            print(summary(child), flush=True)
-        print(
-            f"cluster ready: endpoint {endpoint}, described in {self.directory / 'cluster.json'}", flush=True
-        )
-
-    def refresh(self, children: "Sequence[Child]") -> None:
-        """Do nothing: in a log, repeated lines would be noise."""
-
-
-class LiveView:
-    """Shows a table that is kept up to date, and events above it."""
-
-    def __init__(self, directory: Path) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self.plain = PlainView(directory)
-        self.console = Console(highlight=False)
-        self.live = Live(console=self.console, auto_refresh=False, transient=True)
-        self.pages: dict[Path, SharedPage] = {}
-        self.endpoint = ""
-        self.shown: tuple[object, ...] = ()
-
-    def __enter__(self) -> "LiveView":
-        self.live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.live.stop()
-
-    def notify(self, text: str) -> None:
-        """Print an event above the table."""
-        self.console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False)
-
-    def ready(self, endpoint: str, children: "Sequence[Child]") -> None:
-        """Print lines that stay above the table: each process at this moment, and the endpoint."""
-        self.endpoint = endpoint
-        for child in children:
-            self.console.print(summary(child), markup=False)
-        self.console.print(
-            f"cluster ready: endpoint {endpoint}, described in {self.plain.directory / 'cluster.json'}. "
-            "Ctrl-C ends it.",
-            markup=False,
-        )
-
-    def refresh(self, children: "Sequence[Child]") -> None:
-        """Draw the table, twice a second, and when a state has changed."""
-        now = (int(time.monotonic() * 2), *(child.state for child in children))
-        if now != self.shown:
-            self.shown = now
-            self.live.update(self.table(children), refresh=True)
-
-    def table(self, children: "Sequence[Child]") -> "RenderableType":
-        """Return the table."""
-        from rich.table import Table
-
-        from whimbrel.cli.supervisor import memory
-
-        table = Table(title=f"whimbrel dev {self.endpoint}", title_justify="left")
-        for column in ("process", "state", "pid", "address", "MB", "anon", "files", "log"):
-            right = column in ("pid", "MB", "anon", "files")
-            table.add_column(column, justify="right" if right else "left", no_wrap=True)
-        for child in children:
-            size = memory(child.pid) if child.pid else None
-            sizes = (size.resident, size.anonymous, size.file) if size else ()
-            table.add_row(
-                child.plan.name,
-                child.state,
-                str(child.pid or ""),
-                child.address,
-                *(megabytes(each) for each in sizes or ()),
-                *([""] * (3 - len(sizes))),
-                self.log_state(child),
-            )
-        return table
-
-    def log_state(self, child: "Child") -> str:
-        """Return the state of a log from its shared page: offsets for brokers, peers for replicators."""
-        page = self.page(child)
-        if page is None or child.state != "ready":
-            return child.ended if child.state == "waiting" else ""
-        if child.plan.program == "broker":
-            return f"end {page.written:,}, flushed {page.flushed:,}, dispatched {page.dispatched:,}"
-        if child.plan.role == "slave-replicator":
-            return "connected" if page.connected else "not connected"
-        acks = page.live_acks()
-        behind = f", slowest {page.written - min(acks):,} behind" if acks else ""
-        return f"slaves {len(acks)}{behind}"
-
-    def page(self, child: "Child") -> "SharedPage | None":
-        """Return the shared page of a child's store, None while there is none."""
-        from whimbrel.store.shared_page import SharedPage
-
-        store = child.plan.store
-        if store is None or not (store / "whimbrel" / "watermark").exists():
+    deadline = time.monotonic() + STARTED_TIMEOUT_S
+    while time.monotonic() < deadline:
+        ended, code = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(code)
+        if dev_directory.running_pid(directory) == pid and running_cluster(directory) is not None:
             return None
-        if store not in self.pages:
-            self.pages[store] = SharedPage.open(store)
-        return self.pages[store]
+        time.sleep(POLL_S)
+    os.kill(pid, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

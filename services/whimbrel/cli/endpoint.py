@@ -26,6 +26,7 @@ from whimbrel.errors import ClientError
 from whimbrel.telemetry import CLIENT_SERVICE, check_trace_target
 
 __all__ = [
+    "DEV_DIR_VARIABLE",
     "ENDPOINT_HELP",
     "ENDPOINT_VARIABLE",
     "PROFILE_VARIABLE",
@@ -101,9 +102,9 @@ class Given:
     target: Target | None = None
 
 
-def default_dev_dir() -> Path:
-    """Return the default directory of `whimbrel dev`."""
-    chosen = os.environ.get(DEV_DIR_VARIABLE)
+def default_dev_dir(*, chosen: str | None = None) -> Path:
+    """Return the default directory of `whimbrel dev`; `chosen` stands for the variable's value."""
+    chosen = os.environ.get(DEV_DIR_VARIABLE) if chosen is None else chosen
     if chosen:
         return Path(chosen)
     state = os.environ.get("XDG_STATE_HOME")

@@ -118,7 +118,9 @@ def explain(error: Exception) -> str:
 def commands() -> dict[str, Command]:
     """Return the commands by name, in the order in which a shell lists them."""
     return {
-        "dev": Command("whimbrel.cli.dev", "dev", "Run a whole cluster on this machine."),
+        "dev": Command(
+            "whimbrel.cli.dev", "app", "Run a whole cluster on this machine; start, stop, status, purge."
+        ),
         "topic": Command("whimbrel.cli.topic", "app", "Create, list, describe, update and delete topics."),
         "group": Command("whimbrel.cli.group", "app", "The same for consumer groups; reset their offsets."),
         "send": Command("whimbrel.cli.send", "send", "Send messages to a topic."),

@@ -14,12 +14,17 @@ A child's life:
     starting --ready file--> ready --death--> waiting --delay over--> starting
         \\--death: the first start fails the cluster, later ones wait again--/
 
+All children start at once: the brokers look for the nameserver until it answers. Its port is known beforehand;
+a free one is reserved until it has it. The cluster is ready when every child is, and when the master takes
+messages, as its shared page says: its nameserver has been told how many brokers to expect, and is settled once
+they have registered.
+
 The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S`, and starts over once a child has been up for
 `STEADY_S`. `RestartBackoff` decides that, `plan` decides what is run; both are pure. `Supervisor.run` waits
 on pidfds and signals. When the supervisor dies for any reason, its children get SIGTERM (PR_SET_PDEATHSIG).
 
 While a file `DIR/run/NAME.hold` exists, a child of that name that has died is not restarted: so one can see
-what a cluster does without its master.
+what a cluster does without its master. When the file goes, the child starts within `HOLD_POLL_S`.
 
 `DIR/cluster.json` exists from the moment the cluster accepts messages until the end, and is replaced after
 each restart:
@@ -33,11 +38,11 @@ With a `trace_ratio` above 0 every broker and replicator writes its spans to `DI
 import contextlib
 import ctypes
 import errno
-import fcntl
 import json
 import os
 import re
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,12 +55,17 @@ from types import FrameType
 from typing import Any, Literal, Protocol
 
 from whimbrel.cli import malloc
+from whimbrel.cli.dev_directory import held, mark
+from whimbrel.cli.process_times import process_age_s
 from whimbrel.model.wire import NAMESERVER_PORT
+from whimbrel.store.shared_page import SharedPage
 
 __all__ = [
     "Child",
     "ChildPlan",
     "DevOptions",
+    "LOG_FILE_SIZE",
+    "LOG_FILE_SIZE_MIN",
     "Memory",
     "RestartBackoff",
     "StartError",
@@ -67,6 +77,7 @@ __all__ = [
 
 READY_TIMEOUT_S = 30.0  # enough on a busy machine
 USABLE_TIMEOUT_S = 15.0  # then the cluster is shown as it is: a master that lost log to a slave refuses sends
+EXPLAIN_TIMEOUT_S = 5.0  # for the process that asks the brokers why
 STOP_TIMEOUT_S = 10.0  # then SIGKILL; a broker needs less than a second
 RESTART_FIRST_S = 0.2  # short, so that a single crash hardly affects clients
 RESTART_MAX_S = 5.0  # a child that can't start is restarted for ever, without flooding the log
@@ -79,6 +90,10 @@ LOG_LINE = re.compile(r"\S+Z [A-Z]+ +(.*?)(?: \[[\w.]+\])?")  # as `telemetry.py
 PR_SET_PDEATHSIG = 1
 PORTS_PER_BROKER = 10
 TRACES = "traces"  # folder below DIR
+LOG_FILE_SIZE = 64 * 1024 * 1024  # RocketMQ's 1 GiB, reserved whole for each broker, fills a laptop's disk
+LOG_FILE_SIZE_MIN = 8 * 1024 * 1024  # the largest message takes half of it
+INDEX_SLOT_BYTES = 200  # of log for each slot of the index: RocketMQ has 5,000,000 for 1 GiB
+ENTRIES_PER_SLOT = 4  # RocketMQ's ratio, from which a reader derives the slots of a file
 
 Role = Literal["nameserver", "master", "slave", "master-replicator", "slave-replicator"]
 State = Literal["starting", "ready", "waiting", "ended"]
@@ -87,7 +102,15 @@ libc = ctypes.CDLL(None)
 
 
 class StartError(Exception):
-    """The cluster can't start; one sentence that says why and what to do."""
+    """The cluster can't start; one sentence that says why and what to do.
+
+    Attributes:
+        log: of the process that failed, if one did.
+    """
+
+    def __init__(self, text: str, log: Path | None = None) -> None:
+        super().__init__(text)
+        self.log = log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +127,11 @@ class DevOptions:
         trace_ratio: share of messages that are traced; 0 for none.
         metrics: every process serves its metrics, on a free port.
         accept_replays: brokers accept replays of archived messages.
+        auto_create: a send creates its topic, a receive its group.
+        log_file_size: bytes of a commitlog file in new stores; those in the directory keep their size.
+        lease_file_size: bytes of each of the two files of a lease journal; None for the broker's default.
+        ephemeral: the directory goes with the cluster, and no child outlives a killed supervisor, not even a
+            stopped one.
     """
 
     directory: Path
@@ -115,6 +143,10 @@ class DevOptions:
     trace_ratio: float = 0.0
     metrics: bool = False
     accept_replays: bool = False
+    auto_create: bool = True
+    log_file_size: int = LOG_FILE_SIZE
+    lease_file_size: int | None = None
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,20 +195,31 @@ class RestartBackoff:
 
 
 def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
-    """Return the processes, nameserver first; `endpoint` is the nameserver's address, "" while unknown."""
+    """Return the processes, nameserver first; `endpoint` is the nameserver's address, "" while unknown.
+
+    Raises:
+        StartError: the options contradict each other.
+    """
     if options.slaves == 0 and options.replication == "sync":
         raise StartError("synchronous replication needs a slave: drop `--slaves 0` or `--replication sync`")
 
     def port(step: int) -> int:
         return options.port + step if options.port else 0
 
+    create = "true" if options.auto_create else "false"
+    slots = options.log_file_size // INDEX_SLOT_BYTES
     shown: dict[str, str | int] = {"metrics_port": 0} if options.metrics else {}
     plans = [
         ChildPlan(
             name="nameserver",
             role="nameserver",
             program="nameserver",
-            settings={"host": options.host, "port": port(0), **shown},
+            settings={
+                "host": options.host,
+                "port": int(endpoint.rpartition(":")[2]) if endpoint else port(0),
+                "expected_brokers": options.slaves + 1,
+                **shown,
+            },
         )
     ]
     for index in range(options.slaves + 1):
@@ -192,14 +235,21 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "flush": options.flush,
             "replication": options.replication,
             "expected_slaves": options.slaves,
-            "auto_create_topics": "true",
-            "auto_create_groups": "true",
+            "auto_create_topics": create,
+            "auto_create_groups": create,
+            "commitlog_file_size": options.log_file_size,
+            "index_slots": slots,
+            "index_entries": slots * ENTRIES_PER_SLOT,
             **shown,
         }
+        if options.lease_file_size is not None:
+            broker |= {"lease_file_size": options.lease_file_size}
         if options.accept_replays:
             broker |= {"accept_replays": "true"}
         replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store), **shown}
-        if not index:
+        if index:
+            replicator |= {"commitlog_file_size": options.log_file_size}
+        else:
             replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}
         if options.trace_ratio:
             traces = options.directory / TRACES
@@ -246,8 +296,14 @@ class Child:
         ended: how it ended last, for people.
     """
 
-    def __init__(self, plan: ChildPlan, directory: Path) -> None:
+    def __init__(self, plan: ChildPlan, directory: Path, *, death_signal: int = signal.SIGTERM) -> None:
+        """Prepare; nothing is started.
+
+        Args:
+            death_signal: what it gets when the supervisor dies.
+        """
         self.plan = plan
+        self.death_signal = death_signal
         self.ready_file = directory / "run" / f"{plan.name}.ready.json"
         self.hold_file = directory / "run" / f"{plan.name}.hold"
         self.log_file = directory / "logs" / f"{plan.name}.log"
@@ -294,7 +350,7 @@ class Child:
         parent = os.getpid()
 
         def follow_parent() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            libc.prctl(PR_SET_PDEATHSIG, self.death_signal)
             if os.getppid() != parent:  # the parent died before the call
                 os._exit(1)
 
@@ -359,8 +415,8 @@ class View(Protocol):
     def notify(self, text: str) -> None:
         """Show an event."""
 
-    def ready(self, endpoint: str, children: Sequence[Child]) -> None:
-        """Show that all children are ready for the first time."""
+    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
+        """Show that the cluster takes messages, so many seconds after this process has started."""
 
     def refresh(self, children: Sequence[Child]) -> None:
         """Show the present state; called twice a second and after every change."""
@@ -430,6 +486,7 @@ class Supervisor:
             StartError: it could not be started; nothing is left running.
         """
         plan(self.options, "")
+        mark(self.directory)
         for folder in ("run", "logs"):
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
         with self.locked(), self.wakeups.installed():
@@ -444,35 +501,31 @@ class Supervisor:
             finally:
                 self.cluster_file.unlink(missing_ok=True)
                 self.stop_all()
+                if self.options.ephemeral:
+                    shutil.rmtree(self.directory, ignore_errors=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second supervisor out of the directory."""
-        with (self.directory / "run" / "lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+        with held(self.directory) as mine:
+            if not mine:
                 raise StartError(
                     f"another `whimbrel dev` runs in {self.directory}: stop it, or choose another --dir"
-                ) from None
+                )
             yield
 
     def start_all(self) -> None:
-        """Start the nameserver, whose port the others need, then the others together."""
-        nameserver = Child(plan(self.options, "")[0], self.directory)
-        self.start_and_wait([nameserver])
-        if self.wakeups.signals:
-            return
-        rest = plan(self.options, nameserver.address)[1:]
-        self.start_and_wait([Child(each, self.directory) for each in rest])
-        if self.wakeups.signals:
-            return
-        self.wait_usable(nameserver.address)
+        """Start all children, and wait until the cluster takes messages."""
+        death_signal = signal.SIGKILL if self.options.ephemeral else signal.SIGTERM
+        with reserved_port(self.options.host, self.options.port) as port:
+            plans = plan(self.options, spelled(self.options.host, port))
+            self.start_and_wait([Child(each, self.directory, death_signal=death_signal) for each in plans])
+        self.wait_usable()
         if self.wakeups.signals:
             return
         self.complete = True
         self.write_cluster()
-        self.view.ready(nameserver.address, self.children)
+        self.view.ready(self.children[0].address, self.children, process_age_s())
 
     def start_and_wait(self, children: list[Child]) -> None:
         """Start these and wait until all are ready or a signal came."""
@@ -489,21 +542,39 @@ class Supervisor:
                     f"{', '.join(late)}: not ready in {READY_TIMEOUT_S:.0f} s; see {self.directory / 'logs'}"
                 )
 
-    def wait_usable(self, endpoint: str) -> None:
-        """Wait until the cluster accepts messages; notify of the reason when it does not in time."""
-        command = self.usable_command(endpoint)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as waiting:
-            while waiting.poll() is None and not self.wakeups.signals:
+    def wait_usable(self) -> None:
+        """Wait until the master takes messages; notify of the reason when it does not in time."""
+        deadline = time.monotonic() + USABLE_TIMEOUT_S
+        while not self.wakeups.signals and not self.takes_messages():
+            if time.monotonic() > deadline:
+                self.explain()
+                return
+            self.run_once(READY_POLL_S)
+
+    def takes_messages(self) -> bool:
+        """Return whether the master takes messages, as its shared page says."""
+        master = next(child for child in self.children if child.plan.role == "master")
+        assert master.plan.store is not None
+        page = SharedPage.snapshot(master.plan.store)
+        return page is not None and page.broker_pid == master.pid and bool(page.writable)
+
+    def explain(self) -> None:
+        """Notify of why the cluster takes no messages."""
+        deadline = time.monotonic() + EXPLAIN_TIMEOUT_S
+        with subprocess.Popen(
+            self.usable_command(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        ) as asking:
+            while asking.poll() is None and not self.wakeups.signals and time.monotonic() < deadline:
                 self.run_once(READY_POLL_S)
-            waiting.kill()
-            assert waiting.stdout is not None
-            lack = waiting.stdout.read().decode().strip()
+            asking.kill()
+            assert asking.stdout is not None
+            lack = asking.stdout.read().decode().strip()
         if lack:
             self.view.notify(f"all processes run, but {lack}")
 
-    def usable_command(self, endpoint: str) -> list[str]:
-        """Return the command that waits until the cluster accepts messages."""
-        words = [endpoint, str(self.options.slaves + 1), str(USABLE_TIMEOUT_S)]
+    def usable_command(self) -> list[str]:
+        """Return the command that says why the cluster takes no messages."""
+        words = [self.children[0].address, str(self.options.slaves + 1)]
         return [sys.executable, "-P", "-m", "whimbrel.cli.usable", *words]
 
     def launch(self, child: Child) -> None:
@@ -529,6 +600,7 @@ class Supervisor:
             elif child.state == "waiting" and child.due <= now:
                 if child.hold_file.exists():
                     child.due = now + HOLD_POLL_S
+                    child.restarts = RestartBackoff()  # whoever held it down, knows why it died
                 else:
                     self.launch(child)
         self.view.refresh(self.children)
@@ -542,7 +614,8 @@ class Supervisor:
         if not self.complete:
             words = child.last_log_line()
             raise StartError(
-                f"{child.plan.name} did not start: {words or child.ended} (log: {child.log_file})"
+                f"{child.plan.name} did not start: {words or child.ended} (log: {child.log_file})",
+                child.log_file,
             )
         now = time.monotonic()
         child.due = child.restarts.died(now)
@@ -560,6 +633,7 @@ class Supervisor:
             running = [child for child in group if child.pid]
             for child in running:
                 signal.pidfd_send_signal(child.pidfd, signal.SIGTERM)
+                signal.pidfd_send_signal(child.pidfd, signal.SIGCONT)  # somebody may have stopped it
             self.wait_gone(running)
 
     def wait_gone(self, running: list[Child]) -> None:
@@ -598,8 +672,7 @@ def check_ports(host: str, plans: Sequence[ChildPlan]) -> None:
             continue
         if each.port > 65535:
             raise StartError(f"{each.name} would need port {each.port}; choose a smaller --port")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
+        with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, each.port))
@@ -609,6 +682,29 @@ def check_ports(host: str, plans: Sequence[ChildPlan]) -> None:
                 raise StartError(
                     f"port {each.port} (for the {each.name}) is taken: stop its user or choose another --port"
                 ) from None
+
+
+@contextlib.contextmanager
+def reserved_port(host: str, port: int) -> Iterator[int]:
+    """Yield a port, a free one for 0, which no other process is given by chance while the block runs.
+
+    The socket that holds it does not listen, so that a server that sets SO_REUSEADDR, as all of ours do, can.
+    """
+    if port:
+        yield port
+        return
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as reservation:
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind((host, 0))
+        yield int(reservation.getsockname()[1])
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def spelled(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def rotate(log: Path) -> None:

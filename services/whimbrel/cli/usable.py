@@ -1,22 +1,18 @@
-"""Waits until a cluster that has just started takes messages.
+"""Says why a cluster takes no messages.
 
-    python -m whimbrel.cli.usable ENDPOINT BROKERS SECONDS
+    python -m whimbrel.cli.usable ENDPOINT BROKERS
 
-A nameserver does not answer for certain until brokers had one renewal period to register, and a master
-accepts no messages before that. `whimbrel dev` runs this in a process of its own, since `dev` forks, and
-grpcio must not be used in a process that forks. On a timeout, the exit code is 1, and one sentence is printed
-on standard output.
+`whimbrel dev` runs this in a process of its own when its master takes none, since `dev` forks, and grpcio must
+not be used in a process that forks. One sentence is printed on standard output, nothing when messages are
+taken; the exit code is 1 and 0.
 """
 
 import sys
-import time
 
 from whimbrel.client import sync
 from whimbrel.errors import WhimbrelError
 
 __all__ = ["lacking", "main"]
-
-POLL_S = 0.05
 
 
 def lacking(admin: sync.Admin, brokers: int) -> str:
@@ -31,21 +27,17 @@ def lacking(admin: sync.Admin, brokers: int) -> str:
     return ""
 
 
-def main(endpoint: str, brokers: int, seconds: float) -> int:
-    """Wait until the cluster accepts messages; return the exit code."""
-    deadline, lack = time.monotonic() + seconds, "no answer"
-    with sync.Admin(endpoint) as admin:
-        while time.monotonic() < deadline:
-            try:
-                lack = lacking(admin, brokers)
-            except WhimbrelError as error:
-                lack = str(error)
-            if not lack:
-                return 0
-            time.sleep(POLL_S)
-    print(lack)
-    return 1
+def main(endpoint: str, brokers: int) -> int:
+    """Print what is lacking; return the exit code."""
+    try:
+        with sync.Admin(endpoint) as admin:
+            lack = lacking(admin, brokers)
+    except WhimbrelError as error:
+        lack = str(error)
+    if lack:
+        print(lack)
+    return int(bool(lack))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+    raise SystemExit(main(sys.argv[1], int(sys.argv[2])))

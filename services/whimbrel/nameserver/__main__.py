@@ -52,7 +52,12 @@ async def run(options: NameserverOptions) -> int:
         loop.add_signal_handler(number, stopping.set)
     logger.info("settings: %s", settings_line(options))
     own = Interfaces()
-    registry = Registry(lease_s=options.lease_s, renew_s=options.renew_s, started=time.monotonic())
+    registry = Registry(
+        lease_s=options.lease_s,
+        renew_s=options.renew_s,
+        started=time.monotonic(),
+        expected_brokers=options.expected_brokers,
+    )
     resolver = Resolver()
     brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
     routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)

@@ -31,6 +31,12 @@ class NameserverOptions:
     tls_key: str = option("", help="PEM file of the certificate's key")
     lease_s: float = option(LEASE_S_DEFAULT, help="how long a broker lives without a renewal", minimum=0.1)
     renew_s: float = option(RENEW_S_DEFAULT, help="how often brokers are asked to renew", minimum=0.05)
+    # Unknown: a nameserver waits for one renewal period then, in which every living broker registers.
+    expected_brokers: int = option(
+        0,
+        help="answers for certain once so many are registered, after renew_s at the latest; 0: not known",
+        minimum=0,
+    )
     # Off: OpenTelemetry costs 0.1 s of CPU time at the start, and 6 to 9 MB.
     metrics_port: int = option(
         -1,

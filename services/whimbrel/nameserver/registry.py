@@ -25,7 +25,10 @@ master is routed to its lowest slave id, under id 0 and without the write bit (5
 the last member of a group the group's topics go, too.
 
 For one renewal period after its start a nameserver is not *settled*: living brokers may still be missing, so
-that "no such topic" would be a guess.
+that "no such topic" would be a guess. One that was told how many brokers there are is settled as soon as so
+many hold a place, masters and slaves alike. A displaced session holds none, so two brokers that fight for one
+place do not stand for two. When a broker never comes, the renewal period still ends the wait, and what is
+settled stays so, whoever leaves.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
@@ -129,20 +132,23 @@ class Registry:
         lease_s: how long a registration lives without a renewal.
         renew_s: how often brokers are asked to renew.
         started: when this nameserver began to serve.
+        expected_brokers: how many brokers there are; 0 when that is not known.
     """
 
-    def __init__(self, *, lease_s: float, renew_s: float, started: float) -> None:
+    def __init__(self, *, lease_s: float, renew_s: float, started: float, expected_brokers: int = 0) -> None:
         self.lease_s = lease_s
         self.renew_s = renew_s
         self.started = started
+        self.expected_brokers = expected_brokers
+        self.complete = False  # all that are expected have held a place at one time
         self.clusters: dict[str, set[str]] = {}
         self.groups: dict[str, Group] = {}
         self.live: dict[Session, LiveSession] = {}
         self.topics: dict[str, dict[str, QueueCounts]] = {}
 
     def settled(self, now: float) -> bool:
-        """Return whether every living broker had the time to register."""
-        return now - self.started >= self.renew_s
+        """Return whether every living broker has registered, or had the time to."""
+        return self.complete or now - self.started >= self.renew_s
 
     def update(self, session: Session, update: Update, now: float) -> bool:
         """Apply a registration or a renewal; return whether the group's membership changed.
@@ -187,6 +193,8 @@ class Registry:
             if other_id != broker.id and same_address(self.live[other].broker, broker):
                 del group.holders[other_id]
         group.holders[broker.id] = live.session
+        places = sum(len(each.holders) for each in self.groups.values())
+        self.complete |= 0 < self.expected_brokers <= places
         return True
 
     def apply_topics(self, live: LiveSession) -> None:

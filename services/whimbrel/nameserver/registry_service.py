@@ -205,13 +205,19 @@ class BrokerStream:
         update = update_of(message, self.peer_host)
         if update.broker is not None:
             self.warn_of_duplicate(update.broker)
-        changed = registry.update(self, update, service.now())
+        now = service.now()
+        was_settled = registry.settled(now)
+        changed = registry.update(self, update, now)
         live = registry.live[self]
         if changed:
             logger.info(
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
                 live.broker.address.port, len(live.topics), live.log_begin, live.log_end,
             )  # fmt: skip
+        if registry.settled(now) and not was_settled:
+            logger.info("all %d brokers that are expected have registered", registry.expected_brokers)
+            service.notify_settled()
+            return
         service.send_update(self)
         if changed:
             service.notify_group(live.broker.name, leave_out=self)

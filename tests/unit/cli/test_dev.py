@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from whimbrel.cli import dev as module
-from whimbrel.cli.dev import LiveView, PlainView, summary
+from whimbrel.cli.dev_view import Column, LiveView, PlainView, fitted, reach, summary
 from whimbrel.cli.main import main
 from whimbrel.cli.supervisor import Child, DevOptions, plan
 from whimbrel.store.shared_page import SharedPage
@@ -29,12 +27,9 @@ def children(tmp_path: Path) -> list[Child]:
     return made
 
 
-def drawn(view: LiveView, children: list[Child]) -> str:
+def drawn(view: LiveView, children: list[Child], width: int = 160) -> str:
     """Return the table as text."""
-    console = Console(width=160)
-    with console.capture() as capture:
-        console.print(view.table(children))
-    return capture.get()
+    return "\n".join(fitted(view.columns(children), width))
 
 
 def test_the_summary_tells_time_to_ready_and_both_kinds_of_memory(children: list[Child]) -> None:
@@ -48,20 +43,68 @@ def test_the_summary_tells_time_to_ready_and_both_kinds_of_memory(children: list
 def test_the_plain_view_prints_a_line_for_each_process_and_the_endpoint(
     children: list[Child], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    view = PlainView(tmp_path)
+    view = PlainView(tmp_path, tmp_path)
     view.refresh(children)
     assert capsys.readouterr().out == ""
-    view.ready("127.0.0.1:8081", children)
+    view.ready("127.0.0.1:8081", children, 0.84)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(children) + 1
-    assert lines[-1] == f"cluster ready: endpoint 127.0.0.1:8081, described in {tmp_path / 'cluster.json'}"
+    described = tmp_path / "cluster.json"
+    assert lines[-1] == f"cluster ready in 0.8 s: endpoint 127.0.0.1:8081, described in {described}"
+
+
+def test_a_cluster_elsewhere_says_how_commands_find_it(
+    children: list[Child], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reach(tmp_path, tmp_path) == ""
+    PlainView(tmp_path / "my cluster", tmp_path).ready("127.0.0.1:8081", children, 0.8)
+    line = f"commands find it after: export WHIMBREL_DEV_DIR='{tmp_path / 'my cluster'}'"
+    assert capsys.readouterr().out.splitlines()[-1] == line
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 200])
+def test_every_process_has_one_whole_line_at_any_width(
+    width: int, children: list[Child], tmp_path: Path
+) -> None:
+    (tmp_path / "master").mkdir()
+    page = SharedPage.open(tmp_path / "master")
+    page.written = page.flushed = page.dispatched = 10**12
+    view = LiveView(tmp_path, tmp_path)
+    wide, lines = drawn(view, children, 1000).splitlines(), drawn(view, children, width).splitlines()
+    assert len(lines) == len(children) + 1
+    assert all(len(line) <= width for line in lines)
+    assert [line.split()[:2] for line in lines] == [line.split()[:2] for line in wide]
+    words = {word for line in (*wide, "931.3 GiB") for word in line.split()}
+    assert {word for line in lines for word in line.split()} <= words
+    page.close()
+
+
+def test_the_table_at_80_columns_has_addresses_and_the_log(children: list[Child], tmp_path: Path) -> None:
+    (tmp_path / "master").mkdir()
+    page = SharedPage.open(tmp_path / "master")
+    page.written = page.flushed = page.dispatched = 10**9
+    titles = drawn(LiveView(tmp_path, tmp_path), children, 80).splitlines()[0].split()
+    page.close()
+    assert titles == ["process", "state", "pid", "address", "MB", "log"]
+
+
+def test_columns_that_do_not_fit_go_least_important_first() -> None:
+    columns = [
+        Column("name", 9, ["abcdef"]),
+        Column("x", 1, ["123"]),
+        Column("y", 2, ["long text"], ["short"]),
+    ]
+    assert fitted(columns, 22) == ["name    x    y", "abcdef  123  long text"]
+    assert fitted(columns, 17) == ["name    y", "abcdef  long text"]
+    assert fitted(columns, 13) == ["name    y", "abcdef  short"]
+    assert fitted(columns, 12) == ["name", "abcdef"]
 
 
 def test_the_table_shows_what_the_page_of_marks_says(children: list[Child], tmp_path: Path) -> None:
     (tmp_path / "master").mkdir()
     page = SharedPage.open(tmp_path / "master")
     page.written, page.flushed, page.dispatched = 123456, 99999, 5
-    text = drawn(LiveView(tmp_path), children)
+    text = drawn(LiveView(tmp_path, tmp_path), children)
     assert "end 123,456, flushed 99,999, dispatched 5" in text
     assert "slaves 0" in text
     page.close()
@@ -69,7 +112,7 @@ def test_the_table_shows_what_the_page_of_marks_says(children: list[Child], tmp_
 
 def test_the_table_says_how_a_child_ended_that_waits(children: list[Child], tmp_path: Path) -> None:
     children[1].state, children[1].ended = "waiting", "killed by SIGKILL"
-    text = drawn(LiveView(tmp_path), children)
+    text = drawn(LiveView(tmp_path, tmp_path), children)
     assert "killed by SIGKILL" in text
     assert "waiting" in text
 
@@ -87,4 +130,3 @@ def test_a_cluster_that_cannot_start_ends_the_command_with_one_sentence(
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dev", "--help"]) == 0
     assert "whimbrel dev --port 0 --dir ./cluster" in capsys.readouterr().out
-    assert module.EXAMPLES

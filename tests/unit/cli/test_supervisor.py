@@ -15,6 +15,7 @@ import pytest
 
 from whimbrel.cli import malloc, supervisor
 from whimbrel.cli.supervisor import Child, DevOptions, RestartBackoff, StartError, Supervisor, memory, plan
+from whimbrel.store.shared_page import SharedPage
 
 CHILD = """
 import json, os, signal, sys
@@ -40,8 +41,9 @@ class Script:
     def notify(self, text: str) -> None:
         self.lines.append(text)
 
-    def ready(self, endpoint: str, children: Sequence[Child]) -> None:
+    def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
         self.lines.append(f"ready {endpoint} {len(children)}")
+        self.ready_s = ready_s
 
     def refresh(self, children: Sequence[Child]) -> None:
         assert self.supervisor is not None
@@ -54,15 +56,19 @@ class Script:
 
 
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[Supervisor], bool], code: str = CHILD
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *steps: Callable[[Supervisor], bool],
+    code: str = CHILD,
+    options: DevOptions | None = None,
 ) -> Script:
     """Run a supervisor whose children are tiny scripts, and end it with SIGINT after the steps."""
     monkeypatch.setattr(
         Child, "command", lambda self: [sys.executable, "-S", "-c", code, str(self.ready_file)]
     )
-    monkeypatch.setattr(Supervisor, "usable_command", lambda self, endpoint: ["/bin/true"])
+    monkeypatch.setattr(Supervisor, "takes_messages", lambda self: True)
     view = Script(list(steps))
-    view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
+    view.supervisor = Supervisor(options or DevOptions(directory=tmp_path, port=0), view)
     view.supervisor.run()
     return view
 
@@ -114,6 +120,54 @@ def test_ports_follow_the_base(tmp_path: Path) -> None:
         ("slave-2", 9030),
         ("slave-2-replicator", None),
     ]
+
+
+def test_the_nameserver_expects_all_brokers_and_has_the_port_that_the_others_are_told(tmp_path: Path) -> None:
+    nameserver, master, *_ = plan(DevOptions(directory=tmp_path, port=0, slaves=2), "127.0.0.1:4711")
+    assert nameserver.settings["expected_brokers"] == 3
+    assert (nameserver.port, master.settings["nameservers"]) == (4711, "127.0.0.1:4711")
+
+
+def test_a_reserved_port_can_be_listened_on_and_is_given_to_nobody_else() -> None:
+    with supervisor.reserved_port("127.0.0.1", 0) as port:
+        with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+            stranger.bind(("127.0.0.1", port))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("127.0.0.1", port))
+            server.listen()
+
+
+def test_strictness_and_file_sizes_reach_the_processes(tmp_path: Path) -> None:
+    options = DevOptions(
+        directory=tmp_path, auto_create=False, log_file_size=1 << 25, lease_file_size=1 << 20
+    )
+    _, master, _, slave, replicator = plan(options, "")
+    for broker in (master, slave):
+        assert broker.settings["auto_create_topics"] == broker.settings["auto_create_groups"] == "false"
+        assert (broker.settings["commitlog_file_size"], broker.settings["lease_file_size"]) == (
+            1 << 25,
+            1 << 20,
+        )
+        # A reader of an index file derives its slots from RocketMQ's ratio.
+        assert broker.settings["index_entries"] == 4 * int(broker.settings["index_slots"])
+    assert replicator.settings["commitlog_file_size"] == 1 << 25
+
+
+def test_the_master_takes_messages_when_its_own_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = SharedPage.open(tmp_path / "master")
+    waiting = Supervisor(DevOptions(directory=tmp_path), Script([]))
+    waiting.children = [Child(each, tmp_path) for each in plan(waiting.options, "")]
+    monkeypatch.setattr(Child, "pid", os.getpid())
+    page.writable, page.broker_pid = 1, os.getpid() + 1  # left there by the last master
+    assert not waiting.takes_messages()
+    page.broker_pid = os.getpid()
+    assert waiting.takes_messages()
+    page.writable = 0
+    assert not waiting.takes_messages()
+    page.close()
 
 
 def test_port_zero_takes_any(tmp_path: Path) -> None:
@@ -247,6 +301,8 @@ def test_a_held_child_stays_down_until_the_hold_is_taken_away(
         return running.children[1].state == "ready"
 
     view = run(tmp_path, monkeypatch, kill, wait, back)
+    assert view.supervisor is not None
+    assert view.supervisor.children[1].restarts.delay == 0.0  # the next death is a first one
     assert view.lines[1].startswith("master: killed by SIGKILL; it stays down while")
     assert view.lines[2].startswith("master is back")
 
@@ -266,13 +322,15 @@ def test_no_child_is_left_after_the_end(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_keeps_the_cluster_from_taking_messages_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def command(self: Supervisor, endpoint: str) -> list[str]:
+    def command(self: Supervisor) -> list[str]:
         return ["/bin/echo", "the master takes no messages"]
 
     monkeypatch.setattr(
         Child, "command", lambda self: [sys.executable, "-S", "-c", CHILD, str(self.ready_file)]
     )
     monkeypatch.setattr(Supervisor, "usable_command", command)
+    monkeypatch.setattr(Supervisor, "takes_messages", lambda self: False)
+    monkeypatch.setattr(supervisor, "USABLE_TIMEOUT_S", 0.0)
     view = Script([])
     view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
     view.supervisor.run()
@@ -285,6 +343,24 @@ def test_a_child_that_cannot_start_fails_the_cluster_with_its_last_words(
 ) -> None:
     with pytest.raises(StartError, match=r"nameserver did not start: the store is locked \(log: "):
         run(tmp_path, monkeypatch, code=f"import sys; sys.exit({LINE!r})")
+
+
+def test_a_stopped_child_ends_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pause(running: Supervisor) -> bool:
+        os.kill(running.children[1].pid, signal.SIGSTOP)
+        return True
+
+    view = run(tmp_path, monkeypatch, pause)
+    assert not any("does not stop" in line for line in view.lines)
+
+
+def test_an_ephemeral_cluster_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(
+        tmp_path / "gone",
+        monkeypatch,
+        options=DevOptions(directory=tmp_path / "gone", port=0, ephemeral=True),
+    )
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_child_that_ignores_the_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,10 +376,10 @@ import sys
 from pathlib import Path
 from whimbrel.cli.supervisor import Child, DevOptions, Supervisor
 Child.command = lambda self: [sys.executable, "-S", "-c", {CHILD!r}, str(self.ready_file)]
-Supervisor.usable_command = lambda self, endpoint: ["/bin/true"]
+Supervisor.takes_messages = lambda self: True
 class View:
     def notify(self, text): pass
-    def ready(self, endpoint, children): print(*(child.pid for child in children), flush=True)
+    def ready(self, endpoint, children, ready_s): print(*(child.pid for child in children), flush=True)
     def refresh(self, children): pass
 Supervisor(DevOptions(directory=Path({str(tmp_path)!r}), port=0), View()).run()
 """

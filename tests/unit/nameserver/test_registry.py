@@ -43,8 +43,9 @@ def first(who: BrokerIdentity, version: int = 1, **topics: QueueCounts) -> Updat
     return Update(broker=who, topics=topics, version=(version, 0))
 
 
-def registry(**kwargs: float) -> Registry:
-    return Registry(**({"lease_s": 8.0, "renew_s": 2.0, "started": 0.0} | kwargs))
+def registry(*, expected_brokers: int = 0, **kwargs: float) -> Registry:
+    settings = {"lease_s": 8.0, "renew_s": 2.0, "started": 0.0} | kwargs
+    return Registry(**settings, expected_brokers=expected_brokers)
 
 
 def shown(route: Route) -> list[tuple[str, int, int]]:
@@ -84,6 +85,50 @@ def test_unknown_topic_is_not_ready_until_brokers_had_one_renewal_period() -> No
         table.route("U", 1.9)
     assert shown(table.route("T", 1.9)) == [("a", 0, 6)]
     assert shown(table.route("U", 2.0)) == [("a", 0, 6)]
+
+
+def test_settled_as_soon_as_all_expected_brokers_hold_a_place() -> None:
+    table = registry(expected_brokers=2)
+    table.update("m", first(MASTER, TBW102=queues(8, 7)), 0.5)
+    assert not table.settled(0.5)
+    table.update("s", first(SLAVE), 0.6)
+    assert table.settled(0.6)
+    assert shown(table.route("U", 0.6)) == [("a", 0, 6)]
+
+
+def test_settled_stays_so_when_a_broker_leaves() -> None:
+    table = registry(expected_brokers=1)
+    table.update("m", first(MASTER), 0.5)
+    table.leave("m")
+    assert table.settled(0.6)
+
+
+def test_a_broker_that_never_comes_is_waited_for_one_renewal_period() -> None:
+    table = registry(expected_brokers=3)
+    table.update("m", first(MASTER), 0.5)
+    table.update("s", first(SLAVE), 0.6)
+    assert not table.settled(1.9)
+    assert table.settled(2.0)
+
+
+def test_two_sessions_for_one_place_are_one_broker() -> None:
+    table = registry(expected_brokers=2)
+    table.update("m", first(MASTER), 0.5)
+    table.update("impostor", first(replace(MASTER, address=broker(peer="10.0.0.9").address)), 0.6)
+    assert not table.settled(0.6)
+
+
+def test_a_slave_that_comes_back_as_master_is_one_broker() -> None:
+    table = registry(expected_brokers=2)
+    table.update("s", first(SLAVE), 0.5)
+    table.update("m", first(broker(id_=0, peer="10.0.0.2")), 0.6)
+    assert not table.settled(0.6)
+
+
+def test_how_many_brokers_there_are_is_unknown_by_default() -> None:
+    table = registry()
+    table.update("m", first(MASTER), 0.5)
+    assert not table.settled(1.9)
 
 
 def test_routes_are_sorted_by_broker_name() -> None:

@@ -38,11 +38,8 @@ from pathlib import Path
 from whimbrel.errors import NotReady, StoreError, StoreFull
 from whimbrel.store.pages import FULL_ADVICE
 
-__all__ = ["FILE_BYTES", "LeaseJournal"]
+__all__ = ["LeaseJournal"]
 
-# Holds about 80,000 changes, so that a busy broker writes a snapshot only every few seconds. Two files are
-# allocated for each store.
-FILE_BYTES = 8 << 20
 # A file takes at least this many times its snapshot, so that snapshots cost less than the changes between
 # them.
 SNAPSHOT_RATIO = 4
@@ -65,7 +62,7 @@ class LeaseJournal:
         self,
         store_root: Path,
         *,
-        file_bytes: int = FILE_BYTES,
+        file_bytes: int,
         flush_interval_s: float = 0.5,
     ) -> None:
         """Prepare; nothing is read or written before `load` and `start`.

@@ -244,6 +244,7 @@ class MasterRole(Role):
             self.consumption.clamp_to_log()
             logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
         self.appender.refusal = refusal
+        self.page.writable = self.writable
         self.replays.forget()
         self.facts_changed()
 

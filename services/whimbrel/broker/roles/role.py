@@ -203,7 +203,7 @@ class Role(ABC):
         page = self.page = self.store.page
         page.broker_pid, page.broker_sleeping = os.getpid(), 0
         page.broker_name, page.broker_id = options.name, options.id
-        page.broker_beat_ns = time.monotonic_ns()
+        page.broker_beat_ns, page.writable = time.monotonic_ns(), 0
         self.confirmed = self.open_confirmed(ConfirmedFile(self.root))
         self.opened.callback(self.confirmed.close)
         context.open_tables(self.store)
@@ -218,7 +218,7 @@ class Role(ABC):
         """Load the lease state, and take over offsets that RocketMQ's file knows better."""
         self.consumption = GroupConsumption(
             self.store,
-            LeaseJournal(self.root),
+            LeaseJournal(self.root, file_bytes=self.options.lease_file_size),
             broker_name=self.options.name,
             broker_id=self.options.id,
             now_ms=now_ms,
@@ -413,7 +413,7 @@ class Role(ABC):
 
     def beat(self) -> None:
         """Show that the broker lives, and do what time asks for."""
-        self.page.broker_beat_ns = time.monotonic_ns()
+        self.page.broker_beat_ns, self.page.writable = time.monotonic_ns(), self.writable
         self.confirmed.beat()
         self.receives.expire_held(time.monotonic(), BEAT_S)
 

@@ -178,7 +178,7 @@ def test_full_disk_refuses_and_recovers_by_itself(book: Book, monkeypatch: pytes
 
 def reopened_with_room(book: Book, disk: Disk) -> set[bytes]:
     disk.full = False
-    journal = LeaseJournal(book.root)
+    journal = LeaseJournal(book.root, file_bytes=book.file_bytes)
     return {entry + b";" for chunk in journal.load() for entry in chunk.split(b";") if entry}
 
 
