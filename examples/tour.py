@@ -27,9 +27,6 @@ TOPIC = "tour"
 GROUP = "tourists"
 SENT = 20
 RECEIVED = 12  # before the master dies; the others are received from the slave
-LOG_FILE_BYTES = (
-    64 * 1024 * 1024
-)  # whole files are reserved on disk; the default of 1 GiB is more than a tour needs
 START_S = 45.0
 SLAVE_S = 30.0
 Row = dict[str, Any]
@@ -68,12 +65,7 @@ def until(condition: Callable[[], Any], seconds: float, sentence: str) -> Any:
 
 def environment(directory: Path) -> dict[str, str]:
     """Return the children's environment; the SDK writes its log below HOME."""
-    return os.environ | {
-        "HOME": str(directory),
-        "PYTHONUNBUFFERED": "1",
-        "WHIMBREL_BROKER_COMMITLOG_FILE_SIZE": str(LOG_FILE_BYTES),
-        "WHIMBREL_REPLICATOR_COMMITLOG_FILE_SIZE": str(LOG_FILE_BYTES),
-    }
+    return os.environ | {"HOME": str(directory), "PYTHONUNBUFFERED": "1"}
 
 
 def sdk(directory: Path, program: str, *arguments: object) -> list[Row]:

@@ -14,8 +14,10 @@ import grpc.aio
 import pytest
 
 from integration.registering import facts_of
-from processes import Process, program, until_async
+from processes import Cluster, Process, program, until, until_async
 from whimbrel.broker.cluster.registration import Registration
+from whimbrel.client import sync
+from whimbrel.model.message import Message
 from whimbrel.model.registration import BrokerFacts, Member
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -369,3 +371,16 @@ def test_taken_port_is_a_clear_error(nameserver: Process, tmp_path: Path) -> Non
 
 def test_termination_ends_it_with_code_zero(nameserver: Process) -> None:
     assert nameserver.stop() == 0
+
+
+def test_a_nameserver_that_knows_how_many_brokers_there_are_waits_for_no_period(tmp_path: Path) -> None:
+    patient = {"expected_brokers": 2, "renew_s": 60, "lease_s": 120}  # longer than this test may take
+    with Cluster(tmp_path, slaves=1, nameserver=patient) as cluster:
+        with sync.Producer(cluster.endpoint) as producer:
+            assert producer.send(Message(topic="new", body=b"x")).message_id
+        cluster.nameserver.kill()
+        cluster.nameserver.start()
+        with sync.Admin(cluster.endpoint) as admin:
+            until(lambda: admin.cluster().settled, what="both brokers are back")
+        with sync.Producer(cluster.endpoint) as producer:
+            assert producer.send(Message(topic="newer", body=b"x")).message_id

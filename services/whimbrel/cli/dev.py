@@ -1,8 +1,9 @@
 """`whimbrel dev`: a whole cluster on this machine, in the foreground or detached.
 
-`cli/supervisor.py` runs the processes, `cli/dev_view.py` shows them, and `cli/dev_directory.py` knows who runs
-in a directory and what is left there. A detached cluster is this very program, forked before it starts anything:
-it has a session of its own, writes to `DIR/logs/dev.log`, and goes on when the command that started it ends.
+`cli/supervisor.py` runs the processes, `cli/dev_view.py` shows them, and `cli/dev_directory.py` knows who
+runs in a directory and what is left there. A detached cluster is this very program, forked before it starts
+anything: it has a session of its own, writes to `DIR/logs/dev.log`, and goes on when the command that
+started it ends.
 """
 
 import os

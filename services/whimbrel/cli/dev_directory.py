@@ -7,8 +7,9 @@
 A pid alone may belong to a stranger by now. With the time of its start, and while the lock is held, it is the
 supervisor, and the signal goes through a descriptor of that very process.
 
-`purge` removes what `dev` makes, by name, and nothing else; the directory itself goes when it is empty then. A
-store that was there before `dev` ran is somebody else's: that directory gets no mark, and is never purged.
+`purge` removes what `dev` makes, by name, and nothing else; the directory itself goes when it is empty
+then. A store that was there before `dev` ran is somebody else's: that directory gets no mark, and is never
+purged.
 """
 
 import contextlib
@@ -66,7 +67,7 @@ def running_pid(directory: Path) -> int | None:
 
 
 def stop(directory: Path, timeout_s: float) -> bool | None:
-    """End the supervisor of a directory as Ctrl-C does, and wait; None if none runs, False if it runs still."""
+    """End the supervisor of a directory, and wait; None if none runs, False if it runs still."""
     pid = running_pid(directory)
     if pid is None:
         return None
@@ -121,7 +122,7 @@ def purge(directory: Path) -> bool:
 
 
 def log_file_size(directory: Path) -> int | None:
-    """Return the size of the log files in a directory's stores, the master's first; None when there are none."""
+    """Return the size of the stores' log files, the master's first; None when there are none."""
     for store in ("master", *sorted(path.name for path in directory.glob(SLAVES))):
         with contextlib.suppress(StopIteration, FileNotFoundError, NotADirectoryError):
             return next((directory / store / "commitlog").iterdir()).stat().st_size or None

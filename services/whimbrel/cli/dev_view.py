@@ -1,7 +1,7 @@
 """What `whimbrel dev` shows: a live table on a terminal, plain lines elsewhere.
 
-The table has one whole line for each process at any width: `fitted` leaves columns out, the least important ones
-first, until the lines fit, and breaks no word.
+The table has one whole line for each process at any width: `fitted` leaves columns out, the least important
+ones first, until the lines fit, and breaks no word.
 
     80     process, state, pid, address, MB, and in short: the log's size, slaves, or whether it is connected
     120    how far the log is written, flushed and dispatched, and how far the slowest slave is behind

@@ -14,10 +14,10 @@ A child's life:
     starting --ready file--> ready --death--> waiting --delay over--> starting
         \\--death: the first start fails the cluster, later ones wait again--/
 
-All children start at once: the brokers look for the nameserver until it answers. Its port is known beforehand;
-a free one is reserved until it has it. The cluster is ready when every child is, and when the master takes
-messages, as its shared page says: its nameserver has been told how many brokers to expect, and is settled once
-they have registered.
+All children start at once: the brokers look for the nameserver until it answers. Its port is known
+beforehand; a free one is reserved until it has it. The cluster is ready when every child is, and when the
+master takes messages, as its shared page says: its nameserver has been told how many brokers to expect, and
+is settled once they have registered.
 
 The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S`, and starts over once a child has been up for
 `STEADY_S`. `RestartBackoff` decides that, `plan` decides what is run; both are pure. `Supervisor.run` waits
@@ -42,7 +42,6 @@ import json
 import os
 import re
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -61,11 +60,11 @@ from whimbrel.model.wire import NAMESERVER_PORT
 from whimbrel.store.shared_page import SharedPage
 
 __all__ = [
+    "LOG_FILE_SIZE",
+    "LOG_FILE_SIZE_MIN",
     "Child",
     "ChildPlan",
     "DevOptions",
-    "LOG_FILE_SIZE",
-    "LOG_FILE_SIZE_MIN",
     "Memory",
     "RestartBackoff",
     "StartError",
@@ -130,8 +129,8 @@ class DevOptions:
         auto_create: a send creates its topic, a receive its group.
         log_file_size: bytes of a commitlog file in new stores; those in the directory keep their size.
         lease_file_size: bytes of each of the two files of a lease journal; None for the broker's default.
-        ephemeral: the directory goes with the cluster, and no child outlives a killed supervisor, not even a
-            stopped one.
+        ephemeral: nobody needs the stores afterwards: no child outlives a killed supervisor for a moment, not
+            even a stopped one.
     """
 
     directory: Path
@@ -426,6 +425,7 @@ class View(Protocol):
 class Wakeups:
     """The selector over pidfds and signals."""
 
+    ends_with: int | None = None  # a pidfd: the end of that process counts as a SIGTERM
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     signals: list[int] = field(default_factory=list)
 
@@ -436,6 +436,8 @@ class Wakeups:
         reader.setblocking(False)
         writer.setblocking(False)
         self.selector.register(reader, selectors.EVENT_READ)
+        if self.ends_with is not None:
+            self.selector.register(self.ends_with, selectors.EVENT_READ)
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             self.signals.append(number)
@@ -461,6 +463,9 @@ class Wakeups:
         for key, _ in self.selector.select(max(timeout, 0.0)):
             if isinstance(key.data, Child):
                 ended.append(key.data)
+            elif key.fileobj == self.ends_with:
+                self.selector.unregister(key.fileobj)
+                self.signals.append(signal.SIGTERM)
             else:
                 assert isinstance(key.fileobj, socket.socket)
                 key.fileobj.recv(4096)
@@ -468,15 +473,19 @@ class Wakeups:
 
 
 class Supervisor:
-    """Runs one cluster. `run` returns after a signal, when all children are gone."""
+    """Runs one cluster. `run` returns after a signal, when all children are gone.
 
-    def __init__(self, options: DevOptions, view: View) -> None:
+    Args:
+        ends_with: a descriptor of a process (pidfd) whose end counts as a SIGTERM.
+    """
+
+    def __init__(self, options: DevOptions, view: View, *, ends_with: int | None = None) -> None:
         self.options = options
         self.view = view
         self.directory = options.directory
         self.cluster_file = self.directory / "cluster.json"
         self.children: list[Child] = []
-        self.wakeups = Wakeups()
+        self.wakeups = Wakeups(ends_with)
         self.complete = False
 
     def run(self) -> None:
@@ -501,8 +510,6 @@ class Supervisor:
             finally:
                 self.cluster_file.unlink(missing_ok=True)
                 self.stop_all()
-                if self.options.ephemeral:
-                    shutil.rmtree(self.directory, ignore_errors=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -600,7 +607,6 @@ class Supervisor:
             elif child.state == "waiting" and child.due <= now:
                 if child.hold_file.exists():
                     child.due = now + HOLD_POLL_S
-                    child.restarts = RestartBackoff()  # whoever held it down, knows why it died
                 else:
                     self.launch(child)
         self.view.refresh(self.children)
@@ -618,6 +624,8 @@ class Supervisor:
                 child.log_file,
             )
         now = time.monotonic()
+        if child.hold_file.exists():
+            child.restarts = RestartBackoff()  # whoever holds it down knows why it died
         child.due = child.restarts.died(now)
         child.state = "waiting"
         again = f"starting it again in {child.due - now:.1f} s"

@@ -2,22 +2,22 @@
 
     python -m whimbrel.cli.usable ENDPOINT BROKERS
 
-`whimbrel dev` runs this in a process of its own when its master takes none, since `dev` forks, and grpcio must
-not be used in a process that forks. One sentence is printed on standard output, nothing when messages are
-taken; the exit code is 1 and 0.
+`whimbrel dev` runs this in a process of its own when its master takes none, since `dev` forks, and grpcio
+must not be used in a process that forks. One sentence is printed on standard output, nothing when messages
+are taken; the exit code is 1 and 0.
 """
 
 import sys
 
 from whimbrel.client import sync
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.cluster import Cluster
 
 __all__ = ["lacking", "main"]
 
 
-def lacking(admin: sync.Admin, brokers: int) -> str:
-    """Return why the cluster does not accept messages, "" when it does."""
-    cluster = admin.cluster()
+def lacking(cluster: Cluster, brokers: int) -> str:
+    """Return why a cluster does not accept messages, "" when it does."""
     if not cluster.settled:
         return "the nameserver is not settled yet"
     if len(cluster.brokers) < brokers:
@@ -31,7 +31,7 @@ def main(endpoint: str, brokers: int) -> int:
     """Print what is lacking; return the exit code."""
     try:
         with sync.Admin(endpoint) as admin:
-            lack = lacking(admin, brokers)
+            lack = lacking(admin.cluster(), brokers)
     except WhimbrelError as error:
         lack = str(error)
     if lack:

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -55,20 +56,24 @@ class Script:
             self.steps.pop(0)
 
 
+def fake_children(monkeypatch: pytest.MonkeyPatch, code: str = CHILD) -> None:
+    """Let tiny scripts stand for the processes."""
+    monkeypatch.setattr(
+        Child, "command", lambda self: [sys.executable, "-S", "-c", code, str(self.ready_file)]
+    )
+    monkeypatch.setattr(Supervisor, "takes_messages", lambda self: True)
+
+
 def run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     *steps: Callable[[Supervisor], bool],
     code: str = CHILD,
-    options: DevOptions | None = None,
 ) -> Script:
     """Run a supervisor whose children are tiny scripts, and end it with SIGINT after the steps."""
-    monkeypatch.setattr(
-        Child, "command", lambda self: [sys.executable, "-S", "-c", code, str(self.ready_file)]
-    )
-    monkeypatch.setattr(Supervisor, "takes_messages", lambda self: True)
+    fake_children(monkeypatch, code)
     view = Script(list(steps))
-    view.supervisor = Supervisor(options or DevOptions(directory=tmp_path, port=0), view)
+    view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view)
     view.supervisor.run()
     return view
 
@@ -287,6 +292,7 @@ def test_a_held_child_stays_down_until_the_hold_is_taken_away(
 
     def kill(running: Supervisor) -> bool:
         hold.touch()
+        running.children[1].restarts.delay = supervisor.RESTART_MAX_S  # it has died often
         os.kill(running.children[1].pid, signal.SIGKILL)
         return True
 
@@ -302,7 +308,7 @@ def test_a_held_child_stays_down_until_the_hold_is_taken_away(
 
     view = run(tmp_path, monkeypatch, kill, wait, back)
     assert view.supervisor is not None
-    assert view.supervisor.children[1].restarts.delay == 0.0  # the next death is a first one
+    assert view.supervisor.children[1].restarts.delay == supervisor.RESTART_FIRST_S
     assert view.lines[1].startswith("master: killed by SIGKILL; it stays down while")
     assert view.lines[2].startswith("master is back")
 
@@ -354,13 +360,17 @@ def test_a_stopped_child_ends_with_the_others(tmp_path: Path, monkeypatch: pytes
     assert not any("does not stop" in line for line in view.lines)
 
 
-def test_an_ephemeral_cluster_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(
-        tmp_path / "gone",
-        monkeypatch,
-        options=DevOptions(directory=tmp_path / "gone", port=0, ephemeral=True),
-    )
-    assert not (tmp_path / "gone").exists()
+def test_the_end_of_the_process_that_asked_for_it_ends_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    fd = os.pidfd_open(parent.pid)
+    fake_children(monkeypatch)
+    view = Script([lambda running: parent.communicate() is not None, lambda running: False])
+    view.supervisor = Supervisor(DevOptions(directory=tmp_path, port=0), view, ends_with=fd)
+    view.supervisor.run()
+    os.close(fd)
+    assert view.supervisor.wakeups.signals == [signal.SIGTERM]
 
 
 def test_a_child_that_ignores_the_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,8 +393,6 @@ class View:
     def refresh(self, children): pass
 Supervisor(DevOptions(directory=Path({str(tmp_path)!r}), port=0), View()).run()
 """
-    import subprocess
-
     environment = os.environ | {"PYTHONPATH": str(Path(supervisor.__file__).parents[2])}
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, text=True
