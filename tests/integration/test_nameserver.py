@@ -374,7 +374,11 @@ def test_termination_ends_it_with_code_zero(nameserver: Process) -> None:
 
 
 def test_a_nameserver_that_knows_how_many_brokers_there_are_waits_for_no_period(tmp_path: Path) -> None:
-    patient = {"expected_brokers": 2, "renew_s": 60, "lease_s": 120}  # longer than this test may take
+    patient: dict[str, object] = {
+        "expected_brokers": 2,
+        "renew_s": 60,
+        "lease_s": 120,
+    }  # longer than this test may take
     with Cluster(tmp_path, slaves=1, nameserver=patient) as cluster:
         with sync.Producer(cluster.endpoint) as producer:
             assert producer.send(Message(topic="new", body=b"x")).message_id
