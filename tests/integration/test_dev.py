@@ -210,7 +210,7 @@ def test_a_detached_cluster_is_started_shown_stopped_and_purged(tmp_path: Path) 
     started = command("dev", "start", *where, "--port", "0", "--slaves", "0")
     try:
         assert started.returncode == 0, started.stderr
-        assert started.stdout.startswith("cluster ready in ")
+        assert "\ncluster ready in " in started.stdout
         assert f"export WHIMBREL_DEV_DIR={tmp_path / 'dev'}" in started.stdout
         shown = command("dev", "status", *where, "-o", "json")
         status = json.loads(shown.stdout)

@@ -16,7 +16,7 @@ import pytest
 
 from processes import environment, program, until
 from whimbrel.client import sync
-from whimbrel.errors import GroupNotFound, TopicNotFound
+from whimbrel.errors import GroupNotFound, MessageTooLarge, TopicNotFound
 from whimbrel.model.message import Message
 from whimbrel.testing import Cluster, ClusterError
 
@@ -162,10 +162,14 @@ def test_a_slave_gets_the_messages_through_several_log_files(tmp_path: Path) -> 
         with sync.Producer(cluster.endpoint) as producer:
             for number in range(7):
                 producer.send(Message(topic=topic, body=bytes([number]) * (3 << 20)))
+            batch = [Message(topic=topic, body=bytes([number]) * (3 << 19)) for number in range(4)]
+            assert len(producer.send_batch(batch)) == len(batch)
+            with pytest.raises(MessageTooLarge, match="fit into no log file"):
+                producer.send_batch(2 * batch)  # one request is one piece of the log
         cluster.kill("master")
         files = [sorted((cluster.store(name) / "commitlog").iterdir()) for name in ("master", "slave-1")]
         assert [path.stat().st_size for path in files[1]] == [8 << 20] * len(files[1])
-        assert len(files[1]) >= 4  # two messages in each
+        assert len(files[1]) >= 5  # two messages in each of the first three, and one
         for one, other in zip(*files, strict=False):
             assert one.read_bytes() == other.read_bytes()
     assert (tmp_path / "kept" / "master").exists()

@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -35,6 +37,7 @@ POLL_S = 0.02
 LOG_FILE_SIZE_TEXT = f"{LOG_FILE_SIZE >> 20}MiB"
 EXCERPT_LINES = 12  # of what a cluster that did not start has logged
 DETACHED_LOG = Path("logs") / "dev.log"
+READY = "cluster ready in"  # in what the plain view prints (`dev_view.py`)
 
 
 class Mode(StrEnum):
@@ -196,21 +199,21 @@ def start(
     before = log.stat().st_size if log.exists() else 0
     pid = os.fork()
     if pid == 0:
-        detach(log)
-        os._exit(run(options))
+        run_detached(options, log)
+
+    def said() -> str:
+        return log.read_bytes()[before:].decode(errors="replace").rstrip() if log.exists() else ""
+
     try:
-        code = wait_started(options.directory, pid)
+        code = wait_started(pid, lambda: READY in said() and running_cluster(options.directory) is not None)
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
         raise
-    said = log.read_bytes()[before:].decode(errors="replace")
     if code is None:
-        lines = said.splitlines()
-        at = next((number for number, line in enumerate(lines) if line.startswith("cluster ready")), 0)
-        print("\n".join(lines[at:]))
+        print(said())
         return
-    note(said.rstrip() or f"whimbrel dev: it ended with code {code} and said nothing (log: {log})")
+    note(said() or f"whimbrel dev: it ended with code {code} and said nothing (log: {log})")
     raise typer.Exit(1)
 
 
@@ -357,24 +360,29 @@ def excerpt(log: Path) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-def detach(log: Path) -> None:
-    """Leave the terminal: a session of its own, and output to a log."""
-    os.setsid()
-    with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
-        for number, file in ((0, nothing), (1, output), (2, output)):
-            os.dup2(file.fileno(), number)
+def run_detached(options: "DevOptions", log: Path) -> NoReturn:
+    """Run a cluster in this process, which was forked for it, without a terminal; output goes to a log."""
+    code = 1
+    try:
+        os.setsid()
+        with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+            for number, file in ((0, nothing), (1, output), (2, output)):
+                os.dup2(file.fileno(), number)
+        code = run(options)
+    except Exception:  # noqa: BLE001 nobody above is to see it: there, the command goes on that was forked
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
-def wait_started(directory: Path, pid: int) -> int | None:
-    """Wait until a detached cluster takes messages; return the exit code of one that has ended instead."""
-    from whimbrel.cli import dev_directory
-
+def wait_started(pid: int, ready: Callable[[], bool]) -> int | None:
+    """Wait until a detached cluster is ready; return the exit code of one that has ended instead."""
     deadline = time.monotonic() + STARTED_TIMEOUT_S
     while time.monotonic() < deadline:
         ended, code = os.waitpid(pid, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(code)
-        if dev_directory.running_pid(directory) == pid and running_cluster(directory) is not None:
+        if ready():
             return None
         time.sleep(POLL_S)
     os.kill(pid, signal.SIGTERM)

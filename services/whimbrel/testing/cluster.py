@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 30.0  # more than the host gives its processes before it kills 
 GONE_TIMEOUT_S = 10.0  # for one process to end
 RESTORE_TIMEOUT_S = 30.0  # a master that comes back waits up to 10 s for slaves that are said to live
 POLL_S = 0.02
-# Of a new store: a broker takes about 11 MB of disk, and the largest message fits.
+# Of a new store: a broker takes about 11 MB of disk, and the largest message fits, or a batch of 8 MiB.
 LOG_FILE_SIZE = 8 * 1024 * 1024
 LEASE_FILE_SIZE = 1024 * 1024
 KEEP_FILE = Path("run") / "keep"  # the host leaves the directory when this is there

@@ -3,10 +3,10 @@
     unsettled --a nameserver accepted it, and knows the group--> settled <--> behind a slave
                                               it never becomes unsettled again: members stay known
 
-A nameserver knows the group when it has run for one renewal period (`settled` in its answer), or when the
-slaves that were configured are registered. A slave whose log ends beyond ours means that we came back with a
-shorter log: writing now would give the same offsets to other messages. So the master serves reads only, gives
-the reason, and compares again at every renewal.
+A nameserver knows the group when it is settled itself (`nameserver/registry.py`), or when the slaves that
+were configured are registered. A slave whose log ends beyond ours means that we came back with a shorter log:
+writing now would give the same offsets to other messages. So the master serves reads only, gives the reason,
+and compares again at every renewal.
 
 How far a slave's log goes is known from three sources: its last renewal at the nameservers, what its broker
 reported when it connected to us, and what its replicator reported to ours (`slave_refused`), which needs no
@@ -53,7 +53,7 @@ class WriteAdmission:
         """Take a nameserver's answer; return whether that changed what may be done.
 
         Args:
-            settled: whether the nameserver has run for one renewal period.
+            settled: whether the nameserver takes it that all living brokers are registered.
             members: the other live brokers of the group, ourselves left out.
             log_end: see the class.
             now: see the class.
