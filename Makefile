@@ -17,6 +17,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 # A uv that is already there is used, else the pinned one is installed into .venv. --inexact keeps it there.
 define sync
 	@if [ -z "$(PYTHON)" ]; then echo "whimbrel needs Python 3.11 or later on the PATH" >&2; exit 1; fi
+	@echo "making .venv from uv.lock: half a minute, longer without a cache of packages"
 	@uv=$$(command -v uv || true); \
 	if ! "$${uv:-false}" --version >/dev/null 2>&1; then \
 		[ -x $(PY) ] || $(PYTHON) -m venv .venv; \
@@ -24,7 +25,6 @@ define sync
 		uv=$(BIN)/uv; \
 	fi; \
 	[ -x $(PY) ] || "$$uv" venv -q --python $(PYTHON) .venv; \
-	echo "making .venv from uv.lock: half a minute, longer without a cache of packages"; \
 	env -u VIRTUAL_ENV "$$uv" sync -q --frozen --inexact --python $(PY) $(1)
 	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import $(SERVERS)"
 	@touch $@

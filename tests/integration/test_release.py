@@ -127,6 +127,15 @@ def test_wheel_runs_whimbrel_dev(built: Path, tmp_path: Path) -> None:
     assert where.startswith(str(tmp_path))
     assert run(bin_folder / "whimbrel", "--version", cwd=tmp_path).strip() == f"whimbrel {PROJECT['version']}"
 
+    plugin = run(
+        bin_folder / "python",
+        "-c",
+        "from importlib.metadata import entry_points; import whimbrel.testing;"
+        "print(*(each.value for each in entry_points(group='pytest11')))",
+        cwd=tmp_path,
+    )
+    assert plugin.split() == ["whimbrel.testing.plugin"]  # pytest itself is not there
+
     command = [str(bin_folder / "whimbrel"), "dev", "--dir", str(tmp_path / "cluster"), "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, env=clean_environment()) as running:
         described = tmp_path / "cluster" / "cluster.json"

@@ -22,7 +22,6 @@ from whimbrel.cli.endpoint import DEV_DIR_VARIABLE, default_dev_dir, running_clu
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
 from whimbrel.cli.supervisor import LOG_FILE_SIZE, LOG_FILE_SIZE_MIN
-from whimbrel.config import whole
 from whimbrel.errors import ClientError
 from whimbrel.model.wire import NAMESERVER_PORT
 
@@ -53,6 +52,10 @@ def size(text: str) -> int:
     Raises:
         typer.BadParameter: it is no size, or none that a log file can have.
     """
+    if text == LOG_FILE_SIZE_TEXT:
+        return LOG_FILE_SIZE
+    from whimbrel.config import whole
+
     try:
         found = whole(text)
     except ValueError:

@@ -4,16 +4,18 @@
       ▲ └──did not──► pause, doubling from RETRY_S_MIN up to RETRY_S_MAX ─┐
       └───────────────────────────────────────────────────────────────────┘
 
-How long to wait is tenacity's; a step returns whether it got through.
+How long to wait is tenacity's; a step returns whether it got through. A `Pause` ends sooner when there is a
+reason to try at once.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from operator import not_
 
 from tenacity import AsyncRetrying, retry_if_result, wait_exponential
 
-__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "keep_trying"]
+__all__ = ["RETRY_S_MAX", "RETRY_S_MIN", "Pause", "keep_trying"]
 
 RETRY_S_MIN = 0.1
 # A nameserver that comes back answers "not ready" until brokers had one renewal period, 2 s; and a master
@@ -21,10 +23,30 @@ RETRY_S_MIN = 0.1
 RETRY_S_MAX = 1.0
 
 Step = Callable[[], Awaitable[bool]]
-Pause = Callable[[float], Awaitable[None]]
 
 
-async def keep_trying(step: Step, pause: Pause = asyncio.sleep) -> None:
+class Pause:
+    """Waits before the next attempt, or until `end` is called; also when that was before the wait."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        """Wait."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+
+    def end(self) -> None:
+        """Try again at once."""
+        self.news.set()
+
+    def begin(self) -> None:
+        """Forget reasons from before: an attempt begins, which knows them."""
+        self.news.clear()
+
+
+async def keep_trying(step: Step, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
     """Run a step again and again until cancelled.
 
     Args:

@@ -6,11 +6,10 @@ state by the maximum rule. When the master is gone, what was copied last stays.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from whimbrel.broker.cluster.backoff import RETRY_S_MAX, keep_trying
+from whimbrel.broker.cluster.backoff import RETRY_S_MAX, Pause, keep_trying
 from whimbrel.broker.cluster.metadata import Metadata
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, decode_offsets
@@ -53,7 +52,7 @@ class MetadataSync:
         self.import_offsets = import_offsets
         self.merge_deleted_offsets = merge_deleted_offsets
         self.synced = False  # whether the master's metadata was applied since it was lost last
-        self.news = asyncio.Event()
+        self.pause = Pause()
         self.trouble = ""  # the last one: each is logged once
 
     def hurry(self) -> None:
@@ -61,7 +60,7 @@ class MetadataSync:
 
         A topic that is not copied is one whose messages this slave holds and can't serve.
         """
-        self.news.set()
+        self.pause.end()
 
     async def run(self) -> None:
         """Follow the master until cancelled."""
@@ -70,7 +69,7 @@ class MetadataSync:
     async def follow(self) -> bool:
         """Watch the master until that ends; return whether its metadata came in."""
         address, got = self.address(), False
-        self.news.clear()
+        self.pause.begin()
         try:
             if address:
                 async for metadata in self.watch(address):
@@ -84,11 +83,6 @@ class MetadataSync:
             self.trouble = str(error)
         self.synced = False
         return got
-
-    async def pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self.news.wait()
 
     def apply(self, metadata: Metadata) -> None:
         """Take over what changed."""
@@ -113,15 +107,24 @@ class LeaseSync:
         """`exchange` runs one stream to an address until it ends."""
         self.address = address
         self.exchange = exchange
+        self.pause = Pause()
         self.trouble = ""
+
+    def hurry(self) -> None:
+        """Try again at once: a nameserver has just named a master, or is settled now, as the master is then.
+
+        A master that has just started takes no writes before our lease state has come in.
+        """
+        self.pause.end()
 
     async def run(self) -> None:
         """Keep the stream until cancelled."""
-        await keep_trying(self.stream)
+        await keep_trying(self.stream, self.pause)
 
     async def stream(self) -> bool:
         """Run one stream; return whether it lasted."""
         address, started = self.address(), asyncio.get_running_loop().time()
+        self.pause.begin()
         try:
             if address:
                 await self.exchange(address)

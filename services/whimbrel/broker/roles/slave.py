@@ -53,6 +53,10 @@ class SlaveRole(Role):
         """Prepare; nothing is opened."""
         super().__init__(context, options)
         self.group: dict[str, frozenset[int]] = {}  # the ids of our group, by nameserver
+        self.reached = (
+            "",
+            False,
+        )  # the master's address, and whether the last nameserver heard of is settled
         self.exchanged = False  # the master's lease state has come in
 
     # Opening
@@ -112,8 +116,8 @@ class SlaveRole(Role):
             merge_deleted_offsets=self.store.merge_deleted_offsets,
             confirmed=self.confirmed.learn,
         )
-        leases = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
-        for work in (self.metadata_sync.run(), leases.run()):
+        self.lease_sync = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
+        for work in (self.metadata_sync.run(), self.lease_sync.run()):
             self.begun.push_async_callback(start_task(work))
         super().begin()
 
@@ -153,6 +157,9 @@ class SlaveRole(Role):
     def members_changed(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
         self.master_address.update(members)
+        if (self.master_grpc(), settled) != self.reached:
+            self.reached = (self.master_grpc(), settled)
+            self.lease_sync.hurry()
         ids = frozenset(member.broker_id for member in members)
         if ids != self.group.get(nameserver, frozenset()):
             # A master that comes back asks at once how far its slaves are: not as of the last renewal.
