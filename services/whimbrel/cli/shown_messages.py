@@ -17,7 +17,7 @@ __all__ = ["FormatOption", "as_object", "message_line", "message_printer", "mess
 WIDE_COLUMNS = 160  # of a terminal that has room for everything
 BODY_CHARS_MIN = 12
 LABEL_CHARS_MAX = 10  # of tags and keys on a narrow terminal
-GAP = 3  # between the columns of a table, at the most
+GAP, EDGES = 3, 2  # columns of a terminal between those of a table, and at its ends, at the most
 
 FormatOption = Annotated[
     str | None, typer.Option("--format", "-f", metavar="TEMPLATE", help=FIELDS_HELP, show_default=False)
@@ -98,7 +98,7 @@ def message_table(
     ]
     rows: list[tuple[object, ...]] = [narrow[:-1], *cells]
     taken = sum(max(len(str(row[index])) for row in rows) + GAP for index in range(len(narrow) - 1))
-    room = max(BODY_CHARS_MIN, width - taken)
+    room = max(BODY_CHARS_MIN, width - taken - EDGES)
     return narrow, [
         (*row, cut(shorten(message.body), room)) for row, message in zip(cells, messages, strict=True)
     ]

@@ -32,7 +32,7 @@ MESSAGE = ReceivedMessage(
 def test_a_table_fits_the_terminal_without_breaking_a_cell(width: int) -> None:
     columns, rows = message_table([MESSAGE, dataclasses.replace(MESSAGE, tag=None, keys=())], width)
     widths = [max(len(str(row[index])) for row in [columns, *rows]) for index in range(len(columns))]
-    assert sum(widths) + 3 * (len(columns) - 1) <= width
+    assert sum(widths) + 3 * (len(columns) - 1) + 2 <= width
     assert columns[-1] == "body"
     assert "…" in rows[0][-1]
     assert len(rows[0][-1]) > 10
