@@ -53,7 +53,7 @@ def health(
     from whimbrel.client import sync
 
     deadline = time.monotonic() + wait
-    chosen = resolve_endpoint(endpoint)
+    chosen = found_endpoint(endpoint, deadline)
     try:
         addresses = [str(address) for address in parse_endpoints(chosen)]
     except ValueError as error:
@@ -70,6 +70,22 @@ def health(
     show(checks, output)
     if not healthy:
         raise typer.Exit(1)
+
+
+def found_endpoint(given: str, deadline: float) -> str:
+    """Return the endpoint; a `whimbrel dev` that has just been started shows its own only once it is ready.
+
+    Raises:
+        ClientError: there is none until the deadline, in seconds of the monotonic clock.
+    """
+    while True:
+        try:
+            return resolve_endpoint(given)
+        except ClientError:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+            time.sleep(min(POLL_S, left))
 
 
 def look(admins: "Mapping[str, sync.Admin]") -> list[Check]:

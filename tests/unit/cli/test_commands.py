@@ -28,6 +28,7 @@ from whimbrel.cli.output import body_fields, shorten, size_text, time_text
 from whimbrel.cli.replication import COLUMNS, rows_of
 from whimbrel.client import Message, ReplicationStatus
 from whimbrel.client.sync import Producer
+from whimbrel.errors import ClientError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 
@@ -387,6 +388,24 @@ def test_health_waits_until_the_cluster_is_healthy(cluster: FakeCluster, shell: 
     cluster.unsettled = 2
     shell("health", "--wait", "30")
     assert cluster.count("DescribeCluster") == 3
+
+
+def test_health_waits_for_a_cluster_that_is_only_being_started(
+    cluster: FakeCluster, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def resolve(given: str) -> str:
+        tries.append(given)
+        if len(tries) < 3:
+            raise ClientError("no cluster to talk to")
+        return cluster.address
+
+    monkeypatch.setattr("whimbrel.cli.health.resolve_endpoint", resolve)
+    shell("health", code=1)
+    assert shell.error == "whimbrel: no cluster to talk to\n"
+    shell("health", "--wait", "30")
+    assert len(tries) == 3
 
 
 def test_health_gives_up_waiting_in_the_end(cluster: FakeCluster, shell: Shell) -> None:
