@@ -240,7 +240,7 @@ def test_json_lines_of_what_is_no_message(cluster: FakeCluster, shell: Shell) ->
 
 
 def test_no_broker_is_no_missing_topic(cluster: FakeCluster, shell: Shell) -> None:
-    cluster.registered = False
+    cluster.master_registered = False
     shell("send", "t", "x", code=1)
     assert f"no broker is registered with the nameserver at {cluster.address}; start one" in shell.error
 

@@ -41,7 +41,7 @@ def words(line: str) -> list[str]:
 
 @pytest.mark.parametrize("line", written())
 def test_a_written_command_parses(line: str) -> None:
-    command: Any = command_line()
+    command: Any = command_line(options=True)
     context: Any = None
     arguments = words(line)
     while hasattr(command, "get_command") and arguments and not arguments[0].startswith("-"):
