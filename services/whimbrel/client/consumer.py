@@ -116,6 +116,7 @@ class Consumer(BaseClient):
         self.turn = 0
         self.assigned: dict[str, tuple[float, tuple[Queue, ...]]] = {}
         self.loops: set[SubscriptionLoop] = set()
+        self.closed = False
 
     def settings(self, session: Session) -> ClientSettings:
         return self.common_settings(
@@ -234,7 +235,12 @@ class Consumer(BaseClient):
 
         Raises:
             ClusterUnreachable: no nameserver has ever answered. Later failures are logged and sat out.
+            ClientError: the consumer is not started.
         """
+        if self.closed:  # by another thread or task, before this one came to run
+            return
+        if not self.session.started:
+            raise ClientError("the consumer is not started: use it in a `with`, or call start()")
         self.type = "push"
         loop = SubscriptionLoop(self, handler)
         self.loops.add(loop)
@@ -243,8 +249,13 @@ class Consumer(BaseClient):
         finally:
             self.loops.discard(loop)
 
+    async def start(self) -> None:
+        """Make the consumer usable; needs a running loop, and sends nothing yet."""
+        self.closed = False
+        await super().start()
+
     def stop(self) -> None:
-        """Have every `run` end, without waiting for it; a handler may call this, too."""
+        """Have every `run` that has begun end, without waiting for it; a handler may call this, too."""
         for loop in self.loops:
             loop.stop()
 
@@ -258,6 +269,7 @@ class Consumer(BaseClient):
             raise ClientError(
                 "a handler can't close its own consumer, which waits for it; call stop() instead"
             )
+        self.closed = True
         self.stop()
         await asyncio.gather(*(loop.ended.wait() for loop in self.loops))
         await super().close()

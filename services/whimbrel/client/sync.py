@@ -192,8 +192,12 @@ class Consumer(Blocking):
             running.cancel()
 
     def stop(self) -> None:
-        """Have every `run` end, without waiting for it; from any thread, and from handlers."""
-        running_loop().call_soon_threadsafe(self.consumer.stop)
+        """Have every `run` that has begun end, without waiting for it; from any thread, and from handlers."""
+
+        async def stop() -> None:  # a task, as `run` is: so it comes after one that has just begun
+            self.consumer.stop()
+
+        self.begin(stop())
 
 
 class PullConsumer(Blocking):

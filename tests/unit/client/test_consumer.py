@@ -333,3 +333,14 @@ async def test_a_loop_that_reaches_no_cluster_says_so() -> None:
     async with Consumer("127.0.0.1:1", "g", ["t"], options=FAST) as consumer, asyncio.timeout(10):
         with pytest.raises(ClusterUnreachable):
             await consumer.run(print)
+
+
+async def test_a_loop_of_a_consumer_that_is_closed_already_ends_at_once() -> None:
+    async with filled(1) as cluster, asyncio.timeout(10):
+        consumer = Consumer(cluster.address, "g", ["t"], options=FAST)
+        with pytest.raises(ClientError, match="not started"):
+            await consumer.run(print)
+        await consumer.start()
+        await consumer.close()
+        await consumer.run(print)
+        assert cluster.acked == []

@@ -75,6 +75,15 @@ def test_a_handler_in_a_thread_can_stop_its_consumer_but_not_close_it() -> None:
         assert len(cluster.acked) == 1
 
 
+def test_a_loop_that_has_only_just_begun_is_stopped_too() -> None:
+    with running_in_thread() as cluster:
+        cluster.topics["t"] = [[]]
+        with Consumer(cluster.address, "g", ["t"]) as consumer:
+            running = consumer.begin(consumer.consumer.run(print))
+            consumer.stop()
+            running.result(10)
+
+
 def test_an_interrupt_ends_a_loop_cleanly() -> None:
     with running_in_thread() as cluster:
         cluster.topics["t"] = [[]]
