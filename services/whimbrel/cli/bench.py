@@ -1,5 +1,4 @@
-"""`whimbrel bench`: sends, receives, and the way of a message from a producer to a consumer's handler,
-measured.
+"""`whimbrel bench`: sends, receives, and the way of a message to a consumer's handler, measured.
 
 It makes a topic of its own unless one is named, and leaves it; nothing else is changed. What it measures is
 this cluster from this machine, by our client library, which shares the cores with it: docs/benchmarks.md
@@ -7,7 +6,7 @@ compares.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,7 +44,7 @@ ConcurrencyOption = Annotated[
     int, typer.Option("--concurrency", "-c", min=1, max=1024, help="Requests under way at a time.")
 ]
 
-Work = Callable[["Plan", "Tally"], Awaitable[None]]
+Work = Callable[["Plan", "Tally"], Coroutine[Any, Any, None]]
 
 
 @app.command(
@@ -201,7 +200,7 @@ def measure(operation: str, names: tuple[str, ...], plan: "Plan", work: Work, ou
     tally = Tally({name: Latencies() for name in names})
     ended: BaseException | None = None
     try:
-        asyncio.run(as_coroutine(work(plan, tally)))
+        asyncio.run(work(plan, tally))
     except BaseException as error:
         if not tally.messages:
             raise
@@ -233,10 +232,6 @@ def rows_of(report: dict[str, Any]) -> list[tuple[object, ...]]:
         (name, *(round(value, 2) if isinstance(value, float) else value for value in found.values()))
         for name, found in report["latency_ms"].items()
     ]
-
-
-async def as_coroutine(work: Awaitable[None]) -> None:
-    await work
 
 
 async def make_topic(address: str, topic: str) -> None:

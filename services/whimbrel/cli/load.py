@@ -1,8 +1,9 @@
 """The loads of `whimbrel bench`: workers side by side, each with one request under way.
 
-    send      SendMessage, one after the other receive   ReceiveMessage, then one AckMessage for what came e2e
-    a message is sent, and the worker waits until a consumer's handler has it: as many messages are under
-              way as there are workers, so that a latency is not that of a backlog
+    send      SendMessage, one after the other
+    receive   ReceiveMessage, then one AckMessage for what came
+    e2e       a message is sent, and the worker waits until a consumer's handler has it: as many messages are
+              under way as there are workers, so that a latency is not that of a backlog
 
 Memory is bounded by workers, batches and body sizes: latencies are counters (`latencies.py`), and what was
 measured so far is in the `Tally` at any time.

@@ -7,7 +7,7 @@
     template   the bytes of `--format`
 
 All raise BrokenPipeError when the reader of a pipe is gone. One that stops after a few lines (`| head -1`)
-goes a moment after it has read them. So each batch is given that moment (`reader_gone`), and the first item
+goes a moment after it has read them. So each batch is given that moment (`was_read`), and the first item
 of all should go out alone (`portions`).
 """
 

@@ -1,4 +1,4 @@
-"""Sends messages: one, many, without waiting; each to a queue of the broker's choice or of the caller's.
+"""Sends messages: one, many, without waiting; to the queues in turn, or to those that the caller chooses.
 
 A send takes these steps: the topic's route (from the cache), a broker, one SendMessage call, and after a
 failure what `client.retry` decides. All attempts of a message carry one message id.
