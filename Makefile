@@ -26,13 +26,14 @@ define sync
 	fi; \
 	[ -x $(PY) ] || "$$uv" venv -q --python $(PYTHON) .venv; \
 	env -u VIRTUAL_ENV "$$uv" sync -q --frozen --inexact --python $(PY) $(1)
-	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import $(SERVERS)"
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -c "import $(COMPILED)"
 	@touch $@
 endef
 
 # Compiled once, so that a cluster starts in half the time also where no bytecode is written later.
-SERVERS := whimbrel.cli.main, whimbrel.cli.dev_view, whimbrel.client.sync, whimbrel.nameserver.__main__, \
-	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native
+COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbrel.cli.dev_view, whimbrel.nameserver.__main__, \
+	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native, whimbrel.client.sync, \
+	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios interop faults \
 	run bench bench-spark soak soak-front release-check clean

@@ -129,4 +129,37 @@ def test_a_cluster_that_cannot_start_ends_the_command_with_one_sentence(
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dev", "--help"]) == 0
-    assert "whimbrel dev --port 0 --dir ./cluster" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert any("whimbrel dev --port 0 --dir ./c " in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_start_without_options_waits_for_no_library_that_reads_them(tmp_path: Path) -> None:
+    program = """
+import sys, typer
+from whimbrel.cli import dev
+dev.options_of = lambda directory, port, flush, *rest: print(directory, port, flush, *rest) or sys.exit()
+try:
+    typer.main.get_command(dev.app)(sys.argv[1:])
+finally:
+    print("pydantic" in sys.modules)
+"""
+    for words, expected in (
+        ([], "None 8081 async async 1 0.0 False False True 64MiB\nFalse\n"),
+        (["--dir", str(tmp_path)], f"{tmp_path} 8081 async async 1 0.0 False False True 64MiB\nFalse\n"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [(["--port", "x"], "--port"), (["--slaves", "10"], "--slaves"), (["--flush", "often"], "--flush")],
+)
+def test_options_that_are_given_are_checked(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dev", *words]) == 2
+    assert reason in capsys.readouterr().err
