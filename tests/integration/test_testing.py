@@ -119,6 +119,8 @@ def test_what_was_killed_and_paused_comes_back() -> None:
         cluster.kill("master")  # it is down already
         cluster.pause("slave-1-replicator")
         assert cluster.disturbed
+        with pytest.raises(ClusterError, match="master is down"):
+            cluster.pause("master")
         assert gone(before["master"])
         assert not gone(before["slave-1-replicator"])
         cluster.restart("nameserver")
@@ -223,6 +225,8 @@ def test_each_worker_of_xdist_has_its_own_cluster_as_the_ini_file_says(tmp_path:
         """
 import pytest
 
+assert Path("uvloop.py").exists()  # a module of the project's, which no server may import
+
 @pytest.mark.parametrize("number", range(4))
 def test_sends(number, whimbrel_cluster, whimbrel_topic):
     assert whimbrel_cluster.names[-1] == "slave-1-replicator"
@@ -232,6 +236,7 @@ def test_sends(number, whimbrel_cluster, whimbrel_topic):
 """,
         ini="whimbrel_slaves = 1\nwhimbrel_strict = true\nwhimbrel_replication = sync\n",
     )
+    (tmp_path / "uvloop.py").write_text("raise AssertionError")
     done = project.run("-n", "2")
     assert "4 passed" in done.stdout, done.stdout + done.stderr
     notes = project.notes()

@@ -337,6 +337,7 @@ class Child:
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
         return [
             sys.executable,
+            "-P",  # what lies in the present directory is none of ours
             "-m",
             f"whimbrel.{self.plan.program}",
             *flags,

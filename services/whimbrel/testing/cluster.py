@@ -277,15 +277,30 @@ class Cluster:
             os.close(fd)
 
     def pause(self, name: str) -> None:
-        """Stop a process (SIGSTOP), as if it hung: its connections stay, and nothing answers."""
-        os.kill(self.pid(name), signal.SIGSTOP)
+        """Stop a process (SIGSTOP), as if it hung: its connections stay, and nothing answers.
+
+        Raises:
+            ClusterError: it is down.
+            ValueError: no process has that name.
+        """
+        self.send(name, signal.SIGSTOP)
         self.paused.add(name)
 
     def resume(self, name: str) -> None:
-        """Let a process that is paused go on."""
-        os.kill(self.pid(name), signal.SIGCONT)
+        """Let a process that is paused go on; raises as `pause` does."""
+        self.send(name, signal.SIGCONT)
         self.paused.discard(name)
         self.restarted = True
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process that runs."""
+        pid = self.pid(name)
+        try:
+            if name in self.killed:
+                raise ProcessLookupError
+            os.kill(pid, number)
+        except ProcessLookupError:
+            raise ClusterError(f"{name} is down") from None
 
     def restart(self, name: str) -> None:
         """Start a process that was killed, or end one that runs (SIGTERM) and start it again.
