@@ -18,8 +18,10 @@ import os
 import select
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from whimbrel.cli.process_times import started_ticks
 
@@ -31,17 +33,20 @@ LOCK = Path("run") / "lock"
 FILES = ("cluster.json", "cluster.json.tmp")
 FOLDERS = ("master", "logs", "traces", "run")
 SLAVES = "slave-[0-9]"
+LOOK_S = 0.2  # a command that looks whether somebody runs here has the lock for a moment
+POLL_S = 0.02
 
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[bool]:
     """Hold the directory's lock while the block runs; yield False when another process does."""
     with (directory / LOCK).open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
+        deadline = time.monotonic() + LOOK_S
+        while not taken(lock, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                yield False
+                return
+            time.sleep(POLL_S)
         lock.truncate(0)
         lock.write(f"{os.getpid()} {started_ticks(os.getpid())}\n")
         lock.flush()
@@ -52,18 +57,24 @@ def running_pid(directory: Path) -> int | None:
     """Return the process id of the supervisor that runs in a directory, None if none does."""
     try:
         with (directory / LOCK).open("r") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                words = lock.read().split()
-            else:
+            if taken(lock, fcntl.LOCK_SH):
                 return None
+            words = lock.read().split()
     except FileNotFoundError:
         return None
     if len(words) != 2 or not all(word.isdigit() for word in words):
         return None  # it has just started, and has not written who it is
     pid, start = map(int, words)
     return pid if started_ticks(pid) == start else None
+
+
+def taken(lock: IO[str], kind: int) -> bool:
+    """Take a lock if it is free; it is given back when the file is closed."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def stop(directory: Path, timeout_s: float) -> bool | None:

@@ -1,9 +1,11 @@
 """Who runs in a directory of `whimbrel dev`, and what is removed from it."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,14 @@ def test_whoever_holds_the_lock_runs(directory: Path) -> None:
             assert not mine
         other.communicate()
     assert running_pid(directory) is None
+
+
+def test_whoever_looks_does_not_keep_a_start_from_the_lock(directory: Path) -> None:
+    with (directory / "run" / "lock").open() as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        threading.Timer(0.05, fcntl.flock, (look, fcntl.LOCK_UN)).start()
+        with held(directory) as mine:
+            assert mine
 
 
 def test_nothing_runs_where_nothing_is(tmp_path: Path) -> None:
