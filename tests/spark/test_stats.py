@@ -69,7 +69,7 @@ def test_a_store_is_counted_by_queue_topic_and_hour_and_drawn(spark: Any, tmp_pa
     content = html.read_text()
     assert f"<h1>Messages of the store {tmp_path / 'store'}</h1>" in content
     assert "190 messages in 2 topics and 3 queues" in content
-    assert "stored from 2026-03-01 10:00:00 UTC to 2026-03-01 11:30:59 UTC" in content
+    assert "stored from 2026-03-01 10:00:00 UTC to 2026-03-01 11:30:29 UTC" in content
     assert all(name in content for name in ("Messages by topic", "Messages by queue and hour", "orders"))
 
     by_topic = rows(stats(spark, StatsOptions(source=source, by="topic")))
