@@ -134,7 +134,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_start_without_options_waits_for_no_library_that_reads_them(tmp_path: Path) -> None:
+def test_a_start_waits_for_no_library_that_reads_options(tmp_path: Path) -> None:
     program = """
 import sys, typer
 from whimbrel.cli import dev
@@ -146,7 +146,10 @@ finally:
 """
     for words, expected in (
         ([], "None 8081 async async 1 0.0 False False True 64MiB\nFalse\n"),
-        (["--dir", str(tmp_path)], f"{tmp_path} 8081 async async 1 0.0 False False True 64MiB\nFalse\n"),
+        (
+            ["--dir", str(tmp_path), "--port", "0", "--slaves", "2", "--replication", "sync"],
+            f"{tmp_path} 0 async sync 2 0.0 False False True 64MiB\nFalse\n",
+        ),
     ):
         done = subprocess.run(
             [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
