@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis
 import pytest
 
 from whimbrel.rpc.server import serving
@@ -28,7 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let everything serve by the transport of this run: before a module reads the default."""
+    """Let everything serve by the transport of this run: before a module reads the default.
+
+    Hypothesis measures no time: nothing asserts how long something took.
+    """
+    hypothesis.settings.register_profile("whimbrel", deadline=None)
+    hypothesis.settings.load_profile("whimbrel")
     named = os.environ.get(TRANSPORT) or serving.DEFAULT
     known = typing.get_args(serving.Transport)
     if named == "other":

@@ -96,6 +96,8 @@ def explain(error: Exception) -> str:
     match error:
         case NoBroker():
             hint = "start one, or give another nameserver's address with --endpoint"
+        case TopicNotFound() if "is registered" in plain:
+            hint = "`whimbrel health` says what is missing"
         case TopicNotFound():
             hint = "create it with `whimbrel topic create NAME`, or see `whimbrel topic list`"
         case GroupNotFound():

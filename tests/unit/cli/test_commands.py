@@ -242,7 +242,8 @@ def test_json_lines_of_what_is_no_message(cluster: FakeCluster, shell: Shell) ->
 def test_no_broker_is_no_missing_topic(cluster: FakeCluster, shell: Shell) -> None:
     cluster.master_registered = False
     shell("send", "t", "x", code=1)
-    assert f"no broker is registered with the nameserver at {cluster.address}; start one" in shell.error
+    at = f"{cluster.address} (WHIMBREL_ENDPOINT)"
+    assert f"no broker is registered with the nameserver at {at}; start one" in shell.error
 
 
 def test_a_brokers_address_is_told_from_a_nameservers(shell: Shell) -> None:

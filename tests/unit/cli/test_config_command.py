@@ -52,7 +52,7 @@ def test_every_setting_is_shown_with_where_it_comes_from(
 
 def test_what_is_shown_as_toml_is_what_the_process_would_take(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "shown.toml"
-    words = ["--nameservers", "a:1,b:2", "--reserved-hours", "1", "--name", 'q"\\é', *STORE]
+    words = ["--nameservers", "a:1,b:2", "--reserved-hours", "1", "--ready-file", 'q"\\é', *STORE]
     file.write_text(shell("show", "broker", *words, "-o", "toml"))
     cls = options_of("broker")
     assert load(cls, ["--config", str(file)], {}) == load(cls, words, {})
