@@ -241,11 +241,11 @@ def test_bench_prints_what_was_measured_before_it_was_interrupted(cluster: Clust
                 return 0
             return sum(queue.max_offset for queue in found.queues)
 
-        until(lambda: messages() > 20, timeout=30, what="messages of the bench")
+        until(lambda: messages() > 50, timeout=30, what="messages of the bench")
     child.send_signal(signal.SIGINT)
     out, _ = ended(child, 130)
     report = json.loads(out)
-    assert report["messages"] > 20
+    assert report["messages"] > 20  # some were under way
     assert report["latency_ms"]["send"]["p50"] > 0
     assert json_of(cluster, "bench", "receive", "benched", "--count", "20")["messages"] >= 20
     assert json_of(cluster, "bench", "e2e", "--count", "20")["messages"] == 20
