@@ -35,7 +35,7 @@ from whimbrel.errors import (
 
 __all__ = ["FIRST_CONTACT_S", "GIVE_UP", "Decision", "FirstContact", "RetryPolicy", "backoff_s", "decide"]
 
-FIRST_CONTACT_S = 2.4  # a command that was given a wrong address ends within 3 s, its own start included
+FIRST_CONTACT_S = 2.0  # a command that was given a wrong address ends within 3 s, its own start included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
