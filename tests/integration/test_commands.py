@@ -301,4 +301,4 @@ def test_no_broker_is_said(tmp_path: Path) -> None:
 def test_a_brokers_address_is_told_from_a_nameservers(cluster: Cluster) -> None:
     child = python("-c", COMMAND, "topic", "list", endpoint=cluster.master.grpc)
     _, error = ended(child, 1)
-    assert f"{cluster.master.grpc} is the address of the broker broker-a (master)" in error
+    assert cluster.master.grpc in error and "is the address of the broker broker-a (master)" in error
