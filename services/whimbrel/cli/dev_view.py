@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whimbrel.cli.output import size_text
-from whimbrel.cli.supervisor import Child, Memory, View, memory
+from whimbrel.cli.supervisor import Child, View, memory
 from whimbrel.store.shared_page import SharedPage
 
 if TYPE_CHECKING:
@@ -53,22 +53,18 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.1f}"
 
 
-def memory_text(size: Memory | None) -> str:
-    """Return a process's memory as text."""
-    if size is None:
-        return "gone"
-    return (
-        f"{megabytes(size.resident)} MB resident "
-        f"({megabytes(size.anonymous)} anonymous, {megabytes(size.file)} of files)"
-    )
-
-
 def summary(child: Child) -> str:
-    """Return one line about a ready child: seconds until it was ready, memory, address."""
-    return (
-        f"{child.plan.name:<18} ready in {child.ready_s:.2f} s, {memory_text(memory(child.pid))}, "
-        f"pid {child.pid}{', ' if child.address else ''}{child.address}"
-    )
+    """Return one line about a ready child, of less than 80 characters."""
+    size = memory(child.pid)
+    resident = "gone" if size is None else f"{megabytes(size.resident)} MB"
+    told = (f"ready in {child.ready_s:.2f} s", resident, f"pid {child.pid}", child.address)
+    return f"{child.plan.name:<18} {', '.join(filter(None, told))}"
+
+
+def described(directory: Path, default: Path) -> list[str]:
+    """Return the lines that tell where a cluster is described, and how commands find it."""
+    where = f"described in {directory / 'cluster.json'}"
+    return [line for line in (where, reach(directory, default)) if line]
 
 
 def reach(directory: Path, default: Path) -> str:
@@ -95,12 +91,8 @@ class PlainView:
     def ready(self, endpoint: str, children: Sequence[Child], ready_s: float) -> None:
         """Print each process, and how to reach the cluster."""
         lines = [summary(child) for child in children]
-        lines.append(
-            f"cluster ready in {ready_s:.1f} s: endpoint {endpoint},"
-            f" described in {self.directory / 'cluster.json'}"
-        )
-        lines.extend(filter(None, [reach(self.directory, self.default)]))
-        print("\n".join(lines), flush=True)
+        lines.append(f"cluster ready in {ready_s:.1f} s: endpoint {endpoint}")
+        print("\n".join(lines + described(self.directory, self.default)), flush=True)
 
     def refresh(self, children: Sequence[Child]) -> None:
         """Do nothing: in a log, repeated lines would be noise."""
@@ -181,8 +173,8 @@ class LiveView:
         self.live = Live(console=Console(highlight=False), auto_refresh=False, transient=True)
         self.live.start()
         self.print(f"cluster ready in {ready_s:.1f} s: endpoint {endpoint}. Ctrl-C ends it.")
-        self.print(f"described in {self.directory / 'cluster.json'}")
-        self.print(reach(self.directory, self.default))
+        for line in described(self.directory, self.default):
+            self.print(line)
 
     def print(self, text: str) -> None:
         """Print text above the table; a line that is too long goes on in the next one, from word to word."""

@@ -66,13 +66,18 @@ def main(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except WhimbrelError as error:
-        print(f"whimbrel: {explain(error)}", file=sys.stderr)
-        return 1
+        return fail(explain(error))
     except OSError as error:  # of a file or folder that is an argument
-        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        print(f"whimbrel: {named}", file=sys.stderr)
-        return 1
+        return fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     return 0
+
+
+def fail(sentence: str) -> int:
+    """Tell why the command could not do its work; return the exit code."""
+    from whimbrel.cli.output import note
+
+    note(f"whimbrel: {sentence}")
+    return 1
 
 
 def explain(error: Exception) -> str:

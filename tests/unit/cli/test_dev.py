@@ -32,12 +32,9 @@ def drawn(view: LiveView, children: list[Child], width: int = 160) -> str:
     return "\n".join(fitted(view.columns(children), width))
 
 
-def test_the_summary_tells_time_to_ready_and_both_kinds_of_memory(children: list[Child]) -> None:
-    assert re.fullmatch(
-        r"nameserver +ready in 0\.42 s, [\d.]+ MB resident \([\d.]+ anonymous, [\d.]+ of files\), "
-        rf"pid {os.getpid()}, 127\.0\.0\.1:8081",
-        summary(children[0]),
-    )
+def test_the_summary_tells_time_to_ready_memory_and_address(children: list[Child]) -> None:
+    told = rf"nameserver +ready in 0\.42 s, [\d.]+ MB, pid {os.getpid()}, 127\.0\.0\.1:8081"
+    assert re.fullmatch(told, summary(children[0]))
 
 
 def test_the_plain_view_prints_a_line_for_each_process_and_the_endpoint(
@@ -48,9 +45,10 @@ def test_the_plain_view_prints_a_line_for_each_process_and_the_endpoint(
     assert capsys.readouterr().out == ""
     view.ready("127.0.0.1:8081", children, 0.84)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(children) + 1
-    described = tmp_path / "cluster.json"
-    assert lines[-1] == f"cluster ready in 0.8 s: endpoint 127.0.0.1:8081, described in {described}"
+    assert len(lines) == len(children) + 2
+    assert lines[-2] == "cluster ready in 0.8 s: endpoint 127.0.0.1:8081"
+    assert lines[-1] == f"described in {tmp_path / 'cluster.json'}"
+    assert all(len(line) < 80 for line in lines[:-1])
 
 
 def test_a_cluster_elsewhere_says_how_commands_find_it(
