@@ -10,7 +10,7 @@ import pytest
 
 from whimbrel.cli.dev_view import Column, LiveView, PlainView, fitted, reach, summary
 from whimbrel.cli.main import main
-from whimbrel.cli.supervisor import Child, DevOptions, plan
+from whimbrel.cli.supervisor import Child, DevOptions, Memory, plan
 from whimbrel.store.shared_page import SharedPage
 
 
@@ -62,8 +62,10 @@ def test_a_cluster_elsewhere_says_how_commands_find_it(
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 200])
 def test_every_process_has_one_whole_line_at_any_width(
-    width: int, children: list[Child], tmp_path: Path
+    width: int, children: list[Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    size = Memory(resident=46_800_000, anonymous=25_800_000, file=21_000_000)
+    monkeypatch.setattr("whimbrel.cli.dev_view.memory", lambda pid: size)  # ours changes between two drawings
     (tmp_path / "master").mkdir()
     page = SharedPage.open(tmp_path / "master")
     page.written = page.flushed = page.dispatched = 10**12
