@@ -58,6 +58,9 @@ Status = grpc.StatusCode
 PARKED_MAX = 65_536  # calls that wait for a connection, or for a stream of it
 FIELDS_BYTES_MAX = 64 << 10  # of a response; more ends the connection. Details of an error may be long
 ADDRESSES_MAX = 8  # of one name, that one attempt tries in turn
+LOOK_UPS_MAX = (
+    16  # of names that a process waits for; a resolver without an answer keeps one for half a minute
+)
 WANTED_S = 30.0  # attempts go on for so long after the last call
 BACKOFF_GROWTH, BACKOFF_JITTER = 1.6, 0.2  # as grpcio's
 CLOSE_S = 1.0  # how long closing waits for a socket that takes nothing
@@ -419,13 +422,21 @@ class NativeChannel(grpc.aio.Channel):
                 watcher.set_result(None)
 
 
+looking_up = threading.BoundedSemaphore(LOOK_UPS_MAX)
+
+
 def look_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> "asyncio.Future[list[Any]]":
     """Return what `socket.getaddrinfo` says of a name, when it does.
 
     It runs in a daemon thread: the loop's own threads are waited for at the interpreter's exit, and a
     resolver without an answer takes half a minute. So long such a thread may live on after its attempt has
     been given up.
+
+    Raises:
+        OSError: LOOK_UPS_MAX of them wait already.
     """
+    if not looking_up.acquire(blocking=False):
+        raise OSError(f"{LOOK_UPS_MAX} names are being looked up, and the resolver does not answer")
     future: asyncio.Future[list[Any]] = loop.create_future()
 
     def settle(found: list[Any] | Exception) -> None:
@@ -442,10 +453,16 @@ def look_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> "asyncio.F
             found = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except (OSError, UnicodeError) as error:
             found = error
+        finally:
+            looking_up.release()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, found)
 
-    threading.Thread(target=ask, name="whimbrel-resolver", daemon=True).start()
+    try:
+        threading.Thread(target=ask, name="whimbrel-resolver", daemon=True).start()
+    except RuntimeError as error:  # no more threads
+        looking_up.release()
+        raise OSError(str(error)) from error
     return future
 
 

@@ -6,6 +6,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -726,6 +727,28 @@ async def test_a_name_that_nobody_knows_is_unavailable(monkeypatch: pytest.Monke
             Status.UNAVAILABLE,
             True,
         )
+
+
+async def test_a_resolver_without_an_answer_keeps_a_bounded_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = threading.Event()
+
+    def getaddrinfo(*_: Any, **__: Any) -> Any:
+        answers.wait(30)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    loop = asyncio.get_running_loop()
+    waiting = [native_channel.look_up(loop, "name", 1) for _ in range(native_channel.LOOK_UPS_MAX)]
+    with pytest.raises(OSError, match="resolver does not answer"):
+        native_channel.look_up(loop, "name", 1)
+    answers.set()
+    assert all(
+        isinstance(found, socket.gaierror) for found in await asyncio.gather(*waiting, return_exceptions=True)
+    )
+    with pytest.raises(socket.gaierror):
+        await native_channel.look_up(loop, "name", 1)
 
 
 def test_a_resolver_without_an_answer_does_not_hold_up_the_exit() -> None:
