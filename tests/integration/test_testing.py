@@ -25,9 +25,12 @@ pytestmark = pytest.mark.process
 DISK_BYTES_MAX = 32_000_000
 
 PRELUDE = """
-import json, os, time
+import json, os, signal, time
 from pathlib import Path
 from whimbrel.client import Message, sync
+
+# Shells start what runs in the background with SIGINT ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 
