@@ -29,6 +29,7 @@ from whimbrel.broker.options import BrokerOptions
 
 __all__ = [
     "COMMAND",
+    "INTERRUPTIBLE",
     "READY_TIMEOUT_S",
     "Cluster",
     "Process",
@@ -49,6 +50,9 @@ STOP_TIMEOUT_S = 20.0
 POLL_S = 0.01
 
 COMMAND = "from whimbrel.cli.main import run; run()"  # `python -c` it: the installed program may be another
+# Stands before it where the child is to be interrupted: shells start what runs in the background with SIGINT
+# ignored, and children inherit that. (Not by `preexec_fn`: grpcio's handlers of forks may wait for ever.)
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 SERVICES = Path(__file__).resolve().parent.parent / "services"
 
 alive: set["Process"] = set()

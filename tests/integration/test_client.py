@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, SERVICES, Cluster, Process, environment, until
+from processes import COMMAND, INTERRUPTIBLE, SERVICES, Cluster, Process, environment, until
 from whimbrel.client import (
     Consumer,
     ConsumerOptions,
@@ -293,12 +293,10 @@ def test_the_commands_work_against_real_processes(cluster: Cluster) -> None:
 def test_an_interrupted_command_ends_with_130(cluster: Cluster) -> None:
     shell(cluster, "topic", "create", "quiet")
     child = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "receive", "quiet", "--group", "g", "--wait", "60"],
+        [sys.executable, "-c", INTERRUPTIBLE + COMMAND, "receive", "quiet", "--group", "g", "--wait", "60"],
         env=environment() | {"WHIMBREL_ENDPOINT": cluster.endpoint},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # Shells start what runs in the background with SIGINT ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with sync.Admin(cluster.endpoint) as admin:
 

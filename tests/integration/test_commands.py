@@ -15,7 +15,7 @@ from typing import IO, Any
 import pytest
 
 from brokerapi import Api
-from processes import COMMAND, Cluster, Process, environment, until
+from processes import COMMAND, INTERRUPTIBLE, Cluster, Process, environment, until
 from whimbrel.client import Message, sync
 from whimbrel.errors import ClusterUnreachable, WhimbrelError
 from whimbrel.rpc.client.channel import open_channel
@@ -39,22 +39,20 @@ def producer(cluster: Cluster) -> Iterator[sync.Producer]:
         yield client
 
 
-def python(*arguments: str, endpoint: str = "", stdin: int | None = None) -> subprocess.Popen[str]:
+def python(code: str, *arguments: str, endpoint: str = "", stdin: int | None = None) -> subprocess.Popen[str]:
     """Start Python in a process that can be interrupted, with pipes."""
     return subprocess.Popen(
-        [sys.executable, *arguments],
+        [sys.executable, "-c", INTERRUPTIBLE + code, *arguments],
         env=environment() | {"WHIMBREL_ENDPOINT": endpoint},
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Shells start what runs in the background with SIGINT ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
 def command(cluster: Cluster, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    return python("-c", COMMAND, *arguments, endpoint=cluster.endpoint, stdin=stdin)
+    return python(COMMAND, *arguments, endpoint=cluster.endpoint, stdin=stdin)
 
 
 def lines(stream: IO[str] | None, count: int) -> list[str]:
@@ -98,7 +96,7 @@ def test_a_wrong_endpoint_fails_soon_with_what_was_tried() -> None:
             ("receive", "t", "-g", "g", "--endpoint", mute): rf"{mute} within 2 s",
             ("topic", "list", "--endpoint", "none.invalid:8081"): "none.invalid:8081: the host name can't be",
         }
-        children = [python("-c", COMMAND, *arguments) for arguments in expected]
+        children = [python(COMMAND, *arguments) for arguments in expected]
         for child, what in zip(children, expected.values(), strict=True):
             _, error = ended(child, 1)
             assert re.search(
@@ -279,7 +277,7 @@ def test_a_loop_ends_with_its_consumer_and_so_does_its_process(
     cluster: Cluster, producer: sync.Producer, how: str
 ) -> None:
     producer.send(Message(topic=f"loop-{how}", body=b"handled"))
-    child = python("-c", LOOP, cluster.endpoint, how)
+    child = python(LOOP, cluster.endpoint, how)
     assert lines(child.stdout, 1) == ["handled"]
     if how == "interrupt":
         child.send_signal(signal.SIGINT)
@@ -293,12 +291,12 @@ def test_a_loop_ends_with_its_consumer_and_so_does_its_process(
 
 def test_no_broker_is_said(tmp_path: Path) -> None:
     with Process(tmp_path, "nameserver", "nameserver", renew_s=0.2) as nameserver:
-        child = python("-c", COMMAND, "send", "t", "x", endpoint=nameserver.grpc)
+        child = python(COMMAND, "send", "t", "x", endpoint=nameserver.grpc)
         _, error = ended(child, 1)
         assert f"no broker is registered with the nameserver at {nameserver.grpc}" in error
 
 
 def test_a_brokers_address_is_told_from_a_nameservers(cluster: Cluster) -> None:
-    child = python("-c", COMMAND, "topic", "list", endpoint=cluster.master.grpc)
+    child = python(COMMAND, "topic", "list", endpoint=cluster.master.grpc)
     _, error = ended(child, 1)
     assert cluster.master.grpc in error and "is the address of the broker broker-a (master)" in error
