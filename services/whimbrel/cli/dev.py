@@ -16,20 +16,17 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from whimbrel.cli.dev_plan import LOG_FILE_SIZE, LOG_FILE_SIZE_MIN, DevOptions, StartError
 from whimbrel.cli.endpoint import DEV_DIR_VARIABLE, default_dev_dir, running_cluster
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
-from whimbrel.cli.supervisor import LOG_FILE_SIZE, LOG_FILE_SIZE_MIN
 from whimbrel.errors import ClientError
 from whimbrel.model.wire import NAMESERVER_PORT
-
-if TYPE_CHECKING:
-    from whimbrel.cli.supervisor import DevOptions
 
 __all__ = ["app"]
 
@@ -375,10 +372,9 @@ def options_of(
     accept_replays: bool,
     auto_create: bool,
     log_file_size: str,
-) -> "DevOptions":
+) -> DevOptions:
     """Return the options of a cluster."""
     from whimbrel.cli import dev_directory
-    from whimbrel.cli.supervisor import DevOptions
 
     where = chosen(directory)
     asked, there = size(log_file_size), dev_directory.log_file_size(where)
@@ -398,10 +394,10 @@ def options_of(
     )
 
 
-def run(options: "DevOptions") -> int:
+def run(options: DevOptions) -> int:
     """Run a cluster until a signal comes; return the exit code."""
     from whimbrel.cli.dev_view import viewing
-    from whimbrel.cli.supervisor import StartError, Supervisor
+    from whimbrel.cli.supervisor import Supervisor
 
     try:
         with viewing(options.directory, default_dev_dir(chosen="")) as view:
@@ -423,7 +419,7 @@ def excerpt(log: Path) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-def run_detached(options: "DevOptions", log: Path) -> NoReturn:
+def run_detached(options: DevOptions, log: Path) -> NoReturn:
     """Run a cluster in this process, which was forked for it, without a terminal; output goes to a log."""
     code = 1
     try:

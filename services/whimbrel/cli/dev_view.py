@@ -13,7 +13,6 @@ The log's state comes from the shared pages of the stores.
 import contextlib
 import shlex
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from whimbrel.cli.output import size_text
 from whimbrel.cli.supervisor import Child, View, memory
+from whimbrel.cli.tables import wrapped
 from whimbrel.store.shared_page import SharedPage
 
 if TYPE_CHECKING:
@@ -181,9 +181,7 @@ class LiveView:
         if self.live is None:
             print(text, flush=True)
             return
-        width = self.live.console.width
-        for line in textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False):
-            self.live.console.print(line, markup=False, soft_wrap=True)
+        self.live.console.print(wrapped(text, self.live.console.width), markup=False, soft_wrap=True)
 
     def refresh(self, children: Sequence[Child]) -> None:
         """Draw the table, twice a second, and when a state has changed."""

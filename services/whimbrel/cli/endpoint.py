@@ -31,6 +31,7 @@ __all__ = [
     "ENDPOINT_VARIABLE",
     "PROFILE_VARIABLE",
     "EndpointOption",
+    "NoneRuns",
     "RunningCluster",
     "Target",
     "default_dev_dir",
@@ -60,6 +61,10 @@ EndpointOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+class NoneRuns(ClientError):
+    """The cluster of a `whimbrel dev` is meant, and none runs: one may be starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,8 @@ def resolve(given: str, *, profile: str = "") -> Target:
     """Return the cluster to talk to; `given` and `profile` are the values of the options, "" without.
 
     Raises:
-        ClientError: none is named and no `whimbrel dev` runs, or what is named can't be had.
+        NoneRuns: none is named, or `dev` is, and no `whimbrel dev` runs.
+        ClientError: what is named can't be had.
     """
     environment = os.environ
     if given and profile:
@@ -169,7 +175,7 @@ def of_dev(lacking: str) -> Target:
     """Return the cluster of the running `whimbrel dev`; `lacking` is the error when there is none."""
     cluster = running_cluster()
     if cluster is None:
-        raise ClientError(lacking)
+        raise NoneRuns(lacking)
     return Target(cluster.endpoint, "the running `whimbrel dev`", cluster)
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.endpoint import EndpointOption, NoneRuns, resolve_endpoint
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note
-from whimbrel.errors import ClientError, WhimbrelError
+from whimbrel.errors import WhimbrelError
 from whimbrel.model.health import Check, broker_checks, nameserver_check
 from whimbrel.model.route import parse_endpoints
 
@@ -53,11 +53,7 @@ def health(
     from whimbrel.client import sync
 
     deadline = time.monotonic() + wait
-    chosen = found_endpoint(endpoint, deadline)
-    try:
-        addresses = [str(address) for address in parse_endpoints(chosen)]
-    except ValueError as error:
-        raise ClientError(str(error)) from error
+    addresses = [str(address) for address in parse_endpoints(found_endpoint(endpoint, deadline))]
     with ExitStack() as stack:
         admins = {address: stack.enter_context(sync.Admin(address)) for address in addresses}
         while True:
@@ -76,12 +72,13 @@ def found_endpoint(given: str, deadline: float) -> str:
     """Return the endpoint; a `whimbrel dev` that has just been started shows its own only once it is ready.
 
     Raises:
-        ClientError: there is none until the deadline, in seconds of the monotonic clock.
+        NoneRuns: there is none until the deadline, in seconds of the monotonic clock.
+        ClientError: what is named can't be had; that is not waited for.
     """
     while True:
         try:
             return resolve_endpoint(given)
-        except ClientError:
+        except NoneRuns:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise

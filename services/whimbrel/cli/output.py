@@ -31,6 +31,7 @@ __all__ = [
     "shorten",
     "size_text",
     "time_text",
+    "width_of_terminal",
 ]
 
 TEXT_CHARS_MAX = 60  # of a message body in a table
@@ -131,8 +132,7 @@ def print_table(
     Args:
         columns, rows, title, optional: see `tables.lay_out`.
     """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    made = lay_out(columns, rows, title=title, width=width, optional=optional)
+    made = lay_out(columns, rows, title=title, width=width_of_terminal(), optional=optional)
     sys.stdout.write(made.text)
     sys.stdout.flush()  # before what stands on standard error
     if made.left_out:
@@ -144,3 +144,8 @@ def note(text: str) -> None:
     if sys.stderr.isatty():
         text = wrapped(text, shutil.get_terminal_size().columns)
     print(text, file=sys.stderr)
+
+
+def width_of_terminal() -> int | None:
+    """Return the columns of the terminal that we write to; None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import stat
 import struct
 import sys
@@ -34,7 +33,6 @@ __all__ = [
     "printer_of",
     "reader_gone",
     "was_read",
-    "width_of_terminal",
 ]
 
 T = TypeVar("T")
@@ -218,8 +216,3 @@ def gone(descriptor: int, wait_s: float) -> bool:
 def unread(descriptor: int) -> int:
     """Return how many bytes of a pipe wait for its reader."""
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
-
-
-def width_of_terminal() -> int | None:
-    """Return the columns of the terminal that we write to; None for a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -196,10 +196,7 @@ class Report:
         """Begin."""
         self.output = output
         items: Items[SendReceipt] = Items(
-            table=lambda receipts: (
-                ("message id", "broker", "queue", "offset"),
-                [row(one) for one in receipts],
-            ),
+            table=lambda receipts: (COLUMNS, [row(one) for one in receipts]),
             line=lambda receipt: receipt.message_id,
             as_object=lambda receipt: receipt,
         )

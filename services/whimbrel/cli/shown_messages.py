@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whimbrel.cli.output import Format, body_fields, shorten, time_text
-from whimbrel.cli.printing import Items, Printer, printer_of, width_of_terminal
+from whimbrel.cli.output import Format, body_fields, shorten, time_text, width_of_terminal
+from whimbrel.cli.printing import Items, Printer, printer_of
 from whimbrel.cli.template import FIELDS_HELP, Template
 
 if TYPE_CHECKING:

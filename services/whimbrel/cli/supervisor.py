@@ -20,7 +20,7 @@ master takes messages, as its shared page says: its nameserver has been told how
 is settled once they have registered.
 
 The delay doubles from `RESTART_FIRST_S` to `RESTART_MAX_S`, and starts over once a child has been up for
-`STEADY_S`. `RestartBackoff` decides that, `plan` decides what is run; both are pure. `Supervisor.run` waits
+`STEADY_S`. `RestartBackoff` decides that, `plan` what is run (`dev_plan.py`). `Supervisor.run` waits
 on pidfds and signals. When the supervisor dies for any reason, its children get SIGTERM (PR_SET_PDEATHSIG).
 
 While a file `DIR/run/NAME.hold` exists, a child of that name that has died is not restarted: so one can see
@@ -47,7 +47,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -55,114 +55,27 @@ from typing import Any, Literal, Protocol
 
 from whimbrel.cli import malloc
 from whimbrel.cli.dev_directory import held, mark
+from whimbrel.cli.dev_plan import ChildPlan, DevOptions, RestartBackoff, StartError, plan
 from whimbrel.cli.process_times import process_age_s
-from whimbrel.model.wire import NAMESERVER_PORT
+from whimbrel.model.route import Endpoint
 from whimbrel.store.shared_page import SharedPage
 
-__all__ = [
-    "LOG_FILE_SIZE",
-    "LOG_FILE_SIZE_MIN",
-    "Child",
-    "ChildPlan",
-    "DevOptions",
-    "Memory",
-    "RestartBackoff",
-    "StartError",
-    "Supervisor",
-    "View",
-    "memory",
-    "plan",
-]
+__all__ = ["Child", "Memory", "Supervisor", "View", "memory"]
 
 READY_TIMEOUT_S = 30.0  # enough on a busy machine
 USABLE_TIMEOUT_S = 15.0  # then the cluster is shown as it is: a master that lost log to a slave refuses sends
 EXPLAIN_TIMEOUT_S = 5.0  # for the process that asks the brokers why
 STOP_TIMEOUT_S = 10.0  # then SIGKILL; a broker needs less than a second
-RESTART_FIRST_S = 0.2  # short, so that a single crash hardly affects clients
-RESTART_MAX_S = 5.0  # a child that can't start is restarted for ever, without flooding the log
-STEADY_S = 10.0
 READY_POLL_S = 0.01  # ready files are polled only while a child starts
 HOLD_POLL_S = 0.25
 VIEW_S = 0.5
 LOG_BYTES_MAX = 16 * 1024 * 1024  # a larger log is rotated at the next start; one generation is kept
 LOG_LINE = re.compile(r"\S+Z [A-Z]+ +(.*?)(?: \[[\w.]+\])?")  # as `telemetry.py` writes them
 PR_SET_PDEATHSIG = 1
-PORTS_PER_BROKER = 10
-TRACES = "traces"  # folder below DIR
-LOG_FILE_SIZE = 64 * 1024 * 1024  # RocketMQ's 1 GiB, reserved whole for each broker, fills a laptop's disk
-LOG_FILE_SIZE_MIN = 8 * 1024 * 1024  # the largest message takes half of it
-INDEX_SLOT_BYTES = 200  # of log for each slot of the index: RocketMQ has 5,000,000 for 1 GiB
-ENTRIES_PER_SLOT = 4  # RocketMQ's ratio, from which a reader derives the slots of a file
 
-Role = Literal["nameserver", "master", "slave", "master-replicator", "slave-replicator"]
 State = Literal["starting", "ready", "waiting", "ended"]
 
 libc = ctypes.CDLL(None)
-
-
-class StartError(Exception):
-    """The cluster can't start; one sentence that says why and what to do.
-
-    Attributes:
-        log: of the process that failed, if one did.
-    """
-
-    def __init__(self, text: str, log: Path | None = None) -> None:
-        super().__init__(text)
-        self.log = log
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevOptions:
-    """The options of `whimbrel dev`.
-
-    Attributes:
-        directory: of stores, logs and cluster.json.
-        port: of the nameserver, from which the other ports follow; 0 for any free ports.
-        flush: `sync`: a send is answered when it is on the master's disk.
-        replication: `sync`: a send is answered when a slave has it.
-        slaves: number of slaves; with none, synchronous replication would refuse every send.
-        host: address to which every port is bound.
-        trace_ratio: share of messages that are traced; 0 for none.
-        metrics: every process serves its metrics, on a free port.
-        accept_replays: brokers accept replays of archived messages.
-        auto_create: a send creates its topic, a receive its group.
-        log_file_size: bytes of a commitlog file in new stores; those in the directory keep their size.
-        lease_file_size: bytes of each of the two files of a lease journal; None for the broker's default.
-        ephemeral: nobody needs the stores afterwards: no child outlives a killed supervisor for a moment, not
-            even a stopped one.
-    """
-
-    directory: Path
-    port: int = NAMESERVER_PORT
-    flush: Literal["sync", "async"] = "async"
-    replication: Literal["sync", "async"] = "async"
-    slaves: int = 1
-    host: str = "127.0.0.1"
-    trace_ratio: float = 0.0
-    metrics: bool = False
-    accept_replays: bool = False
-    auto_create: bool = True
-    log_file_size: int = LOG_FILE_SIZE
-    lease_file_size: int | None = None
-    ephemeral: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildPlan:
-    """One process to run: `python -m whimbrel.PROGRAM` with these settings."""
-
-    name: str
-    role: Role
-    program: Literal["nameserver", "broker", "replicator"]
-    settings: Mapping[str, str | int]
-    store: Path | None = None
-
-    @property
-    def port(self) -> int | None:
-        """Return the port it listens on, 0 for any, None when it does not listen."""
-        port = self.settings.get("port")
-        return None if port is None else int(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,99 +85,6 @@ class Memory:
     resident: int
     anonymous: int
     file: int
-
-
-@dataclass(slots=True)
-class RestartBackoff:
-    """Decides when to restart a child that has died."""
-
-    delay: float = 0.0
-    up_since: float | None = None
-
-    def ready(self, now: float) -> None:
-        """The child became ready."""
-        self.up_since = now
-
-    def died(self, now: float) -> float:
-        """Return the time of its restart."""
-        steady = self.up_since is not None and now - self.up_since >= STEADY_S
-        self.delay = RESTART_FIRST_S if steady or not self.delay else min(self.delay * 2, RESTART_MAX_S)
-        self.up_since = None
-        return now + self.delay
-
-
-def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
-    """Return the processes, nameserver first; `endpoint` is the nameserver's address, "" while unknown.
-
-    Raises:
-        StartError: the options contradict each other.
-    """
-    if options.slaves == 0 and options.replication == "sync":
-        raise StartError("synchronous replication needs a slave: drop `--slaves 0` or `--replication sync`")
-
-    def port(step: int) -> int:
-        return options.port + step if options.port else 0
-
-    create = "true" if options.auto_create else "false"
-    slots = options.log_file_size // INDEX_SLOT_BYTES
-    shown: dict[str, str | int] = {"metrics_port": 0} if options.metrics else {}
-    plans = [
-        ChildPlan(
-            name="nameserver",
-            role="nameserver",
-            program="nameserver",
-            settings={
-                "host": options.host,
-                "port": int(endpoint.rpartition(":")[2]) if endpoint else port(0),
-                "expected_brokers": options.slaves + 1,
-                **shown,
-            },
-        )
-    ]
-    for index in range(options.slaves + 1):
-        name = f"slave-{index}" if index else "master"
-        store = options.directory / name
-        broker: dict[str, str | int] = {
-            "role": "slave" if index else "master",
-            "id": index,
-            "store": str(store),
-            "host": options.host,
-            "port": port(PORTS_PER_BROKER * (index + 1)),
-            "nameservers": endpoint,
-            "flush": options.flush,
-            "replication": options.replication,
-            "expected_slaves": options.slaves,
-            "auto_create_topics": create,
-            "auto_create_groups": create,
-            "commitlog_file_size": options.log_file_size,
-            "index_slots": slots,
-            "index_entries": slots * ENTRIES_PER_SLOT,
-            **shown,
-        }
-        if options.lease_file_size is not None:
-            broker |= {"lease_file_size": options.lease_file_size}
-        if options.accept_replays:
-            broker |= {"accept_replays": "true"}
-        replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store), **shown}
-        if index:
-            replicator |= {"commitlog_file_size": options.log_file_size}
-        else:
-            replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}
-        if options.trace_ratio:
-            traces = options.directory / TRACES
-            broker |= {"trace_to": f"file:{traces / name}.jsonl"}
-            replicator |= {"trace_to": f"file:{traces / name}-replicator.jsonl"}
-            if not index:
-                broker |= {"trace_ratio": str(options.trace_ratio)}
-        role: Role = "slave" if index else "master"
-        beside: Role = "slave-replicator" if index else "master-replicator"
-        plans.append(ChildPlan(name=name, role=role, program="broker", settings=broker, store=store))
-        plans.append(
-            ChildPlan(
-                name=f"{name}-replicator", role=beside, program="replicator", settings=replicator, store=store
-            )
-        )
-    return tuple(plans)
 
 
 def memory(pid: int) -> Memory | None:
@@ -526,7 +346,7 @@ class Supervisor:
         """Start all children, and wait until the cluster takes messages."""
         death_signal = signal.SIGKILL if self.options.ephemeral else signal.SIGTERM
         with reserved_port(self.options.host, self.options.port) as port:
-            plans = plan(self.options, spelled(self.options.host, port))
+            plans = plan(self.options, str(Endpoint(self.options.host, port)))
             self.start_and_wait([Child(each, self.directory, death_signal=death_signal) for each in plans])
         self.wait_usable()
         if self.wakeups.signals:
@@ -710,10 +530,6 @@ def reserved_port(host: str, port: int) -> Iterator[int]:
 
 def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def spelled(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def rotate(log: Path) -> None:

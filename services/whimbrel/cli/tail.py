@@ -39,7 +39,7 @@ POLLS_MAX = 64  # pulls under way; with more queues than that they take turns
 POLL_S = 5.0  # how long a pull waits for a message
 SHORT_POLL_S = 0.1  # the same, when queues take turns
 BATCH = 32
-RESULTS_MAX = 64  # that wait to be printed
+RESULTS_MAX = 8  # that wait to be printed, of 4 MiB at most each, as each pull under way
 PAUSE_S, PAUSE_MAX_S = 0.2, 2.0  # after a failure
 
 TAIL_EXAMPLES = examples(

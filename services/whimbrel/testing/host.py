@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whimbrel.cli.supervisor import Child, DevOptions, StartError, Supervisor
+from whimbrel.cli.dev_plan import DevOptions, StartError
+from whimbrel.cli.supervisor import Child, Supervisor
 from whimbrel.testing.cluster import EXCERPT_LINES_MAX, KEEP_FILE
 
 __all__ = ["main"]

@@ -23,12 +23,11 @@ from clikit import Shell
 from fakecluster import FakeCluster, running_in_thread
 from processes import until
 from whimbrel.cli import endpoint as endpoints
-from whimbrel.cli.endpoint import default_dev_dir, running_cluster
+from whimbrel.cli.endpoint import NoneRuns, default_dev_dir, running_cluster
 from whimbrel.cli.output import body_fields, shorten, size_text, time_text
 from whimbrel.cli.replication import COLUMNS, rows_of
 from whimbrel.client import Message, ReplicationStatus
 from whimbrel.client.sync import Producer
-from whimbrel.errors import ClientError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 
@@ -399,7 +398,7 @@ def test_health_waits_for_a_cluster_that_is_only_being_started(
     def resolve(given: str) -> str:
         tries.append(given)
         if len(tries) < 3:
-            raise ClientError("no cluster to talk to")
+            raise NoneRuns("no cluster to talk to")
         return cluster.address
 
     monkeypatch.setattr("whimbrel.cli.health.resolve_endpoint", resolve)
@@ -407,6 +406,11 @@ def test_health_waits_for_a_cluster_that_is_only_being_started(
     assert shell.error == "whimbrel: no cluster to talk to\n"
     shell("health", "--wait", "30")
     assert len(tries) == 3
+
+
+def test_health_does_not_wait_for_what_is_named_wrongly(cluster: FakeCluster, shell: Shell) -> None:
+    shell("health", "--wait", "80000", "--endpoint", "127.0.0.1", code=1)
+    assert "is not of the form HOST:PORT" in shell.error
 
 
 def test_health_gives_up_waiting_in_the_end(cluster: FakeCluster, shell: Shell) -> None:

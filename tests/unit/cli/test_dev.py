@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from whimbrel.cli.dev_plan import DevOptions, plan
 from whimbrel.cli.dev_view import Column, LiveView, PlainView, fitted, reach, summary
 from whimbrel.cli.main import main
-from whimbrel.cli.supervisor import Child, DevOptions, Memory, plan
+from whimbrel.cli.supervisor import Child, Memory
 from whimbrel.store.shared_page import SharedPage
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.cli import malloc, supervisor
-from whimbrel.cli.supervisor import Child, DevOptions, RestartBackoff, StartError, Supervisor, memory, plan
+from whimbrel.cli import dev_plan, malloc, supervisor
+from whimbrel.cli.dev_plan import DevOptions, RestartBackoff, StartError, plan
+from whimbrel.cli.supervisor import Child, Supervisor, memory
 from whimbrel.store.shared_page import SharedPage
 
 CHILD = """
@@ -207,7 +208,7 @@ def test_the_restart_delay_doubles_up_to_its_bound_and_starts_over_after_a_stead
         delays.append(restarts.died(101.0) - 101.0)
     assert [round(delay, 3) for delay in delays] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
     restarts.ready(200.0)
-    assert restarts.died(200.0 + supervisor.STEADY_S) - 210.0 == pytest.approx(supervisor.RESTART_FIRST_S)
+    assert restarts.died(200.0 + dev_plan.STEADY_S) - 210.0 == pytest.approx(dev_plan.RESTART_FIRST_S)
 
 
 def test_memory_tells_anonymous_and_file_pages_apart() -> None:
@@ -292,7 +293,7 @@ def test_a_held_child_stays_down_until_the_hold_is_taken_away(
 
     def kill(running: Supervisor) -> bool:
         hold.touch()
-        running.children[1].restarts.delay = supervisor.RESTART_MAX_S  # it has died often
+        running.children[1].restarts.delay = dev_plan.RESTART_MAX_S  # it has died often
         os.kill(running.children[1].pid, signal.SIGKILL)
         return True
 
@@ -308,7 +309,7 @@ def test_a_held_child_stays_down_until_the_hold_is_taken_away(
 
     view = run(tmp_path, monkeypatch, kill, wait, back)
     assert view.supervisor is not None
-    assert view.supervisor.children[1].restarts.delay == supervisor.RESTART_FIRST_S
+    assert view.supervisor.children[1].restarts.delay == dev_plan.RESTART_FIRST_S
     assert view.lines[1].startswith("master: killed by SIGKILL; it stays down while")
     assert view.lines[2].startswith("master is back")
 
@@ -384,7 +385,8 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from whimbrel.cli.supervisor import Child, DevOptions, Supervisor
+from whimbrel.cli.dev_plan import DevOptions
+from whimbrel.cli.supervisor import Child, Supervisor
 Child.command = lambda self: [sys.executable, "-S", "-c", {CHILD!r}, str(self.ready_file)]
 Supervisor.takes_messages = lambda self: True
 class View:

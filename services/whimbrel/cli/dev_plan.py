@@ -1,0 +1,192 @@
+"""What `whimbrel dev` runs: its processes with their settings, and when one that has died is started again.
+
+Pure. The table of processes, ports and stores stands in `supervisor.py`, which runs them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from whimbrel.model.wire import NAMESERVER_PORT
+
+__all__ = [
+    "LOG_FILE_SIZE",
+    "LOG_FILE_SIZE_MIN",
+    "ChildPlan",
+    "DevOptions",
+    "RestartBackoff",
+    "Role",
+    "StartError",
+    "plan",
+]
+
+RESTART_FIRST_S = 0.2  # short, so that a single crash hardly affects clients
+RESTART_MAX_S = 5.0  # a child that can't start is restarted for ever, without flooding the log
+STEADY_S = 10.0
+PORTS_PER_BROKER = 10
+TRACES = "traces"  # folder below DIR
+LOG_FILE_SIZE = 64 * 1024 * 1024  # RocketMQ's 1 GiB, reserved whole for each broker, fills a laptop's disk
+LOG_FILE_SIZE_MIN = 8 * 1024 * 1024  # the largest message takes half of it
+INDEX_SLOT_BYTES = 200  # of log for each slot of the index: RocketMQ has 5,000,000 for 1 GiB
+ENTRIES_PER_SLOT = 4  # RocketMQ's ratio, from which a reader derives the slots of a file
+
+Role = Literal["nameserver", "master", "slave", "master-replicator", "slave-replicator"]
+
+
+class StartError(Exception):
+    """The cluster can't start; one sentence that says why and what to do.
+
+    Attributes:
+        log: of the process that failed, if one did.
+    """
+
+    def __init__(self, text: str, log: Path | None = None) -> None:
+        super().__init__(text)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevOptions:
+    """The options of `whimbrel dev`.
+
+    Attributes:
+        directory: of stores, logs and cluster.json.
+        port: of the nameserver, from which the other ports follow; 0 for any free ports.
+        flush: `sync`: a send is answered when it is on the master's disk.
+        replication: `sync`: a send is answered when a slave has it.
+        slaves: number of slaves; with none, synchronous replication would refuse every send.
+        host: address to which every port is bound.
+        trace_ratio: share of messages that are traced; 0 for none.
+        metrics: every process serves its metrics, on a free port.
+        accept_replays: brokers accept replays of archived messages.
+        auto_create: a send creates its topic, a receive its group.
+        log_file_size: bytes of a commitlog file in new stores; those in the directory keep their size.
+        lease_file_size: bytes of each of the two files of a lease journal; None for the broker's default.
+        ephemeral: nobody needs the stores afterwards: no child outlives a killed supervisor for a moment, not
+            even a stopped one.
+    """
+
+    directory: Path
+    port: int = NAMESERVER_PORT
+    flush: Literal["sync", "async"] = "async"
+    replication: Literal["sync", "async"] = "async"
+    slaves: int = 1
+    host: str = "127.0.0.1"
+    trace_ratio: float = 0.0
+    metrics: bool = False
+    accept_replays: bool = False
+    auto_create: bool = True
+    log_file_size: int = LOG_FILE_SIZE
+    lease_file_size: int | None = None
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildPlan:
+    """One process to run: `python -m whimbrel.PROGRAM` with these settings."""
+
+    name: str
+    role: Role
+    program: Literal["nameserver", "broker", "replicator"]
+    settings: Mapping[str, str | int]
+    store: Path | None = None
+
+    @property
+    def port(self) -> int | None:
+        """Return the port it listens on, 0 for any, None when it does not listen."""
+        port = self.settings.get("port")
+        return None if port is None else int(port)
+
+
+@dataclass(slots=True)
+class RestartBackoff:
+    """Decides when to restart a child that has died."""
+
+    delay: float = 0.0
+    up_since: float | None = None
+
+    def ready(self, now: float) -> None:
+        """The child became ready."""
+        self.up_since = now
+
+    def died(self, now: float) -> float:
+        """Return the time of its restart."""
+        steady = self.up_since is not None and now - self.up_since >= STEADY_S
+        self.delay = RESTART_FIRST_S if steady or not self.delay else min(self.delay * 2, RESTART_MAX_S)
+        self.up_since = None
+        return now + self.delay
+
+
+def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
+    """Return the processes, nameserver first; `endpoint` is the nameserver's address, "" while unknown.
+
+    Raises:
+        StartError: the options contradict each other.
+    """
+    if options.slaves == 0 and options.replication == "sync":
+        raise StartError("synchronous replication needs a slave: drop `--slaves 0` or `--replication sync`")
+
+    def port(step: int) -> int:
+        return options.port + step if options.port else 0
+
+    create = "true" if options.auto_create else "false"
+    slots = options.log_file_size // INDEX_SLOT_BYTES
+    shown: dict[str, str | int] = {"metrics_port": 0} if options.metrics else {}
+    plans = [
+        ChildPlan(
+            name="nameserver",
+            role="nameserver",
+            program="nameserver",
+            settings={
+                "host": options.host,
+                "port": int(endpoint.rpartition(":")[2]) if endpoint else port(0),
+                "expected_brokers": options.slaves + 1,
+                **shown,
+            },
+        )
+    ]
+    for index in range(options.slaves + 1):
+        name = f"slave-{index}" if index else "master"
+        store = options.directory / name
+        broker: dict[str, str | int] = {
+            "role": "slave" if index else "master",
+            "id": index,
+            "store": str(store),
+            "host": options.host,
+            "port": port(PORTS_PER_BROKER * (index + 1)),
+            "nameservers": endpoint,
+            "flush": options.flush,
+            "replication": options.replication,
+            "expected_slaves": options.slaves,
+            "auto_create_topics": create,
+            "auto_create_groups": create,
+            "commitlog_file_size": options.log_file_size,
+            "index_slots": slots,
+            "index_entries": slots * ENTRIES_PER_SLOT,
+            **shown,
+        }
+        if options.lease_file_size is not None:
+            broker |= {"lease_file_size": options.lease_file_size}
+        if options.accept_replays:
+            broker |= {"accept_replays": "true"}
+        replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store), **shown}
+        if index:
+            replicator |= {"commitlog_file_size": options.log_file_size}
+        else:
+            replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}
+        if options.trace_ratio:
+            traces = options.directory / TRACES
+            broker |= {"trace_to": f"file:{traces / name}.jsonl"}
+            replicator |= {"trace_to": f"file:{traces / name}-replicator.jsonl"}
+            if not index:
+                broker |= {"trace_ratio": str(options.trace_ratio)}
+        role: Role = "slave" if index else "master"
+        beside: Role = "slave-replicator" if index else "master-replicator"
+        plans.append(ChildPlan(name=name, role=role, program="broker", settings=broker, store=store))
+        plans.append(
+            ChildPlan(
+                name=f"{name}-replicator", role=beside, program="replicator", settings=replicator, store=store
+            )
+        )
+    return tuple(plans)
