@@ -130,7 +130,7 @@ class SlaveConnection:
                     raise StoreError(f"the log file that holds {self.body_at} is shorter than the marks say")
                 self.advance(sent)
                 return
-            body = os.pread(fd, self.body_left, position)
+            body = log.files.pread(fd, self.body_left, position)
             if len(body) < self.body_left:
                 raise StoreError(f"the log file that holds {self.body_at} is shorter than the marks say")
         self.advance(self.sock.send(self.head + body if body else self.head))

@@ -14,6 +14,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from whimbrel.machine import FILES, Files
+
 __all__ = ["CHECKPOINT_SIZE", "Checkpoint", "read_checkpoint", "write_checkpoint"]
 
 CHECKPOINT_SIZE = 4096
@@ -36,27 +38,32 @@ class Checkpoint:
         return max(0, min(self.log_ms, self.queues_ms) - GRACE_MS)
 
 
-def read_checkpoint(root: Path) -> Checkpoint | None:
+def read_checkpoint(root: Path, files: Files = FILES) -> Checkpoint | None:
     """Return the times, or None when there is no usable file."""
     try:
-        data = (root / "checkpoint").read_bytes()
+        data = files.read_bytes(root / "checkpoint")
     except FileNotFoundError:
         return None
     return Checkpoint(*TIMES.unpack_from(data)) if len(data) >= TIMES.size else None
 
 
 def write_checkpoint(
-    root: Path, *, log_ms: int | None = None, queues_ms: int | None = None, index_ms: int | None = None
+    root: Path,
+    *,
+    log_ms: int | None = None,
+    queues_ms: int | None = None,
+    index_ms: int | None = None,
+    files: Files = FILES,
 ) -> None:
     """Write the times given and leave the others, which may belong to another process."""
-    fd = os.open(root / "checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = files.open(root / "checkpoint", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        stat = os.fstat(fd)
+        stat = files.fstat(fd)
         if stat.st_size < CHECKPOINT_SIZE or not stat.st_blocks:
-            os.posix_fallocate(fd, 0, CHECKPOINT_SIZE)  # so that it can be written while the disk is full
+            files.posix_fallocate(fd, 0, CHECKPOINT_SIZE)  # so that it can be written while the disk is full
         for position, time_ms in ((0, log_ms), (8, queues_ms), (16, index_ms)):
             if time_ms is not None:
-                os.pwrite(fd, TIME.pack(time_ms), position)
-        os.fdatasync(fd)
+                files.pwrite(fd, TIME.pack(time_ms), position)
+        files.fdatasync(fd)
     finally:
-        os.close(fd)
+        files.close(fd)

@@ -8,24 +8,28 @@ all bytes that the log has ever had; file number n holds [n * file_size, (n + 1)
 All calls come from one thread, except the flusher's. `end` moves with every append; other processes see it
 when `publish` is called, once a tick.
 
+**Group commit**: a worker flushes, with one sync for all appends that wait. A flush takes the log's current
+end, syncs the files that hold data below it, and reports that everything below is on disk. Requests made
+while a sync runs are served together by the next one. With asynchronous flush there are no requests: it
+flushes by interval, and earlier when much data is waiting.
+
 `LogReader` is for the other processes: it reads from the shared page's `begin` to its `written`.
 """
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whimbrel.errors import IllegalOffset, MessageTooLarge, NotRecovered, NotWritable, StoreError, StoreFull
+from whimbrel.machine import FILES, MACHINE, Files, Machine
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.codec import BLANK_MAGIC, BLANK_SIZE_MIN, SIZE_AND_MAGIC
-from whimbrel.store.flush import Flusher
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, sync_directory, zero
+from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, zero
 from whimbrel.store.preallocation import RESIDENT_BEHIND_BYTES, Preallocator
 from whimbrel.store.recovery import LogState, is_boundary, recover_log, store_time_at
 from whimbrel.store.recovery_marks import CHECK_BYTES, MARK_BYTES, MARK_INTERVAL_S, LogMark
@@ -65,16 +69,21 @@ class LogWriter:
         store_time_ms: of the last record; for the checkpoint.
     """
 
-    def __init__(self, root: Path, options: StoreOptions, lock: StoreLock, segments: Segments) -> None:
+    def __init__(
+        self, root: Path, options: StoreOptions, lock: StoreLock, segments: Segments, machine: Machine
+    ) -> None:
         self.root, self.options, self.lock = root, options, lock
+        self.machine, self.files = machine, machine.files
         self.segments = segments
         self.file_size = segments.file_size
-        self.flush_segments = Segments(segments.directory, segments.file_size)  # the flush thread's own
-        self.page = SharedPage.open(root)
+        self.flush_segments = Segments(
+            segments.directory, segments.file_size, self.files
+        )  # the flush thread's own
+        self.page = SharedPage.open(root, machine)
         self.begin = self.end = self.flushed = self.limit = self.base = 0
         self.segment: Segment | None = None
         self.sealed: list[Segment] = []  # left by the writer, not flushed yet
-        self.flush_lock = threading.Lock()
+        self.flush_lock = machine.lock()
         self.flush_bytes = options.flush_bytes
         self.on_flushed: Callable[[int], None] | None = None
         self.on_flush_timed: Callable[[float], None] | None = None
@@ -92,22 +101,23 @@ class LogWriter:
         window = options.prefault_bytes
         if options.flush == "sync":
             window = min(window, SYNC_PREFAULT_BYTES_MAX)
-        self.preallocator = Preallocator(window, self.create_segment)
-        self.flusher = Flusher(self.flush, options.flush_interval_ms / 1000)
+        self.preallocator = Preallocator(machine, window, self.create_segment)
+        self.flusher = machine.worker("log-flush", self.flush, options.flush_interval_ms / 1000)
 
     @classmethod
-    def open(cls, root: Path, options: StoreOptions) -> "LogWriter":
+    def open(cls, root: Path, options: StoreOptions, *, machine: Machine = MACHINE) -> "LogWriter":
         """Lock the store, recover the log, truncate its torn tail, and publish its range as a new epoch.
 
         Raises:
             StoreError: the store is in use, or its files can't be a log.
         """
-        (root / "whimbrel").mkdir(parents=True, exist_ok=True)
-        (root / "commitlog").mkdir(exist_ok=True)
-        lock = StoreLock.acquire(root)
+        files = machine.files
+        files.make_directories(root / "whimbrel")
+        files.make_directories(root / "commitlog")
+        lock = StoreLock.acquire(root, files)
         try:
-            segments = Segments.open(root / "commitlog", options.commitlog_file_size)
-            writer = cls(root, options, lock, segments)
+            segments = Segments.open(root / "commitlog", options.commitlog_file_size, files)
+            writer = cls(root, options, lock, segments, machine)
         except BaseException:
             lock.release()
             raise
@@ -123,30 +133,30 @@ class LogWriter:
         root, segments = self.root, self.segments
         self.page.recovering()
         self.measure_disk()
-        self.was_clean = not (root / "abort").exists()
-        mark = LogMark.load(root)
+        self.was_clean = not self.files.exists(root / "abort")
+        mark = LogMark.load(root, self.files)
         self.state = state = recover_log(
             segments.read,
             segments.starts,
             self.file_size,
             clean=self.was_clean,
             mark=mark,
-            checkpoint=read_checkpoint(root),
+            checkpoint=read_checkpoint(root, self.files),
         )
         self.mark = mark or LogMark()
         self.begin, self.end = state.begin, state.end
         self.truncate_tail(state)
         for start in [start for start in segments.starts if start + self.file_size > state.verified_from]:
-            os.fdatasync(segments.fd(start))  # after a kill the page cache may be ahead of the disk
+            self.files.fdatasync(segments.fd(start))  # after a kill the page cache may be ahead of the disk
         self.flushed = state.end
         self.mark.offset = state.end
         self.mark.check = state.verified_from
         self.boundaries = [self.mark.check, state.end]
         self.mark.add_recovery(state.end)
         try:
-            self.mark.save(root)
-            write_checkpoint(root)
-            (root / "abort").touch()
+            self.mark.save(root, self.files)
+            write_checkpoint(root, files=self.files)
+            self.files.touch(root / "abort")
         except OSError as error:  # a few bytes each, but without them the log can't be opened for writing
             raise StoreError(
                 f"the marks of the store {root} can't be written: {error}; see to it, then start again"
@@ -177,29 +187,33 @@ class LogWriter:
         begins, recovery after a crash would take the old one for a part of the log.
         """
         directory = self.segments.directory
-        for path in (self.root / "whimbrel").glob("segment-*"):
-            path.unlink()  # a file that was being created when its writer was killed
+        files, scratch = self.files, self.root / "whimbrel"
+        for name in files.names(scratch):
+            if name.startswith("segment-"):
+                files.unlink(scratch / name)  # it was being created when its writer was killed
         for start in state.removed:
-            (directory / segment_name(start)).unlink()
+            files.unlink(directory / segment_name(start))
             self.segments.starts.remove(start)
         last = self.segments.starts[-1] if self.segments.starts else 0
         if self.segments.starts and (state.dirty or not self.was_clean) and state.end < last + self.file_size:
-            fd = os.open(directory / segment_name(last), os.O_RDWR | os.O_CLOEXEC)
+            fd = files.open(directory / segment_name(last), os.O_RDWR | os.O_CLOEXEC)
             try:
-                zero(fd, state.end - last, last + self.file_size - state.end)
+                zero(files, fd, state.end - last, last + self.file_size - state.end)
             finally:
-                os.close(fd)
+                files.close(fd)
         if state.removed:
-            sync_directory(directory)
+            files.sync_directory(directory)
 
     def create_segment(self, start: int) -> Segment:
         """Create a file; called by the preallocator's thread and by the writer, one at a time."""
-        if free_bytes(self.segments.directory) < self.file_size:
+        if free_bytes(self.files, self.segments.directory) < self.file_size:
             raise StoreFull(
                 f"the disk is full (no {self.file_size} bytes left for the next log file); {FULL_ADVICE}"
             )
         with refusing_when_full("no room for the next log file"):
-            segment = Segment.create(self.segments.directory, start, self.file_size, self.root / "whimbrel")
+            segment = Segment.create(
+                self.files, self.segments.directory, start, self.file_size, self.root / "whimbrel"
+            )
         self.measure_disk()  # the store fills a disk no faster than by new log files
         return segment
 
@@ -212,12 +226,14 @@ class LogWriter:
         start = self.end - position
         try:
             if start in self.segments.starts:
-                self.switch_to(Segment.open(self.segments.directory, start, self.file_size, position))
+                self.switch_to(
+                    Segment.open(self.files, self.segments.directory, start, self.file_size, position)
+                )
             else:
                 self.switch_to(self.preallocator.take(start))
         except StoreFull as error:
             self.full_reason = str(error)
-            self.retry_at = time.monotonic() + RETRY_ALLOCATE_S
+            self.retry_at = self.machine.monotonic() + RETRY_ALLOCATE_S
         else:
             self.full_reason = ""
 
@@ -238,7 +254,7 @@ class LogWriter:
         if self.failed:
             raise NotWritable(self.failed)
         if self.segment is None or self.end == self.limit:
-            if self.full_reason and time.monotonic() < self.retry_at:
+            if self.full_reason and self.machine.monotonic() < self.retry_at:
                 raise StoreFull(self.full_reason)
             self.seal()
             self.open_tail()
@@ -270,13 +286,13 @@ class LogWriter:
         """
         current = self.segment
         assert current is not None
-        if self.full_reason and time.monotonic() < self.retry_at:
+        if self.full_reason and self.machine.monotonic() < self.retry_at:
             raise StoreFull(self.full_reason)
         try:
             following = self.preallocator.take(self.limit)
         except StoreFull as error:
             self.full_reason = str(error)
-            self.retry_at = time.monotonic() + RETRY_ALLOCATE_S
+            self.retry_at = self.machine.monotonic() + RETRY_ALLOCATE_S
             raise
         self.full_reason = ""
         SIZE_AND_MAGIC.pack_into(current.mapped, self.end - self.base, self.limit - self.end, BLANK_MAGIC)
@@ -366,7 +382,7 @@ class LogWriter:
             page.written = end
             if end - self.flushed > self.flush_bytes:
                 self.flusher.wake()
-        page.log_beat_ns = time.monotonic_ns()
+        page.log_beat_ns = self.machine.monotonic_ns()
 
     def request_flush(self, end: int) -> None:
         """Ask for a flush that covers `end`; `on_flushed` is called when it is done."""
@@ -406,7 +422,7 @@ class LogWriter:
 
     def advance_mark(self, flushed: int) -> None:
         """Write the log's mark when it is due; called with the flush lock held."""
-        now = time.monotonic()
+        now = self.machine.monotonic()
         if flushed - self.mark.offset < MARK_BYTES and now - self.marked_at < MARK_INTERVAL_S:
             return
         self.marked_at = now
@@ -438,12 +454,12 @@ class LogWriter:
         while len(self.boundaries) > 1 and self.boundaries[1] <= boundary - CHECK_BYTES:
             self.boundaries.pop(0)
         self.mark.offset, self.mark.check = boundary, max(self.begin, self.boundaries[0])
-        self.mark.save(self.root)
+        self.mark.save(self.root, self.files)
         stored_ms = self.store_time_ms
         if self.replicated and boundary > self.begin:
             stored_ms = store_time_at(self.flush_segments.read, self.segments.start_of(boundary - 1))
         if stored_ms:
-            write_checkpoint(self.root, log_ms=stored_ms)
+            write_checkpoint(self.root, log_ms=stored_ms, files=self.files)
 
     def run_retention(self, now_ms: int) -> int:
         """Remove files that are old enough, or whose room a filling disk needs; never the one being written.
@@ -452,26 +468,28 @@ class LogWriter:
             How many were removed.
         """
         self.measure_disk()
-        if self.full_reason and free_bytes(self.segments.directory) >= self.file_size:
+        if self.full_reason and free_bytes(self.files, self.segments.directory) >= self.file_size:
             self.full_reason = ""  # without an append, nothing else would notice
         current = self.segments.start_of(max(self.end - 1, 0))
         candidates = [start for start in self.segments.starts if start < current][:FILES_REMOVED_MAX]
-        doomed = expired_segments(self.segments.directory, candidates, now_ms, self.disk, self.options)
+        doomed = expired_segments(
+            self.segments.directory, candidates, now_ms, self.disk, self.options, self.files
+        )
         if not doomed:
             return 0
         self.begin = doomed[-1] + self.file_size
         self.page.begin = self.begin  # before the files are removed: readers check it first
         self.segments.drop_below(self.begin)
         for start in doomed:
-            (self.segments.directory / segment_name(start)).unlink(missing_ok=True)
+            self.files.unlink(self.segments.directory / segment_name(start), missing_ok=True)
         logger.info("log %s: begins at %d after removing %d files", self.root, self.begin, len(doomed))
         return len(doomed)
 
     def measure_disk(self) -> None:
         """Measure how full the disk is: at the start, with each new file, at each round of retention, and
         every `RETRY_ALLOCATE_S` for appends that are refused for it."""
-        self.disk = DiskUse.of(self.segments.directory)
-        self.disk_retry_at = time.monotonic() + RETRY_ALLOCATE_S
+        self.disk = DiskUse.of(self.segments.directory, self.files)
+        self.disk_retry_at = self.machine.monotonic() + RETRY_ALLOCATE_S
 
     @property
     def disk_refusal(self) -> str:
@@ -494,7 +512,7 @@ class LogWriter:
             if clean and not self.failed:
                 self.page.written = self.end
                 self.save_mark(self.boundary_below(self.flushed))
-                (self.root / "abort").unlink(missing_ok=True)
+                self.files.unlink(self.root / "abort", missing_ok=True)
             for segment in self.sealed:
                 segment.close()
             if self.segment is not None:
@@ -514,12 +532,19 @@ class LogReader:
         page: its `begin` and `written` are the log's range; every call reads them anew.
     """
 
-    def __init__(self, root: Path, page: SharedPage, file_size: int) -> None:
-        self.root, self.page, self.file_size = root, page, file_size
-        self.segments = Segments(root / "commitlog", file_size)
+    def __init__(self, root: Path, page: SharedPage, file_size: int, files: Files = FILES) -> None:
+        self.root, self.page, self.file_size, self.files = root, page, file_size, files
+        self.segments = Segments(root / "commitlog", file_size, files)
 
     @classmethod
-    def open(cls, root: Path, file_size: int = 0, *, page: SharedPage | None = None) -> "LogReader":
+    def open(
+        cls,
+        root: Path,
+        file_size: int = 0,
+        *,
+        page: SharedPage | None = None,
+        machine: Machine = MACHINE,
+    ) -> "LogReader":
         """Open the log for reading.
 
         Args:
@@ -529,11 +554,11 @@ class LogReader:
         Raises:
             NotRecovered: the log's writer has not recovered it, and no size is given.
         """
-        page = page or SharedPage.open(root)
+        page = page or SharedPage.open(root, machine)
         size = page.file_size or file_size
         if not size:
             raise NotRecovered(f"the log in {root} is not recovered yet")
-        return cls(root, page, size)
+        return cls(root, page, size, machine.files)
 
     @property
     def begin(self) -> int:
@@ -565,7 +590,7 @@ class LogReader:
         start, position, available = self.locate(offset)
         if not available:
             return memoryview(b"")
-        return memoryview(os.pread(self.segments.fd(start), min(limit, available), position))
+        return memoryview(self.files.pread(self.segments.fd(start), min(limit, available), position))
 
     def file_for(self, offset: int) -> tuple[int, int, int]:
         """Return (file descriptor, position, bytes available) for `os.sendfile`; do not close the descriptor.
@@ -578,7 +603,7 @@ class LogReader:
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the log, fewer at the end of a file or of the log."""
         start, position, available = self.locate(offset)
-        return os.pread(self.segments.fd(start), min(size, available), position) if available else b""
+        return self.files.pread(self.segments.fd(start), min(size, available), position) if available else b""
 
     def close(self) -> None:
         """Close the files, not the page."""

@@ -19,14 +19,13 @@ import os
 from pathlib import Path
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, Files
 from whimbrel.store.codec import FILLER_SIZE, UNIT, UNIT_SIZE
 from whimbrel.store.pages import (
     PAGE,
     address_of,
     allocate,
     refusing_when_full,
-    release,
-    sync_directory,
     zero,
 )
 from whimbrel.store.segment import segment_name
@@ -65,6 +64,7 @@ class ConsumeQueue:
         "directory",
         "dirty",
         "file_size",
+        "files",
         "limit",
         "mapped",
         "max",
@@ -79,7 +79,16 @@ class ConsumeQueue:
         "topic",
     )
 
-    def __init__(self, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        scratch: Path,
+        files: Files = FILES,
+    ) -> None:
+        self.files = files
         self.directory, self.topic, self.queue_id, self.scratch = directory, topic, queue_id, scratch
         self.file_size = file_size
         self.starts: list[int] = []
@@ -95,22 +104,28 @@ class ConsumeQueue:
 
     @classmethod
     def load(
-        cls, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path
+        cls,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        scratch: Path,
+        files: Files = FILES,
     ) -> "ConsumeQueue":
         """List a queue's files; their size wins. Its range is unknown until `truncate`.
 
         Raises:
             StoreError: the files differ in size or leave a gap.
         """
-        starts = list_segments(directory)
+        starts = list_segments(directory, files)
         if starts:
-            sizes = {(directory / segment_name(start)).stat().st_size for start in starts}
+            sizes = {files.size(directory / segment_name(start)) for start in starts}
             if len(sizes) != 1 or (size := sizes.pop()) <= 0 or size % UNIT_SIZE:
                 raise StoreError(f"the files in {directory} differ in size or hold no whole entries")
             file_size = size
             if starts[0] % size or starts[-1] - starts[0] != (len(starts) - 1) * size:
                 raise StoreError(f"the files in {directory} do not follow each other")
-        queue = cls(directory, topic, queue_id, file_size, scratch)
+        queue = cls(directory, topic, queue_id, file_size, scratch, files)
         queue.starts = starts
         return queue
 
@@ -182,30 +197,30 @@ class ConsumeQueue:
         path = self.directory / segment_name(first * UNIT_SIZE)
         start = (self.room - first) * UNIT_SIZE // PAGE * PAGE
         end = min(self.file_size, start + ALLOCATE_BYTES)
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = self.files.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            allocate(fd, start, end - start)
+            allocate(self.files, fd, start, end - start)
         finally:
-            os.close(fd)
+            self.files.close(fd)
         self.room = first + end // UNIT_SIZE
 
     def create(self, first: int) -> None:
         """Create the file that begins with an entry, under another name until it has its size."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.files.make_directories(self.directory)
         draft = self.scratch / "queue-file"
         path = self.directory / segment_name(first * UNIT_SIZE)
-        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = self.files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(fd, self.file_size)
+            self.files.ftruncate(fd, self.file_size)
             step = min(self.file_size, ALLOCATE_BYTES)
-            allocate(fd, 0, step)
-            mapped = mmap.mmap(fd, self.file_size)
-            draft.rename(path)
+            allocate(self.files, fd, 0, step)
+            mapped = self.files.map(fd, self.file_size)
+            self.files.rename(draft, path)
         except BaseException:
-            draft.unlink(missing_ok=True)
+            self.files.unlink(draft, missing_ok=True)
             raise
         finally:
-            os.close(fd)
+            self.files.close(fd)
         self.created = True
         self.starts.append(first * UNIT_SIZE)
         self.room = first + step // UNIT_SIZE
@@ -216,11 +231,11 @@ class ConsumeQueue:
 
     def map_last(self, first: int) -> None:
         """Map the existing file into which the next entry goes."""
-        fd = os.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDWR | os.O_CLOEXEC)
+        fd = self.files.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDWR | os.O_CLOEXEC)
         try:
-            self.switch_to(first, mmap.mmap(fd, self.file_size))
+            self.switch_to(first, self.files.map(fd, self.file_size))
         finally:
-            os.close(fd)
+            self.files.close(fd)
 
     def switch_to(self, first: int, mapped: mmap.mmap) -> None:
         """Write into a mapped file from now on."""
@@ -272,34 +287,34 @@ class ConsumeQueue:
         per_file = self.file_size // UNIT_SIZE
         first = offset - offset % per_file
         try:
-            fd = os.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self.files.open(self.directory / segment_name(first * UNIT_SIZE), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return b""
         try:
-            return os.pread(
+            return self.files.pread(
                 fd, min(count, first + per_file - offset) * UNIT_SIZE, (offset - first) * UNIT_SIZE
             )
         finally:
-            os.close(fd)
+            self.files.close(fd)
 
     def search(self, below: int) -> int:
         """Return the number of the first entry that is missing, or whose record is not below an offset."""
         if not self.starts:
             return 0
         for start in reversed(self.starts):  # the end is in the last file whose first entry counts
-            fd = os.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self.files.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 low, high = 0, self.file_size // UNIT_SIZE
-                if start != self.starts[0] and not counts(os.pread(fd, UNIT_SIZE, 0), below):
+                if start != self.starts[0] and not counts(self.files.pread(fd, UNIT_SIZE, 0), below):
                     continue
                 while low < high:
                     middle = (low + high) // 2
-                    if counts(os.pread(fd, UNIT_SIZE, middle * UNIT_SIZE), below):
+                    if counts(self.files.pread(fd, UNIT_SIZE, middle * UNIT_SIZE), below):
                         low = middle + 1
                     else:
                         high = middle
             finally:
-                os.close(fd)
+                self.files.close(fd)
             return start // UNIT_SIZE + low
         raise AssertionError
 
@@ -313,10 +328,10 @@ class ConsumeQueue:
         end = self.search(below)
         unit = UNIT_SIZE
         for start in [start for start in self.starts[1:] if start >= end * unit]:
-            (self.directory / segment_name(start)).unlink()
+            self.files.unlink(self.directory / segment_name(start))
             self.starts.remove(start)
         if self.starts and end == 0:
-            (self.directory / segment_name(0)).unlink()
+            self.files.unlink(self.directory / segment_name(0))
             self.starts.clear()
         if self.starts:
             self.scrub_behind(end, always=scrub)
@@ -329,13 +344,13 @@ class ConsumeQueue:
         position = end * UNIT_SIZE - start
         if position >= self.file_size:
             return
-        fd = os.open(self.directory / segment_name(start), os.O_RDWR | os.O_CLOEXEC)
+        fd = self.files.open(self.directory / segment_name(start), os.O_RDWR | os.O_CLOEXEC)
         try:
-            if always or os.pread(fd, UNIT_SIZE, position) != EMPTY:
-                zero(fd, position, self.file_size - position)
+            if always or self.files.pread(fd, UNIT_SIZE, position) != EMPTY:
+                zero(self.files, fd, position, self.file_size - position)
                 self.dirty = True
         finally:
-            os.close(fd)
+            self.files.close(fd)
 
     def correct_min(self, log_begin: int) -> None:
         """Move `min` to the first entry whose record the log still has."""
@@ -358,7 +373,7 @@ class ConsumeQueue:
         """Remove files all of whose entries are below `min`, never the last; return how many."""
         doomed = [start for start in self.starts[:-1] if (start + self.file_size) // UNIT_SIZE <= self.min]
         for start in doomed:
-            (self.directory / segment_name(start)).unlink(missing_ok=True)
+            self.files.unlink(self.directory / segment_name(start), missing_ok=True)
             self.starts.remove(start)
         return len(doomed)
 
@@ -376,7 +391,7 @@ class ConsumeQueue:
         self.dirty = self.created = False
         position = (self.max - self.base) * UNIT_SIZE // PAGE * PAGE
         if self.mapped is not None and position - self.released > RELEASE_BYTES:
-            release(self.address + self.released, position - self.released)
+            self.files.release(self.address + self.released, position - self.released)
             self.released = position
         return files, directories
 
@@ -395,12 +410,12 @@ class ConsumeQueue:
         """Delete the queue's files and its directory."""
         self.unmap()
         for start in self.starts:
-            (self.directory / segment_name(start)).unlink(missing_ok=True)
+            self.files.unlink(self.directory / segment_name(start), missing_ok=True)
         self.starts.clear()
         self.max = self.min = self.room = 0
-        if self.directory.is_dir():
-            self.directory.rmdir()
-            sync_directory(self.directory.parent)
+        if self.files.exists(self.directory):
+            self.files.rmdir(self.directory)
+            self.files.sync_directory(self.directory.parent)
 
 
 def is_filler(unit: Unit) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, Files
 from whimbrel.store.jsonconfig import save
 
 __all__ = ["DeletedQueueOffsets"]
@@ -30,17 +31,17 @@ class DeletedQueueOffsets:
         by_topic: topic to queue id to offset.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, files: Files = FILES) -> None:
         """Read the file.
 
         Raises:
             StoreError: it is damaged.
         """
-        self.path = root / "whimbrel" / "queue-floors.json"
+        self.path, self.files = root / "whimbrel" / "queue-floors.json", files
         self.on_change: list[Callable[[], None]] = []
         self.by_topic: dict[str, dict[int, int]] = {}
-        if self.path.exists():
-            self.by_topic = self.decode(self.path.read_text(encoding="utf-8", errors="replace"))
+        if files.exists(self.path):
+            self.by_topic = self.decode(files.read_bytes(self.path).decode("utf-8", "replace"))
 
     def get(self, topic: str, queue_id: int) -> int:
         """Return a queue's first offset that is shown, 0 when it was never deleted."""
@@ -83,7 +84,7 @@ class DeletedQueueOffsets:
             return False
         self.by_topic = after
         try:
-            save(self.path, self.text)
+            save(self.path, self.text, self.files)
         except BaseException:
             self.by_topic = before
             raise

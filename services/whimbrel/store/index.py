@@ -30,9 +30,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, MACHINE, Files, Machine
 from whimbrel.store.codec import index_key_hash, index_key_hashes
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full, release, sync_directory
+from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full
 
 __all__ = [
     "ENTRIES_PER_SLOT",
@@ -87,15 +88,16 @@ def entries_of(size: int, slots: int) -> int:
 class IndexFile:
     """One file; `mapped` is writable only for the last of a store that is open for writing."""
 
-    def __init__(self, path: Path, slots: int, entries: int, *, writable: bool) -> None:
+    def __init__(self, path: Path, slots: int, entries: int, *, writable: bool, files: Files = FILES) -> None:
+        self.files = files
         self.path, self.slots, self.entries, self.writable = path, slots, entries, writable
         self.entries_at = HEADER_SIZE + SLOT_SIZE * slots
         self.size = file_size(slots, entries)
-        fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        fd = files.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
-            self.mapped = mmap.mmap(fd, self.size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+            self.mapped = files.map(fd, self.size, writable=writable)
         finally:
-            os.close(fd)
+            files.close(fd)
         self.mapped.madvise(mmap.MADV_RANDOM)  # slots are far apart: reading ahead gains nothing
         fields = HEADER.unpack_from(self.mapped)
         self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = fields
@@ -106,28 +108,34 @@ class IndexFile:
 
     @classmethod
     def create(
-        cls, directory: Path, name: str, options: StoreOptions, scratch: Path, last: "IndexFile | None"
+        cls,
+        directory: Path,
+        name: str,
+        options: StoreOptions,
+        scratch: Path,
+        last: "IndexFile | None",
+        files: Files = FILES,
     ) -> "IndexFile":
         """Create a file behind `last`, whose end is its begin until its first entry is written.
 
         Raises:
             StoreFull: the disk has no room for the slots.
         """
-        directory.mkdir(exist_ok=True)
+        files.make_directories(directory)
         slots, entries = options.index_slots, options.index_entries
         draft = scratch / "index-file"
-        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(fd, file_size(slots, entries))
-            allocate(fd, 0, HEADER_SIZE + SLOT_SIZE * slots)
-            draft.rename(directory / name)
+            files.ftruncate(fd, file_size(slots, entries))
+            allocate(files, fd, 0, HEADER_SIZE + SLOT_SIZE * slots)
+            files.rename(draft, directory / name)
         except BaseException:
-            draft.unlink(missing_ok=True)
+            files.unlink(draft, missing_ok=True)
             raise
         finally:
-            os.close(fd)
-        sync_directory(directory)
-        made = cls(directory / name, slots, entries, writable=True)
+            files.close(fd)
+        files.sync_directory(directory)
+        made = cls(directory / name, slots, entries, writable=True, files=files)
         made.allocated = made.entries_at
         if last is not None:
             made.begin_ms = made.end_ms = last.end_ms
@@ -148,21 +156,21 @@ class IndexFile:
         need = self.entries_at + ENTRY_SIZE * (self.count + entries)
         if need <= self.allocated:
             return
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = self.files.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if not self.allocated:  # RocketMQ's files may be sparse
-                allocate(fd, 0, self.entries_at)
+                allocate(self.files, fd, 0, self.entries_at)
             start = (self.entries_at + ENTRY_SIZE * self.count) // PAGE * PAGE
             end = min(self.size, start + ALLOCATE_BYTES)
-            allocate(fd, start, end - start)
+            allocate(self.files, fd, start, end - start)
             self.allocated = end
         finally:
-            os.close(fd)
+            self.files.close(fd)
         position = start - PAGE
         if position - max(self.released, PAGE) > RELEASE_BYTES:
             first = max(self.released, (self.entries_at + PAGE - 1) // PAGE * PAGE)
             if position > first:
-                release(self.address + first, position - first)
+                self.files.release(self.address + first, position - first)
                 self.released = position
 
     def put(self, group: Sequence[tuple[int, int, int]]) -> None:
@@ -301,11 +309,9 @@ class IndexFile:
         self.mapped.close()
 
 
-def list_index_files(directory: Path) -> list[Path]:
+def list_index_files(directory: Path, files: Files = FILES) -> list[Path]:
     """Return the index files, oldest first."""
-    if not directory.is_dir():
-        return []
-    return sorted(path for path in directory.iterdir() if path.name.isdigit() and path.is_file())
+    return [directory / name for name in files.names(directory) if name.isdecimal() and name.isascii()]
 
 
 class Index:
@@ -317,7 +323,8 @@ class Index:
         finished: files filled since the last `take_dirty`.
     """
 
-    def __init__(self, root: Path, options: StoreOptions) -> None:
+    def __init__(self, root: Path, options: StoreOptions, machine: Machine = MACHINE) -> None:
+        self.machine, self.disk = machine, machine.files
         self.directory = root / "index"
         self.scratch = root / "whimbrel"
         self.options = options
@@ -328,11 +335,11 @@ class Index:
 
     def load(self) -> None:
         """Map the files; only the last is writable."""
-        (self.scratch / "index-file").unlink(missing_ok=True)
-        paths = list_index_files(self.directory)
+        self.disk.unlink(self.scratch / "index-file", missing_ok=True)
+        paths = list_index_files(self.directory, self.disk)
         for path in paths:
-            slots, entries = index_sizes(path.stat().st_size, self.options)
-            self.files.append(IndexFile(path, slots, entries, writable=path == paths[-1]))
+            slots, entries = index_sizes(self.disk.size(path), self.options)
+            self.files.append(IndexFile(path, slots, entries, writable=path == paths[-1], files=self.disk))
 
     def recover(
         self, log_begin: int, end: int, *, trusted_to: int | None, indexed: int, index_end: int
@@ -374,7 +381,7 @@ class Index:
         """Remove the last file; the one before becomes writable."""
         gone = self.files.pop()
         gone.close()
-        gone.path.unlink()
+        self.disk.unlink(gone.path)
         self.open_last()
 
     def open_last(self) -> None:
@@ -382,7 +389,7 @@ class Index:
         if self.files and not self.files[-1].writable:
             old = self.files[-1]
             old.close()
-            self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True)
+            self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True, files=self.disk)
 
     def truncate(self, below: int) -> None:
         """Remove the entries of records at or beyond a physical offset."""
@@ -413,12 +420,12 @@ class Index:
 
     def roll(self, last: IndexFile | None) -> IndexFile:
         """Begin a new file."""
-        now = time.time()
+        now = self.machine.wall_ns() / 1e9
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(now)) + f"{int(now * 1000) % 1000:03d}"
         if last is not None and name <= last.path.name:
             name = f"{int(last.path.name) + 1:017d}"
         with refusing_when_full("no room for an index file"):
-            made = IndexFile.create(self.directory, name, self.options, self.scratch, last)
+            made = IndexFile.create(self.directory, name, self.options, self.scratch, last, self.disk)
         if last is not None:
             self.finished.append(last)
             last.writable = False
@@ -445,7 +452,7 @@ class Index:
         while len(self.files) > 1 and self.files[0].end_offset < log_begin:
             gone = self.files.pop(0)
             gone.close()
-            gone.path.unlink(missing_ok=True)
+            self.disk.unlink(gone.path, missing_ok=True)
             removed += 1
         return removed
 

@@ -10,6 +10,7 @@ slave.
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 from whimbrel.errors import StoreFull
@@ -44,7 +45,10 @@ class Indexer:
         behind: whether it reads the log; `add` then does nothing, since the log has those records.
     """
 
-    def __init__(self, index: Index, read: ReadAt, file_size: int) -> None:
+    def __init__(
+        self, index: Index, read: ReadAt, file_size: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
         self.index = index
         self.read = read
         self.file_size = file_size
@@ -76,7 +80,7 @@ class Indexer:
         if self.index.position >= end and not self.pending:
             self.behind = False
             return False
-        if self.retry_at and time.monotonic() < self.retry_at:
+        if self.retry_at and self.clock() < self.retry_at:
             return False
         try:
             if self.behind:
@@ -87,7 +91,7 @@ class Indexer:
             self.fall_behind()
             if not self.retry_at:
                 logger.warning("the index waits for room: %s", error)
-            self.retry_at = time.monotonic() + RETRY_S
+            self.retry_at = self.clock() + RETRY_S
             return False
         self.retry_at = 0.0
         if self.behind:

@@ -24,13 +24,13 @@ owner refuses to start: starting without it would lose what the file held.
 
 import json
 import logging
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, Files
 from whimbrel.store.pages import refusing_when_full
 
 __all__ = ["dumps", "load", "loads", "open_own", "save"]
@@ -132,7 +132,7 @@ def load(path: Path) -> Any:
     return None
 
 
-def open_own(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, bool]:
+def open_own(path: Path, decode: Callable[[Any], T], files: Files = FILES) -> tuple[T | None, bool]:
     """Return what the file or its `.bak` decodes to, and whether it was the file; None when neither is there.
 
     A broken file whose `.bak` is good is renamed to `NAME.damaged`.
@@ -147,7 +147,7 @@ def open_own(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, bool]:
     faults = []
     for candidate in (path, backup_of(path)):
         try:
-            value = decode(read(candidate))
+            value = decode(read(candidate, files))
         except FileNotFoundError:
             continue
         except StoreError as error:
@@ -155,7 +155,7 @@ def open_own(path: Path, decode: Callable[[Any], T]) -> tuple[T | None, bool]:
             continue
         if candidate != path and faults:
             aside = path.with_name(path.name + ".damaged")
-            path.replace(aside)
+            files.rename(path, aside)
             logger.error(
                 "%s is damaged and now called %s; going on with %s, which is one change older: %s",
                 path,
@@ -177,7 +177,7 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def read(path: Path) -> Any:
+def read(path: Path, files: Files = FILES) -> Any:
     """Parse one file.
 
     Raises:
@@ -185,7 +185,7 @@ def read(path: Path) -> Any:
         StoreError: it can't be read, is empty, or does not parse.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read_bytes(path).decode("utf-8")
     except FileNotFoundError:
         raise
     except (OSError, UnicodeDecodeError) as error:
@@ -195,7 +195,7 @@ def read(path: Path) -> Any:
     return loads(text)
 
 
-def save(path: Path, text: str) -> None:
+def save(path: Path, text: str, files: Files = FILES) -> None:
     """Replace the file by `text`; a crash leaves either the old or the new one, whole.
 
     Raises:
@@ -204,27 +204,20 @@ def save(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with refusing_when_full(f"no room for {path.name}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(text.encode("utf-8"))
-                file.flush()
-                os.fsync(file.fileno())
-            replace(temporary, path)
+            files.make_directories(path.parent)
+            files.write_new(temporary, text.encode("utf-8"))
+            replace(temporary, path, files)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        files.unlink(temporary, missing_ok=True)
         raise
 
 
-def replace(temporary: Path, path: Path) -> None:
+def replace(temporary: Path, path: Path, files: Files) -> None:
     """Put a file that is on disk in the place of another, which becomes its `.bak`."""
     backup = backup_of(path)
-    if path.exists():
+    if files.exists(path):
         # A link and not a rename: the main name must exist at every moment.
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        files.unlink(backup, missing_ok=True)
+        files.link(path, backup)
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)

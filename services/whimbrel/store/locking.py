@@ -11,6 +11,7 @@ import struct
 from pathlib import Path
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, Files
 
 __all__ = ["StoreLock", "is_locked"]
 
@@ -22,37 +23,37 @@ held: set[tuple[int, int]] = set()  # (device, inode) of the lock files this pro
 class StoreLock:
     """The right to write a store's log; held until `release`, or until the process ends."""
 
-    def __init__(self, fd: int, identity: tuple[int, int]) -> None:
-        self.fd = fd
+    def __init__(self, files: Files, fd: int, identity: tuple[int, int]) -> None:
+        self.files, self.fd = files, fd
         self.identity = identity
 
     @classmethod
-    def acquire(cls, root: Path) -> "StoreLock":
+    def acquire(cls, root: Path, files: Files = FILES) -> "StoreLock":
         """Take the lock.
 
         Raises:
             StoreError: it is held, by this process or another.
         """
         path = root / "lock"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        stat = os.fstat(fd)
+        fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        stat = files.fstat(fd)
         identity = (stat.st_dev, stat.st_ino)
         if identity in held:
             # Closing any descriptor of the file would release the POSIX lock, so this one stays open.
             raise StoreError(f"{root} is open in this process already")
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+            files.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
-            os.close(fd)
+            files.close(fd)
             raise StoreError(f"{root} is in use by another process") from error
-        os.pwrite(fd, b"lock", 0)
+        files.pwrite(fd, b"lock", 0)
         held.add(identity)
-        return cls(fd, identity)
+        return cls(files, fd, identity)
 
     def release(self) -> None:
         """Release the lock."""
         held.discard(self.identity)
-        os.close(self.fd)
+        self.files.close(self.fd)
 
 
 def is_locked(root: Path) -> bool:

@@ -7,12 +7,10 @@ them.
 
 import logging
 import os
-import threading
 from pathlib import Path
-from queue import SimpleQueue
 
+from whimbrel.machine import Machine
 from whimbrel.store.checkpoint import write_checkpoint
-from whimbrel.store.pages import sync_directory
 from whimbrel.store.recovery_marks import QueueMark
 
 __all__ = ["MarkWriter"]
@@ -25,57 +23,56 @@ Job = tuple[QueueMark, set[Path], set[Path], int]
 class MarkWriter:
     """Writes one mark at a time."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self.idle = threading.Event()
-        self.idle.set()
-        self.thread = threading.Thread(target=self.run, name="queue-mark", daemon=True)
-        self.thread.start()
+    def __init__(self, root: Path, machine: Machine) -> None:
+        self.root, self.files = root, machine.files
+        self.job: Job | None = None  # being written, or about to be
+        self.worker = machine.worker("queue-mark", self.run)
 
     @property
     def busy(self) -> bool:
         """Whether a mark is being written."""
-        return not self.idle.is_set()
+        return self.job is not None
 
     def submit(self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int) -> None:
         """Have a mark written; not to be called while `busy`."""
-        self.idle.clear()
-        self.jobs.put((mark, files, directories, store_time_ms))
+        self.job = (mark, files, directories, store_time_ms)
+        self.worker.wake()
 
     def wait(self) -> None:
         """Wait until no mark is being written."""
-        self.idle.wait()
+        self.worker.wait()
 
     def run(self) -> None:
-        """The thread's loop."""
-        while (job := self.jobs.get()) is not None:
-            try:
-                self.write(*job)
-            except OSError:
-                logger.exception("the mark of %s can't be written: recovery starts further back", self.root)
-            finally:
-                self.idle.set()
+        """Write the mark that was submitted; in the worker's thread."""
+        if self.job is None:
+            return
+        try:
+            self.write(*self.job)
+        except OSError:
+            logger.exception("the mark of %s can't be written: recovery starts further back", self.root)
+        finally:
+            self.job = None
 
     def write(self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int) -> None:
         """Sync, then write the mark and the checkpoint's queue time."""
+        disk = self.files
         for path in files:
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:  # removed since
                 continue
             try:
-                os.fdatasync(fd)
+                disk.fdatasync(fd)
             finally:
-                os.close(fd)
+                disk.close(fd)
         for directory in directories:
-            if directory.is_dir():
-                sync_directory(directory)
-        mark.save(self.root)
+            if disk.exists(directory):
+                disk.sync_directory(directory)
+        mark.save(self.root, disk)
         if store_time_ms:
-            write_checkpoint(self.root, queues_ms=store_time_ms)
+            write_checkpoint(self.root, queues_ms=store_time_ms, files=disk)
 
     def stop(self) -> None:
         """Finish what was submitted and end the thread."""
-        self.jobs.put(None)
-        self.thread.join()
+        self.worker.wait()
+        self.worker.stop()

@@ -5,12 +5,12 @@ room in the log, the record written by one slice assignment, the queue entry, th
 At the end of the tick `end_tick` publishes the log's end once and indexes a bounded part.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from whimbrel.errors import BadRequest, MessageTooLarge, StoreFull
+from whimbrel.machine import MACHINE, Machine
 from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.checkpoint import write_checkpoint
 from whimbrel.store.codec import (
@@ -59,18 +59,21 @@ class MasterStore(MessageStore):
             read_log=writer.segments.read,
             read_range=writer.read,
             file_size=writer.file_size,
+            machine=writer.machine,
         )
         self.writer, self.clock = writer, clock
 
     @classmethod
-    def open(cls, root: Path, options: StoreOptions, *, clock: Callable[[], int]) -> Self:
+    def open(
+        cls, root: Path, options: StoreOptions, *, clock: Callable[[], int], machine: Machine = MACHINE
+    ) -> Self:
         """Open a store for writing: lock it, recover log, queues and index, publish a new epoch.
 
         Raises:
             StoreError: it is in use, or its files can't be a store.
         """
         raise_file_limit()
-        writer = LogWriter.open(root, options)
+        writer = LogWriter.open(root, options, machine=machine)
         store = None
         try:
             store = cls(root, options, writer, clock=clock)
@@ -201,12 +204,12 @@ class MasterStore(MessageStore):
             StoreFull: the disk is full, or the queues have no room for entries.
         """
         log = self.writer
-        if log.disk_refusal and time.monotonic() >= log.disk_retry_at:
+        if log.disk_refusal and self.machine.monotonic() >= log.disk_retry_at:
             log.measure_disk()
         if log.disk_refusal:
             raise StoreFull(log.disk_refusal)
         if self.stall_reason:
-            now = time.monotonic()
+            now = self.machine.monotonic()
             if now < self.retry_at:
                 raise StoreFull(self.stall_reason)
             self.retry_at = now + RETRY_S
@@ -283,7 +286,7 @@ class MasterStore(MessageStore):
         if clean:
             self.finish_derived()
             if self.index.files:
-                write_checkpoint(self.root, index_ms=self.index.files[-1].end_ms)
+                write_checkpoint(self.root, index_ms=self.index.files[-1].end_ms, files=self.files)
         self.close_derived()
         self.writer.close(clean=clean)
 

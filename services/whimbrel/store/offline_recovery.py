@@ -5,11 +5,11 @@ A dry run takes the same steps as a start, over queues that only count: truncati
 nothing, and a new entry moves the end.
 """
 
-import time
 from pathlib import Path
 from typing import Any
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, MACHINE, Files
 from whimbrel.store.codec import UNIT_SIZE
 from whimbrel.store.consumequeue import ConsumeQueue, is_filler
 from whimbrel.store.dispatch import Dispatcher
@@ -34,8 +34,16 @@ class DryRunQueue(ConsumeQueue):
 
     __slots__ = ("first_new", "kept_below")
 
-    def __init__(self, directory: Path, topic: str, queue_id: int, file_size: int, scratch: Path) -> None:
-        super().__init__(directory, topic, queue_id, file_size, scratch)
+    def __init__(
+        self,
+        directory: Path,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        scratch: Path,
+        files: Files = FILES,
+    ) -> None:
+        super().__init__(directory, topic, queue_id, file_size, scratch, files)
         self.kept_below, self.first_new = 0, -1
 
     def truncate(self, below: int, *, scrub: bool = False) -> None:
@@ -85,7 +93,7 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     """
     options = store_options(root, index_slots=index_slots)
     if not dry_run:
-        store = MasterStore.open(root, options, clock=lambda: time.time_ns() // 1_000_000)
+        store = MasterStore.open(root, options, clock=MACHINE.wall_ms)
         begin, end, queues = store.min_offset, store.written, store.queues
         found = ranges(queues)
         store.close()
@@ -96,11 +104,12 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     queues = DryRunQueues.load(root, options.consumequeue_file_size)
     log_mark = LogMark.load(root) or LogMark()
     log_mark.add_recovery(view.end)
-    read, size = view.segments.read, view.segments.file_size
-    start = truncate_queues(queues, QueueMark.load(root), log_mark, view.begin, view.end, read)
+    start = truncate_queues(
+        queues, QueueMark.load(root), log_mark, view.begin, view.end, boot=MACHINE.boot_id()
+    )
     walk = view.walk()
     walk.position = start
-    if size:
+    if view.segments.file_size:
         dispatcher = Dispatcher(queues, parse_delay_levels(options.delay_levels))
         dispatch_log(dispatcher, walk, skip_damage=start == view.begin, name=root)
     queues.follow_log(view.begin, drop=False)

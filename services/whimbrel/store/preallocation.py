@@ -9,10 +9,10 @@ file that the writer is in (`current`), and `take` clears that.
 """
 
 import logging
-import threading
 from collections.abc import Callable
 
 from whimbrel.errors import StoreFull
+from whimbrel.machine import Machine
 from whimbrel.store.segment import Segment
 
 __all__ = ["RESIDENT_BEHIND_BYTES", "Preallocator"]
@@ -27,24 +27,22 @@ NEXT_FILE_SHARE = 8  # the next file is created when less than 1/8 of the curren
 class Preallocator:
     """Follows one writer. `wake_at` is the log offset at which the writer must call `wake`."""
 
-    def __init__(self, window_bytes: int, create: Callable[[int], Segment]) -> None:
+    def __init__(self, machine: Machine, window_bytes: int, create: Callable[[int], Segment]) -> None:
         self.window_bytes = window_bytes
         self.create = create  # creates the file that begins at an offset; raises StoreFull
         self.wake_at = 0
         self.current: Segment | None = None
         self.end = 0
         self.next: Segment | None = None
-        self.lock = threading.Lock()  # held while a file is created, and by the writer while it takes one
-        self.wanted = threading.Event()
+        self.lock = machine.lock()  # held while a file is created, and by the writer while it takes one
         self.stopping = False
-        self.thread = threading.Thread(target=self.run, name="log-preallocate", daemon=True)
-        self.thread.start()
+        self.worker = machine.worker("log-preallocate", self.run)
 
     def wake(self, current: Segment, end: int) -> None:
         """Report where the writer is."""
         self.current, self.end = current, end
         self.wake_at = end + max(self.window_bytes // STEPS_PER_WINDOW, 64 * 1024)
-        self.wanted.set()
+        self.worker.wake()
 
     def take(self, start: int) -> Segment:
         """Return the file that begins at an offset: the preallocated one, else a new one.
@@ -62,15 +60,10 @@ class Preallocator:
             return made
 
     def run(self) -> None:
-        """The thread's loop."""
-        while True:
-            self.wanted.wait()
-            self.wanted.clear()
-            if self.stopping:
-                return
-            current, end = self.current, self.end
-            if current is not None:
-                self.step(current, end)
+        """Follow the writer; in the worker's thread."""
+        current, end = self.current, self.end
+        if current is not None:
+            self.step(current, end)
 
     def step(self, current: Segment, end: int) -> None:
         """Do what is due, unless the writer has left that file since."""
@@ -102,8 +95,7 @@ class Preallocator:
     def stop(self) -> None:
         """End the thread and remove a preallocated file that was not needed."""
         self.stopping = True
-        self.wanted.set()
-        self.thread.join()
+        self.worker.stop()
         if self.next is not None:
             discard(self.next)
             self.next = None
@@ -117,4 +109,4 @@ def needs_next(current: Segment, position: int) -> bool:
 def discard(segment: Segment) -> None:
     """Remove a file that was created but never written."""
     segment.close()
-    segment.path.unlink(missing_ok=True)
+    segment.files.unlink(segment.path, missing_ok=True)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from whimbrel.machine import FILES, Files
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 
@@ -23,20 +24,21 @@ class ConsumeQueues:
 
     queue_class: type[ConsumeQueue] = ConsumeQueue
 
-    def __init__(self, root: Path, file_size: int) -> None:
+    def __init__(self, root: Path, file_size: int, files: Files = FILES) -> None:
+        self.files = files
         self.directory = root / "consumequeue"
         self.scratch = root / "whimbrel"
         self.file_size = file_size
-        self.deleted_offsets = DeletedQueueOffsets(root)
+        self.deleted_offsets = DeletedQueueOffsets(root, files)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
     @classmethod
-    def load(cls, root: Path, file_size: int) -> "ConsumeQueues":
+    def load(cls, root: Path, file_size: int, files: Files = FILES) -> "ConsumeQueues":
         """List the queues on disk. Their ranges are unknown until `truncate`."""
-        queues = cls(root, file_size)
-        for topic, queue_id, directory in list_queues(queues.directory):
-            queues.add(cls.queue_class.load(directory, topic, queue_id, file_size, queues.scratch))
+        queues = cls(root, file_size, files)
+        for topic, queue_id, directory in list_queues(queues.directory, files):
+            queues.add(cls.queue_class.load(directory, topic, queue_id, file_size, queues.scratch, files))
         return queues
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -58,7 +60,12 @@ class ConsumeQueues:
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             queue = self.queue_class(
-                self.directory / topic / str(queue_id), topic, queue_id, self.file_size, self.scratch
+                self.directory / topic / str(queue_id),
+                topic,
+                queue_id,
+                self.file_size,
+                self.scratch,
+                self.files,
             )
             queue.deleted_below = self.deleted_offsets.get(topic, queue_id)
             queue.skip_deleted()  # may find no room: the queue is not in the table then
@@ -150,15 +157,12 @@ def field_of(topic: str) -> bytes:
     return bytes((min(len(data), 255),)) + data
 
 
-def list_queues(directory: Path) -> list[tuple[str, int, Path]]:
+def list_queues(directory: Path, files: Files = FILES) -> list[tuple[str, int, Path]]:
     """Return (topic, queue id, directory) of the queues that have files, sorted."""
-    if not directory.is_dir():
-        return []
     found = [
-        (topic.name, int(queue.name), queue)
-        for topic in directory.iterdir()
-        if topic.is_dir()
-        for queue in topic.iterdir()
-        if queue.is_dir() and queue.name.isdigit()
+        (topic, int(queue), directory / topic / queue)
+        for topic in files.names(directory)
+        for queue in files.names(directory / topic)
+        if queue.isdecimal() and queue.isascii()
     ]
     return sorted(found)

@@ -10,13 +10,13 @@ anew: RocketMQ's own recovery loses entries and keys there.
 import logging
 from pathlib import Path
 
+from whimbrel.machine import Machine
 from whimbrel.store.checkpoint import read_checkpoint
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.recovery import ReadAt, is_boundary
 from whimbrel.store.recovery_marks import LogMark, QueueMark
-from whimbrel.store.shared_page import boot_id
 from whimbrel.store.walk import Walk
 
 __all__ = ["dispatch_log", "truncate_index", "truncate_queues"]
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 def truncate_queues(
-    queues: ConsumeQueues, mark: QueueMark | None, log_mark: LogMark, begin: int, end: int, read: ReadAt
+    queues: ConsumeQueues, mark: QueueMark | None, log_mark: LogMark, begin: int, end: int, *, boot: bytes
 ) -> int:
     """Truncate the queues to where they are known to be right; return the log offset to dispatch from."""
     if mark is not None and begin <= mark.offset:
         lowest = log_mark.lowest_end_since(mark.recoveries)
         if lowest is None or lowest >= 0:
-            queues.truncate(mark.offset, scrub=mark.boot != boot_id())
+            queues.truncate(mark.offset, scrub=mark.boot != boot)
             if queues.totals() == (mark.queues, mark.entries):
                 start = min(mark.offset, end, end if lowest is None else lowest)
                 if start < mark.offset:
@@ -68,6 +68,7 @@ def truncate_index(
     clean: bool,
     read: ReadAt,
     file_size: int,
+    machine: Machine,
 ) -> None:
     """Truncate the index to where it is known to be right, and set its position."""
     indexed, index_end, trusted_to = 0, -1, None
@@ -76,10 +77,10 @@ def truncate_index(
         indexed = mark.indexed if lowest is None else max(0, min(mark.indexed, lowest))
         # A later recovery may have removed the newest entry that the mark knows.
         index_end = mark.index_end if lowest is None or mark.index_end < lowest else -1
-        if mark.boot != boot_id() and not clean:
+        if mark.boot != machine.boot_id() and not clean:
             trusted_to = mark.indexed
     elif not clean:
-        checkpoint = read_checkpoint(root)
+        checkpoint = read_checkpoint(root, machine.files)
         index.drop_newer(checkpoint.index_ms if checkpoint else 0)
     index.recover(begin, end, trusted_to=trusted_to, indexed=indexed, index_end=index_end)
     position = index.position

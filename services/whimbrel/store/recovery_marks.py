@@ -29,6 +29,8 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from whimbrel.machine import FILES, Files
+
 __all__ = ["CHECK_BYTES", "MARK_BYTES", "MARK_INTERVAL_S", "LogMark", "QueueMark"]
 
 # A mark is written after so much log, or after so long: what recovery reads stays small.
@@ -55,14 +57,15 @@ class LogMark:
     ends: list[int] = field(default_factory=lambda: [0] * RECOVERIES_MAX)
 
     @classmethod
-    def load(cls, root: Path) -> "LogMark | None":
+    def load(cls, root: Path, files: Files = FILES) -> "LogMark | None":
         """Read the mark; None when there is none or it is damaged."""
-        fields = load(root / "whimbrel" / "log-mark", LOG, LOG_TAG)
+        fields = load(files, root / "whimbrel" / "log-mark", LOG, LOG_TAG)
         return cls(fields[1], fields[2], fields[3], list(fields[4:])) if fields else None
 
-    def save(self, root: Path) -> None:
+    def save(self, root: Path, files: Files = FILES) -> None:
         """Write the mark and wait for the disk."""
         save(
+            files,
             root / "whimbrel" / "log-mark",
             LOG.pack(LOG_TAG, self.offset, self.check, self.recoveries, *self.ends),
         )
@@ -94,12 +97,12 @@ class QueueMark:
     boot: bytes
 
     @classmethod
-    def load(cls, root: Path) -> "QueueMark | None":
+    def load(cls, root: Path, files: Files = FILES) -> "QueueMark | None":
         """Read the mark; None when there is none or it is damaged."""
-        fields = load(root / "whimbrel" / "queue-mark", QUEUES, QUEUE_TAG)
+        fields = load(files, root / "whimbrel" / "queue-mark", QUEUES, QUEUE_TAG)
         return cls(*fields[1:]) if fields else None
 
-    def save(self, root: Path) -> None:
+    def save(self, root: Path, files: Files = FILES) -> None:
         """Write the mark and wait for the disk."""
         data = QUEUES.pack(
             QUEUE_TAG,
@@ -111,13 +114,13 @@ class QueueMark:
             self.index_end,
             self.boot,
         )
-        save(root / "whimbrel" / "queue-mark", data)
+        save(files, root / "whimbrel" / "queue-mark", data)
 
 
-def load(path: Path, layout: struct.Struct, tag: bytes) -> tuple:  # type: ignore[type-arg]
+def load(files: Files, path: Path, layout: struct.Struct, tag: bytes) -> tuple:  # type: ignore[type-arg]
     """Return a mark's fields, or an empty tuple."""
     try:
-        data = path.read_bytes()
+        data = files.read_bytes(path)
     except FileNotFoundError:
         return ()
     if len(data) != layout.size + SEAL.size:
@@ -128,12 +131,12 @@ def load(path: Path, layout: struct.Struct, tag: bytes) -> tuple:  # type: ignor
     return fields if fields[0] == tag else ()
 
 
-def save(path: Path, data: bytes, *, sync: bool = True) -> None:
+def save(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
     """Write a mark in place."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.pwrite(fd, data + SEAL.pack(zlib.crc32(data)), 0)
+        files.pwrite(fd, data + SEAL.pack(zlib.crc32(data)), 0)
         if sync:
-            os.fdatasync(fd)
+            files.fdatasync(fd)
     finally:
-        os.close(fd)
+        files.close(fd)

@@ -11,11 +11,11 @@ Oldest first, stopping at the first file that stays; a round removes a bounded n
 CleanCommitLogService.
 """
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from whimbrel.machine import FILES, Files
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.segment import segment_name
 
@@ -31,16 +31,21 @@ class DiskUse:
     ratio: float = 0.0
 
     @classmethod
-    def of(cls, path: Path) -> "DiskUse":
+    def of(cls, path: Path, files: Files = FILES) -> "DiskUse":
         """Measure the file system of a path."""
-        stats = os.statvfs(path)
+        stats = files.statvfs(path)
         used = stats.f_blocks - stats.f_bfree
         usable = used + stats.f_bavail
         return cls(used / usable if usable else 0.0)
 
 
 def expired_segments(
-    directory: Path, candidates: list[int], now_ms: int, disk: DiskUse, options: StoreOptions
+    directory: Path,
+    candidates: list[int],
+    now_ms: int,
+    disk: DiskUse,
+    options: StoreOptions,
+    files: Files = FILES,
 ) -> list[int]:
     """Return the starts of the candidates to remove, oldest first."""
     if disk.ratio > options.disk_clean_ratio:
@@ -51,7 +56,7 @@ def expired_segments(
     limit_ms = now_ms - options.reserved_hours * MS_PER_HOUR
     doomed = []
     for start in candidates:
-        if (directory / segment_name(start)).stat().st_mtime * 1000 > limit_ms:
+        if files.stat(directory / segment_name(start)).st_mtime * 1000 > limit_ms:
             break
         doomed.append(start)
     return doomed

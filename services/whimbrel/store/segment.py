@@ -7,11 +7,11 @@ position and releases those far behind it, so a file of 1 GiB costs a few MiB of
 """
 
 import errno
-import mmap
 import os
 from pathlib import Path
 
-from whimbrel.store.pages import PAGE, address_of, allocate, populate, release, sync_directory
+from whimbrel.machine import Files
+from whimbrel.store.pages import PAGE, address_of, allocate
 
 __all__ = ["Segment", "segment_name"]
 
@@ -30,16 +30,17 @@ class Segment:
         released: file position below which pages were released.
     """
 
-    __slots__ = ("address", "fd", "mapped", "path", "populated", "released", "size", "start")
+    __slots__ = ("address", "fd", "files", "mapped", "path", "populated", "released", "size", "start")
 
-    def __init__(self, path: Path, start: int, size: int, fd: int) -> None:
+    def __init__(self, files: Files, path: Path, start: int, size: int, fd: int) -> None:
+        self.files = files
         self.path, self.start, self.size, self.fd = path, start, size, fd
-        self.mapped = mmap.mmap(fd, size)
+        self.mapped = files.map(fd, size)
         self.address = address_of(self.mapped)
         self.populated = self.released = 0
 
     @classmethod
-    def create(cls, directory: Path, start: int, size: int, scratch: Path) -> "Segment":
+    def create(cls, files: Files, directory: Path, start: int, size: int, scratch: Path) -> "Segment":
         """Make a new file, all zeros, with every block allocated.
 
         Raises:
@@ -48,31 +49,31 @@ class Segment:
         """
         draft = scratch / f"segment-{start:020d}"
         path = directory / segment_name(start)
-        if path.exists():
+        if files.exists(path):
             raise FileExistsError(errno.EEXIST, "this log file is there already", str(path))
-        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            allocate(fd, 0, size)
+            allocate(files, fd, 0, size)
             try:
-                draft.rename(path)
+                files.rename(draft, path)
             except OSError as error:
                 if error.errno != errno.EXDEV:  # the log's directory is a file system of its own
                     raise
-                there = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-                os.close(fd)
+                there = files.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                files.close(fd)
                 fd = there
-                draft.unlink()
-                allocate(fd, 0, size)
-            sync_directory(directory)
-            return cls(path, start, size, fd)
+                files.unlink(draft)
+                allocate(files, fd, 0, size)
+            files.sync_directory(directory)
+            return cls(files, path, start, size, fd)
         except BaseException:
-            os.close(fd)
+            files.close(fd)
             for leftover in (draft, path):
-                leftover.unlink(missing_ok=True)
+                files.unlink(leftover, missing_ok=True)
             raise
 
     @classmethod
-    def open(cls, directory: Path, start: int, size: int, position: int) -> "Segment":
+    def open(cls, files: Files, directory: Path, start: int, size: int, position: int) -> "Segment":
         """Map an existing file to continue writing at `position`, and allocate the blocks that it lacks:
         RocketMQ's files are sparse.
 
@@ -80,13 +81,13 @@ class Segment:
             StoreFull: the disk has no room for the rest of it.
         """
         path = directory / segment_name(start)
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = files.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             first = position // PAGE * PAGE
-            allocate(fd, 0, size)  # from 0: in a copied file, zeros inside of a record may be holes too
-            segment = cls(path, start, size, fd)
+            allocate(files, fd, 0, size)  # from 0: in a copied file, zeros within a record may be holes
+            segment = cls(files, path, start, size, fd)
         except BaseException:
-            os.close(fd)
+            files.close(fd)
             raise
         segment.populated = segment.released = first
         return segment
@@ -94,29 +95,29 @@ class Segment:
     def write(self, position: int, data: memoryview) -> None:
         """Write a large piece by system calls; the mapping shows it, and its pages need no populating."""
         while data:
-            count = os.pwrite(self.fd, data, position)
+            count = self.files.pwrite(self.fd, data, position)
             data, position = data[count:], position + count
         self.populated = max(self.populated, position // PAGE * PAGE)
 
     def flush(self) -> None:
         """Put everything written so far on disk; waits for the disk, so call it from a thread."""
-        os.fdatasync(self.fd)
+        self.files.fdatasync(self.fd)
 
     def populate(self, end: int) -> None:
         """Make pages present up to a file position."""
         end = min(self.size, (end + PAGE - 1) // PAGE * PAGE)
         if end > self.populated:
-            populate(self.address + self.populated, end - self.populated)
+            self.files.populate(self.address + self.populated, end - self.populated)
             self.populated = end
 
     def release(self, end: int) -> None:
         """Remove pages below a file position from this process's memory."""
         end = end // PAGE * PAGE
         if end > self.released:
-            release(self.address + self.released, end - self.released)
+            self.files.release(self.address + self.released, end - self.released)
             self.released = end
 
     def close(self) -> None:
         """Unmap and close the file."""
         self.mapped.close()
-        os.close(self.fd)
+        self.files.close(self.fd)

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from whimbrel.errors import IllegalOffset, StoreError
+from whimbrel.machine import FILES, Files
 from whimbrel.store.segment import segment_name
 
 __all__ = ["FILES_OPEN_MAX", "Segments", "list_segments"]
@@ -16,13 +17,10 @@ __all__ = ["FILES_OPEN_MAX", "Segments", "list_segments"]
 FILES_OPEN_MAX = 32  # readers of old data are mostly within a few files
 
 
-def list_segments(directory: Path) -> list[int]:
+def list_segments(directory: Path, files: Files = FILES) -> list[int]:
     """Return the starts of the files in a directory, in order; files with other names are ignored."""
-    try:
-        names = [entry.name for entry in os.scandir(directory) if entry.is_file()]
-    except FileNotFoundError:
-        return []
-    return sorted(int(name) for name in names if len(name) == 20 and name.isdigit())
+    names = files.names(directory)
+    return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal() and name.isascii())
 
 
 class Segments:
@@ -33,21 +31,22 @@ class Segments:
         file_size: of each of them.
     """
 
-    def __init__(self, directory: Path, file_size: int) -> None:
+    def __init__(self, directory: Path, file_size: int, files: Files = FILES) -> None:
+        self.files = files
         self.directory = directory
         self.file_size = file_size
         self.starts: list[int] = []
         self.open_files: OrderedDict[int, int] = OrderedDict()
 
     @classmethod
-    def open(cls, directory: Path, file_size: int) -> "Segments":
+    def open(cls, directory: Path, file_size: int, files: Files = FILES) -> "Segments":
         """List the log's files; their size wins over `file_size`.
 
         Raises:
             StoreError: they differ in size, or one is missing between others.
         """
-        starts = list_segments(directory)
-        sizes = [(directory / segment_name(start)).stat().st_size for start in starts]
+        starts = list_segments(directory, files)
+        sizes = [files.size(directory / segment_name(start)) for start in starts]
         if (
             sizes and sizes[-1] == 0
         ):  # made, but not sized, when its writer died (RocketMQ 5.x removes it as well)
@@ -61,7 +60,7 @@ class Segments:
                     f"the files in {directory} do not follow each other: {starts}, {sizes[0]} bytes each"
                 )
             file_size = sizes[0]
-        segments = cls(directory, file_size)
+        segments = cls(directory, file_size, files)
         segments.starts = starts
         return segments
 
@@ -85,28 +84,28 @@ class Segments:
             self.open_files.move_to_end(start)
             return fd
         try:
-            fd = os.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self.files.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise IllegalOffset(f"the log has no file {segment_name(start)}") from error
         self.open_files[start] = fd
         if len(self.open_files) > FILES_OPEN_MAX:
-            os.close(self.open_files.popitem(last=False)[1])
+            self.files.close(self.open_files.popitem(last=False)[1])
         return fd
 
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from an offset on, not beyond the end of its file."""
         position = offset % self.file_size
-        return os.pread(self.fd(offset - position), min(length, self.file_size - position), position)
+        return self.files.pread(self.fd(offset - position), min(length, self.file_size - position), position)
 
     def drop_below(self, begin: int) -> None:
         """Close and unlist the files before `begin`; the caller removes them."""
         self.starts = [start for start in self.starts if start >= begin]
         for start in [start for start in self.open_files if start < begin]:
-            os.close(self.open_files.pop(start))
+            self.files.close(self.open_files.pop(start))
 
     def close(self) -> None:
         """Close every file."""
         while self.open_files:
-            os.close(self.open_files.popitem()[1])
+            self.files.close(self.open_files.popitem()[1])
 
     __del__ = close  # short-lived readers need not close it

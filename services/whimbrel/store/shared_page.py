@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import MACHINE, Machine
 
 __all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "SharedPage"]
 
@@ -54,7 +55,6 @@ BEAT_MAX_NS = 3_000_000_000
 
 LAYOUT = 0x5748494D_00000001  # "WHIM", then the version
 HEADER = struct.Struct("=q16s")
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 LOG, REPLICA, BROKER = 64, 128, 1728
 ACKS, SENT, SENT_BYTES, CONNECTED_AT = 192, 320, 448, 576
@@ -159,26 +159,26 @@ class SharedPage:
         self.cells = self.bytes.cast("q")
 
     @classmethod
-    def open(cls, store_root: Path) -> "SharedPage":
+    def open(cls, store_root: Path, machine: Machine = MACHINE) -> "SharedPage":
         """Map the page of a store; a missing one is created, one of another boot or layout zeroed.
 
         Raises:
             StoreError: the page can't be created or mapped.
         """
-        path = store_root / PAGE_FILE
+        path, files = store_root / PAGE_FILE, machine.files
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            files.make_directories(path.parent)
+            fd = files.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise StoreError(f"the page {path} can't be opened: {error}") from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # two processes that start together must not both zero it
-            stat = os.fstat(fd)
+            files.flock(fd, fcntl.LOCK_EX)  # two processes that start together must not both zero it
+            stat = files.fstat(fd)
             if stat.st_size < PAGE_BYTES or not stat.st_blocks:
                 # Otherwise writing to the page on a full disk raises SIGBUS.
-                os.posix_fallocate(fd, 0, PAGE_BYTES)
-            page = cls(mmap.mmap(fd, PAGE_BYTES))
-            boot = boot_id()
+                files.posix_fallocate(fd, 0, PAGE_BYTES)
+            page = cls(files.map(fd, PAGE_BYTES))
+            boot = machine.boot_id()
             if HEADER.unpack_from(page.mapped) != (LAYOUT, boot):
                 page.mapped[:] = bytes(PAGE_BYTES)
                 page.clear_slaves()
@@ -187,16 +187,16 @@ class SharedPage:
             raise StoreError(f"the page {path} can't be mapped: {error}") from error
         finally:
             # Closing is not enough: the mapping holds a copy of the descriptor.
-            fcntl.flock(fd, fcntl.LOCK_UN)
-            os.close(fd)
+            files.flock(fd, fcntl.LOCK_UN)
+            files.close(fd)
         return page
 
     @classmethod
-    def snapshot(cls, store_root: Path) -> "SharedPage | None":
+    def snapshot(cls, store_root: Path, machine: Machine = MACHINE) -> "SharedPage | None":
         """Return a copy of a store's page, None without one of this boot; the page itself is not mapped."""
         try:
-            data = (store_root / PAGE_FILE).read_bytes()
-            current = len(data) >= PAGE_BYTES and HEADER.unpack_from(data) == (LAYOUT, boot_id())
+            data = machine.files.read_bytes(store_root / PAGE_FILE)
+            current = len(data) >= PAGE_BYTES and HEADER.unpack_from(data) == (LAYOUT, machine.boot_id())
         except (FileNotFoundError, StoreError):
             return None
         return cls(bytearray(data[:PAGE_BYTES])) if current else None
@@ -316,11 +316,3 @@ class SharedPage:
         self.cells[at // 8] = odd
         self.bytes[at + 8 : at + size] = text.encode()[:room].ljust(room, b"\0")
         self.cells[at // 8] = odd + 1
-
-
-def boot_id() -> bytes:
-    """Return 16 bytes that differ between two boots of the machine."""
-    try:
-        return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", ""))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{BOOT_ID} can't be read: {error}") from error

@@ -5,12 +5,12 @@
 """
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
+from whimbrel.machine import FILES, MACHINE, Files, Machine
 from whimbrel.store.commitlog import LogReader
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery_marks import LogMark
@@ -36,7 +36,7 @@ class SlaveStore(MessageStore):
 
     writable = False
 
-    def __init__(self, root: Path, options: StoreOptions, reader: LogReader) -> None:
+    def __init__(self, root: Path, options: StoreOptions, reader: LogReader, machine: Machine) -> None:
         """Take an open log and its page."""
         super().__init__(
             root,
@@ -45,6 +45,7 @@ class SlaveStore(MessageStore):
             read_log=reader.read,
             read_range=reader.read,
             file_size=reader.file_size,
+            machine=machine,
         )
         self.reader = reader
         self.epoch = 0
@@ -52,7 +53,7 @@ class SlaveStore(MessageStore):
         self.reported_fault = -1
 
     @classmethod
-    def open(cls, root: Path, options: StoreOptions) -> Self:
+    def open(cls, root: Path, options: StoreOptions, *, machine: Machine = MACHINE) -> Self:
         """Open a store whose log another process writes, and recover queues and index up to its end.
 
         Raises:
@@ -60,15 +61,15 @@ class SlaveStore(MessageStore):
             StoreError: the files of queues or index can't be a store's.
         """
         raise_file_limit()
-        page = SharedPage.open(root)
+        page = SharedPage.open(root, machine)
         store = None
         try:
             epoch = page.epoch
             if not epoch:
                 raise NotRecovered(f"the log in {root} is not recovered yet")
-            store = cls(root, options, LogReader.open(root, page=page))
+            store = cls(root, options, LogReader.open(root, page=page, machine=machine), machine)
             store.epoch = epoch
-            store.recover_derived(load_log_mark(root), page.begin, page.written, clean=False)
+            store.recover_derived(load_log_mark(root, machine.files), page.begin, page.written, clean=False)
         except BaseException:
             if store is not None:
                 store.close_derived()
@@ -111,14 +112,14 @@ class SlaveStore(MessageStore):
         begin = self.page.begin
         if self.dispatched < begin:
             self.dispatched = begin
-        if self.dispatched < end and time.monotonic() >= self.retry_at:
+        if self.dispatched < end and self.machine.monotonic() >= self.retry_at:
             walk = Walk(self.read_log, self.dispatched, end, self.file_size)
             try:
                 self.dispatcher.run(walk, budget_bytes)
                 self.stall_reason = ""
             except StoreFull as error:
                 self.stall_reason = str(error)
-                self.retry_at = time.monotonic() + RETRY_S
+                self.retry_at = self.machine.monotonic() + RETRY_S
             moved = walk.position > self.dispatched
             self.dispatched = walk.position
             self.page.dispatched = self.dispatched
@@ -141,7 +142,7 @@ class SlaveStore(MessageStore):
         if not epoch or epoch == self.epoch:
             return
         self.epoch = epoch
-        log_mark = load_log_mark(self.root)
+        log_mark = load_log_mark(self.root, self.files)
         lowest = log_mark.lowest_end_since(self.recoveries_seen)
         begin = self.page.begin
         limit = begin if lowest == -1 else self.dispatched if lowest is None else max(lowest, begin)
@@ -176,14 +177,14 @@ class SlaveStore(MessageStore):
         self.page.close()
 
 
-def load_log_mark(root: Path) -> LogMark:
+def load_log_mark(root: Path, files: Files = FILES) -> LogMark:
     """Read the log's mark, which its writer may be writing at the same time.
 
     Raises:
         StoreError: it can't be read, although the log is recovered.
     """
     for _ in range(MARK_READS_MAX):
-        mark = LogMark.load(root)
+        mark = LogMark.load(root, files)
         if mark is not None:
             return mark
     raise StoreError(f"the log mark of {root} can't be read")

@@ -7,10 +7,10 @@ index where they lag behind the log (`rebuild.py`).
 
 import abc
 import resource
-import time
 from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreFull
+from whimbrel.machine import Machine
 from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record, keys_of
 from whimbrel.store.consumequeue import Unit
 from whimbrel.store.dispatch import Arrival, Dispatcher
@@ -22,7 +22,7 @@ from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.rebuild import dispatch_log, truncate_index, truncate_queues
 from whimbrel.store.recovery import ReadAt, store_time_at
 from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S, LogMark, QueueMark
-from whimbrel.store.shared_page import SharedPage, boot_id
+from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.walk import Walk
 
 __all__ = ["RETRY_S", "MessageStore", "raise_file_limit"]
@@ -55,19 +55,21 @@ class MessageStore(abc.ABC):
         read_log: ReadAt,
         read_range: ReadAt,
         file_size: int,
+        machine: Machine,
     ) -> None:
         """Take the log's reading side; the subclasses open it.
 
         Args:
             read_range: as `read_log`, but raises IllegalOffset for what is outside the log.
         """
+        self.machine, self.files = machine, machine.files
         self.root, self.options, self.page = root, options, page
         self.read_log, self.read_range, self.file_size = read_log, read_range, file_size
         self.delays_ms = parse_delay_levels(options.delay_levels)
-        self.queues = ConsumeQueues(root, options.consumequeue_file_size)
+        self.queues = ConsumeQueues(root, options.consumequeue_file_size, machine.files)
         self.dispatcher = Dispatcher(self.queues, self.delays_ms)
-        self.index = Index(root, options)
-        self.indexer = Indexer(self.index, self.read_log, self.file_size)
+        self.index = Index(root, options, machine)
+        self.indexer = Indexer(self.index, self.read_log, self.file_size, machine.monotonic)
         self.dispatched = self.recoveries_seen = 0
         self.intact_end = 0
         self.stall_reason = ""
@@ -75,7 +77,7 @@ class MessageStore(abc.ABC):
         self.store_time_ms = 0
         self.marked_offset = 0
         self.marked_at = 0.0
-        self.mark_writer = MarkWriter(root)  # last: it starts a thread
+        self.mark_writer = MarkWriter(root, machine)  # last: it starts a thread
 
     # The log's range.
 
@@ -103,10 +105,12 @@ class MessageStore(abc.ABC):
 
     def recover_derived(self, log_mark: LogMark, begin: int, end: int, *, clean: bool) -> None:
         """Truncate queues and index to what is known to be right, then rebuild the rest."""
-        self.queues = ConsumeQueues.load(self.root, self.options.consumequeue_file_size)
+        self.queues = ConsumeQueues.load(self.root, self.options.consumequeue_file_size, self.files)
         self.dispatcher.queues = self.queues
-        mark = QueueMark.load(self.root)
-        self.dispatched = truncate_queues(self.queues, mark, log_mark, begin, end, self.read_log)
+        mark = QueueMark.load(self.root, self.files)
+        self.dispatched = truncate_queues(
+            self.queues, mark, log_mark, begin, end, boot=self.machine.boot_id()
+        )
         lowest = log_mark.lowest_end_since(mark.recoveries) if mark is not None else -1
         self.intact_end = end if lowest is None else min(max(lowest, begin), end)
         self.recoveries_seen = log_mark.recoveries
@@ -124,6 +128,7 @@ class MessageStore(abc.ABC):
                 clean=clean,
                 read=self.read_log,
                 file_size=self.file_size,
+                machine=self.machine,
             )
             self.indexer.step(self.dispatched, step_bytes=CATCH_UP_BYTES)
         self.save_mark()
@@ -168,7 +173,7 @@ class MessageStore(abc.ABC):
 
     def advance_mark(self) -> None:
         """Have the queues' mark written when it is due and the last one is done."""
-        now = time.monotonic()
+        now = self.machine.monotonic()
         due = self.dispatched - self.marked_offset >= MARK_BYTES or now - self.marked_at >= MARK_INTERVAL_S
         if not due or self.dispatched == self.marked_offset or self.mark_writer.busy:
             return
@@ -184,14 +189,20 @@ class MessageStore(abc.ABC):
         indexed = min(self.index.position, self.dispatched) if self.options.index_enabled else 0
         files.update(self.index.take_dirty())
         mark = QueueMark(
-            self.dispatched, indexed, self.recoveries_seen, queues, entries, self.index.end_offset, boot_id()
+            self.dispatched,
+            indexed,
+            self.recoveries_seen,
+            queues,
+            entries,
+            self.index.end_offset,
+            self.machine.boot_id(),
         )
         return mark, files, directories, self.store_time_ms or self.dispatcher.store_time_ms
 
     def save_mark(self) -> None:
         """Write the mark now, waiting for the disk."""
         self.mark_writer.wait()
-        self.marked_offset, self.marked_at = self.dispatched, time.monotonic()
+        self.marked_offset, self.marked_at = self.dispatched, self.machine.monotonic()
         self.mark_writer.write(*self.collect_mark())
 
     # Reading.

@@ -290,12 +290,12 @@ def test_a_disk_above_its_limit_refuses_writes_until_it_drops(
 ) -> None:
     store = open_master(tmp_path / "s")
     store.append([make_draft()])
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.95)))
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.95)))
     store.run_retention(NOW)
     assert "95%" in store.full_reason
     with pytest.raises(StoreFull):
         store.append([make_draft()])
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.5)))
     store.run_retention(NOW)
     assert store.append([make_draft()])[0].queue_offset == 1
     store.close()
@@ -304,11 +304,11 @@ def test_a_disk_above_its_limit_refuses_writes_until_it_drops(
 def test_the_level_of_the_disk_is_known_from_the_start_and_measured_again_by_refused_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.95)))
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.95)))
     store = open_master(tmp_path / "s")
     with pytest.raises(StoreFull, match="95% full"):
         store.append([make_draft()])
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.5)))
     store.writer.disk_retry_at = 0.0
     assert store.append([make_draft()])[0].queue_offset == 0
     store.close()

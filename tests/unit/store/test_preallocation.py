@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from whimbrel.machine import FILES, MACHINE
 from whimbrel.store.preallocation import Preallocator
 from whimbrel.store.segment import Segment, segment_name
 
@@ -21,7 +22,7 @@ class Disk:
 
     def create(self, start: int) -> Segment:
         self.made.append(start)
-        return Segment.create(self.root / "log", start, SIZE, self.root)
+        return Segment.create(FILES, self.root / "log", start, SIZE, self.root)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in (self.root / "log").iterdir())
@@ -35,7 +36,7 @@ def disk(tmp_path: Path) -> Disk:
 @pytest.fixture
 def preallocator(disk: Disk) -> Iterator[Preallocator]:
     """Yield one whose thread is never woken: tests take its steps."""
-    found = Preallocator(0, disk.create)
+    found = Preallocator(MACHINE, 0, disk.create)
     yield found
     found.stop()
 

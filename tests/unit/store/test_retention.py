@@ -47,7 +47,7 @@ def test_retention_never_removes_the_file_being_written(
     store = open_master(root)
     for number in range(100):
         store.append([make_draft(number, size=4000)])
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.87)))
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.87)))
     while store.run_retention(NOW):
         pass
     assert store.min_offset == store.written - store.written % FILE
@@ -58,7 +58,7 @@ def test_retention_never_removes_the_file_being_written(
 def test_young_files_stay_and_aged_ones_wait_for_their_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.5)))
     root = tmp_path / "s"
     store = open_master(root, dataclasses.replace(OPTIONS, delete_when=(), reserved_hours=1))
     for number in range(100):

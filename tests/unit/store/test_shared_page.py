@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from whimbrel.machine import Machine
 from whimbrel.store import shared_page
 from whimbrel.store.shared_page import PAGE_BYTES, SLAVES_MAX, SharedPage
 
@@ -62,7 +63,7 @@ def test_a_page_of_another_boot_is_not_recovered(tmp_path: Path, monkeypatch: py
     page = SharedPage.open(tmp_path)
     page.recovered(begin=0, written=500, flushed=400, file_size=65536, pid=7)
     page.set_slave(3, "10.0.0.1:1000", 5)
-    monkeypatch.setattr(shared_page, "boot_id", lambda: b"B" * 16)
+    monkeypatch.setattr(Machine, "boot_id", lambda _: b"B" * 16)
     again = SharedPage.open(tmp_path)
     assert (again.epoch, again.written, again.peer(3), again.acks[3]) == (0, 0, "", -1)
 
@@ -136,7 +137,7 @@ def test_a_snapshot_has_the_fields_of_a_page_of_this_boot_and_changes_nothing(
     page.written = 600
     assert (found.begin, found.written, found.broker_name) == (10, 500, "broker-a")
     found.close()
-    monkeypatch.setattr(shared_page, "boot_id", lambda: b"B" * 16)
+    monkeypatch.setattr(Machine, "boot_id", lambda _: b"B" * 16)
     assert SharedPage.snapshot(tmp_path) is None
     assert page.written == 600
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from whimbrel.machine import FILES, Files
 from whimbrel.store import recovery_marks as marks
 
 __all__ = ["POLL_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirmed", "confirm", "in_sync"]
@@ -85,10 +86,10 @@ class ConfirmedFile:
 
     LAYOUT, TAG = struct.Struct("=8sqq"), b"whimcfm1"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, files: Files = FILES) -> None:
         """Read the file; a missing or damaged one counts as offset 0."""
-        self.path = root / "whimbrel" / "confirmed"
-        fields = marks.load(self.path, self.LAYOUT, self.TAG)
+        self.path, self.files = root / "whimbrel" / "confirmed", files
+        fields = marks.load(files, self.path, self.LAYOUT, self.TAG)
         self.offset: int = fields[1] if fields else 0
         self.slaves_seen = bool(fields and fields[2])
 
@@ -98,7 +99,7 @@ class ConfirmedFile:
             return
         data = self.LAYOUT.pack(self.TAG, offset, slaves_seen)
         try:
-            marks.save(self.path, data, sync=offset < self.offset)
+            marks.save(self.files, self.path, data, sync=offset < self.offset)
         except OSError as error:
             logger.warning("how far the log is confirmed can't be written: %s", error)
             return

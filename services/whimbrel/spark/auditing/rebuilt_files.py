@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from whimbrel.machine import FILES
 from whimbrel.spark.queue_files import UNIT
 from whimbrel.store.codec import FILLER_SIZE
 from whimbrel.store.consumequeue import FILLERS_MAX
 from whimbrel.store.index import GROUP_MAX, IndexFile
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.pages import sync_directory
 from whimbrel.store.segment import segment_name
 
 __all__ = [
@@ -95,7 +95,7 @@ def write_queue_file(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)
-    sync_directory(path.parent)
+    FILES.sync_directory(path.parent)
 
 
 def gaps_of(files: Sequence[WrittenQueueFile], per_file: int) -> tuple[list[Gap], list[str]]:
@@ -159,6 +159,6 @@ def write_index_file(
     with path.open("rb") as file:
         os.fsync(file.fileno())
     path.rename(folder / "index" / name)
-    sync_directory(folder / "index")
+    FILES.sync_directory(folder / "index")
     scratch.rmdir()
     return counts

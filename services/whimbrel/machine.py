@@ -1,0 +1,326 @@
+"""What a process takes from its machine: files, clocks, threads, and the id of the machine's boot.
+
+Store, tables and replicator ask the operating system for these through a `Machine` that they are given, so
+that a test can put another one in its place: a disk that loses what was not synced, a clock that it turns,
+threads that it interleaves. `MACHINE` is the real one and the default everywhere.
+
+It is no layer of its own: `Files` has the calls of `os`, as they are, under one roof. A call through it costs
+some 50 ns beside a system call, and nothing where a hot path works on a mapping.
+
+    files       descriptors, names, mappings, syncs; errors are OSError as the kernel gives them
+    clocks      `monotonic` for waits, `wall_ns` for what is written down
+    workers     a function that runs in a thread of its own when it is woken, or by interval
+    locks       what a worker and its owner share
+    boot id     differs between two boots; within one, the page cache has lost nothing
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from whimbrel.errors import StoreError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["FILES", "MACHINE", "Files", "Machine", "Worker"]
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+MADV_DONTNEED = 4
+MADV_POPULATE_WRITE = 23  # Linux 5.14; an older kernel refuses it, and pages come with page faults
+FALLOC_FL_KEEP_SIZE = 1
+FALLOC_FL_PUNCH_HOLE = 2
+CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+COPY_BYTES = 1 << 20
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+class Files:
+    """The file system. A subclass replaces the system calls; what is built from them below stays."""
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        """As `os.open`."""
+        return os.open(path, flags, mode)
+
+    def close(self, fd: int) -> None:
+        """As `os.close`."""
+        os.close(fd)
+
+    def fstat(self, fd: int) -> os.stat_result:
+        """As `os.fstat`."""
+        return os.fstat(fd)
+
+    def pread(self, fd: int, length: int, position: int) -> bytes:
+        """As `os.pread`."""
+        return os.pread(fd, length, position)
+
+    def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
+        """As `os.pwrite`: it may take fewer bytes than there are."""
+        return os.pwrite(fd, data, position)
+
+    def ftruncate(self, fd: int, length: int) -> None:
+        """As `os.ftruncate`."""
+        os.ftruncate(fd, length)
+
+    def posix_fallocate(self, fd: int, start: int, length: int) -> None:
+        """As `os.posix_fallocate`."""
+        os.posix_fallocate(fd, start, length)
+
+    def fdatasync(self, fd: int) -> None:
+        """As `os.fdatasync`. An error is final: a later call may succeed without having written anything."""
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        """As `os.fsync`, also for directories."""
+        os.fsync(fd)
+
+    def stat(self, path: Path) -> os.stat_result:
+        """As `os.stat`."""
+        return os.stat(path)
+
+    def statvfs(self, path: Path) -> os.statvfs_result:
+        """As `os.statvfs`."""
+        return os.statvfs(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        """As `os.listdir`."""
+        return os.listdir(path)
+
+    def mkdir(self, path: Path) -> None:
+        """As `os.mkdir`."""
+        os.mkdir(path)
+
+    def rmdir(self, path: Path) -> None:
+        """As `os.rmdir`."""
+        os.rmdir(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """As rename(2): what bears the new name is replaced."""
+        os.replace(old, new)
+
+    def link(self, old: Path, new: Path) -> None:
+        """As `os.link`."""
+        os.link(old, new)
+
+    def remove(self, path: Path) -> None:
+        """As `os.unlink`."""
+        os.unlink(path)
+
+    def flock(self, fd: int, operation: int) -> None:
+        """As `fcntl.flock`."""
+        fcntl.flock(fd, operation)
+
+    def lockf(self, fd: int, operation: int, length: int) -> None:
+        """As `fcntl.lockf`, from the file's begin."""
+        fcntl.lockf(fd, operation, length)
+
+    def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
+        """Map a file from its begin; its pages are shared with all who map it."""
+        return mmap.mmap(fd, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+
+    def punch_hole(self, fd: int, start: int, length: int) -> bool:
+        """Make a range zeros by taking its blocks; return whether the file system can."""
+        flags = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+        return bool(libc.fallocate(fd, flags, start, length) == 0)
+
+    def populate(self, address: int, length: int) -> None:
+        """Make mapped pages present and writable. A failure is harmless: they come with page faults."""
+        libc.madvise(address, length, MADV_POPULATE_WRITE)
+
+    def release(self, address: int, length: int) -> None:
+        """Take pages of a shared mapping from this process; what was written stays in the page cache."""
+        libc.madvise(address, length, MADV_DONTNEED)
+
+    # Built from the calls above.
+
+    def exists(self, path: Path) -> bool:
+        """Return whether there is a file or directory of that name."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def size(self, path: Path) -> int:
+        """Return a file's length in bytes."""
+        return self.stat(path).st_size
+
+    def names(self, directory: Path) -> list[str]:
+        """Return the names in a directory in order; none when there is no such directory."""
+        try:
+            return sorted(self.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def make_directories(self, path: Path) -> None:
+        """Make a directory and its parents where they are missing."""
+        try:
+            self.mkdir(path)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            self.make_directories(path.parent)
+            self.make_directories(path)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        """Remove a name."""
+        try:
+            self.remove(path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Return a whole file."""
+        fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pieces = []
+            position = 0
+            while piece := self.pread(fd, COPY_BYTES, position):
+                pieces.append(piece)
+                position += len(piece)
+            return b"".join(pieces)
+        finally:
+            self.close(fd)
+
+    def write_all(self, fd: int, data: bytes, position: int) -> None:
+        """Write all bytes at a position; the kernel may take them in pieces."""
+        written = self.pwrite(fd, data, position)
+        while written < len(data):
+            written += self.pwrite(fd, memoryview(data)[written:], position + written)
+
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Write a file anew and wait for the disk; its name is durable after `sync_directory`."""
+        fd = self.open(path, CREATE, 0o644)
+        try:
+            self.write_all(fd, data, 0)
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+
+    def touch(self, path: Path) -> None:
+        """Make an empty file, unless it is there."""
+        self.close(self.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+    def sync_directory(self, path: Path) -> None:
+        """Put on disk which files a directory holds, and by which names."""
+        fd = self.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fsync(fd)
+        finally:
+            self.close(fd)
+
+
+class Worker(Protocol):
+    """A function with a thread of its own, run once for any number of `wake` since it last began."""
+
+    def wake(self) -> None:
+        """Have it run soon; from any thread."""
+
+    def wait(self) -> None:
+        """Wait until it has run for every `wake` so far, and does not run."""
+
+    def stop(self) -> None:
+        """End the thread after the current run; a `wake` that is not served yet is dropped."""
+
+
+class ThreadWorker:
+    """A worker with a thread of the system."""
+
+    def __init__(self, name: str, work: Callable[[], None], interval_s: float | None) -> None:
+        self.work = work
+        self.interval_s = interval_s
+        self.signal = threading.Condition()
+        self.wanted = self.running = self.stopping = False
+        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
+        self.thread.start()
+
+    def wake(self) -> None:
+        """See `Worker`."""
+        if not self.wanted:  # mostly it is awake already; a `wake` that is missed here is one that is served
+            with self.signal:
+                self.wanted = True
+                self.signal.notify_all()
+
+    def wait(self) -> None:
+        """See `Worker`."""
+        with self.signal:
+            self.signal.wait_for(lambda: self.stopping or not (self.wanted or self.running))
+
+    def stop(self) -> None:
+        """See `Worker`."""
+        with self.signal:
+            self.stopping = True
+            self.signal.notify_all()
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
+
+    def run(self) -> None:
+        """The thread's loop."""
+        while True:
+            with self.signal:
+                self.signal.wait_for(lambda: self.wanted or self.stopping, self.interval_s)
+                if self.stopping:
+                    return
+                self.wanted, self.running = False, True
+            try:
+                self.work()
+            finally:
+                with self.signal:
+                    self.running = False
+                    self.signal.notify_all()
+
+
+class Machine:
+    """One machine, as one of its processes sees it."""
+
+    files: Files
+    monotonic = staticmethod(time.monotonic)  # seconds
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    wall_ns = staticmethod(time.time_ns)  # since the epoch
+
+    def __init__(self, files: Files | None = None) -> None:
+        self.files = files or Files()
+
+    def wall_ms(self) -> int:
+        """Return the wall clock in epoch milliseconds."""
+        return self.wall_ns() // 1_000_000
+
+    def boot_id(self) -> bytes:
+        """Return 16 bytes that differ between two boots of the machine.
+
+        Raises:
+            StoreError: the kernel does not tell.
+        """
+        try:
+            return bytes.fromhex(BOOT_ID.read_text().strip().replace("-", ""))
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{BOOT_ID} can't be read: {error}") from error
+
+    def worker(self, name: str, work: Callable[[], None], interval_s: float | None = None) -> Worker:
+        """Start a worker.
+
+        Args:
+            name: of its thread.
+            work: what it runs; an error that it raises ends the thread.
+            interval_s: also run it after so long without a `wake`; None: never.
+        """
+        return ThreadWorker(name, work, interval_s)
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """Return a lock for what a worker and its owner share."""
+        return threading.Lock()
+
+
+FILES = Files()
+MACHINE = Machine(FILES)
