@@ -35,6 +35,7 @@ from whimbrel.broker.roles.role import Role
 from whimbrel.broker.roles.slave import SlaveRole
 from whimbrel.broker.roles.suspended import suspended
 from whimbrel.errors import NotReady, ReplicaTimeout, StoreError
+from whimbrel.machine import MACHINE, Files, Machine
 from whimbrel.model.registration import BrokerRole
 from whimbrel.probes import TURN_S, serve_health
 from whimbrel.rpc.server.certificates import TlsSettings
@@ -42,7 +43,7 @@ from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
 from whimbrel.rpc.server.serving import serve
 from whimbrel.telemetry import write_ready_file
-from whimbrel.wakeup import Doorbell
+from whimbrel.wakeup import Bell, Doorbell
 
 if TYPE_CHECKING:
     from whimbrel.http_port import HttpPort
@@ -64,9 +65,19 @@ class Broker:
         server: takes calls, from the first role's start to the stop.
     """
 
-    def __init__(self, options: BrokerOptions) -> None:
-        """Prepare; nothing is opened."""
-        self.options = options
+    def __init__(
+        self,
+        options: BrokerOptions,
+        *,
+        machine: Machine = MACHINE,
+        doorbell: Callable[[Path, Bell], Doorbell] = Doorbell,
+    ) -> None:
+        """Prepare; nothing is opened.
+
+        Args:
+            machine, doorbell: where files, clocks, workers and the way to the replicator come from.
+        """
+        self.options, self.machine, self.doorbell = options, machine, doorbell
         self.root = Path(options.store)
         self.loop = asyncio.get_running_loop()
         self.role: Role | None = None
@@ -86,12 +97,16 @@ class Broker:
             OSError: a port can't be had.
         """
         try:
-            (self.root / "whimbrel").mkdir(parents=True, exist_ok=True)
-            self.undo.callback(lock_store(self.root))
-            bell = Doorbell(self.root, "broker")
+            self.machine.files.make_directories(self.root / "whimbrel")
+            self.undo.callback(lock_store(self.root, self.machine.files))
+            bell = self.doorbell(self.root, "broker")
             self.undo.callback(bell.close)
             self.context = BrokerContext(
-                self.options, bell=bell, serve=self.serve, release_client=self.release_client
+                self.options,
+                bell=bell,
+                machine=self.machine,
+                serve=self.serve,
+                release_client=self.release_client,
             )
             self.health = serve_health(
                 self.context.probes, host=self.options.host, port=self.options.health_port
@@ -247,16 +262,16 @@ class Broker:
         write_ready_file(options.ready_file, facts)
 
 
-def lock_store(root: Path) -> Callable[[], None]:
+def lock_store(root: Path, files: Files) -> Callable[[], None]:
     """Keep a second broker from the store; return what lets go.
 
     Raises:
         StoreError: there is one already.
     """
-    fd = os.open(root / "whimbrel" / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = files.open(root / "whimbrel" / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes away with the process, however it ends
+        files.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes away with the process, however it ends
     except OSError as error:
-        os.close(fd)
+        files.close(fd)
         raise StoreError(f"another broker runs on {root}") from error
-    return lambda: os.close(fd)
+    return lambda: files.close(fd)

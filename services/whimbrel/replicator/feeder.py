@@ -21,7 +21,7 @@ from whimbrel.ha.protocol import MasterProtocol, OutOfRange
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SendResult, SlaveConnection
-from whimbrel.replicator.sockets import advertised_host, listen, named, tune
+from whimbrel.replicator.sockets import advertised_host, named, tune
 from whimbrel.store.commitlog import LogReader
 from whimbrel.store.shared_page import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
@@ -76,7 +76,7 @@ class Feeder:
         self.loop, self.page, self.options = loop, loop.page, options
         self.clock = clock
         self.root = Path(options.store)
-        self.listener = listen(options.host, options.port)
+        self.listener = loop.network.listen(options.host, options.port)
         self.port: int = self.listener.getsockname()[1]
         self.connections: dict[int, SlaveConnection] = {}  # by slot
         self.log: LogReader | None = None
@@ -135,7 +135,7 @@ class Feeder:
             self.log = None
         self.epoch = epoch
         if epoch:
-            self.log = LogReader.open(self.root, page=self.page)
+            self.log = LogReader.open(self.root, page=self.page, machine=self.loop.machine)
             logger.info("feeding the log [%d, %d), epoch %d", self.page.begin, self.page.written, epoch)
             if self.traces is not None:
                 self.traces.recovered(self.log.read, self.page.written, self.log.file_size)
@@ -175,8 +175,8 @@ class Feeder:
             heartbeat_s=self.options.heartbeat_ms / 1000,
             silence_s=self.options.housekeeping_ms / 1000,
         )
-        connection = self.connections[slot] = SlaveConnection(sock, peer, slot, core)
-        self.page.set_slave(slot, peer, time.time_ns() // 1_000_000)
+        connection = self.connections[slot] = SlaveConnection(self.loop.network, sock, peer, slot, core)
+        self.page.set_slave(slot, peer, self.loop.machine.wall_ms())
         self.loop.watch(sock, selectors.EVENT_READ, lambda mask: self.ready(connection, mask))
         if self.traces is not None:
             self.traces.connected(connection)
@@ -262,7 +262,7 @@ class Feeder:
         if error.ahead:
             self.page.refused_peer = host
             self.page.refused_offset = error.offset
-            self.page.refused_at_ns = time.monotonic_ns()
+            self.page.refused_at_ns = self.loop.machine.monotonic_ns()
             self.page.refused_count += 1
             self.loop.ring_broker()
         text = f"slave {host} refused: {error}"

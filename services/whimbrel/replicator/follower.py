@@ -32,7 +32,7 @@ from whimbrel.ha.protocol import COMPARE_BYTES, Append, Compare, FrameReceived, 
 from whimbrel.replicator.buffers import AppendBuffer, ReceiveBuffer
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.replicator.sockets import named, parse_address, resolve, tune
+from whimbrel.replicator.sockets import named, parse_address, tune
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.wakeup import WAKE_POLL_S
 
@@ -114,7 +114,7 @@ class Follower:
         log.publish()
         if now - self.retention_at > RETENTION_S:
             self.retention_at = now
-            log.run_retention(time.time_ns() // 1_000_000)
+            log.run_retention(self.loop.machine.wall_ms())
         try:
             if self.sock is not None and self.master_changed():
                 raise ConnectionClosed("the master has another address now")
@@ -164,13 +164,13 @@ class Follower:
             return
         try:
             host, port = parse_address(address)
-            found = resolve(host, port)
+            found = self.loop.network.resolve(host, port)
         except (ValueError, OSError) as error:
             raise ConnectionClosed(f"{address}: {error}") from error
         family, target = found[self.attempts % len(found)]
         self.attempts += 1
         self.peer = named(target)
-        self.sock = socket.socket(family, socket.SOCK_STREAM)
+        self.sock = self.loop.network.stream(family)
         try:
             tune(self.sock)
             code = self.sock.connect_ex(target)

@@ -9,10 +9,11 @@ import contextlib
 import selectors
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from whimbrel.machine import MACHINE, Machine
+from whimbrel.replicator.sockets import Network
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import WAKE_POLL_S, Doorbell
 
@@ -25,11 +26,13 @@ class Loop:
     """Selector, doorbell, page and signals of one replicator.
 
     Attributes:
+        machine, network: where files, clocks, workers and sockets come from.
         stopping: SIGTERM or SIGINT has come; no further turn is to be run.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.page = SharedPage.open(root)
+    def __init__(self, root: Path, machine: Machine = MACHINE) -> None:
+        self.machine, self.network = machine, Network()
+        self.page = SharedPage.open(root, machine)
         self.bell = Doorbell(root, "replicator")
         self.selector = selectors.DefaultSelector()
         self.inner, self.outer = socket.socketpair()
@@ -86,7 +89,7 @@ class Loop:
             idle: whether the marks still ask for nothing; asked after the sleeping flag is set.
         """
         page = self.page
-        page.replica_beat_ns = time.monotonic_ns()
+        page.replica_beat_ns = self.machine.monotonic_ns()
         if timeout > 0:
             page.replica_sleeping = 1
             if self.stopping or not idle():

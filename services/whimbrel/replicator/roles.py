@@ -146,12 +146,12 @@ class SlaveRole:
 
     def may_start(self) -> bool:
         """Whether no process has the log open for writing."""
-        return not is_locked(self.root)
+        return not is_locked(self.root, self.loop.machine.files)
 
     def start(self, after_epoch: int) -> Worker:
         """Lock and recover the log, then follow the master."""
         assert self.log is None
-        self.log = LogWriter.open(self.root, self.store_options())
+        self.log = LogWriter.open(self.root, self.store_options(), machine=self.loop.machine)
         self.loop.ring_broker()
         self.follower = Follower(self.loop, self.options, self.log, clock=self.clock)
         return self.follower

@@ -1,6 +1,5 @@
 """One connection to a slave: the frame that is being sent, and the protocol's core."""
 
-import os
 import socket
 import time
 from collections.abc import Callable
@@ -8,6 +7,7 @@ from enum import Enum
 
 from whimbrel.errors import ConnectionClosed, StoreError
 from whimbrel.ha.protocol import MasterProtocol
+from whimbrel.replicator.sockets import Network
 from whimbrel.store.commitlog import LogReader
 
 __all__ = ["SendResult", "SlaveConnection"]
@@ -44,6 +44,7 @@ class SlaveConnection:
         "core",
         "frame",
         "head",
+        "network",
         "on_frame",
         "peer",
         "sent_bytes",
@@ -51,7 +52,10 @@ class SlaveConnection:
         "sock",
     )
 
-    def __init__(self, sock: socket.socket, peer: str, slot: int, core: MasterProtocol) -> None:
+    def __init__(
+        self, network: Network, sock: socket.socket, peer: str, slot: int, core: MasterProtocol
+    ) -> None:
+        self.network = network
         self.sock, self.peer, self.slot, self.core = sock, peer, slot, core
         self.head = b""  # of the current frame: what is left of its header
         self.body_at = self.body_left = 0
@@ -125,7 +129,7 @@ class SlaveConnection:
         if self.body_left:
             fd, position, _ = log.file_for(self.body_at)
             if self.by_file:
-                sent = os.sendfile(self.sock.fileno(), fd, position, self.body_left)
+                sent = self.network.send_file(self.sock, fd, position, self.body_left)
                 if not sent:
                     raise StoreError(f"the log file that holds {self.body_at} is shorter than the marks say")
                 self.advance(sent)

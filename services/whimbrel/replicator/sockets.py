@@ -1,12 +1,13 @@
 """Sockets for replication: addresses, and the options that suit a long, one-way stream."""
 
 import contextlib
+import os
 import socket
 
 from whimbrel.errors import StoreError
 from whimbrel.model.route import WILDCARD_HOSTS
 
-__all__ = ["advertised_host", "listen", "named", "parse_address", "resolve", "tune"]
+__all__ = ["Network", "advertised_host", "named", "parse_address", "tune"]
 
 LISTEN_BACKLOG = 64
 # Loopback and LAN streams run at half speed or less under bbr, which paces them; cubic is in every kernel.
@@ -28,16 +29,6 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def resolve(host: str, port: int) -> list[tuple[int, SockAddress]]:
-    """Return the (family, address) pairs of a host, best first; blocks as long as the resolver takes.
-
-    Raises:
-        OSError: the name is not known.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [(int(family), address) for family, _, _, _, address in found]  # type: ignore[misc]
-
-
 def advertised_host(wanted: str, listening: str) -> str:
     """Return the host under which slaves dial a listener: what an operator wants, or what it says itself."""
     return wanted or (socket.gethostname() if listening in WILDCARD_HOSTS else listening)
@@ -57,23 +48,43 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+class Network:
+    """What a replicator asks of the network. Tests put another one in its place."""
 
-    Raises:
-        StoreError: the address is not ours, or taken.
-    """
-    try:
-        family, address = resolve(host, port)[0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise StoreError(f"can't listen on {host}:{port}: {error}") from error
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        tune(sock)
-        sock.bind(address)
-        sock.listen(LISTEN_BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise StoreError(f"can't listen on {host}:{port}: {error}") from error
-    return sock
+    def resolve(self, host: str, port: int) -> list[tuple[int, SockAddress]]:
+        """Return the (family, address) pairs of a host, best first; blocks as long as the resolver takes.
+
+        Raises:
+            OSError: the name is not known.
+        """
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [(int(family), address) for family, _, _, _, address in found]  # type: ignore[misc]
+
+    def listen(self, host: str, port: int) -> socket.socket:
+        """Return a socket that listens.
+
+        Raises:
+            StoreError: the address is not ours, or taken.
+        """
+        try:
+            family, address = self.resolve(host, port)[0]
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise StoreError(f"can't listen on {host}:{port}: {error}") from error
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tune(sock)
+            sock.bind(address)
+            sock.listen(LISTEN_BACKLOG)
+        except OSError as error:
+            sock.close()
+            raise StoreError(f"can't listen on {host}:{port}: {error}") from error
+        return sock
+
+    def stream(self, family: int) -> socket.socket:
+        """Return a socket to connect with."""
+        return socket.socket(family, socket.SOCK_STREAM)
+
+    def send_file(self, sock: socket.socket, fd: int, position: int, count: int) -> int:
+        """Send a part of a file; return how much of it."""
+        return os.sendfile(sock.fileno(), fd, position, count)

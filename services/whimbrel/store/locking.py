@@ -56,22 +56,22 @@ class StoreLock:
         self.files.close(self.fd)
 
 
-def is_locked(root: Path) -> bool:
+def is_locked(root: Path, files: Files = FILES) -> bool:
     """Return whether a process has the store open for writing."""
     path = root / "lock"
     try:
-        stat = path.stat()
+        stat = files.stat(path)
     except FileNotFoundError:
         return False
     if (stat.st_dev, stat.st_ino) in held:  # opening and closing the file would release our own lock
         return True
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the store may be on a read-only disk
+        fd = files.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the store may be on a read-only disk
     except PermissionError:
         return False
     try:
         # Queried, not tried: a broker that starts at this moment must not find the lock taken.
         asked = fcntl.fcntl(fd, fcntl.F_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
     finally:
-        os.close(fd)
+        files.close(fd)
     return int(FLOCK.unpack(asked)[0]) != fcntl.F_UNLCK

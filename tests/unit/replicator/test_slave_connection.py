@@ -11,6 +11,7 @@ from whimbrel.errors import ConnectionClosed
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
 from whimbrel.replicator.slave_connection import REPORTS_BYTES_MAX, SendResult, SlaveConnection
+from whimbrel.replicator.sockets import Network
 from whimbrel.store.commitlog import LogReader
 
 FILE = 1 << 18
@@ -23,7 +24,7 @@ def connected(frame_bytes_max: int = 100_000) -> tuple[SlaveConnection, socket.s
     ours.setblocking(False)
     theirs.settimeout(10)
     core = MasterProtocol(file_size=FILE, frame_bytes_max=frame_bytes_max, first_offset="log", now=0.0)
-    return SlaveConnection(ours, "slave:1", 0, core), theirs
+    return SlaveConnection(Network(), ours, "slave:1", 0, core), theirs
 
 
 def bodies(stream: bytes) -> tuple[list[int], bytes]:

@@ -7,7 +7,6 @@ store: a store that another process uses must not be written to.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.machine import Machine
 from whimbrel.probes import Probes
 from whimbrel.rpc.api.calls import Metadata, Outbound
 from whimbrel.rpc.server.handlers import Service
@@ -32,12 +32,7 @@ from whimbrel.wakeup import Doorbell
 if TYPE_CHECKING:
     from whimbrel.exposition import Exposition
 
-__all__ = ["BrokerContext", "now_ms"]
-
-
-def now_ms() -> int:
-    """Return the wall clock in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
+__all__ = ["BrokerContext"]
 
 
 class BrokerContext:
@@ -46,6 +41,7 @@ class BrokerContext:
     Attributes:
         options: as the process was started; a role has its own with its role and id.
         bell: rings the replicator, and is rung by it.
+        machine: where files, clocks and workers come from.
         registration: the current role's, through which nameservers are asked; None without.
         server: set once the first role serves.
         probes: tell whether the process lives and is ready, for the current role.
@@ -58,6 +54,7 @@ class BrokerContext:
         options: BrokerOptions,
         *,
         bell: Doorbell,
+        machine: Machine,
         serve: Callable[[Sequence[Service]], Awaitable[None]],
         release_client: Callable[[str, str | None], None],
     ) -> None:
@@ -65,14 +62,14 @@ class BrokerContext:
 
         Args:
             options: see the class.
-            bell: see the class.
+            bell, machine: see the class.
             serve: serves these services from now on, and starts the server the first time.
             release_client: gives back what a client that has gone holds, of one group or of all.
         """
         self.options = options
         self.root = Path(options.store)
         self.loop = asyncio.get_running_loop()
-        self.bell = bell
+        self.bell, self.machine = bell, machine
         self.serve = serve
         self.release_client = release_client
         self.clients = Clients()
@@ -98,16 +95,23 @@ class BrokerContext:
             cluster=options.cluster,
             broker_name=options.name,
             auto_create=options.auto_create_topics,
-            clock=now_ms,
+            clock=self.now_ms,
+            files=self.machine.files,
         )
         self.topics.adopt(store.topics_on_disk())
-        self.groups = GroupTable(config, auto_create=options.auto_create_groups, clock=now_ms)
-        self.offset_file = OffsetFile(config)
-        self.delays = DelayOffsets(config)
+        self.groups = GroupTable(
+            config, auto_create=options.auto_create_groups, clock=self.now_ms, files=self.machine.files
+        )
+        self.offset_file = OffsetFile(config, self.machine.files)
+        self.delays = DelayOffsets(config, self.machine.files)
         self.sessions = SessionService(
-            self.clients, self.groups, release_client=self.release_client, clock=time.monotonic
+            self.clients, self.groups, release_client=self.release_client, clock=self.machine.monotonic
         )
         self.tables_open = True
+
+    def now_ms(self) -> int:
+        """Return the wall clock in epoch milliseconds."""
+        return self.machine.wall_ms()
 
     @property
     def port(self) -> int:

@@ -6,7 +6,6 @@ are let go.
 """
 
 import logging
-import time
 from dataclasses import replace
 from typing import ClassVar
 
@@ -22,7 +21,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed
 from whimbrel.broker.produce.internal_append import InternalAppender
-from whimbrel.broker.roles.context import BrokerContext, now_ms
+from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.errors import NotReady
 from whimbrel.metrics import Family
@@ -58,7 +57,9 @@ class MasterRole(Role):
 
     async def open_store(self) -> MasterStore:
         """Lock and recover the log; this raises its epoch."""
-        return MasterStore.open(self.root, self.options.store_options, clock=now_ms)
+        return MasterStore.open(
+            self.root, self.options.store_options, clock=self.machine.wall_ms, machine=self.machine
+        )
 
     def open_confirmed(self, file: ConfirmedFile) -> MasterConfirmed:
         """Take up how far the log is confirmed."""
@@ -212,7 +213,7 @@ class MasterRole(Role):
     def check_refused_slaves(self) -> None:
         """Take what our replicator reports of slaves whose log goes on beyond ours."""
         page = self.page
-        fresh = page.refused_count and time.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
+        fresh = page.refused_count and self.machine.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
         if fresh and page.refused_offset > self.store.written:
             self.leadership.slave_refused(page.refused_peer, page.refused_offset, now=self.loop.time())
 

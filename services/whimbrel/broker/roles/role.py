@@ -15,7 +15,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -38,7 +37,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
-from whimbrel.broker.roles.context import BrokerContext, now_ms
+from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
 from whimbrel.errors import FlushTimeout, ReplicaTimeout, StoreError, StoreFull
 from whimbrel.metrics import Family
@@ -78,7 +77,7 @@ class Role(ABC):
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
         self.context, self.options = context, options
-        self.root, self.loop = context.root, context.loop
+        self.root, self.loop, self.machine = context.root, context.loop, context.machine
         self.opened = AsyncExitStack()
         self.begun = AsyncExitStack()
         self.serving = False  # there are services, and calls may wait
@@ -203,8 +202,8 @@ class Role(ABC):
         page = self.page = self.store.page
         page.broker_pid, page.broker_sleeping = os.getpid(), 0
         page.broker_name, page.broker_id = options.name, options.id
-        page.broker_beat_ns, page.writable = time.monotonic_ns(), 0
-        self.confirmed = self.open_confirmed(ConfirmedFile(self.root))
+        page.broker_beat_ns, page.writable = self.machine.monotonic_ns(), 0
+        self.confirmed = self.open_confirmed(ConfirmedFile(self.root, self.machine.files))
         self.opened.callback(self.confirmed.close)
         context.open_tables(self.store)
         self.open_consumption()
@@ -221,7 +220,7 @@ class Role(ABC):
             LeaseJournal(self.root, file_bytes=self.options.lease_file_size),
             broker_name=self.options.name,
             broker_id=self.options.id,
-            now_ms=now_ms,
+            now_ms=self.machine.wall_ms,
             schedule=self.schedule,
             client_alive=self.context.clients.alive_in,
             follows=self.NAME == "slave",
@@ -244,7 +243,7 @@ class Role(ABC):
 
     def schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
         """Call back at a time of the wall clock, soon when it has passed."""
-        delay_ms = at_ms - now_ms()
+        delay_ms = at_ms - self.machine.wall_ms()
         if delay_ms <= 0:
             self.loop.call_soon(callback)
         else:
@@ -260,7 +259,7 @@ class Role(ABC):
     def export_offsets(self) -> None:
         """Write consumerOffset.json."""
         try:
-            self.context.offset_file.save(self.consumption.committed_offsets(), now_ms())
+            self.context.offset_file.save(self.consumption.committed_offsets(), self.machine.wall_ms())
         except (OSError, StoreFull) as error:  # the lease journal has them as well
             logger.warning("the consumer offsets can't be written: %s", error)
 
@@ -272,12 +271,16 @@ class Role(ABC):
         topics, groups, master = context.topics, context.groups, self.NAME == "master"
         appender = self.appender = self.make_appender()
         self.admission = Admission(
-            topics, appender, cluster=options.cluster, store_host=context.store_host, clock=now_ms
+            topics,
+            appender,
+            cluster=options.cluster,
+            store_host=context.store_host,
+            clock=self.machine.wall_ms,
         )
         self.sends = SendService(self.admission)
         splitting = ReadSplitting(enabled=options.slave_read_enable, written=self.log_end)
         self.receives = ReceiveService(
-            topics, groups, self.consumption, splitting, master=master, clock=now_ms
+            topics, groups, self.consumption, splitting, master=master, clock=self.machine.wall_ms
         )
         replays = ReplayService(
             topics,
@@ -296,7 +299,7 @@ class Role(ABC):
             store,
             master=master,
             replication=self.replication,
-            wall_ms=lambda at: now_ms() - int((time.monotonic() - at) * 1000),
+            wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
         )
         self.bulk = BulkService(
             topics,
@@ -332,7 +335,7 @@ class Role(ABC):
             receives=self.receives,
             sessions=context.sessions,
             clients=context.clients,
-            clock=time.monotonic,
+            clock=self.machine.monotonic,
         )
 
     # Working by itself
@@ -413,9 +416,9 @@ class Role(ABC):
 
     def beat(self) -> None:
         """Show that the broker lives, and do what time asks for."""
-        self.page.broker_beat_ns, self.page.writable = time.monotonic_ns(), self.writable
+        self.page.broker_beat_ns, self.page.writable = self.machine.monotonic_ns(), self.writable
         self.confirmed.beat()
-        self.receives.expire_held(time.monotonic(), BEAT_S)
+        self.receives.expire_held(self.machine.monotonic(), BEAT_S)
 
     def sweep(self) -> None:
         """Let go of clients that are gone."""
@@ -423,7 +426,7 @@ class Role(ABC):
 
     def run_retention(self) -> None:
         """Remove files that may go."""
-        self.store.run_retention(now_ms())
+        self.store.run_retention(self.machine.wall_ms())
 
     async def export_forever(self) -> None:
         """Write consumerOffset.json again and again, in a thread."""
@@ -431,7 +434,7 @@ class Role(ABC):
             await asyncio.sleep(EXPORT_INTERVAL_S)
             offsets = self.consumption.committed_offsets()
             try:
-                await asyncio.to_thread(self.context.offset_file.save, offsets, now_ms())
+                await asyncio.to_thread(self.context.offset_file.save, offsets, self.machine.wall_ms())
             except (OSError, StoreFull) as error:
                 logger.warning("the consumer offsets can't be written: %s", error)
 
@@ -453,7 +456,7 @@ class Role(ABC):
     def replication(self) -> ReplicationView:
         """Return the state of replication as this broker sees it."""
         options, page, store = self.options, self.page, self.store
-        alive = page.replica_alive(time.monotonic_ns())
+        alive = page.replica_alive(self.machine.monotonic_ns())
         return ReplicationView(
             broker_name=options.name,
             broker_id=options.id,

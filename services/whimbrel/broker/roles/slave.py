@@ -6,7 +6,6 @@ metadata watch, lease state by a stream of entries both ways (`cluster/metadata_
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import ClassVar
@@ -66,7 +65,7 @@ class SlaveRole(Role):
         reported = False
         while True:
             try:
-                return SlaveStore.open(self.root, self.options.store_options)
+                return SlaveStore.open(self.root, self.options.store_options, machine=self.machine)
             except NotRecovered as error:
                 if not reported:
                     logger.info("waiting for the replicator: %s", error)
@@ -103,7 +102,7 @@ class SlaveRole(Role):
         log = self.store if self.traces is None else self.traces.of_dispatch(self.store)
         self.dispatcher = LogDispatcher(log, self.page, self.loop)
         if counted is not None:
-            self.dispatcher.on_step = lambda: counted.trail.note(self.page.written, time.monotonic())
+            self.dispatcher.on_step = lambda: counted.trail.note(self.page.written, self.machine.monotonic())
         self.dispatcher.start()
         self.begun.callback(self.dispatcher.stop)
         self.metadata_sync = MetadataSync(
@@ -178,7 +177,7 @@ class SlaveRole(Role):
     def readiness(self) -> list[Condition]:
         """A slave is ready while its replicator is connected to the master's."""
         page = self.page
-        if not page.replica_alive(time.monotonic_ns()):
+        if not page.replica_alive(self.machine.monotonic_ns()):
             return [Condition("connected", False, "the replicator beside this broker does not run")]
         met = bool(page.connected)
         return [Condition("connected", met, "" if met else page.trouble or NOT_CONNECTED)]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from whimbrel.broker.tables.versioned import VersionedTable
+from whimbrel.machine import FILES, Files
 from whimbrel.model.topic import GroupConfig
 
 __all__ = ["BUILT_IN_GROUPS", "GroupTable"]
@@ -25,10 +26,16 @@ BUILT_IN_GROUPS = frozenset(
 class GroupTable(VersionedTable[GroupConfig]):
     """Groups by name."""
 
-    def __init__(self, config: Path, *, auto_create: bool, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, config: Path, *, auto_create: bool, clock: Callable[[], int], files: Files = FILES
+    ) -> None:
         """Read the table below the config directory and add what a fresh broker owns."""
         super().__init__(
-            config / "subscriptionGroup.json", "subscriptionGroupTable", GroupConfig, clock=clock
+            config / "subscriptionGroup.json",
+            "subscriptionGroupTable",
+            GroupConfig,
+            clock=clock,
+            files=files,
         )
         self.auto_create = auto_create
         self.load(GroupConfig(name=name) for name in sorted(BUILT_IN_GROUPS))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from whimbrel.errors import StoreError
+from whimbrel.machine import FILES, Files
 from whimbrel.model.topic import DataVersion
 from whimbrel.store import jsonconfig
 
@@ -48,8 +49,9 @@ def decode_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
 class OffsetFile:
     """consumerOffset.json."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, files: Files = FILES) -> None:
         """Name the file; nothing is read."""
+        self.files = files
         self.path = config / "consumerOffset.json"
         self.version = DataVersion(timestamp=0, counter=0)
         self.written: Offsets | None = None
@@ -60,7 +62,7 @@ class OffsetFile:
         Raises:
             StoreError: it is damaged, and so is its predecessor.
         """
-        offsets, _ = jsonconfig.open_own(self.path, self.take)
+        offsets, _ = jsonconfig.open_own(self.path, self.take, self.files)
         return offsets or {}
 
     def take(self, content: Any) -> dict[tuple[str, str], dict[int, int]]:
@@ -83,19 +85,20 @@ class OffsetFile:
         """Write the file if an offset has changed since the last time; may run in a thread."""
         if offsets != self.written:
             self.version = self.version.after(now_ms)
-            jsonconfig.save(self.path, self.encode(offsets))
+            jsonconfig.save(self.path, self.encode(offsets), self.files)
             self.written = offsets
 
 
 class DelayOffsets:
     """delayOffset.json; nothing uses it yet, but it is kept and passed on to slaves."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, files: Files = FILES) -> None:
         """Read the text as it is; a damaged file is left alone, since it is not needed."""
+        self.files = files
         self.path = config / "delayOffset.json"
         self.text = ""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = files.read_bytes(self.path).decode("utf-8")
             jsonconfig.loads(text)
         except FileNotFoundError:
             return
@@ -113,6 +116,6 @@ class DelayOffsets:
         except StoreError as error:
             logger.warning("the master's delay offsets are left out: %s", error)
             return False
-        jsonconfig.save(self.path, text)
+        jsonconfig.save(self.path, text, self.files)
         self.text = text
         return True

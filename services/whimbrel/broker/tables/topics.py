@@ -11,6 +11,7 @@ from pathlib import Path
 
 from whimbrel.broker.tables.versioned import VersionedTable
 from whimbrel.errors import StoreFull
+from whimbrel.machine import FILES, Files
 from whimbrel.model.limits import AUTO_QUEUES
 from whimbrel.model.names import SCHEDULE_TOPIC, TEMPLATE_TOPIC, is_system_topic
 from whimbrel.model.topic import INHERIT, READ, WRITE, MessageType, TopicConfig
@@ -27,10 +28,17 @@ class TopicTable(VersionedTable[TopicConfig]):
     """Topics by name."""
 
     def __init__(
-        self, config: Path, *, cluster: str, broker_name: str, auto_create: bool, clock: Callable[[], int]
+        self,
+        config: Path,
+        *,
+        cluster: str,
+        broker_name: str,
+        auto_create: bool,
+        clock: Callable[[], int],
+        files: Files = FILES,
     ) -> None:
         """Read the table below the config directory and add what a fresh broker owns."""
-        super().__init__(config / "topics.json", "topicConfigTable", TopicConfig, clock=clock)
+        super().__init__(config / "topics.json", "topicConfigTable", TopicConfig, clock=clock, files=files)
         self.auto_create = auto_create
         self.own = frozenset({cluster, broker_name, f"{cluster}_REPLY_TOPIC"})
         self.load(built_in(cluster, broker_name, auto_create=auto_create))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from whimbrel.errors import AlreadyExists, StoreError, StoreFull
+from whimbrel.machine import FILES, Files
 from whimbrel.model.topic import DataVersion
 from whimbrel.store import jsonconfig
 
@@ -41,7 +42,15 @@ T = TypeVar("T", bound=Named)
 class VersionedTable(Generic[T]):
     """Configurations by name. Read with `get` and `values`; write with `put`, `remove` and `replace_all`."""
 
-    def __init__(self, path: Path, table_key: str, kind: type[T], *, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        table_key: str,
+        kind: type[T],
+        *,
+        clock: Callable[[], int],
+        files: Files = FILES,
+    ) -> None:
         """Start empty; `load` reads the file.
 
         Args:
@@ -49,12 +58,13 @@ class VersionedTable(Generic[T]):
             table_key: name of the table inside the file.
             kind: the class of its rows.
             clock: milliseconds since the epoch, for the version.
+            files: where the file is.
         """
         self.version = DataVersion(timestamp=0, counter=0)
         self.on_change: list[Callable[[], None]] = []
         self.rows: dict[str, T] = {}
         self.whole = False  # the rows were read from the file itself, not from its predecessor
-        self.path = path
+        self.path, self.files = path, files
         self.table_key = table_key
         self.kind = kind
         self.clock = clock
@@ -66,7 +76,7 @@ class VersionedTable(Generic[T]):
         Raises:
             StoreError: the file is damaged, and so is its predecessor.
         """
-        found, self.whole = jsonconfig.open_own(self.path, self.take)
+        found, self.whole = jsonconfig.open_own(self.path, self.take, self.files)
         stored = found or {}
         added = {row.name: row for row in defaults if row.name not in stored}
         self.rows = {**stored, **added}
@@ -134,7 +144,7 @@ class VersionedTable(Generic[T]):
         return jsonconfig.dumps(dict(sorted(content.items())), pretty=pretty)
 
     def save(self, rows: dict[str, T], version: DataVersion) -> None:
-        jsonconfig.save(self.path, self.encoded_rows(rows, version, pretty=True))
+        jsonconfig.save(self.path, self.encoded_rows(rows, version, pretty=True), self.files)
 
     def swap(self, rows: dict[str, T], version: DataVersion) -> None:
         self.save(rows, version)
