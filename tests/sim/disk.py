@@ -346,12 +346,14 @@ class SimDisk:
         Raises:
             FileNotFoundError, NotADirectoryError: there is none.
         """
-        parent = self.find(path.parent)
-        if parent is None:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        if not isinstance(parent, Directory):
-            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        return parent
+        node: Node | None = self.root
+        for name in path.parts[1:-1]:
+            node = node.entries.get(name) if isinstance(node, Directory) else None
+            if not isinstance(node, Directory):
+                code = errno.ENOENT if node is None else errno.ENOTDIR
+                raise OSError(code, os.strerror(code), str(path))
+        assert isinstance(node, Directory)
+        return node
 
     def change(self, *sets: tuple[Directory, str, Node | None]) -> None:
         """Change names in the cache, as one operation."""

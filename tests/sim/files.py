@@ -379,8 +379,12 @@ class SimFiles(Files):
     def rename(self, old: Path, new: Path) -> None:
         """See `Files`."""
         self.enter("rename", old, new, path=str(new))
+        source, target = self.disk.parent_of(old), self.disk.parent_of(new)
         node = self.existing(old)
         there = self.disk.find(new)
+        if old in new.parents or new in old.parents:
+            code = errno.EINVAL if old in new.parents else errno.ENOTEMPTY
+            raise OSError(code, os.strerror(code), str(new))
         if there is node:
             return
         if isinstance(there, Directory) != isinstance(node, Directory) and there is not None:
@@ -388,16 +392,17 @@ class SimFiles(Files):
             raise OSError(code, os.strerror(code), str(new))
         if isinstance(there, Directory) and there.entries:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(new))
-        source, target = self.disk.parent_of(old), self.disk.parent_of(new)
         self.disk.change((source, old.name, None), (target, new.name, node))
 
     def link(self, old: Path, new: Path) -> None:
         """See `Files`."""
         self.enter("link", old, new, path=str(new))
-        node = self.existing(old)
+        node, parent = self.existing(old), self.disk.parent_of(new)
         if self.disk.find(new) is not None:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(new))
-        self.disk.change((self.disk.parent_of(new), new.name, node))
+        if isinstance(node, Directory):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(old))
+        self.disk.change((parent, new.name, node))
 
     def remove(self, path: Path) -> None:
         """See `Files`."""
