@@ -219,7 +219,7 @@ def test_room_is_taken_by_blocks_and_given_back() -> None:
 
 
 def test_a_mapped_page_without_room_is_a_fault_of_who_writes_it() -> None:
-    disk, files = make_disk(capacity=PAGE)
+    _, files = make_disk(capacity=PAGE)
     fd = files.open(FILE, CREATE, 0o644)
     files.ftruncate(fd, 4 * PAGE)
     mapped = files.map(fd, 4 * PAGE)

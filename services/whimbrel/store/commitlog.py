@@ -18,7 +18,6 @@ flushes by interval, and earlier when much data is waiting.
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -397,7 +396,7 @@ class LogWriter:
             segment = self.segment
             if target == self.flushed and not sealed:
                 return
-            began = time.perf_counter()
+            began = self.machine.monotonic()
             try:
                 for left in sealed:
                     left.flush()
@@ -410,7 +409,7 @@ class LogWriter:
                 logger.critical("log %s: %s", self.root, self.failed)
                 return
             if self.on_flush_timed is not None:
-                self.on_flush_timed(time.perf_counter() - began)
+                self.on_flush_timed(self.machine.monotonic() - began)
             for left in sealed:
                 self.sealed.remove(left)
                 left.close()

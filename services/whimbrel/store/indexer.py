@@ -8,12 +8,12 @@ slave.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
 from whimbrel.errors import StoreFull
+from whimbrel.machine import MACHINE
 from whimbrel.store.codec import (
     STORE_TIMES,
     SYS_FLAG,
@@ -46,7 +46,7 @@ class Indexer:
     """
 
     def __init__(
-        self, index: Index, read: ReadAt, file_size: int, clock: Callable[[], float] = time.monotonic
+        self, index: Index, read: ReadAt, file_size: int, clock: Callable[[], float] = MACHINE.monotonic
     ) -> None:
         self.clock = clock
         self.index = index

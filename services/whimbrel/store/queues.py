@@ -142,8 +142,8 @@ class ConsumeQueues:
             self.by_key.pop(key).remove()
         self.by_field.pop(field_of(topic), None)
         directory = self.directory / topic
-        if directory.is_dir():
-            directory.rmdir()
+        if self.files.exists(directory):
+            self.files.rmdir(directory)
 
     def close(self) -> None:
         """Unmap everything."""
