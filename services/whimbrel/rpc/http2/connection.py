@@ -16,6 +16,11 @@ back by `consumed`, in steps of half a window. A user who does not consume stops
 **Bounds** (`Limits`): streams at a time, a header block's and list's bytes, a frame's bytes, resets, pings,
 settings and empty frames in `WINDOW_S` seconds of the caller's clock. Of ended streams `GONE_KEPT` are
 remembered, so that late frames to those that were reset here are ignored in silence.
+
+**Work per frame** does not grow with the number of open streams, with one exception: an initial window that
+SETTINGS change is applied to all of them, once a frame, and `Limits.settings` bounds these frames. One has at
+most `ENTRIES_MAX` entries. Window updates that come while data waits, let none of it out, and follow one
+another without data in between are counted like empty frames. An honest peer sends as many as it has streams.
 """
 
 from collections.abc import Callable
@@ -69,6 +74,7 @@ __all__ = ["Connection"]
 
 WINDOW_S = 10.0
 DEBUG_BYTES_MAX = 256
+ENTRIES_MAX = 32  # of a SETTINGS frame; RFC 9113 knows six settings, and gRPC's libraries add one or two
 
 
 class Connection(SendingHalf):
@@ -78,6 +84,8 @@ class Connection(SendingHalf):
         settled: the peer's first SETTINGS came.
         restricted: not every frame may come now: before SETTINGS, or within a header block.
         block: pieces of an incomplete header block.
+        stalled: window updates in a row that let nothing out.
+        stalled_at: the connection's window after the last one of them.
     """
 
     def __init__(self, *, server: bool, limits: Limits | None = None) -> None:
@@ -93,6 +101,7 @@ class Connection(SendingHalf):
         self.block_bytes = self.block_flags = self.block_stream = 0
         self.counted_since = 0.0
         self.resets = self.pings = self.settings_seen = self.empty = 0
+        self.stalled, self.stalled_at = 0, -1
         self.handlers: tuple[Callable[[int, int, bytes, list[Event]], None], ...] = (
             self.on_data, self.on_headers, self.on_priority, self.on_reset, self.on_settings, self.on_push,
             self.on_ping, self.on_goaway, self.on_window_update, self.on_continuation,
@@ -131,7 +140,7 @@ class Connection(SendingHalf):
             return events
         if now - self.counted_since >= WINDOW_S:
             self.counted_since = now
-            self.resets = self.pings = self.settings_seen = self.empty = 0
+            self.resets = self.pings = self.settings_seen = self.empty = self.stalled = 0
         buffer = self.buffer
         if buffer:
             buffer += data
@@ -417,15 +426,19 @@ class Connection(SendingHalf):
             raise ProtocolError(
                 Code.ENHANCE_YOUR_CALM, f"more than {self.limits.settings} SETTINGS in {WINDOW_S} s"
             )
+        if len(payload) > ENTRIES_MAX * SETTING.size:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"SETTINGS with more than {ENTRIES_MAX} entries")
         self.settled = True
         self.restricted = False
         window = self.peer_window
         for name, value in SETTING.iter_unpack(payload):
             self.apply_setting(name, value)
+        if self.peer_window != window:
+            self.shift_windows(self.peer_window - window)
         # Before data that a larger window allows: the peer counts by the old one until it sees this.
         self.frame(SETTINGS, ACK, 0)
         if self.peer_window > window:
-            self.unblock(events)
+            self.send_ready(events)
 
     def apply_setting(self, name: int, value: int) -> None:
         """Apply one setting of the peer; unknown ones have no meaning."""
@@ -443,11 +456,39 @@ class Connection(SendingHalf):
         elif name == INITIAL_WINDOW:
             if value > WINDOW_MAX:
                 raise ProtocolError(Code.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
-            change, self.peer_window = value - self.peer_window, value
-            for stream in self.streams.values():
-                stream.send_window += change
-                if stream.send_window > WINDOW_MAX:
-                    raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
+            self.peer_window = value
+
+    def shift_windows(self, change: int) -> None:
+        """Change the windows of all streams with the initial one."""
+        for stream in self.streams.values():
+            stream.send_window += change
+            if stream.send_window > WINDOW_MAX:
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
+        if self.blocked:
+            self.find_ready()
+
+    def let_out(self, stream: Stream | None, before: int, events: list[Event]) -> None:
+        """Send what a larger window of a blocked stream, or of the connection, lets out.
+
+        Args:
+            stream: None for the connection.
+            before: the connection's window before.
+        """
+        waiting = self.waiting_bytes
+        if stream is None:
+            self.send_ready(events)
+        else:
+            self.send_waiting(stream, events)
+        if self.waiting_bytes == waiting and before == self.stalled_at:
+            self.stalled += 1
+            if self.stalled > self.limits.empty:
+                raise ProtocolError(
+                    Code.ENHANCE_YOUR_CALM,
+                    f"more than {self.limits.empty} window updates in a row that let nothing out",
+                )
+        else:
+            self.stalled = 0
+        self.stalled_at = self.send_window
 
     def on_ping(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         """Handle PING."""
@@ -482,6 +523,7 @@ class Connection(SendingHalf):
         if len(payload) != 4:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
         size = int.from_bytes(payload, "big") & WINDOW_MAX
+        before = self.send_window
         if not stream_id:
             self.send_window += size
             if not size:
@@ -489,7 +531,7 @@ class Connection(SendingHalf):
             if self.send_window > WINDOW_MAX:
                 raise ProtocolError(Code.FLOW_CONTROL_ERROR, "the connection's window grows too large")
             if self.blocked:
-                self.unblock(events)
+                self.let_out(None, before, events)
             return
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -501,7 +543,7 @@ class Connection(SendingHalf):
         if stream.send_window > WINDOW_MAX:
             raise StreamError(Code.FLOW_CONTROL_ERROR, "a stream's window grows too large")
         if stream.waiting:
-            self.send_waiting(stream, events)
+            self.let_out(stream, before, events)
 
 
 def unpadded(payload: bytes) -> bytes:

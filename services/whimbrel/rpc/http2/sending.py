@@ -4,9 +4,15 @@
 
 Data that may not be sent yet waits in its stream, in order, trailers behind it, until windows grow. Received
 data is given back by `consumed`, in steps of half a window.
+
+    blocked   streams with data that waits
+    ready     those of them that only the connection's window stops, in turn
+
+A window of the connection that grows visits streams of `ready` alone, and each visit sends a byte at least.
+So the work for a peer's WINDOW_UPDATE is bounded by what it lets out, however many streams are blocked.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from whimbrel.rpc.http2.errors import Code, ProtocolError
 from whimbrel.rpc.http2.frames import (
@@ -48,7 +54,8 @@ class SendingHalf:
         next_id: of this side's streams.
         peer_streams_max: how many streams this side may open at a time; for the caller to observe.
         peer_table: bytes of the peer's table for header fields; for the encoder to observe.
-        blocked: streams with data that waits, in turn.
+        blocked, ready: see the module.
+        waiting_bytes: of data, over all blocked streams.
         gone: numbers of ended streams, in a ring; negative when reset by this side.
         owed: consumed bytes that were not given back to the peer yet.
     """
@@ -69,6 +76,8 @@ class SendingHalf:
         self.peer_streams_max = WINDOW_MAX
         self.peer_table = HEADER_TABLE_DEFAULT
         self.blocked: dict[int, Stream] = {}
+        self.ready: OrderedDict[int, Stream] = OrderedDict()  # its first entry is found without a search
+        self.waiting_bytes = 0
 
     def take(self) -> bytes:
         """Return what is to be written, and forget it."""
@@ -100,7 +109,9 @@ class SendingHalf:
     def forget(self, stream: Stream, *, reset: bool) -> None:
         """Drop a stream, and give back what nobody will consume."""
         self.streams.pop(stream.id, None)
-        self.blocked.pop(stream.id, None)
+        if stream.waiting:
+            self.unblocked(stream)
+            self.waiting_bytes -= stream.waiting_bytes
         stream.local_closed = stream.remote_closed = True
         stream.waiting, stream.waiting_bytes = None, 0
         if stream.unread:
@@ -111,7 +122,6 @@ class SendingHalf:
     def forget_read(self, stream: Stream) -> None:
         """Drop a stream whose sides have both ended; its unread data is consumed later."""
         self.streams.pop(stream.id, None)
-        self.blocked.pop(stream.id, None)
         self.remember(stream.id, reset=False)
 
     def request(self) -> Stream:
@@ -193,6 +203,7 @@ class SendingHalf:
             stream.waiting = deque()
         stream.waiting.append((memoryview(data), False))  # so that the rest is never copied
         stream.waiting_bytes += len(data)
+        self.waiting_bytes += len(data)
         stream.ends = end
         self.blocked[stream.id] = stream
         self.send_waiting(stream, None)
@@ -227,31 +238,45 @@ class SendingHalf:
                 continue
             room = min(self.peer_frame, stream.send_window, self.send_window)
             if data and room <= 0:
+                if stream.send_window > 0:
+                    self.ready[stream.id] = stream
+                else:
+                    self.ready.pop(stream.id, None)
                 return
             piece = data[:room] if len(data) > room else data
             stream.send_window -= len(piece)
             self.send_window -= len(piece)
             stream.waiting_bytes -= len(piece)
+            self.waiting_bytes -= len(piece)
             whole = len(piece) == len(data)
             self.frame(DATA, END_STREAM if last and whole else 0, stream.id, piece)
             if whole:
                 waiting.popleft()
             else:
                 waiting[0] = (data[len(piece) :], False)
-        self.blocked.pop(stream.id, None)
+        self.unblocked(stream)
         if stream.ends:
             self.ended(stream)
         if events is not None:
             events.append(Drained(stream))
 
-    def unblock(self, events: list[Event]) -> None:
-        """Let all blocked streams go on; the first one of last time goes last."""
-        for stream in list(self.blocked.values()):
-            if self.send_window <= 0:
-                return
-            self.blocked.pop(stream.id, None)
-            self.blocked[stream.id] = stream
+    def unblocked(self, stream: Stream) -> None:
+        """Note that nothing of a stream waits any more."""
+        self.blocked.pop(stream.id, None)
+        self.ready.pop(stream.id, None)
+
+    def send_ready(self, events: list[Event]) -> None:
+        """Let ready streams go on, as far as the connection's window allows; a visited one goes last."""
+        while self.ready and self.send_window > 0:
+            _, stream = self.ready.popitem(last=False)
             self.send_waiting(stream, events)
+
+    def find_ready(self) -> None:
+        """Find anew which streams only the connection's window stops: all of their own have changed."""
+        self.ready.clear()
+        for stream in self.blocked.values():
+            if stream.send_window > 0:
+                self.ready[stream.id] = stream
 
     def ended(self, stream: Stream) -> None:
         """Note that this side has ended; a server resets a stream whose request it did not need."""

@@ -291,8 +291,7 @@ class NativeConnection(asyncio.Protocol):
 
     def waiting_bytes(self) -> int:
         """Return the bytes of responses that wait in streams for windows, and in the transport."""
-        waiting = sum(stream.waiting_bytes for stream in self.conn.blocked.values())
-        return waiting + self.transport.get_write_buffer_size()
+        return self.conn.waiting_bytes + self.transport.get_write_buffer_size()
 
     def schedule_flush(self) -> None:
         """Write responses soon: at the end of this read, or on the loop's next iteration."""
