@@ -105,8 +105,17 @@ class Assembler:
             self.buffer += data
             if len(self.buffer) < self.needed:
                 return []
-            data = bytes(self.buffer)
-            self.buffer.clear()
+            with memoryview(self.buffer) as whole:  # so that a large message is copied once
+                found, at = self.cut(whole)
+            del self.buffer[:at]
+            return found
+        found, at = self.cut(data)
+        if at < len(data):
+            self.buffer += memoryview(data)[at:]
+        return found
+
+    def cut(self, data: bytes | memoryview) -> tuple[list[bytes], int]:
+        """Return the messages that are whole, and where they end."""
         found: list[bytes] = []
         at, size = 0, len(data)
         self.needed = PREFIX.size
@@ -120,11 +129,9 @@ class Assembler:
             if end > size:
                 self.needed = end - at
                 break
-            found.append(data[at + PREFIX.size : end])
+            found.append(bytes(data[at + PREFIX.size : end]))
             at = end
-        if at < size:
-            self.buffer += memoryview(data)[at:]
-        return found
+        return found, at
 
 
 def timeout_s(text: bytes) -> float | None:

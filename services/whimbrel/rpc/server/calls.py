@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import DecodeError
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, NotSupported, RequestTimeout, Throttled, WhimbrelError
-from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.errors import BadRequest, NotSupported, RequestTimeout, WhimbrelError
 from whimbrel.model.wire import REASON_TRAILER
 from whimbrel.rpc.api.status import grpc_status
 from whimbrel.rpc.http2.errors import Code, ProtocolError
@@ -40,12 +39,14 @@ from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
+    Method,
     PulledStreamMethod,
     ServerStreamMethod,
     StreamHandler,
     UnaryMethod,
 )
 from whimbrel.rpc.server.limits import Guard, body_code, known_error
+from whimbrel.rpc.server.request_limits import RequestTooLarge
 
 if TYPE_CHECKING:
     from whimbrel.rpc.server.native import NativeConnection
@@ -71,12 +72,14 @@ class ServerCall:
     """One call, whatever its method's kind.
 
     Attributes:
+        method: what is called; `NonGrpcCall` has none.
         headers_sent: the response has begun, so that a status comes as trailers.
         held: bytes that were received and no handler has, as they count in the connection's budget.
         over: nothing may be sent any more.
         timer: of the deadline, where one runs.
     """
 
+    method: Method
     headers_sent = over = False
     held = 0
     assembler: Assembler | None = None
@@ -92,7 +95,7 @@ class ServerCall:
             if data[0] == 0 and len(data) == PREFIX.size + int.from_bytes(data[1:5], "big"):
                 self.received(data[PREFIX.size :])  # one whole message in one frame
                 return
-            assembler = self.assembler = Assembler(RPC_MESSAGE_BYTES_MAX)
+            assembler = self.assembler = Assembler(self.method.limit.bytes)
         try:
             for message in assembler.feed(data):
                 if self.over:
@@ -101,7 +104,7 @@ class ServerCall:
         except CompressedMessage as error:
             self.end(NotSupported(str(error)))
         except MessageTooLong as error:
-            self.end(Throttled(str(error)))
+            self.end(RequestTooLarge(str(error)))
 
     def received(self, message: bytes) -> None:
         """Take a whole message."""
@@ -244,6 +247,7 @@ class UnaryServerCall(ServerCall):
     payload: bytes | None = None
     deferred: Deferred[Any] | None = None
     started, was_deferred = 0.0, False
+    method: UnaryMethod | ServerStreamMethod
 
     def __init__(
         self,
@@ -291,9 +295,16 @@ class UnaryServerCall(ServerCall):
                 and connection.budget.exceeded(connection.waiting_bytes())
             ):
                 raise unread_too_much()
-            response = method.handle(call, method.request.FromString(payload))
+            limit = method.limit
+            if len(payload) <= limit.free_bytes:
+                request = method.request.FromString(payload)
+            else:
+                request = limit.read(method.request, payload)
+            response = method.handle(call, request)
         except DecodeError as error:
             self.respond_error(BadRequest(f"the request does not decode: {error}"), in_body=False)
+        except RequestTooLarge as error:
+            self.respond_error(error, in_body=False)
         except HpackError as error:
             self.fail_connection(error)
         except Exception as error:  # noqa: BLE001 - every error becomes a status
@@ -396,6 +407,8 @@ class PulledStreamCall(ServerCall):
         writable: completed when data that had to wait was sent.
     """
 
+    method: PulledStreamMethod
+
     def __init__(
         self, connection: "NativeConnection", stream: Stream, call: Call, method: PulledStreamMethod
     ) -> None:
@@ -434,7 +447,7 @@ class PulledStreamCall(ServerCall):
         streams.count_opened(self.method.name)
         responses = None
         try:
-            responses = self.method.open(self.call, self.method.request.FromString(payload))
+            responses = self.method.open(self.call, self.method.limit.read(self.method.request, payload))
             async for response in responses:
                 if streams.ending is not None:
                     raise streams.ending
@@ -487,6 +500,8 @@ class BidiServerCall(ServerCall):
         handler: None once the stream is over.
     """
 
+    method: BidiMethod
+
     def __init__(
         self, connection: "NativeConnection", stream: Stream, call: Call, method: BidiMethod
     ) -> None:
@@ -522,7 +537,7 @@ class BidiServerCall(ServerCall):
         if self.handler is None or self.closing:
             return
         try:
-            self.handler.received(self.method.request.FromString(message))
+            self.handler.received(self.method.limit.read(self.method.request, message))
         except DecodeError as error:
             self.close(BadRequest(f"a message of the stream does not decode: {error}"))
         except Exception as error:  # noqa: BLE001 - every error becomes a status

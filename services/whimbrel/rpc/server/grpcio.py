@@ -29,7 +29,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -63,6 +63,7 @@ from whimbrel.rpc.server.limits import (
     known_error,
 )
 from whimbrel.rpc.server.reflection import with_standard_services
+from whimbrel.rpc.server.request_limits import RequestTooLarge
 
 __all__ = ["GrpcioServer", "StreamOutbox", "peer_address", "serve_grpcio"]
 
@@ -164,7 +165,7 @@ async def handle_once(
         hooks.check(call)
         if full:
             raise unread_too_much()
-        response = method.handle(call, method.request.FromString(raw))
+        response = method.handle(call, method.limit.read(method.request, raw))
         if isinstance(response, Deferred):
             deferred, response, was_deferred = response, None, True
             response = await result_of(deferred)
@@ -175,7 +176,7 @@ async def handle_once(
     except Exception as error:  # noqa: BLE001 - every error becomes a status
         known = known_error(call, error)
         ended = known.grpc
-        if method.fail is None:
+        if method.fail is None or isinstance(error, RequestTooLarge):
             await abort(context, call, known)
         else:
             call.trailers.append((REASON_TRAILER, known.reason))
@@ -235,7 +236,7 @@ def pulled_stream(path: str, method: PulledStreamMethod, streams: "Streams", hoo
         streams.count_opened(method.name)
         try:
             hooks.check(call)
-            responses = method.open(call, method.request.FromString(raw))
+            responses = method.open(call, method.limit.read(method.request, raw))
             async for response in responses:
                 if streams.ending is not None:
                     raise streams.ending
@@ -359,7 +360,7 @@ async def read_stream(
 
 def bidi(path: str, method: BidiMethod, streams: Streams, hooks: Hooks) -> "Adapter":
     """Adapt a stream of messages both ways, or of one request and many responses."""
-    parse = method.request.FromString
+    parse = partial(method.limit.read, method.request)
 
     async def serve_stream(first: Any, context: Context) -> None:
         call = make_call(path, context)

@@ -22,8 +22,10 @@ Times are seconds of `time.monotonic()`.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+
+from whimbrel.rpc.server.request_limits import UNBOUNDED, RequestLimit, limit_of
 
 __all__ = [
     "BidiMethod",
@@ -108,6 +110,7 @@ class UnaryMethod:
     request: type[Any]
     handle: Callable[[Call, Any], Any]  # -> response | Deferred[response]
     fail: Callable[[Call, Exception], Any] | None = None  # error -> response; None: a gRPC status
+    limit: RequestLimit = UNBOUNDED  # of all kinds: set by `methods_by_path`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ class ServerStreamMethod:
     request: type[Any]
     handle: Callable[[Call, Any], Any]  # -> Sequence[response] | Deferred[Sequence[response]]
     fail: Callable[[Call, Exception], Sequence[Any]] | None = None
+    limit: RequestLimit = UNBOUNDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,7 @@ class PulledStreamMethod:
     name: str
     request: type[Any]
     open: Callable[[Call, Any], AsyncGenerator[Any, None]]
+    limit: RequestLimit = UNBOUNDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,7 @@ class BidiMethod:
     request: type[Any]
     open: Callable[[Call, Outbox], StreamHandler]
     single_request: bool = False  # True: the client sends exactly one message (server streaming on the wire)
+    limit: RequestLimit = UNBOUNDED
 
 
 Method = UnaryMethod | ServerStreamMethod | PulledStreamMethod | BidiMethod
@@ -154,11 +160,14 @@ class Service:
 
 
 def methods_by_path(services: Iterable[Service]) -> dict[str, Method]:
-    """Return the methods of services by their full gRPC paths, each of which may be served once."""
+    """Return the methods of services by their full gRPC paths, each of which may be served once.
+
+    They get the limits that `request_limits.py` has for their paths.
+    """
     found: dict[str, Method] = {}
     for service in services:
         for method in service.methods:
             path = f"/{service.name}/{method.name}"
             assert path not in found, f"{path} is served twice"
-            found[path] = method
+            found[path] = replace(method, limit=limit_of(path, method.request))
     return found

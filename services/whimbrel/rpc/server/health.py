@@ -16,6 +16,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
+NAME_CHARS_SHOWN = 128  # of a name that came from outside
+
 
 class ServiceUnknown(WhimbrelError):
     """The server has no service of that name."""
@@ -50,7 +52,7 @@ class Health:
     def check(self, call: Call, request: health_pb2.HealthCheckRequest) -> health_pb2.HealthCheckResponse:
         """Return a service's state."""
         if request.service not in self.names:
-            raise ServiceUnknown(f"no service {request.service!r} here")
+            raise ServiceUnknown(f"no service {request.service[:NAME_CHARS_SHOWN]!r} here")
         return self.status(request.service)
 
     def stop(self) -> None:
