@@ -119,6 +119,13 @@ class SendingHalf:
             stream.unread = 0
         self.remember(stream.id, reset=reset)
 
+    def drop_streams(self) -> None:
+        """Forget all streams and what waits in them: the connection has ended, or is about to be."""
+        self.streams.clear()
+        self.blocked.clear()
+        self.ready.clear()
+        self.waiting_bytes = 0
+
     def forget_read(self, stream: Stream) -> None:
         """Drop a stream whose sides have both ended; its unread data is consumed later."""
         self.streams.pop(stream.id, None)

@@ -1,23 +1,62 @@
-"""What one connection and one stream may hold in memory, and what they hold now. Pure: counts, no I/O.
+"""What the process, one connection and one stream may hold in memory, and what they hold. Pure: no I/O.
 
     received ──reserve──► incomplete requests ──release──► handler
     responses ──responded──► unflushed ──flushed──► transport             } what the peer leaves unread
     messages of streams ──enqueued──► outboxes ──dequeued──► unflushed    }
 
-Memory is bounded by the connection, since a peer opens as many streams as it likes.
+Memory is bounded by the connection, since a peer opens as many streams as it likes, and by the process, since
+there are many peers:
+
+    connections ──count──► the budget of the process ──(spent)──► the connection that holds most is ended
+
+So peers that hold little are not concerned by those that hold much, and who opens more connections gains
+nothing by it.
 """
 
 from collections import deque
+from typing import Generic, TypeVar
 
 from whimbrel.errors import Throttled
 from whimbrel.rpc.server.limits import (
     HELD_BYTES_MAX,
     OUTBOX_BYTES_MAX,
     OUTBOX_MESSAGES_MAX,
+    PROCESS_BYTES_MAX,
     UNREAD_BYTES_MAX,
 )
 
-__all__ = ["ConnectionBudget", "OutboxQueue", "held_too_much", "unread_too_much"]
+__all__ = ["ConnectionBudget", "OutboxQueue", "ProcessBudget", "held_too_much", "unread_too_much"]
+
+H = TypeVar("H")
+
+
+class ProcessBudget(Generic[H]):
+    """The bytes that all connections of a process hold, as they were counted last.
+
+    Attributes:
+        limit: of all together.
+        total: what they hold.
+        holders: those that hold something.
+        cut_off: how many were to be ended since the start.
+    """
+
+    def __init__(self, limit: int = PROCESS_BYTES_MAX) -> None:
+        self.limit, self.total, self.cut_off = limit, 0, 0
+        self.holders: dict[H, int] = {}
+
+    def count(self, holder: H, size: int) -> H | None:
+        """Count what a connection holds now; return the one that is to be ended, if one is."""
+        self.total += size - self.holders.pop(holder, 0)
+        if size:
+            self.holders[holder] = size
+        if self.total <= self.limit:
+            return None
+        return max(self.holders, key=self.holders.__getitem__)
+
+    def ended(self, holder: H) -> None:
+        """Note that a connection was ended for what it held."""
+        self.cut_off += 1
+        self.count(holder, 0)
 
 
 class ConnectionBudget:

@@ -64,6 +64,8 @@ ABOUT = b"This port speaks gRPC (HTTP/2): apache.rocketmq.v2 for clients. `whimb
 ABOUT_HEAD = encode(
     [(b":status", b"200"), (b"content-type", b"text/plain"), (b"content-length", b"%d" % len(ABOUT))]
 )
+FIELD_BYTES = 96  # of a header field, besides the bytes of its name and its value
+
 NOT_FOUND = encode([(b":status", b"404"), (b"content-length", b"0")])
 NOT_GRPC = encode([(b":status", b"415"), (b"content-length", b"0")])
 
@@ -77,11 +79,14 @@ class ServerCall:
         held: bytes that were received and no handler has, as they count in the connection's budget.
         over: nothing may be sent any more.
         timer: of the deadline, where one runs.
+        lasts: its requests may come for as long as it likes.
+        seen_at: when a check saw it first without its whole request; 0.0 before.
+        fields_counted: bytes of its header fields; -1 before somebody asked.
     """
 
     method: Method
-    headers_sent = over = False
-    held = 0
+    headers_sent = over = lasts = False
+    held, seen_at, fields_counted = 0, 0.0, -1
     assembler: Assembler | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -175,6 +180,17 @@ class ServerCall:
     def drained(self) -> None:
         """Note that all data that had to wait was sent."""
 
+    def request_missing(self, seconds: float) -> None:
+        """End the call: its request did not become whole in time."""
+        self.end(RequestTimeout(f"the request was not whole after {seconds:g} s"))
+
+    def field_bytes(self) -> int:
+        """Return about how many bytes the header fields take."""
+        if self.fields_counted < 0:
+            fields = self.call.metadata.fields  # type: ignore[attr-defined]  # CallMetadata, as all of native's
+            self.fields_counted = sum(FIELD_BYTES + len(each[0]) + len(each[1]) for each in fields)
+        return self.fields_counted
+
     def send(self, message: bytes) -> bool:
         """Send a message; return False when data waits now, so that the caller should pause."""
         conn = self.connection.conn
@@ -219,6 +235,12 @@ class NonGrpcCall(ServerCall):
 
     def data(self, data: bytes) -> None:
         """Ignore the request's body."""
+
+    def request_missing(self, seconds: float) -> None:
+        """Reset the stream: there is no status for one that is not gRPC."""
+        self.over, self.stream.app = True, None
+        self.connection.conn.reset(self.stream, Code.CANCEL)
+        self.connection.schedule_flush()
 
     def half_closed(self) -> None:
         """Respond once the whole request is there, so that protocol errors in it come first."""
@@ -501,6 +523,7 @@ class BidiServerCall(ServerCall):
     """
 
     method: BidiMethod
+    lasts = True
 
     def __init__(
         self, connection: "NativeConnection", stream: Stream, call: Call, method: BidiMethod

@@ -12,6 +12,7 @@ __all__ = [
     "HELD_BYTES_MAX",
     "OUTBOX_BYTES_MAX",
     "OUTBOX_MESSAGES_MAX",
+    "PROCESS_BYTES_MAX",
     "STOP_GRACE_S",
     "UNREAD_BYTES_MAX",
     "Guard",
@@ -36,6 +37,10 @@ UNREAD_BYTES_MAX = 32 * 1024 * 1024
 # Bytes of incomplete requests that one connection may have sent, over all of its streams: two of the largest
 # ones at the same time, or sixty of 4 MiB. grpcio has no such bound.
 HELD_BYTES_MAX = 2 * RPC_MESSAGE_BYTES_MAX
+
+# Bytes that all connections of a process may hold together: incomplete requests, responses that nobody reads,
+# open calls. Two connections may each be in the middle of their 48 sends of 4 MiB. grpcio has no such bound.
+PROCESS_BYTES_MAX = 512 * 1024 * 1024
 
 STOP_GRACE_S = 1.0  # calls that have not ended by then are cancelled
 

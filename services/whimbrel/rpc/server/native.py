@@ -19,9 +19,14 @@ handler keeps it must bound itself, as behind grpcio. Incomplete messages and re
 yet, are bounded over all streams of a connection (`HELD_BYTES_MAX`). A smaller window for each stream would
 bound them, too, but could stop every stream in the middle of a message that would soon be whole.
 
+**One budget for all.** What each connection holds (`held_bytes`) counts in the budget of the process. It is
+added up anew when `COUNT_BYTES` have gone in and out since the last time, and every `SWEEP_S`, so that no
+call pays for it. When all connections together hold too much, the one that holds most is ended.
+
 **Dead peers** are found by pings (`KEEPALIVE_S`). A peer that connects and sends nothing has `HANDSHAKE_S`.
-A single timer checks all connections. Before a connection gets here, its first byte has told whether it is
-under TLS (`protocol_detection.py`).
+A call with one request ends when that is not whole within `REQUEST_S`; streams of requests may stay open.
+A single timer checks all connections. Before a connection gets here, it was let in (`admission.py`), and its
+first byte has told whether it is under TLS (`protocol_detection.py`).
 
 All objects of a call go with their last reference, so Python's cycle collector has nothing to do for calls.
 """
@@ -30,16 +35,18 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from whimbrel.errors import Refused
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code, ProtocolError
-from whimbrel.rpc.http2.grpc_format import CallMetadata, status_block, timeout_s
+from whimbrel.rpc.http2.grpc_format import CallMetadata, status_block
 from whimbrel.rpc.http2.hpack import HpackError
 from whimbrel.rpc.http2.stream import Data, Drained, Headers, Limits, Reset, Stream
-from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
+from whimbrel.rpc.server.admission import Admission, Place, connections_max, open_files_limit
+from whimbrel.rpc.server.budget import ConnectionBudget, ProcessBudget, held_too_much
+from whimbrel.rpc.server.call_kinds import KIND_FIELDS, CallKind, kind_of
 from whimbrel.rpc.server.calls import (
     BidiServerCall,
     NativeOutbox,
@@ -52,7 +59,6 @@ from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
-    Method,
     PulledStreamMethod,
     ServerStreamMethod,
     Service,
@@ -75,6 +81,9 @@ __all__ = ["NativeServer", "serve_native"]
 
 WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on nothing is read from its peer
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, SWEEP_S = 60.0, 20.0, 5.0
+REQUEST_S = 60.0  # for all bytes of a request, 4 MiB of them over half a Mbit/s, 130 MiB over 20
+COUNT_BYTES = 256 << 10
+STREAM_BYTES = 1024  # of an open stream with its call, without header fields
 PING = b"whimbrel"
 UNKNOWN_METHOD = status_block(12, "Method not found!", first=True)  # grpcio's words; none of our errors
 
@@ -83,29 +92,6 @@ UNSENT_LIMIT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
 logger = logging.getLogger(__name__)
 
-KIND_FIELDS = frozenset((b":path", b"content-type", b"grpc-timeout"))
-
-
-class CallKind:
-    """What the fields of a call say; worked out once for all calls of a shape (`hpack.Shape`).
-
-    Attributes:
-        method: None for an unknown one.
-        methods: the server's table that `method` was found in; another one: the services were replaced.
-        seconds: the call's timeout; None without one.
-        known, varying: arguments of `CallMetadata`.
-    """
-
-    __slots__ = ("grpc", "known", "method", "methods", "path", "seconds", "varying")
-
-    def __init__(
-        self, path: str, methods: Mapping[str, Method], seconds: float | None, *, grpc: bool
-    ) -> None:
-        self.path, self.methods, self.seconds, self.grpc = path, methods, seconds, grpc
-        self.method = methods.get(path) if grpc else None
-        self.known: dict[str, str | None] | None = None
-        self.varying: frozenset[bytes] = frozenset()
-
 
 class NativeConnection(asyncio.Protocol):
     """One connection of a peer, after protocol detection and TLS.
@@ -113,20 +99,24 @@ class NativeConnection(asyncio.Protocol):
     Attributes:
         paused: the transport holds as much as it should; nothing is read from the peer meanwhile.
         connected_at, received_at: when it was accepted, and when data came last, by the loop's clock.
-        budget: what it holds in memory.
+        place: what it has taken of the connections that the server allows.
+        budget: what it holds in memory for requests and responses.
+        uncounted: bytes in and out since its share in the process's budget was counted.
+        waiting_counted: what waited in its streams then.
         receiving: events of a read are being handled; their responses leave at its end.
         flush_scheduled: it is on its server's list of connections to flush.
         pinged: a ping was sent, and nothing came since.
     """
 
-    def __init__(self, server: "NativeServer", connected_at: float) -> None:
-        self.server = server
+    def __init__(self, server: "NativeServer", connected_at: float, place: Place | None = None) -> None:
+        self.server, self.place = server, place
         self.conn = Connection(server=True, limits=server.limits)
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer = ""
         self.paused = self.receiving = self.flush_scheduled = self.pinged = False
         self.connected_at = self.received_at = connected_at
         self.budget = ConnectionBudget()
+        self.uncounted = self.waiting_counted = 0
 
     # Called by the transport
 
@@ -144,6 +134,7 @@ class NativeConnection(asyncio.Protocol):
         """Handle the calls of a read, and write their responses at once."""
         self.received_at = now = self.server.loop.time()
         self.pinged = False
+        self.uncounted += len(data)
         self.receiving = True
         try:
             for event in self.conn.receive(data, now):
@@ -158,10 +149,17 @@ class NativeConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Abandon all calls."""
         self.server.connections.discard(self)
+        self.abandon_calls()
+        self.server.budget.count(self, 0)
+        if self.place is not None:
+            self.place.leave()
+        self.server.notify_if_idle()
+
+    def abandon_calls(self) -> None:
+        """End all calls without a response, and drop what they have received and not sent."""
         for stream in list(self.conn.streams.values()):
             self.abandon_call(stream)
-        self.conn.streams.clear()
-        self.server.notify_if_idle()
+        self.conn.drop_streams()
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
@@ -226,7 +224,7 @@ class NativeConnection(asyncio.Protocol):
         else:
             metadata = CallMetadata(event.fields)
             try:
-                kind = self.kind_of(metadata)
+                kind = kind_of(metadata, self.server.methods)
                 if not kind.grpc:
                     metadata.check()
             except HpackError as error:
@@ -268,20 +266,6 @@ class NativeConnection(asyncio.Protocol):
         if event.ended:
             server_call.half_closed()
 
-    def kind_of(self, metadata: CallMetadata) -> "CallKind":
-        """Work out what a call's fields ask for.
-
-        Raises:
-            HpackError: a field is wrongly coded.
-        """
-        path = (metadata.raw(b":path") or b"").decode("latin-1")
-        content = metadata.raw(b"content-type")
-        if content is None or not content.startswith(b"application/grpc"):
-            return CallKind(path, self.server.methods, None, grpc=False)
-        timeout = metadata.raw(b"grpc-timeout")
-        seconds = None if timeout is None else timeout_s(timeout)
-        return CallKind(path, self.server.methods, seconds, grpc=True)
-
     # Writing
 
     @property
@@ -310,9 +294,48 @@ class NativeConnection(asyncio.Protocol):
             return
         if data:
             self.transport.write(data)
+            self.uncounted += len(data)
         if self.conn.error is not None:
             logger.info("%s: %s (%s)", self.peer, self.conn.error, self.conn.error.code.name)
             self.transport.close()
+        elif self.uncounted + self.conn.waiting_bytes - self.waiting_counted > COUNT_BYTES:
+            self.count_held()
+
+    # What it holds
+
+    def held_bytes(self) -> int:
+        """Return about how many bytes this connection holds in memory for its peer."""
+        size = self.budget.held + self.unread + len(self.conn.buffer)
+        for stream in self.conn.streams.values():
+            server_call = stream.app
+            size += STREAM_BYTES
+            if isinstance(server_call, ServerCall):
+                size += server_call.field_bytes()
+        return size
+
+    def count_held(self) -> None:
+        """Count what this connection holds in the budget of the process."""
+        self.uncounted, self.waiting_counted = 0, self.conn.waiting_bytes
+        largest = self.server.budget.count(self, self.held_bytes())
+        if largest is not None:
+            largest.end_for_memory()
+
+    def end_for_memory(self) -> None:
+        """End this connection, which holds more than any other when all together hold too much."""
+        held, limit = self.held_bytes(), self.server.budget.limit
+        logger.warning(
+            "%s is cut off: all connections together hold more than %d bytes, and this one %d",
+            self.peer,
+            limit,
+            held,
+        )
+        self.abandon_calls()
+        self.server.budget.ended(self)
+        text = f"all connections together hold more than {limit} bytes, and this one holds most of them"
+        self.conn.fail(ProtocolError(Code.ENHANCE_YOUR_CALM, text))
+        self.flush()
+        if self.transport.get_write_buffer_size() > WRITE_BYTES_HIGH:
+            self.transport.abort()  # it does not read, so it would keep them
 
     def fail(self, error: ProtocolError) -> None:
         """End the connection for a protocol error of its peer."""
@@ -321,6 +344,10 @@ class NativeConnection(asyncio.Protocol):
 
     def check_timeouts(self, now: float) -> None:
         """Ping a silent peer; drop one that does not react, or did not finish HTTP/2's handshake."""
+        if self.conn.streams:
+            self.end_late_requests(now)
+        if self.uncounted or self.waiting_counted or self.conn.streams:
+            self.count_held()
         quiet = now - self.received_at
         if not self.conn.settled:
             if now - self.connected_at > HANDSHAKE_S:
@@ -333,6 +360,20 @@ class NativeConnection(asyncio.Protocol):
             self.pinged = True
             self.conn.ping(PING)
             self.flush()
+
+    def end_late_requests(self, now: float) -> None:
+        """End the calls whose request is not whole in time; it counts from the first check that sees them."""
+        late: list[ServerCall] = []
+        for stream in self.conn.streams.values():
+            server_call = stream.app
+            if stream.remote_closed or not isinstance(server_call, ServerCall) or server_call.lasts:
+                continue
+            if not server_call.seen_at:
+                server_call.seen_at = now
+            elif now - server_call.seen_at > REQUEST_S:
+                late.append(server_call)
+        for server_call in late:
+            server_call.request_missing(REQUEST_S)
 
 
 class NativeStreams:
@@ -361,6 +402,8 @@ class NativeServer:
         methods: by path.
         handshaking: connections before protocol detection or TLS are done.
         connections: that speak HTTP/2.
+        admission: which connections are let in.
+        budget: what all of them hold in memory.
         tasks: of pulled streams.
         unflushed: connections with responses to write on the loop's next iteration.
     """
@@ -372,6 +415,7 @@ class NativeServer:
         on_call_end: OnCallEnd | None = None,
         guard: Guard | None = None,
         limits: Limits | None = None,
+        admission: Admission | None = None,
     ) -> None:
         services = list(services)
         self.loop = asyncio.get_running_loop()
@@ -380,7 +424,9 @@ class NativeServer:
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.streams = NativeStreams()
         self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
-        self.rejections = RejectionLog()
+        self.rejections, self.refusals = RejectionLog(), RejectionLog()
+        self.admission = admission or Admission(connections_max(open_files_limit()))
+        self.budget: ProcessBudget[NativeConnection] = ProcessBudget()
         self.context_provider: ContextProvider = None  # type: ignore[assignment]  # set by `start`
         self.connections: set[NativeConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -399,9 +445,9 @@ class NativeServer:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
         self.methods = methods_by_path(with_standard_services(services, self.health))
 
-    def new_connection(self, connected_at: float) -> NativeConnection:
+    def new_connection(self, connected_at: float, place: Place) -> NativeConnection:
         """Return an HTTP/2 connection for a peer that was accepted at that moment."""
-        return NativeConnection(self, connected_at)
+        return NativeConnection(self, connected_at, place)
 
     async def start(self, host: str, port: int, tls: TlsSettings) -> None:
         """Listen.
@@ -482,6 +528,7 @@ async def serve_native(
     guard: Guard | None = None,
     tls: TlsSettings | None = None,
     limits: Limits | None = None,
+    admission: Admission | None = None,
 ) -> NativeServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
 
@@ -489,6 +536,6 @@ async def serve_native(
         CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's.
     """
-    server = NativeServer(services, on_call_end=on_call_end, guard=guard, limits=limits)
+    server = NativeServer(services, on_call_end=on_call_end, guard=guard, limits=limits, admission=admission)
     await server.start(host, port, tls or TlsSettings())
     return server

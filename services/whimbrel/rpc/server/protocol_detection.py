@@ -5,7 +5,8 @@
        └──(anything else)──► closed, with a line in the log
 
 Nothing is sent before the first byte. A plaintext connection then owns its transport, so that detection costs
-it one call.
+it one call. A connection that is not let in (`admission.py`) is told so by GOAWAY when its first byte is one
+of plaintext, and is closed without a word under TLS.
 
 **Bounds.** A peer must have sent HTTP/2's preface and settings within `HANDSHAKE_S` of being accepted, else
 it is cut off: here while nothing, half a ClientHello or half a handshake has come, in
@@ -19,6 +20,9 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.errors import Code, ProtocolError
+from whimbrel.rpc.server.admission import Place
 from whimbrel.rpc.server.certificates import CertificateError, TlsSettings, configured, self_signed
 from whimbrel.rpc.server.tls import HANDSHAKE_RECORD, TlsSession
 
@@ -56,9 +60,9 @@ class RejectionLog:
     def __init__(self) -> None:
         self.warned: dict[str, float] = {}  # by host, the oldest first
 
-    def report(self, peer: str, what: str, now: float) -> None:
+    def report(self, peer: str, what: str, now: float, host: str | None = None) -> None:
         """Log a rejection: as a warning, or at DEBUG when this host was warned about lately."""
-        host = peer.rpartition(":")[0]
+        host = peer.rpartition(":")[0] if host is None else host
         lately = self.warned.get(host)
         if lately is not None and now - lately < WARN_S:
             logger.debug("%s: %s", peer, what)
@@ -121,22 +125,41 @@ class ProtocolDetector(asyncio.Protocol):
         self.server = server
         self.connected_at = server.loop.time()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.place: Place = None  # type: ignore[assignment]  # set by `connection_made`
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first byte."""
+        """Wait for the first byte; a connection that is not let in is told why then."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
+        address = transport.get_extra_info("peername")
+        place = self.place = self.server.admission.enter(address[0] if isinstance(address, tuple) else "")
+        if place.refused:
+            once = None if place.reason == "host" else ""  # a full process says so once, whoever comes
+            self.server.refusals.report(host_and_port(address), place.refused, self.connected_at, once)
+            if not place.told:
+                self.transport.abort()
+                return
         self.server.handshaking.add(self)
+
+    def refuse(self, data: bytes) -> None:
+        """Tell a peer that it is not let in."""
+        if data[0] == HTTP2_FIRST_BYTE:
+            conn = Connection(server=True)
+            conn.fail(ProtocolError(Code.ENHANCE_YOUR_CALM, self.place.refused))
+            self.transport.write(conn.take())
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Hand the connection over to the protocol that it speaks."""
         self.server.handshaking.discard(self)
-        if data[0] == HTTP2_FIRST_BYTE:
-            connection = self.server.new_connection(self.connected_at)
+        if self.place.refused:
+            self.refuse(data)
+        elif data[0] == HTTP2_FIRST_BYTE:
+            connection = self.server.new_connection(self.connected_at, self.place)
             self.transport.set_protocol(connection)
             connection.connection_made(self.transport)
             connection.data_received(data)
         elif data[0] == HANDSHAKE_RECORD:
-            secured = TlsProtocol(self.server, self.connected_at)
+            secured = TlsProtocol(self.server, self.connected_at, self.place)
             self.transport.set_protocol(secured)
             secured.begin(self.transport, data)
         else:
@@ -147,10 +170,11 @@ class ProtocolDetector(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Forget it."""
         self.server.handshaking.discard(self)
+        self.place.leave()
 
     def check_timeouts(self, now: float) -> None:
         """Cut off a peer that sends nothing."""
-        if now - self.connected_at > HANDSHAKE_S:
+        if self.place.refused or now - self.connected_at > HANDSHAKE_S:
             self.transport.abort()
 
 
@@ -163,8 +187,8 @@ class TlsProtocol(asyncio.Protocol):
         pending: received before there was a session.
     """
 
-    def __init__(self, server: "NativeServer", connected_at: float) -> None:
-        self.server, self.connected_at = server, connected_at
+    def __init__(self, server: "NativeServer", connected_at: float, place: Place) -> None:
+        self.server, self.connected_at, self.place = server, connected_at, place
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.session: TlsSession | None = None
         self.connection: NativeConnection | None = None
@@ -206,7 +230,7 @@ class TlsProtocol(asyncio.Protocol):
         plain = session.receive(data)
         if self.connection is None and session.established:
             self.server.handshaking.discard(self)
-            self.connection = self.server.new_connection(self.connected_at)
+            self.connection = self.server.new_connection(self.connected_at, self.place)
             self.connection.connection_made(TlsTransport(self.transport, session))
         if out := session.take():
             self.transport.write(out)
@@ -222,6 +246,7 @@ class TlsProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Pass on to the HTTP/2 connection."""
         self.server.handshaking.discard(self)
+        self.place.leave()
         if self.connection is not None:
             self.connection.connection_lost(error)
 

@@ -13,9 +13,9 @@ parse is left to the decoder, which stops at the same place.
     longer                    walked, then decoded
 
 **What callers are told.** A size is refused with the gRPC status RESOURCE_EXHAUSTED, behind both transports
-and for all services: so gRPC itself answers to a message beyond a limit, and nothing of the request was looked
-at. Entries are refused in the method's own way: by the client API with BAD_REQUEST (40000) in the body, since
-one such request is no reason to slow down or to try again; by ours with INVALID_ARGUMENT. Both texts name the
+and for all services: so gRPC itself answers to a message beyond a limit, and nothing of it was looked at.
+Entries are refused in the method's own way: by the client API with BAD_REQUEST (40000) in the body, since one
+such request is no reason to slow down or to try again; by ours with INVALID_ARGUMENT. Both texts name the
 limit.
 """
 

@@ -1,6 +1,6 @@
 """What a connection and a stream may hold."""
 
-from whimbrel.rpc.server.budget import ConnectionBudget, OutboxQueue
+from whimbrel.rpc.server.budget import ConnectionBudget, OutboxQueue, ProcessBudget
 from whimbrel.rpc.server.limits import (
     HELD_BYTES_MAX,
     OUTBOX_BYTES_MAX,
@@ -80,3 +80,23 @@ def test_an_outbox_gives_messages_in_order_and_counts_them() -> None:
     assert queue.get() == b"a"
     assert queue.clear() == 5
     assert (len(queue), queue.bytes) == (0, 0)
+
+
+def test_whoever_asks_the_one_that_holds_most_is_to_be_ended() -> None:
+    budget: ProcessBudget[str] = ProcessBudget(100)
+    assert budget.count("a", 60) is budget.count("b", 30) is budget.count("c", 10) is None
+    assert budget.count("c", 11) == "a"
+    budget.ended("a")
+    assert (budget.total, budget.cut_off, budget.holders) == (41, 1, {"b": 30, "c": 11})
+    assert budget.count("d", 59) is None
+    assert budget.count("d", 60) == "d"
+
+
+def test_who_holds_nothing_is_forgotten() -> None:
+    budget: ProcessBudget[str] = ProcessBudget(100)
+    budget.count("a", 60)
+    budget.count("a", 20)
+    assert budget.total == 20
+    budget.count("a", 0)
+    budget.count("b", 0)
+    assert (budget.total, budget.holders) == (0, {})

@@ -35,6 +35,7 @@ from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.grpc_format import prefixed
+from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
@@ -42,6 +43,7 @@ from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNRE
 from whimbrel.rpc.server.native import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
+    REQUEST_S,
     WRITE_BYTES_HIGH,
     NativeConnection,
     NativeServer,
@@ -50,7 +52,7 @@ from whimbrel.rpc.server.native import (
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S
 
 MIB = 1 << 20
-RESOURCE_EXHAUSTED, UNIMPLEMENTED = 8, 12
+DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 4, 8, 12
 REQUEST = service_pb2.HeartbeatRequest
 RESPONSE = service_pb2.HeartbeatResponse
 COMMAND = service_pb2.TelemetryCommand
@@ -408,7 +410,112 @@ async def test_streams_beyond_the_limit_are_refused_and_the_others_go_on() -> No
         assert statuses(peer.frames()) == {1: 0, 11: 0}
 
 
+# What all connections hold together
+
+
+async def test_who_holds_most_is_ended_when_all_hold_too_much(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as server:
+        server.budget.limit = 12 * MIB
+        peers = [RawPeer(server, host=f"192.0.2.{number}") for number in range(4)]
+        for peer, pieces in zip(peers, (2, 5, 3, 1), strict=True):
+            peer.send(HELLO + headers(1) + frame(DATA, 0, 1, b"\x00" + u32(100 * MIB)))
+            for _ in range(pieces):
+                peer.send(frame(DATA, 0, 1, bytes(MIB - 5)))
+        assert not any(peer.closed for peer in peers)
+        for _ in range(2):
+            peers[3].send(frame(DATA, 0, 1, bytes(MIB - 5)))
+        assert [peer.closed for peer in peers] == [False, True, False, False]
+        end = peers[1].goaway()
+        assert end is not None and end[0] == Code.ENHANCE_YOUR_CALM and "holds most" in end[1]
+        assert "192.0.2.1:4711 is cut off" in caplog.text
+        assert 7 * MIB < server.budget.total < 9 * MIB and server.budget.cut_off == 1
+        for peer in peers:
+            peer.leave()
+        assert (server.budget.total, server.budget.holders) == (0, {})
+
+
+async def test_answers_that_nobody_reads_count_for_the_process() -> None:
+    async with serving() as server:
+        server.budget.limit = 10 * MIB
+        peers = [RawPeer(server, host=f"192.0.2.{number}") for number in range(3)]
+        for peer, calls in zip(peers, (2, 6, 1), strict=True):
+            peer.send(HELLO + setting(4, 0) + b"".join(call(2 * n + 1, "/t.T/Large") for n in range(calls)))
+        assert not any(peer.closed for peer in peers)
+        peers[2].send(b"".join(call(2 * n + 1, "/t.T/Large") for n in range(1, 4)))
+        assert [peer.closed for peer in peers] == [False, True, False]
+        assert connection(peers[1]).unread < MIB
+
+
+async def test_open_calls_with_long_headers_count_at_the_next_check() -> None:
+    async with serving() as server:
+        peer = RawPeer(server)
+        peer.send(HELLO + b"".join(headers(2 * n + 1, more=[(b"x", b"y" * 1000)]) for n in range(50)))
+        connection(peer).check_timeouts(server.loop.time())
+        assert 50 * 2000 < server.budget.total < 50 * 4000
+        for number in range(50):
+            peer.send(frame(RST, 0, 2 * number + 1, u32(8)))
+        connection(peer).check_timeouts(server.loop.time())
+        assert server.budget.total == 0
+
+
+async def test_48_sends_of_4_mib_at_a_time_are_taken() -> None:
+    async with serving() as server:
+        peer = RawPeer(server)
+        peer.send(HELLO)
+        numbers = range(1, 97, 2)
+        body = b"\x7a\x80\x80\x80\x02" + bytes(4 * MIB)  # in a field that nobody knows
+        whole = prefixed(body)
+        peer.send(b"".join(headers(number) for number in numbers))
+        for at in range(0, len(whole), MIB):
+            for number in numbers:
+                last = at + MIB >= len(whole)
+                peer.send(frame(DATA, END_STREAM if last else 0, number, whole[at : at + MIB]))
+        assert statuses(peer.frames()) == dict.fromkeys(numbers, 0)
+
+
 # Who says nothing, or not enough
+
+
+@pytest.mark.parametrize(
+    ("begin", "ends"),
+    [
+        (headers(1), True),
+        (headers(1) + frame(DATA, 0, 1, b"\x00" + u32(9) + b"x"), True),
+        (headers(1) + frame(DATA, 0, 1, prefixed(b"")), True),
+        (headers(1, "/t.T/Pulled"), True),
+        (headers(1, "/t.T/B"), False),
+        (headers(1, "/t.T/B") + frame(DATA, 0, 1, prefixed(b"")), False),
+    ],
+    ids=["nothing", "half a message", "no end", "pulled", "stream", "stream with a message"],
+)
+async def test_requests_that_do_not_become_whole_end(begin: bytes, ends: bool) -> None:
+    async with serving() as server:
+        peer = RawPeer(server)
+        peer.send(HELLO + begin)
+        now = server.loop.time()
+        for late in (0.0, REQUEST_S - 1, REQUEST_S + 1):
+            assert statuses(peer.frames()) == {}
+            connection(peer).received_at = now + late  # it sends something else meanwhile
+            connection(peer).check_timeouts(now + late)
+            await asyncio.sleep(0)
+        assert statuses(peer.frames()) == ({1: DEADLINE_EXCEEDED} if ends else {})
+        assert (len(connection(peer).conn.streams) == 0) is ends
+        assert connection(peer).budget.held == 0
+        peer.send(call(3))
+        assert statuses(peer.frames()) == {3: 0}
+
+
+async def test_request_that_is_not_grpc_and_does_not_end_is_reset() -> None:
+    async with serving() as server:
+        peer = RawPeer(server)
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/")]
+        peer.send(HELLO + frame(HEADERS, END_HEADERS, 1, encode(fields)))
+        now = server.loop.time()
+        for late in (0.0, REQUEST_S + 1):
+            connection(peer).received_at = now + late
+            connection(peer).check_timeouts(now + late)
+        await asyncio.sleep(0)
+        assert (RST, 0, 1, u32(Code.CANCEL)) in peer.frames()
 
 
 @pytest.mark.parametrize(
