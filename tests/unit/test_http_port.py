@@ -116,14 +116,58 @@ def test_a_client_that_sends_nothing_whole_is_let_go(port: HttpPort, monkeypatch
     assert exchange(port, b"GET / HTT") == b""
 
 
-def test_connections_beyond_the_places_are_closed(port: HttpPort) -> None:
+def test_who_dawdles_loses_its_place_to_a_newer_connection(port: HttpPort) -> None:
     silent = [connected(port) for _ in range(PLACES_MAX)]
     try:
-        with connected(port) as more:
-            assert more.recv(1) == b""
+        silent[1].sendall(b"GET / HTT")
+        for number in range(2):
+            assert status(exchange(port, b"GET / HTTP/1.1\r\n\r\n")) == 200
+            assert silent[number].recv(1) == b""  # the oldest ones went
+            silent.append(connected(port))
     finally:
         for sock in silent:
             sock.close()
+    until_idle(port)
+    assert port.waiting == {}
+
+
+def test_who_takes_no_answer_loses_its_place_too() -> None:
+    large = HttpPort("127.0.0.1", 0, lambda _: Answer(200, [], bytes(16 << 20)), what="test")
+    try:
+        lazy = [connected(large) for _ in range(PLACES_MAX)]
+        for sock in lazy:
+            sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert len(exchange(large, b"GET / HTTP/1.1\r\n\r\n")) > 16 << 20
+        for sock in lazy:
+            sock.close()
+        until_idle(large)
+    finally:
+        large.close()
+
+
+def test_who_is_being_answered_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def answer(request: Request) -> Answer:
+        begun.release()
+        go_on.wait(10)
+        return text_answer(200, "fine")
+
+    busy = HttpPort("127.0.0.1", 0, answer, what="test")
+    try:
+        asking = [connected(busy) for _ in range(PLACES_MAX)]
+        for sock in asking:
+            sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert begun.acquire(timeout=10)
+        with connected(busy) as more:
+            assert more.recv(1) == b""
+        go_on.set()
+        for sock in asking:
+            assert status(sock.recv(65536)) == 200
+            sock.close()
+    finally:
+        go_on.set()
+        busy.close()
 
 
 def test_a_taken_port_is_refused_with_its_address(port: HttpPort) -> None:

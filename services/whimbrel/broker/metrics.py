@@ -29,7 +29,7 @@ from whimbrel.metrics import (
     build_info,
 )
 from whimbrel.model.names import RETRY_PREFIX, is_system_topic
-from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
+from whimbrel.rpc.server.call_metrics import CallTimes, server_families
 from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
@@ -106,7 +106,7 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
     return [
         build_info(),
         counted.calls.family(),
-        stream_family(context.server),
+        *server_families(context.server),
         *traffic(counted),
         *connections(context.clients),
         *consumers(role),

@@ -10,7 +10,7 @@ from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import RegistryService
 from whimbrel.probes import Probes
-from whimbrel.rpc.server.call_metrics import CallTimes, stream_family
+from whimbrel.rpc.server.call_metrics import CallTimes, server_families
 from whimbrel.rpc.server.limits import RunningServer
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def expose(
     from whimbrel.exposition import serve_metrics
 
     return serve_metrics(
-        [times.family(), stream_family(server), *families(registry, brokers)],
+        [times.family(), *server_families(server), *families(registry, brokers)],
         host=options.host,
         port=options.metrics_port,
         service="whimbrel.nameserver",

@@ -15,7 +15,7 @@ from whimbrel.metrics import OTHER, SERIES_MAX, Family, Histogram, Labels, Point
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.server.limits import RunningServer
 
-__all__ = ["CallTimes", "stream_family"]
+__all__ = ["CallTimes", "server_families"]
 
 # RocketMQ's, in milliseconds, with finer ones below 1: an append to the page cache is faster than that.
 BOUNDS_MS = (0.1, 0.3, 1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0)
@@ -63,6 +63,42 @@ class CallTimes:
             help="Time from a decoded call to its answer.",
             read=self.points,
         )
+
+
+def server_families(server: RunningServer) -> list[Family]:
+    """Return the metrics of a server's streams and connections; grpcio does not show its connections."""
+    load = server.load
+    if load is None:
+        return [stream_family(server)]
+    admission, budget = load.admission, load.budget
+    return [
+        stream_family(server),
+        Family(
+            name="whimbrel_connections",
+            kind="gauge",
+            help="Connections to the gRPC port.",
+            read=lambda: [((), admission.open)],
+        ),
+        Family(
+            name="whimbrel_connections_refused_total",
+            kind="counter",
+            labels=("reason",),
+            help="Connections that were not let in: their host, or the process, had as many as it may.",
+            read=lambda: [((reason,), count) for reason, count in admission.refused.items()],
+        ),
+        Family(
+            name="whimbrel_connections_cut_off_total",
+            kind="counter",
+            help="Connections that were ended because all together held too much.",
+            read=lambda: [((), budget.cut_off)],
+        ),
+        Family(
+            name="whimbrel_connections_held_bytes",
+            kind="gauge",
+            help="Bytes that connections hold: requests that are not whole, and responses that nobody reads.",
+            read=lambda: [((), budget.total)],
+        ),
+    ]
 
 
 def stream_family(server: RunningServer) -> Family:

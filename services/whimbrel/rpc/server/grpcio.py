@@ -42,6 +42,7 @@ from whimbrel.errors import BadRequest, Refused, WhimbrelError
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.model.wire import REASON_TRAILER
 from whimbrel.rpc.api.status import grpc_status
+from whimbrel.rpc.server.admission import connections_max, open_files_limit
 from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
@@ -78,6 +79,8 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
+# Of the whole server; one beyond is closed without a word. grpcio knows no such limit by host.
+CONNECTIONS_OPTION = "grpc.max_allowed_incoming_connections"
 
 logger = logging.getLogger(__name__)
 
@@ -459,6 +462,10 @@ class GrpcioServer:
         self.methods.replace(with_standard_services(services, self.health))
 
     @property
+    def load(self) -> None:
+        """Return nothing: grpcio does not show its connections."""
+
+    @property
     def address(self) -> str:
         """Return `host:port` as it was bound."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -482,8 +489,12 @@ async def serve_grpcio(
     port: int,
     on_call_end: OnCallEnd | None = None,
     guard: Guard | None = None,
+    connections: int | None = None,
 ) -> GrpcioServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
+
+    Args:
+        connections: how many are let in; None: as many as leave descriptors for files.
 
     Raises:
         OSError: the port is taken, or the host is not one of this machine's; the text says so.
@@ -493,7 +504,7 @@ async def serve_grpcio(
     methods = Methods(with_standard_services(services, health), streams, Hooks(on_call_end, guard))
     server = grpc.aio.server(
         handlers=(methods,),
-        options=OPTIONS,
+        options=(*OPTIONS, (CONNECTIONS_OPTION, connections or connections_max(open_files_limit()))),
     )
     bracketed = f"[{host}]" if ":" in host else host
     try:

@@ -2,11 +2,16 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.handlers import Call, Service
+
+if TYPE_CHECKING:
+    from whimbrel.rpc.server.admission import Admission
+    from whimbrel.rpc.server.budget import ProcessBudget
 
 __all__ = [
     "HELD_BYTES_MAX",
@@ -19,6 +24,7 @@ __all__ = [
     "OnCallEnd",
     "OpenStreams",
     "RunningServer",
+    "ServerLoad",
     "body_code",
     "known_error",
 ]
@@ -62,6 +68,14 @@ class OpenStreams(Protocol):
     open_by_method: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """The connections of a server, and what they hold."""
+
+    admission: "Admission"
+    budget: "ProcessBudget[Any]"
+
+
 class RunningServer(Protocol):
     """A server that takes calls. `port` is the bound one, also when 0 was asked for."""
 
@@ -76,6 +90,10 @@ class RunningServer(Protocol):
     @property
     def streams(self) -> OpenStreams:
         """Counts of its streams."""
+
+    @property
+    def load(self) -> "ServerLoad | None":
+        """What its connections are and hold; None where the transport does not show that."""
 
     @property
     def address(self) -> str:

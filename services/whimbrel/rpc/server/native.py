@@ -66,7 +66,7 @@ from whimbrel.rpc.server.handlers import (
     methods_by_path,
 )
 from whimbrel.rpc.server.health import Health
-from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd
+from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd, ServerLoad
 from whimbrel.rpc.server.protocol_detection import (
     HANDSHAKE_S,
     ContextProvider,
@@ -435,6 +435,11 @@ class NativeServer:
         self.listener: asyncio.Server | None = None
         self.idle: asyncio.Future[None] | None = None
         self.sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def load(self) -> ServerLoad:
+        """Return what its connections are and hold."""
+        return ServerLoad(self.admission, self.budget)
 
     @property
     def address(self) -> str:

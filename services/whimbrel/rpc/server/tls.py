@@ -24,9 +24,9 @@ __all__ = [
     "HANDSHAKE_RECORD",
     "HELLO_BYTES_MAX",
     "PROTOCOL",
+    "HelloReader",
     "TlsSession",
     "new_context",
-    "offered_protocols",
     "reason",
 ]
 
@@ -87,6 +87,7 @@ class TlsSession:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.ssl = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
         self.hello: bytearray | None = bytearray()
+        self.reader = HelloReader()
         self.established = self.ended = False
         self.error: str | None = None
 
@@ -111,7 +112,7 @@ class TlsSession:
     def greeted(self) -> bool:
         """Check the ClientHello; return whether OpenSSL is to go on with it."""
         assert self.hello is not None
-        offered = offered_protocols(self.hello)
+        offered = self.reader.offered(self.hello)
         if offered is None:
             if len(self.hello) > HELLO_BYTES_MAX:
                 self.fail(f"a ClientHello of more than {HELLO_BYTES_MAX} bytes")
@@ -169,39 +170,58 @@ class TlsSession:
         self.ssl.unwrap()
 
 
-def offered_protocols(data: bytes | bytearray) -> list[bytes] | None:
-    """Return the protocols that a ClientHello offers by ALPN; None while it is incomplete.
+class HelloReader:
+    """Reads a ClientHello as it comes, every byte once, in however many pieces and records.
 
-    Bytes that are no ClientHello count as one that offers nothing.
+    Attributes:
+        at: where the first record begins that was not whole.
+        found: of the message, from the records before.
     """
-    try:
-        hello = client_hello(data)
-        return None if hello is None else alpn(hello)
-    except (IndexError, ValueError):
-        return []
 
+    __slots__ = ("at", "found")
 
-def client_hello(data: bytes | bytearray) -> bytes | None:
-    """Return the body of a ClientHello, which may span several records; None while it is incomplete."""
-    found = bytearray()
-    at = 0
-    while True:
-        if len(found) >= HELLO_HEAD_BYTES:
-            end = HELLO_HEAD_BYTES + int.from_bytes(found[1:4], "big")
-            if found[0] != CLIENT_HELLO:
-                raise ValueError("another message")
-            if len(found) >= end:
-                return bytes(found[HELLO_HEAD_BYTES:end])
-        if len(data) - at < RECORD_HEAD_BYTES:
-            return None
-        size = int.from_bytes(data[at + 3 : at + 5], "big")
-        if data[at] != HANDSHAKE_RECORD or not 0 < size <= RECORD_BYTES_MAX:
-            raise ValueError("another record")
-        at += RECORD_HEAD_BYTES
-        if len(data) - at < size:
-            return None
-        found += data[at : at + size]
-        at += size
+    def __init__(self) -> None:
+        self.at, self.found = 0, bytearray()
+
+    def offered(self, data: bytes | bytearray) -> list[bytes] | None:
+        """Return the protocols that are offered by ALPN; None while the message is incomplete.
+
+        Bytes that are no ClientHello count as one that offers nothing.
+
+        Args:
+            data: all that has come so far.
+        """
+        try:
+            hello = self.body(data)
+            return None if hello is None else alpn(hello)
+        except (IndexError, ValueError):
+            return []
+
+    def body(self, data: bytes | bytearray) -> bytes | None:
+        """Return the body of the message; None while it is incomplete.
+
+        Raises:
+            ValueError: it is another one.
+        """
+        found = self.found
+        while True:
+            if len(found) >= HELLO_HEAD_BYTES:
+                end = HELLO_HEAD_BYTES + int.from_bytes(found[1:4], "big")
+                if found[0] != CLIENT_HELLO:
+                    raise ValueError("another message")
+                if len(found) >= end:
+                    return bytes(found[HELLO_HEAD_BYTES:end])
+            at = self.at
+            if len(data) - at < RECORD_HEAD_BYTES:
+                return None
+            size = int.from_bytes(data[at + 3 : at + 5], "big")
+            if data[at] != HANDSHAKE_RECORD or not 0 < size <= RECORD_BYTES_MAX:
+                raise ValueError("another record")
+            at += RECORD_HEAD_BYTES
+            if len(data) - at < size:
+                return None
+            found += data[at : at + size]
+            self.at = at + size
 
 
 def alpn(hello: bytes) -> list[bytes]:

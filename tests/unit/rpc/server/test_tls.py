@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.rpc.server.tls import HELLO_BYTES_MAX, TlsSession, new_context, offered_protocols
+from whimbrel.rpc.server.tls import HELLO_BYTES_MAX, HelloReader, TlsSession, new_context
 
 
 class Client:
@@ -125,14 +125,24 @@ def test_a_client_hello_has_a_bound(context: ssl.SSLContext) -> None:
     assert session.hello is None
 
 
+def test_each_byte_of_a_client_hello_is_read_once_however_it_is_cut() -> None:
+    hello, reader, came = Client("h2").hello()[5:], HelloReader(), bytearray()
+    for byte in hello[:-1]:
+        for piece in (b"\x16\x03\x01\x00\x01", bytes((byte,))):
+            came += piece
+            assert reader.offered(came) is None
+        assert (reader.at, len(reader.found)) == (len(came), len(came) // 6)
+    assert reader.offered(came + b"\x16\x03\x01\x00\x01" + hello[-1:]) == [b"h2"]
+
+
 def test_a_client_hello_in_several_records_is_read() -> None:
     hello = Client("h2", "http/1.1").hello()
     body = hello[5:]
     cut = [body[at : at + 100] for at in range(0, len(body), 100)]
     records = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2, "big") + each for each in cut)
-    assert offered_protocols(hello) == offered_protocols(records) == [b"h2", b"http/1.1"]
-    assert offered_protocols(records[:-1]) is None
-    assert offered_protocols(Client().hello()) == []
+    assert HelloReader().offered(hello) == HelloReader().offered(records) == [b"h2", b"http/1.1"]
+    assert HelloReader().offered(records[:-1]) is None
+    assert HelloReader().offered(Client().hello()) == []
 
 
 @settings(max_examples=100, deadline=None)
