@@ -7,7 +7,10 @@ __all__ = [
     "AUTO_QUEUES",
     "BODY_BYTES_MAX",
     "BULK_RESPONSE_BYTES_MAX",
+    "CLIENT_ID_CHARS_MAX",
+    "ENDPOINTS_MAX",
     "GROUP_CHARS_MAX",
+    "HOST_CHARS_MAX",
     "INFLATED_BYTES_MAX",
     "INVISIBLE_MS_MAX",
     "INVISIBLE_MS_MIN",
@@ -16,13 +19,17 @@ __all__ = [
     "POLL_MS_MAX",
     "PROPERTIES_COUNT_MAX",
     "PROPERTY_BYTES_MAX",
+    "QUEUES_MAX",
     "RECEIVE_BATCH_MAX",
+    "REGISTRATION_BYTES_MAX",
     "RENEW_S_DEFAULT",
     "REPLAY_BATCH_MAX",
     "REPLAY_BYTES_MAX",
     "REPLAY_SELECTION_MAX",
     "RETRY_MAX_DEFAULT",
+    "ROUTE_QUEUES_MAX",
     "RPC_MESSAGE_BYTES_MAX",
+    "TOPICS_MAX",
     "TOPIC_CHARS_MAX",
 ]
 
@@ -30,6 +37,15 @@ __all__ = [
 TOPIC_CHARS_MAX = 127  # the topic's length is a signed byte in a V1 record
 GROUP_CHARS_MAX = 255  # RocketMQ: Validators
 MESSAGE_GROUP_BYTES_MAX = 63
+HOST_CHARS_MAX = 255  # DNS: 253
+CLIENT_ID_CHARS_MAX = 512  # SDKs join host name, process and counters with @
+ENDPOINTS_MAX = 64  # addresses in a client's access point: a nameserver each
+
+# Topics. RocketMQ has no bounds; its tools make 8 queues, its largest built-in topic has 1,024. A route lists
+# every queue of every broker: 16,384 are 0.06 s and 6 MB at the nameserver, for each time that a client asks.
+QUEUES_MAX = 4096  # of a topic on one broker: each costs a file, and lease state for every group
+ROUTE_QUEUES_MAX = 16_384  # of a topic on all brokers; of one broker's only where RocketMQ made it
+TOPICS_MAX = 65_536  # of one broker, and as many groups
 
 # Send
 BODY_BYTES_MAX = 4 * 1024 * 1024  # as transmitted, after compression
@@ -59,3 +75,4 @@ BULK_RESPONSE_BYTES_MAX = 8 << 20  # brokers send frames of 1 MiB, and a larger 
 # taken for dead.
 LEASE_S_DEFAULT = 8.0
 RENEW_S_DEFAULT = 2.0
+REGISTRATION_BYTES_MAX = 10 * 1024 * 1024  # `TOPICS_MAX` topics with the longest names

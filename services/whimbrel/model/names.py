@@ -35,6 +35,7 @@ from whimbrel.model.limits import (
 )
 
 __all__ = [
+    "BROKER_NAME",
     "CONTROL",
     "DEAD_LETTER_PREFIX",
     "GROUP_TOPIC_PREFIXES",

@@ -1,14 +1,39 @@
-"""A broker's registration at nameservers, and the members of its group that they report."""
+"""A broker's registration at nameservers, and the members of its group that they report.
+
+The `check_*` functions are the door for what the other process sent: a nameserver calls them for each
+registration, a broker for each member that a nameserver reports.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from whimbrel.model.topic import DataVersion, TopicConfig
+from whimbrel.errors import BadRequest
+from whimbrel.model.limits import GROUP_CHARS_MAX, ROUTE_QUEUES_MAX
+from whimbrel.model.names import BROKER_NAME, GROUP_TOPIC_PREFIXES, check_broker_name
+from whimbrel.model.route import Endpoint, check_host
+from whimbrel.model.topic import DataVersion, Permission, TopicConfig
 
-__all__ = ["BrokerFacts", "BrokerRole", "Member", "replicator_host"]
+__all__ = [
+    "BrokerFacts",
+    "BrokerRole",
+    "Member",
+    "check_broker",
+    "check_log",
+    "check_member",
+    "check_queue_counts",
+    "check_topic_name",
+    "replicator_host",
+]
 
 BrokerRole = Literal["master", "slave"]
+
+BROKER_ID_MAX = 2**31 - 1
+LOG_END_MAX = 2**62  # a log that grows by 100 GB/s for a year is shorter
+INSTANCE_CHARS_MAX = 64
+# A group's retry topic has the group's name in it.
+TOPIC_NAME_CHARS_MAX = GROUP_CHARS_MAX + max(map(len, GROUP_TOPIC_PREFIXES))
+PERMISSION_MAX = int(Permission.READ | Permission.WRITE | Permission.INHERIT | Permission.PRIORITY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +49,7 @@ class BrokerFacts:
         host_name: of the machine or container, for clients in the same network.
         topics: the whole table; sent when `version` differs from the one that the nameserver has.
         writable: whether it takes writes now.
+        instance: names this process of the broker, so that its place is not taken for another one's.
     """
 
     cluster: str
@@ -40,6 +66,7 @@ class BrokerFacts:
     log_begin: int = 0
     log_end: int = 0
     writable: bool = False
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +84,81 @@ class Member:
     ha_address: str
     log_begin: int
     log_end: int
+
+
+def check_broker(
+    *,
+    cluster: str,
+    name: str,
+    broker_id: int,
+    master: bool,
+    port: int,
+    ha_address: str,
+    hosts: dict[str, str],
+    instance: str,
+) -> None:
+    """Raise BadRequest unless a broker may register so.
+
+    Args:
+        cluster, name, broker_id, master, port, ha_address, instance: see `BrokerFacts`.
+        hosts: fields that hold a host, by their names; each may be empty.
+    """
+    try:
+        check_broker_name("broker_name", name)
+        check_broker_name("cluster", cluster)
+        for field, host in hosts.items():
+            check_host(field, host)
+        if ha_address:
+            Endpoint.parse(ha_address)
+    except ValueError as error:
+        raise BadRequest(f"the registration is refused: {error}") from None
+    if not 0 < port < 65536:
+        raise BadRequest(f"a broker can't listen on port {port}")
+    if master != (broker_id == 0) or not 0 <= broker_id <= BROKER_ID_MAX:
+        raise BadRequest(
+            f"broker id {broker_id} does not fit its role: the master's is 0, slaves' are above,"
+            f" up to {BROKER_ID_MAX}"
+        )
+    if len(instance) > INSTANCE_CHARS_MAX or not instance.isprintable():
+        raise BadRequest(f"instance_id: at most {INSTANCE_CHARS_MAX} characters, none of them for control")
+
+
+def check_log(begin: int, end: int) -> None:
+    """Raise BadRequest unless a log may begin and end there."""
+    if not (0 <= begin <= LOG_END_MAX and 0 <= end <= LOG_END_MAX):
+        raise BadRequest(f"a log can't reach from byte {begin} to {end}")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise BadRequest unless a broker may have a topic of that name; its own and its groups' are some."""
+    if len(name) > TOPIC_NAME_CHARS_MAX:
+        raise BadRequest(f"a topic's name has {len(name)} characters; {TOPIC_NAME_CHARS_MAX} are allowed")
+    if BROKER_NAME.fullmatch(name) is None:
+        raise BadRequest(
+            f"topic {name!r}: a name has characters, of % | a-z A-Z 0-9 _ - and the dot; rename or delete it"
+        )
+
+
+def check_queue_counts(read_queues: int, write_queues: int, permission: int) -> None:
+    """Raise BadRequest unless a topic may have these queues."""
+    if not (0 <= read_queues <= ROUTE_QUEUES_MAX and 0 <= write_queues <= ROUTE_QUEUES_MAX):
+        raise BadRequest(
+            f"{read_queues} queues to read and {write_queues} to write: a route lists at most"
+            f" {ROUTE_QUEUES_MAX}; give it fewer"
+        )
+    if not 0 <= permission <= PERMISSION_MAX:
+        raise BadRequest(f"permission {permission} is no sum of 8, 4, 2 and 1")
+
+
+def check_member(member: Member) -> None:
+    """Raise BadRequest unless a nameserver may report such a member."""
+    try:
+        Endpoint.parse(member.address)
+        if member.ha_address:
+            Endpoint.parse(member.ha_address)
+    except ValueError as error:
+        raise BadRequest(f"a nameserver reports a member that can't be dialled: {error}") from None
+    check_log(member.log_begin, member.log_end)
 
 
 def replicator_host(announced: str, *, own_name: str, ours: str) -> str:

@@ -1,11 +1,20 @@
-"""Where a topic's queues are, as clients see it: endpoints, queues, routes."""
+"""Where a topic's queues are, as clients see it: endpoints, queues, routes.
+
+`Endpoint.parse` and `check_host` read every address that comes from outside, be it a setting or a field that
+another process sent.
+"""
 
 from dataclasses import dataclass
 from typing import Self
 
+from whimbrel.model.limits import HOST_CHARS_MAX
+
 __all__ = ["WILDCARD_HOSTS", "Endpoint", "Queue", "Route", "check_address", "check_host", "parse_endpoints"]
 
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})  # to listen on every interface; nobody's address
+PORT_DIGITS_MAX = 5
+TEXT_CHARS_MAX = HOST_CHARS_MAX + len("[]:") + PORT_DIGITS_MAX
+SHOWN_CHARS_MAX = 80  # of a text that is refused
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,16 +31,21 @@ class Endpoint:
         Raises:
             ValueError: there is no host, or no port in 1..65535; the text says which.
         """
-        if "/" in text or any(character.isspace() for character in text.strip()):
+        given = text.strip()
+        if len(given) > TEXT_CHARS_MAX:
+            raise ValueError(f"{given[:SHOWN_CHARS_MAX]!r}… is not HOST:PORT: it has {len(given)} characters")
+        if "/" in given or not is_plain(given):
             raise ValueError(f"{text!r} is not HOST:PORT; write it without http:// and spaces")
-        host, colon, port = text.strip().rpartition(":")
+        host, colon, port = given.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         elif ":" in host:
             raise ValueError(f"{text!r}: put the IPv6 address in brackets, as in [::1]:8081")
         if not colon or not host:
             raise ValueError(f"{text!r} is not of the form HOST:PORT, as in 127.0.0.1:8081")
-        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        # Digits of other scripts are digits to `isdigit`, and some of them are none to `int`.
+        digits = port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX
+        if not digits or not 0 < int(port) < 65536:
             raise ValueError(f"{text!r}: the port must be a number from 1 to 65535")
         return cls(host, int(port))
 
@@ -64,13 +78,20 @@ def check_address(setting: str, text: str) -> None:
 
 
 def check_host(setting: str, text: str) -> None:
-    """Check the value of a setting that holds a host alone.
+    """Check the value of a setting, or of a field of another process, that holds a host alone.
 
     Raises:
-        ValueError: it holds a port, too, or is a URL; the text begins with the setting.
+        ValueError: it holds a port, too, or is a URL, or too long; the text begins with the setting.
     """
-    if "/" in text or text.count(":") == 1 or any(character.isspace() for character in text):
+    if len(text) > HOST_CHARS_MAX:
+        raise ValueError(f"{setting}: {len(text)} characters are too many; {HOST_CHARS_MAX} are allowed")
+    if "/" in text or text.count(":") == 1 or not is_plain(text):
         raise ValueError(f"{setting}: {text!r} is not a host: write a name or an address, without a port")
+
+
+def is_plain(text: str) -> bool:
+    """Return whether a text has neither spaces nor control characters."""
+    return text.isprintable() and " " not in text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING
 from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
 from whimbrel.ha.backoff import ReconnectBackoff
 from whimbrel.ha.protocol import COMPARE_BYTES, Append, Compare, FrameReceived, SlaveEvent, SlaveProtocol
+from whimbrel.model.route import Endpoint
 from whimbrel.replicator.buffers import AppendBuffer, ReceiveBuffer
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
-from whimbrel.replicator.sockets import named, parse_address, tune
+from whimbrel.replicator.sockets import named, tune
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.wakeup import WAKE_POLL_S
 
@@ -163,8 +164,8 @@ class Follower:
             self.backoff.retry_at = now + WAKE_POLL_S
             return
         try:
-            host, port = parse_address(address)
-            found = self.loop.network.resolve(host, port)
+            endpoint = Endpoint.parse(address)
+            found = self.loop.network.resolve(endpoint.host, endpoint.port)
         except (ValueError, OSError) as error:
             raise ConnectionClosed(f"{address}: {error}") from error
         family, target = found[self.attempts % len(found)]

@@ -7,7 +7,7 @@ import socket
 from whimbrel.errors import StoreError
 from whimbrel.model.route import WILDCARD_HOSTS
 
-__all__ = ["Network", "advertised_host", "named", "parse_address", "tune"]
+__all__ = ["Network", "advertised_host", "named", "tune"]
 
 LISTEN_BACKLOG = 64
 # Loopback and LAN streams run at half speed or less under bbr, which paces them; cubic is in every kernel.
@@ -15,18 +15,6 @@ CONGESTION_CONTROL = b"cubic"
 
 
 SockAddress = tuple[str, int] | tuple[str, int, int, int]
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of `host:port` or `[v6]:port`.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def advertised_host(wanted: str, listening: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from whimbrel.model.route import Endpoint, parse_endpoints
+from whimbrel.model.route import Endpoint, check_host, parse_endpoints
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,47 @@ def test_an_endpoint_is_host_and_port(text: str, endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "host", "host:", ":80", "host:0", "host:65536", "host:x", "::1:80", "http://host:80", "a b:1"],
+    [
+        "",
+        "host",
+        "host:",
+        ":80",
+        "host:0",
+        "host:65536",
+        "host:x",
+        "host:-1",
+        "::1:80",
+        "http://host:80",
+        "a b:1",
+        "0.0.0.0:²",
+        "host:٣",
+        "host:+1",
+        "host:1_0",
+        "a\x1b[2J:1",
+        "a\nb:1",
+        "a\u2028b:1",
+        "a\u00a0b:1",
+        "host:" + "0" * 5000 + "1",
+        "h" * 300 + ":1",
+    ],
 )
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"HOST:PORT|port|brackets"):
+    with pytest.raises(ValueError, match=r"HOST:PORT|port|brackets") as refused:
         Endpoint.parse(text)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("host", ["", "broker-a", "10.0.0.1", "::1", "[::1]", "a_b.example"])
+def test_a_host_is_a_name_or_an_address(host: str) -> None:
+    check_host("host", host)
+
+
+@pytest.mark.parametrize("host", ["a:1", "http://a", "a b", "a\nb", "a\x1b", "a\x9b", "h" * 256])
+def test_what_is_no_host_is_refused_with_the_name_of_its_field(host: str) -> None:
+    with pytest.raises(ValueError, match=r"^host_name: ") as refused:
+        check_host("host_name", host)
+    assert str(refused.value).isprintable()
 
 
 def test_a_list_may_be_separated_by_semicolons_or_commas() -> None:

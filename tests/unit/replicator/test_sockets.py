@@ -2,27 +2,7 @@
 
 import socket
 
-import pytest
-
-from whimbrel.replicator.sockets import advertised_host, named, parse_address
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("localhost:10912", ("localhost", 10912)),
-        ("[::1]:1", ("::1", 1)),
-        ("a.b:65535", ("a.b", 65535)),
-    ],
-)
-def test_an_address_is_host_and_port(text: str, expected: tuple[str, int]) -> None:
-    assert parse_address(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "host", ":10912", "host:", "host:0", "host:65536", "host:x", "host:-1"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not host:port"):
-        parse_address(text)
+from whimbrel.replicator.sockets import advertised_host, named
 
 
 def test_an_ipv6_host_is_written_in_brackets() -> None:
