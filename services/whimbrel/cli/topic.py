@@ -8,6 +8,7 @@ import typer
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+from whimbrel.model.limits import QUEUES_MAX
 
 __all__ = ["app"]
 
@@ -54,7 +55,7 @@ def create(
     name: NameArgument,
     kind: Annotated[TopicType, typer.Option("--type", help="What the topic takes.")] = TopicType.NORMAL,
     queues: Annotated[
-        int, typer.Option("--queues", min=0, max=65535, help="Queues on each broker; 0: its default.")
+        int, typer.Option("--queues", min=0, max=QUEUES_MAX, help="Queues on each broker; 0: its default.")
     ] = 0,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
@@ -121,10 +122,15 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
 def update(
     name: NameArgument,
     queues: Annotated[
-        int | None, typer.Option("--queues", min=1, max=65535, help="Queues on each broker.")
+        int | None,
+        typer.Option("--queues", min=1, max=QUEUES_MAX, help="Queues on each broker."),
     ] = None,
-    read_queues: Annotated[int | None, typer.Option(min=0, max=65535, help="Readable queues only.")] = None,
-    write_queues: Annotated[int | None, typer.Option(min=0, max=65535, help="Writable queues only.")] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(min=0, max=QUEUES_MAX, help="Readable queues only.")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(min=0, max=QUEUES_MAX, help="Writable queues only.")
+    ] = None,
     access: Annotated[Access | None, typer.Option(help="What may be done with it.")] = None,
     kind: Annotated[TopicType | None, typer.Option("--type", help="What the topic takes.")] = None,
     endpoint: EndpointOption = "",

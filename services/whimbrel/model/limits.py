@@ -21,7 +21,6 @@ __all__ = [
     "PROPERTY_BYTES_MAX",
     "QUEUES_MAX",
     "RECEIVE_BATCH_MAX",
-    "REGISTRATION_BYTES_MAX",
     "RENEW_S_DEFAULT",
     "REPLAY_BATCH_MAX",
     "REPLAY_BYTES_MAX",
@@ -75,4 +74,3 @@ BULK_RESPONSE_BYTES_MAX = 8 << 20  # brokers send frames of 1 MiB, and a larger 
 # taken for dead.
 LEASE_S_DEFAULT = 8.0
 RENEW_S_DEFAULT = 2.0
-REGISTRATION_BYTES_MAX = 10 * 1024 * 1024  # `TOPICS_MAX` topics with the longest names

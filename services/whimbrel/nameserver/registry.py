@@ -10,39 +10,62 @@ RocketMQ's five tables, and their counterparts:
 
 A session is one stream of one broker. It has the part of RocketMQ's registered address and its connection:
 
-    register ──► live, holds (name, id) ──renew──► live ──leave, expire──► gone
-                    │ another session registers the same (name, id)
-                    ▼
-                 live, holds nothing; takes the id again by a renewal once it is free
+    register ──the place is free, or was this broker's──► holds (name, id) ──leave, expire──► gone
+        │                                                     ▲        │
+        └──another broker has it──► holds nothing ──renewal,──┘        └──lose──► gone, the place is kept
+                                    or any answer, once it is free                until the lease ends
 
-- The last session that registered with a (name, id) holds it. The late end of an older stream removes
-nothing. - One address is held under one id: a slave that comes back as master loses its old place. - A
-master's table counts when its version changed, or when it is new in its place; it then replaces what the
-nameserver knew of that broker name. (RocketMQ only ever adds; there, topics are deleted at each nameserver by
-hand. Here the broker decides, as with 5.x's `deleteTopicWithBrokerRegistration`.) - A slave's table counts
-only while its group has no master, and adds only: it may lag behind the lost master's. A group without a
-master is routed to its lowest slave id, under id 0 and without the write bit (5.x's acting master). - With
-the last member of a group the group's topics go, too.
+Who has a place keeps it for as long as it lives: of two masters with one name the first one writes, however
+often either reconnects, and the other one is told who has the place. To live is to have a lease. A broker
+whose stream breaks without a word is out of the routes at once, but its place is kept for it until its lease
+would have ended: it may have lost no more than the network. After that, and at once when it took its leave,
+the place is anybody's who asks for it.
+
+- A broker is *the same* if it is the same process (`instance`, a text that it draws when it starts) or has
+  the same address: a broker that starts again takes its place at once, since nothing else can listen where it
+  did. Brokers of earlier versions have no instance; of them the address alone counts. The late end of an
+  older stream removes nothing.
+- A nameserver that has just started has forgotten who had which place. Until it is settled, a broker that
+  says it held the place takes it from one that does not.
+- One address is held under one id: a slave that comes back as master loses its old place.
+- A master's table counts when its version changed, or when it is new in its place; it then replaces what the
+  nameserver knew of that broker name. (RocketMQ only ever adds; there, topics are deleted at each nameserver
+  by hand. Here the broker decides, as with 5.x's `deleteTopicWithBrokerRegistration`.)
+- A slave's table counts only while its group has no master, and adds only: it may lag behind the lost
+  master's. A group without a master is routed to its lowest slave id, under id 0 and without the write bit
+  (5.x's acting master).
+- With the last member of a group the group's topics go, too.
+- A route lists every queue. What it costs is bounded by `ROUTE_QUEUES_MAX` over all brokers of a topic; one
+  with more is refused, since a part of its queues would hide messages.
 
 For one renewal period after its start a nameserver is not *settled*: living brokers may still be missing, so
 that "no such topic" would be a guess. One that was told how many brokers there are is settled as soon as so
-many hold a place, masters and slaves alike. A displaced session holds none, so two brokers that fight for one
-place do not stand for two. When a broker never comes, the renewal period still ends the wait, and what is
+many hold a place, masters and slaves alike. A session without a place does not count, so two brokers of one
+name do not stand for two. When a broker never comes, the renewal period still ends the wait, and what is
 settled stays so, whoever leaves.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from whimbrel.errors import BadRequest, NotReady, TopicNotFound
-from whimbrel.model.limits import AUTO_QUEUES
+from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
+from whimbrel.model.limits import AUTO_QUEUES, ROUTE_QUEUES_MAX
 from whimbrel.model.names import TEMPLATE_TOPIC
 from whimbrel.model.topic import INHERIT, WRITE
 from whimbrel.nameserver.addresses import BrokerAddress
 
-__all__ = ["BrokerIdentity", "QueueCounts", "Registry", "Route", "RouteEntry", "Update"]
+__all__ = [
+    "KEPT_PLACES_MAX",
+    "BrokerIdentity",
+    "QueueCounts",
+    "Registry",
+    "Route",
+    "RouteEntry",
+    "Update",
+]
 
 MASTER_ID = 0
+KEPT_PLACES_MAX = 1024  # beyond, the place of a broker that is lost is free at once
 
 Session = Hashable
 
@@ -60,7 +83,11 @@ class QueueCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """A broker's registration."""
+    """A broker's registration.
+
+    Attributes:
+        instance: names the process; empty when the broker is of an earlier version.
+    """
 
     cluster: str
     name: str
@@ -68,6 +95,7 @@ class BrokerIdentity:
     master: bool
     address: BrokerAddress
     ha_address: str = ""
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +106,7 @@ class Update:
         broker: set on the first request, and when something in it changed.
         topics: the whole table; None when it is not included.
         version: of the table: time and counter.
+        held_place: on the first request: the broker had its place when its last session broke.
     """
 
     broker: BrokerIdentity | None = None
@@ -86,6 +115,7 @@ class Update:
     log_begin: int = 0
     log_end: int = 0
     writable: bool = False
+    held_place: bool = False
 
 
 @dataclass(slots=True)
@@ -104,6 +134,15 @@ class LiveSession:
     writable: bool = False
     version: tuple[int, int] | None = None
     topics: dict[str, QueueCounts] = field(default_factory=dict)
+    held_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlace:
+    """The place of a broker that is lost, kept for it until its lease would have ended."""
+
+    broker: BrokerIdentity
+    until: float
 
 
 @dataclass(slots=True)
@@ -144,6 +183,7 @@ class Registry:
         self.clusters: dict[str, set[str]] = {}
         self.groups: dict[str, Group] = {}
         self.live: dict[Session, LiveSession] = {}
+        self.kept: dict[tuple[str, int], KeptPlace] = {}  # by name and id
         self.topics: dict[str, dict[str, QueueCounts]] = {}
 
     def settled(self, now: float) -> bool:
@@ -160,7 +200,7 @@ class Registry:
         if live is None:
             if update.broker is None:
                 raise BadRequest("the first request of a session carries no registration")
-            live = self.live[session] = LiveSession(session, update.broker, now)
+            live = self.live[session] = LiveSession(session, update.broker, now, held_place=update.held_place)
         changed = False
         if update.broker is not None and update.broker != live.broker:
             self.release(live)
@@ -168,7 +208,7 @@ class Registry:
             changed = True
         live.renewed_at = now
         live.log_begin, live.log_end, live.writable = update.log_begin, update.log_end, update.writable
-        first = self.claim_place(live, registering=update.broker is not None)
+        first = self.claim_place(live, now, registering=update.broker is not None)
         if update.topics is not None and (first or update.version != live.version):
             live.topics, live.version = update.topics, update.version
             self.apply_topics(live)
@@ -176,19 +216,17 @@ class Registry:
             self.apply_topics(live)
         return changed or first
 
-    def claim_place(self, live: LiveSession, *, registering: bool) -> bool:
-        """Put the session into its group; return whether it was not there before.
-
-        A renewal takes a free place only, a registration any.
-        """
+    def claim_place(self, live: LiveSession, now: float, *, registering: bool) -> bool:
+        """Put the session into its group, if it may be there; return whether it was not there before."""
         broker = live.broker
         group = self.groups.get(broker.name)
+        session = None if group is None else group.holders.get(broker.id)
+        if session == live.session or not self.may_take(live, session, now, registering=registering):
+            return False
+        self.kept.pop((broker.name, broker.id), None)
         if group is None:
             group = self.groups[broker.name] = Group(broker.cluster)
         self.clusters.setdefault(group.cluster, set()).add(broker.name)
-        holder = group.holders.get(broker.id)
-        if holder == live.session or (holder is not None and not registering):
-            return False
         for other_id, other in tuple(group.holders.items()):
             if other_id != broker.id and same_address(self.live[other].broker, broker):
                 del group.holders[other_id]
@@ -197,11 +235,35 @@ class Registry:
         self.complete |= 0 < self.expected_brokers <= places
         return True
 
+    def take_free_place(self, session: Session, now: float) -> bool:
+        """Let a session that holds nothing take its place if that is free by now; return whether it was."""
+        live = self.live[session]
+        if not self.claim_place(live, now, registering=False):
+            return False
+        self.apply_topics(live)
+        return True
+
+    def may_take(self, live: LiveSession, holder: Session, now: float, *, registering: bool) -> bool:
+        """Return whether a session may take its place from a holder; None when nobody holds it.
+
+        A renewal takes a free place only, a registration also that of the same broker.
+        """
+        broker = live.broker
+        if holder is None:
+            kept = self.kept.get((broker.name, broker.id))
+            return kept is None or kept.until < now or same_broker(kept.broker, broker)
+        if not registering:
+            return False
+        known = self.live[holder]
+        if same_broker(known.broker, broker):
+            return True
+        return live.held_place and not known.held_place and not self.settled(now)
+
     def apply_topics(self, live: LiveSession) -> None:
         """Apply a session's table, as far as its role allows."""
         name = live.broker.name
-        group = self.groups[name]
-        if group.holders.get(live.broker.id) != live.session:
+        group = self.groups.get(name)
+        if group is None or group.holders.get(live.broker.id) != live.session:
             return
         if live.broker.id == MASTER_ID:
             self.drop_topics(name, keep=live.topics)
@@ -240,18 +302,30 @@ class Registry:
         return True
 
     def leave(self, session: Session) -> bool:
-        """Remove a session; return whether its group's membership changed."""
+        """Remove a session that takes its leave, or has expired; return whether its group changed."""
         live = self.live.pop(session, None)
         return live is not None and self.release(live)
 
+    def lose(self, session: Session, now: float) -> bool:
+        """Remove a session whose stream broke, and keep its place; returns as `leave` does."""
+        live = self.live.get(session)
+        if live is None or not self.leave(session):
+            return False
+        until = live.renewed_at + self.lease_s
+        if now <= until and len(self.kept) < KEPT_PLACES_MAX:
+            self.kept[live.broker.name, live.broker.id] = KeptPlace(live.broker, until)
+        return True
+
     def expired(self, now: float) -> list[Session]:
         """Return the sessions whose lease is over; the caller ends and removes them."""
+        self.kept = {place: kept for place, kept in self.kept.items() if now <= kept.until}
         return [session for session, live in self.live.items() if live.renewed_at + self.lease_s < now]
 
     def prolong_leases(self, seconds: float) -> None:
         """Prolong all leases: the nameserver itself did not run for so long, and could receive no renewal."""
         for live in self.live.values():
             live.renewed_at += seconds
+        self.kept = {place: replace(kept, until=kept.until + seconds) for place, kept in self.kept.items()}
 
     def holders(self, name: str) -> list[LiveSession]:
         """Return the members of a group by broker id."""
@@ -263,6 +337,14 @@ class Registry:
         group = self.groups.get(broker.name)
         session = None if group is None else group.holders.get(broker.id)
         return None if session is None else self.live[session]
+
+    def occupant(self, broker: BrokerIdentity) -> BrokerIdentity | None:
+        """Return who has a broker's name and id now: who holds the place, or for whom it is kept."""
+        live = self.holder(broker)
+        if live is not None:
+            return live.broker
+        kept = self.kept.get((broker.name, broker.id))
+        return None if kept is None else kept.broker
 
     def members(self, session: Session) -> list[LiveSession]:
         """Return the other members of a session's group, by broker id."""
@@ -298,9 +380,11 @@ class Registry:
         Raises:
             NotReady: the topic is unknown, but so may be a broker that has it.
             TopicNotFound: the topic is unknown.
+            Forbidden: it has more queues than a route may list.
         """
         entries = tuple(self.entries(self.topics.get(topic, {}).items()))
         if entries:
+            check_route(topic, entries)
             return entries
         if not self.settled(now):
             raise NotReady("this nameserver has just started, and does not know all brokers yet")
@@ -340,6 +424,16 @@ class Registry:
                 )
 
 
+def check_route(topic: str, entries: Route) -> None:
+    """Raise Forbidden when a topic has more queues, over all of its brokers, than a route may list."""
+    queues = sum(max(entry.queues.read_queues, entry.queues.write_queues) for entry in entries)
+    if queues > ROUTE_QUEUES_MAX:
+        raise Forbidden(
+            f"topic {topic} has {queues} queues on {len(entries)} brokers, and a route lists at most"
+            f" {ROUTE_QUEUES_MAX}: give it fewer (`whimbrel topic update`)"
+        )
+
+
 def same_address(one: BrokerIdentity, other: BrokerIdentity) -> bool:
     """Return whether two registrations come from one place."""
     return (one.address.peer_host, one.address.host_name, one.address.port) == (
@@ -347,3 +441,8 @@ def same_address(one: BrokerIdentity, other: BrokerIdentity) -> bool:
         other.address.host_name,
         other.address.port,
     )
+
+
+def same_broker(one: BrokerIdentity, other: BrokerIdentity) -> bool:
+    """Return whether two registrations are of one broker: of one process, or of one that started again."""
+    return (bool(one.instance) and one.instance == other.instance) or same_address(one, other)

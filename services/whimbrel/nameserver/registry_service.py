@@ -3,14 +3,21 @@
 A session's end removes its broker at once. `tick`, called every second, ends the sessions whose lease is
 over: a hung broker's stream stays open, but its renewals do not come. Changes of a group's membership are
 sent to its other members.
+
+Every field that a session sends is checked (`model/registration.py`) before anything of it is kept: a bad one
+ends this session, with a sentence, and no other one. There are at most
+`SESSIONS_MAX` sessions, and one that does not register within a lease ends.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, Refused
-from whimbrel.model.route import WILDCARD_HOSTS
+from whimbrel.errors import BadRequest, Refused, Throttled
+from whimbrel.model.limits import TOPICS_MAX
+from whimbrel.model.registration import check_broker, check_log, check_queue_counts, check_topic_name
+from whimbrel.model.route import WILDCARD_HOSTS, Endpoint
+from whimbrel.model.topic import MessageType
 from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.nameserver.addresses import (
     Access,
@@ -27,13 +34,15 @@ from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 
-__all__ = ["RegistryService"]
+__all__ = ["SESSIONS_MAX", "RegistryService"]
 
 TICK_S = 1.0
 # A tick that is so late means that the nameserver itself hung: it could receive no renewal, and expires no
 # lease yet.
 TICK_LATE_S = 1.0
 HA_WILDCARDS = WILDCARD_HOSTS | {"*"}  # of an HA address
+SESSIONS_MAX = 1024  # a broker each; a cluster has some dozens
+MESSAGE_TYPES = frozenset(kind.value for kind in MessageType)
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +78,16 @@ class RegistryService:
         self.service = Service(
             REGISTRY_SERVICE,
             (
-                BidiMethod(
-                    "Session",
-                    registry_pb.SessionRequest,
-                    lambda call, outbox: BrokerStream(self, call, outbox),
-                ),
+                BidiMethod("Session", registry_pb.SessionRequest, self.open_session),
                 UnaryMethod("DescribeCluster", registry_pb.DescribeClusterRequest, self.describe_cluster),
             ),
         )
+
+    def open_session(self, call: Call, outbox: Outbox) -> "BrokerStream":
+        """Take a new session."""
+        if len(self.streams) >= SESSIONS_MAX:
+            raise Throttled(f"this nameserver has {SESSIONS_MAX} sessions of brokers, and takes no more")
+        return BrokerStream(self, call, outbox)
 
     def tick(self, now: float) -> None:
         """End the sessions whose lease is over."""
@@ -91,10 +102,16 @@ class RegistryService:
                 "%s did not renew for %.1f s and is removed", label(live.broker), now - live.renewed_at
             )
             self.expired += 1
-            stream = self.streams[session]
-            stream.removed = True
-            self.remove(stream)
-            stream.outbox.close(Refused(f"no renewal came for {self.registry.lease_s:g} s; register again"))
+            self.end(self.streams[session], f"no renewal came for {self.registry.lease_s:g} s")
+        for stream in [each for each in self.streams.values() if each not in self.registry.live]:
+            if stream.opened_at + self.registry.lease_s < now:
+                self.end(stream, f"no registration came for {self.registry.lease_s:g} s")
+
+    def end(self, stream: "BrokerStream", reason: str) -> None:
+        """End a session whose broker may register again."""
+        stream.left = True
+        self.remove(stream)
+        stream.outbox.close(Refused(f"{reason}; register again"))
 
     def notify_settled(self) -> None:
         """Report to all sessions that this nameserver is settled: masters wait for that before they write."""
@@ -105,8 +122,11 @@ class RegistryService:
     def remove(self, stream: "BrokerStream") -> None:
         """Forget a session and notify its group."""
         self.streams.pop(stream, None)
-        live = self.registry.live.get(stream)
-        if live is not None and self.registry.leave(stream):
+        registry = self.registry
+        live = registry.live.get(stream)
+        if live is None:
+            return
+        if registry.leave(stream) if stream.left else registry.lose(stream, self.now()):
             self.notify_group(live.broker.name)
 
     def notify_group(self, name: str, *, leave_out: Session = None) -> None:
@@ -132,9 +152,12 @@ class RegistryService:
         response = registry_pb.SessionResponse(settled=self.registry.settled(self.now()))
         response.lease.seconds, response.lease.nanos = split(self.registry.lease_s)
         response.renew_interval.seconds, response.renew_interval.nanos = split(self.registry.renew_s)
-        holder = self.registry.holder(live.broker)
-        if holder is not None and holder is not live:
-            host, port = dial_address(holder.broker.address, access, own)
+        if self.registry.take_free_place(session, self.now()):
+            logger.info("%s takes the place, which is free now", label(live.broker))
+        elif self.registry.holder(live.broker) is not live:
+            other = self.registry.occupant(live.broker)
+            assert other is not None, "a free place is taken"
+            host, port = dial_address(other.address, access, own)
             response.displaced_by = joined(host, port)
         for member in self.registry.members(session):
             host, port = dial_address(member.broker.address, access, own)
@@ -187,24 +210,27 @@ class RegistryService:
 
 
 class BrokerStream:
-    """One session; also its key in the registry, so that two streams of one broker are never mixed up."""
+    """One session; also its key in the registry, so that two streams of one broker are never mixed up.
+
+    Attributes:
+        left: the broker took its leave, or was told to go: its place is not kept.
+    """
 
     def __init__(self, service: RegistryService, call: Call, outbox: Outbox) -> None:
         self.service = service
         self.outbox = outbox
         self.peer_host = host_of(call.peer)
-        self.removed = False
+        self.opened_at = service.now()
+        self.left = False
         service.streams[self] = self
 
     def received(self, message: registry_pb.SessionRequest) -> None:
         """Apply a registration or a renewal, and send the session's state."""
-        if self.removed:
+        if self.left:
             return  # sent while the lease expired; the broker registers again
         service = self.service
         registry = service.registry
         update = update_of(message, self.peer_host)
-        if update.broker is not None:
-            self.warn_of_duplicate(update.broker)
         now = service.now()
         was_settled = registry.settled(now)
         changed = registry.update(self, update, now)
@@ -214,6 +240,8 @@ class BrokerStream:
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,
                 live.broker.address.port, len(live.topics), live.log_begin, live.log_end,
             )  # fmt: skip
+        if update.broker is not None:
+            self.warn_of_duplicate(update.broker)
         if registry.settled(now) and not was_settled:
             logger.info("all %d brokers that are expected have registered", registry.expected_brokers)
             service.notify_settled()
@@ -223,17 +251,19 @@ class BrokerStream:
             service.notify_group(live.broker.name, leave_out=self)
 
     def warn_of_duplicate(self, broker: BrokerIdentity) -> None:
-        """Log that another live session has this name and id."""
-        for live in self.service.registry.holders(broker.name):
-            if live.broker.id == broker.id and live.session is not self:
-                logger.warning(
-                    "%s registers from %s while another one from %s is alive: it takes the place;"
-                    " two brokers must not share name and id",
-                    label(broker), self.peer_host, live.broker.address.peer_host,
-                )  # fmt: skip
+        """Log that another broker has this name and id."""
+        registry = self.service.registry
+        other = registry.occupant(broker)
+        if registry.holder(broker) is not registry.live[self] and other is not None:
+            logger.warning(
+                "%s registers from %s while another one from %s has the place, and keeps it while it"
+                " lives: two brokers must not share name and id",
+                label(broker), self.peer_host, other.address.peer_host,
+            )  # fmt: skip
 
     def half_closed(self) -> None:
-        """End the session: the broker leaves."""
+        """End the session: the broker takes its leave."""
+        self.left = True
         self.outbox.close()
 
     def closed(self) -> None:
@@ -259,16 +289,17 @@ def ha_address(broker: BrokerIdentity, host: str) -> str:
     """Return where a replicator is dialled; one on a wildcard address is where its broker is."""
     if not broker.ha_address:
         return ""
-    ha_host, _, port = broker.ha_address.rpartition(":")
-    return joined(host, int(port)) if ha_host.strip("[]") in HA_WILDCARDS else broker.ha_address
+    replicator = Endpoint.parse(broker.ha_address)
+    return joined(host, replicator.port) if replicator.host in HA_WILDCARDS else broker.ha_address
 
 
 def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:
     """Return a request as a value.
 
     Raises:
-        BadRequest: its registration is invalid.
+        BadRequest: one of its fields is invalid.
     """
+    check_log(message.log_begin, message.log_end)
     return Update(
         broker=broker_of(message.registration, peer_host) if message.HasField("registration") else None,
         topics=topics_of(message.topics) if message.topics_included else None,
@@ -276,21 +307,49 @@ def update_of(message: registry_pb.SessionRequest, peer_host: str) -> Update:
         log_begin=message.log_begin,
         log_end=message.log_end,
         writable=message.writable,
+        held_place=message.held_place,
     )
 
 
-def topics_of(topics: Iterable[registry_pb.TopicQueues]) -> dict[str, QueueCounts]:
-    """Return a topic table."""
-    return {
-        topic.topic: QueueCounts(
-            read_queues=topic.read_queues,
-            write_queues=topic.write_queues,
-            permission=topic.permission,
-            message_type=topic.message_type or "NORMAL",
-            system_flag=topic.system_flag,
-        )
-        for topic in topics
-    }
+def topics_of(topics: Collection[registry_pb.TopicQueues]) -> dict[str, QueueCounts]:
+    """Return a topic table; topics that differ in nothing but their names share their counts.
+
+    Raises:
+        BadRequest: a topic is invalid, or there are too many.
+    """
+    if len(topics) > TOPICS_MAX:
+        raise BadRequest(f"{len(topics)} topics: a broker has at most {TOPICS_MAX}; delete some")
+    table: dict[str, QueueCounts] = {}
+    known: dict[tuple[int, int, int, str, int], QueueCounts] = {}
+    for topic in topics:
+        name, kind = topic.topic, topic.message_type
+        check_topic_name(name)
+        key = (topic.read_queues, topic.write_queues, topic.permission, kind, topic.system_flag)
+        counts = known.get(key)
+        if counts is None:
+            counts = known[key] = queue_counts(name, topic)
+        table[name] = counts
+    return table
+
+
+def queue_counts(name: str, topic: registry_pb.TopicQueues) -> QueueCounts:
+    """Return a topic's queues.
+
+    Raises:
+        BadRequest: there can't be so many.
+    """
+    try:
+        check_queue_counts(topic.read_queues, topic.write_queues, topic.permission)
+    except BadRequest as error:
+        raise BadRequest(f"topic {name}: {error}") from None
+    kind = topic.message_type  # RocketMQ, too, takes an unknown one for NORMAL
+    return QueueCounts(
+        read_queues=topic.read_queues,
+        write_queues=topic.write_queues,
+        permission=topic.permission,
+        message_type=kind if kind in MESSAGE_TYPES else MessageType.NORMAL.value,
+        system_flag=topic.system_flag,
+    )
 
 
 def broker_of(registration: registry_pb.Registration, peer_host: str) -> BrokerIdentity:
@@ -300,22 +359,27 @@ def broker_of(registration: registry_pb.Registration, peer_host: str) -> BrokerI
         BadRequest: it is invalid.
     """
     master = registration.role == registry_pb.BROKER_ROLE_MASTER
-    if not registration.broker_name or not registration.cluster:
-        raise BadRequest("a broker registers with a name and a cluster")
-    if not 0 < registration.port < 65536:
-        raise BadRequest(f"a broker can't listen on port {registration.port}")
-    if master != (registration.broker_id == 0) or registration.broker_id < 0:
-        raise BadRequest(
-            f"broker id {registration.broker_id} does not fit its role: the master's is 0, slaves' are above"
-        )
-    if registration.ha_address and not registration.ha_address.rpartition(":")[2].isdigit():
-        raise BadRequest(f"{registration.ha_address!r} is not HOST:PORT")
+    check_broker(
+        cluster=registration.cluster,
+        name=registration.broker_name,
+        broker_id=registration.broker_id,
+        master=master,
+        port=registration.port,
+        ha_address=registration.ha_address,
+        hosts={
+            "advertised_host": registration.advertised_host,
+            "host_name": registration.host_name,
+            "nameserver_host": registration.nameserver_host,
+        },
+        instance=registration.instance_id,
+    )
     return BrokerIdentity(
         cluster=registration.cluster,
         name=registration.broker_name,
         id=registration.broker_id,
         master=master,
         ha_address=registration.ha_address,
+        instance=registration.instance_id,
         address=BrokerAddress(
             advertised_host=registration.advertised_host,
             advertised_explicitly=registration.advertised_explicitly,

@@ -4,21 +4,36 @@ from dataclasses import replace
 
 import pytest
 
-from whimbrel.errors import BadRequest, NotReady, TopicNotFound
+from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
+from whimbrel.model.limits import ROUTE_QUEUES_MAX
 from whimbrel.nameserver.addresses import BrokerAddress
-from whimbrel.nameserver.registry import BrokerIdentity, QueueCounts, Registry, Route, Update
+from whimbrel.nameserver.registry import (
+    KEPT_PLACES_MAX,
+    BrokerIdentity,
+    QueueCounts,
+    Registry,
+    Route,
+    Update,
+)
 
 OLD = 1000.0  # long after the start at 0
 
 
 def broker(
-    name: str = "a", id_: int = 0, *, peer: str = "10.0.0.1", port: int = 8091, cluster: str = "C"
+    name: str = "a",
+    id_: int = 0,
+    *,
+    peer: str = "10.0.0.1",
+    port: int = 8091,
+    cluster: str = "C",
+    instance: str = "",
 ) -> BrokerIdentity:
     return BrokerIdentity(
         cluster=cluster,
         name=name,
         id=id_,
         master=id_ == 0,
+        instance=instance,
         address=BrokerAddress(
             advertised_host="",
             advertised_explicitly=False,
@@ -221,17 +236,92 @@ def test_late_end_of_an_old_session_removes_nothing() -> None:
     assert [live.session for live in table.holders("a")] == ["new"]
 
 
-def test_last_registration_wins_and_the_other_gets_the_place_back_by_renewing() -> None:
+TWIN = broker(peer="10.0.0.9")
+
+
+def holder(table: Registry) -> object:
+    live = table.holder(MASTER)
+    return None if live is None else live.session
+
+
+def test_who_holds_a_place_keeps_it_and_the_other_gets_it_by_renewing_once_it_is_free() -> None:
     table = registry()
-    twin = broker(peer="10.0.0.9")
     table.update("one", first(MASTER, T=queues()), OLD)
-    table.update("two", first(twin, T=queues(2)), OLD)
-    assert not table.update("one", Update(version=(1, 0)), OLD + 1)
-    assert table.route("T", OLD)[0].broker == twin
-    table.leave("two")
-    assert table.update("one", Update(version=(1, 0)), OLD + 2)
+    assert not table.update("two", first(TWIN, T=queues(2)), OLD)
     assert table.route("T", OLD)[0].broker == MASTER
-    assert table.route("T", OLD)[0].queues.read_queues == 4
+    assert table.occupant(TWIN) == MASTER
+    assert not table.update("two", Update(version=(1, 0)), OLD + 1)
+    table.leave("one")
+    assert table.update("two", Update(version=(1, 0)), OLD + 2)
+    assert table.route("T", OLD)[0].broker == TWIN
+    assert table.route("T", OLD)[0].queues.read_queues == 2
+
+
+def test_of_two_masters_that_reconnect_in_turn_the_first_one_keeps_the_place() -> None:
+    table = registry()
+    table.update("A1", first(MASTER), 1.0)
+    table.update("B1", first(TWIN), 2.0)
+    assert holder(table) == "A1"
+    table.lose("A1", 3.0)
+    assert not table.update("B1", Update(version=(1, 0)), 4.0)
+    assert table.update("A2", first(MASTER), 5.0)
+    table.lose("B1", 6.0)
+    assert not table.update("B2", first(TWIN), 7.0)
+    assert holder(table) == "A2"
+
+
+def test_a_broker_that_is_lost_is_out_of_the_routes_at_once_and_its_place_is_kept_for_the_lease() -> None:
+    table = registry()
+    table.update("one", first(MASTER, T=queues()), OLD)
+    table.update("two", first(TWIN, T=queues(2)), OLD)
+    assert table.lose("one", OLD + 1)
+    with pytest.raises(TopicNotFound):
+        table.route("T", OLD + 1)
+    assert table.occupant(TWIN) == MASTER
+    assert not table.update("two", Update(version=(1, 0)), OLD + 8)
+    assert not table.update("three", first(broker(peer="10.0.0.7"), T=queues()), OLD + 8)
+    assert table.update("two", Update(version=(1, 0)), OLD + 8.1)
+    assert table.occupant(TWIN) == TWIN
+
+
+def test_the_same_process_and_the_same_address_take_their_place_at_once() -> None:
+    moved = broker(peer="10.0.0.5", instance="i1")
+    restarted = broker(peer="10.0.0.5", instance="i2")
+    table = registry()
+    table.update("one", first(broker(instance="i1")), OLD)
+    assert table.update("two", first(moved), OLD + 1)  # its network changed, the old stream hangs
+    assert table.update("three", first(restarted), OLD + 2)  # nothing else can listen there
+    assert not table.update("two", Update(version=(1, 0)), OLD + 3)  # a superseded stream takes nothing back
+    table.lose("three", OLD + 4)
+    assert table.update("four", first(restarted), OLD + 5)
+
+
+def test_an_instance_is_only_compared_where_both_have_one() -> None:
+    table = registry()
+    table.update("one", first(MASTER), OLD)
+    assert not table.update("two", first(TWIN), OLD)
+    assert holder(table) == "one"
+
+
+def test_after_a_restart_of_the_nameserver_who_held_the_place_has_it_again() -> None:
+    table = registry()
+    table.update("two", first(TWIN), 0.5)
+    assert table.update("one", replace(first(MASTER), held_place=True), 0.6)
+    assert holder(table) == "one"
+    assert not table.update("two", replace(first(TWIN), held_place=True), 0.7)
+    table.update("other", first(OTHER), 2.5)
+    twin = broker("b", peer="10.0.0.9")
+    assert not table.update("late", replace(first(twin), held_place=True), 2.6), "it is settled by then"
+
+
+def test_kept_places_are_bounded() -> None:
+    table = registry()
+    for number in range(KEPT_PLACES_MAX + 1):
+        table.update(number, first(broker(f"b{number}", peer="10.0.0.3")), OLD)
+        table.lose(number, OLD)
+    assert len(table.kept) == KEPT_PLACES_MAX
+    table.expired(OLD + 9)
+    assert not table.kept
 
 
 def test_slave_that_comes_back_as_master_is_listed_once() -> None:
@@ -336,3 +426,15 @@ def test_a_group_whose_master_leaves_is_counted_until_it_is_back_or_all_are_gone
     table.leave("m2")
     table.leave("s")
     assert table.groups_without_master() == 0
+
+
+def test_a_route_with_more_queues_than_it_may_list_is_refused_with_what_to_do() -> None:
+    table = registry()
+    half = queues(ROUTE_QUEUES_MAX // 2)
+    table.update("m", first(MASTER, T=half, U=half), OLD)
+    table.update("o", first(OTHER, T=half), OLD)
+    assert len(table.route("T", OLD)) == 2
+    table.update("third", first(broker("c", peer="10.0.0.4"), T=queues(1)), OLD)
+    with pytest.raises(Forbidden, match="topic T has 16385 queues on 3 brokers, and a route lists"):
+        table.route("T", OLD)
+    assert len(table.route("U", OLD)) == 1

@@ -11,7 +11,7 @@ from whimbrel.broker.api.message_codec import timestamp
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
-from whimbrel.broker.tables.topics import QUEUES_DEFAULT, QUEUES_MAX, TopicTable
+from whimbrel.broker.tables.topics import QUEUES_DEFAULT, TopicTable
 from whimbrel.errors import (
     BadRequest,
     CorruptRecord,
@@ -22,7 +22,7 @@ from whimbrel.errors import (
     TopicNotFound,
 )
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.model.limits import RETRY_MAX_DEFAULT
+from whimbrel.model.limits import QUEUES_MAX, RETRY_MAX_DEFAULT
 from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
@@ -382,7 +382,7 @@ class AdminService:
 
 def checked_queues(count: int) -> int:
     if not 1 <= count <= QUEUES_MAX:
-        raise BadRequest(f"{count} queues: a topic has 1 to {QUEUES_MAX}")
+        raise BadRequest(f"{count} queues: a topic has 1 to {QUEUES_MAX} on each broker")
     return count
 
 

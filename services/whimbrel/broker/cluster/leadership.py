@@ -66,7 +66,7 @@ class Leadership:
         self.on_change = on_change
         self.started_at = self.settled_at = 0.0
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
-        self.displacing: dict[str, str] = {}  # by nameserver: the broker that holds our name and id
+        self.displacing: dict[str, str] = {}  # by nameserver: the broker that has our place
         self.stopped = False
 
     def begin(self, now: float) -> None:
@@ -117,13 +117,15 @@ class Leadership:
             self.consider(now, was_behind)
 
     def displaced(self, nameserver: str, address: str) -> None:
-        """Note which broker holds our name and id at a nameserver, "" for none: two would write two logs."""
+        """Note which broker has our place at a nameserver, "" for none: two would write two logs."""
         before = self.admission.displaced
         self.displacing[nameserver] = address
         self.admission.displaced = next(filter(None, self.displacing.values()), "")
         if self.admission.displaced != before:
-            other = f"another broker at {address} has registered with our name and id"
-            logger.warning("%s", other if address else "no other broker holds our name and id any more")
+            other = f"another broker at {address} has the place of our name and id"
+            logger.warning(
+                "%s", other if address else "no other broker has the place of our name and id any more"
+            )
             self.settle_refusal()
 
     def refresh(self, now: float) -> None:

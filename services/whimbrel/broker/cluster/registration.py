@@ -31,6 +31,8 @@ from whimbrel.rpc.client.channel import open_aio_channel
 __all__ = ["BrokerFacts", "Member", "Registration"]
 
 ASK_TIMEOUT_S = 1.0  # clients give up after 3 s
+LEAVE_TIMEOUT_S = 0.5  # of a nameserver, until it takes our leave
+RENEW_S_MIN = 0.05  # whatever a nameserver asks for
 
 T = TypeVar("T")
 
@@ -45,8 +47,8 @@ class Registration:
         facts: gives the broker's state at the moment; called before every request, so it must be cheap.
         on_members: called with every answer: nameserver, other members of the group, whether it is settled.
         on_lost: called with the nameserver when an accepted registration is gone.
-        on_displaced: called before `on_members`: nameserver, and the address of another broker that holds our
-            name and id, or an empty one.
+        on_displaced: called before `on_members`: nameserver, and the address of another broker that has the
+            place of our name and id, or an empty one.
     """
 
     def __init__(
@@ -89,7 +91,13 @@ class Registration:
         return None
 
     async def stop(self) -> None:
-        """Leave all nameservers; they remove the broker when its stream ends."""
+        """Leave all nameservers: they free our place at once, which they keep for a broker that is lost.
+
+        One that does not answer within `LEAVE_TIMEOUT_S` finds the stream broken.
+        """
+        leaving = [task for task, session in zip(self.tasks, self.sessions, strict=False) if session.leave()]
+        if leaving:
+            await asyncio.wait(leaving, timeout=LEAVE_TIMEOUT_S)
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -113,15 +121,25 @@ class NameserverSession:
         self.on_members = on_members
         self.on_lost = on_lost
         self.accepted = False
+        self.held_place = False  # as of the last answer, of this session or the one before
+        self.leaving = False
         self.channel: grpc.aio.Channel | None = None  # the session's
         self.warned = False  # one warning for each time it goes, not one for each attempt
         self.news = asyncio.Event()
         self.renew_s = RENEW_S_DEFAULT
         self.lease_s = LEASE_S_DEFAULT
 
+    def leave(self) -> bool:
+        """End the requests, which is our leave; return whether there is a session to end."""
+        self.leaving = True
+        self.news.set()
+        return self.accepted
+
     async def hold(self) -> bool:
         """Hold one session; return whether the nameserver had accepted it."""
         reason = await self.session()
+        if self.leaving:
+            raise asyncio.CancelledError  # the task has nothing more to do; `stop` cancels what is left
         accepted, self.accepted = self.accepted, False
         if accepted:
             self.on_lost(self.nameserver)
@@ -157,21 +175,22 @@ class NameserverSession:
     def answered(self, response: Any) -> None:
         """Take an answer."""
         answer = read_update(response)
-        self.renew_s = answer.renew_s or RENEW_S_DEFAULT
-        self.lease_s = answer.lease_s or LEASE_S_DEFAULT
+        self.renew_s = max(answer.renew_s or RENEW_S_DEFAULT, RENEW_S_MIN)
+        self.lease_s = max(answer.lease_s or LEASE_S_DEFAULT, RENEW_S_MIN)
         if not self.accepted:
             self.accepted, self.warned = True, False
             logger.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
+        self.held_place = not answer.displaced_by
         self.on_displaced(self.nameserver, answer.displaced_by)
         self.on_members(self.nameserver, answer.members, answer.settled)
 
     async def requests(self) -> AsyncIterator[Any]:
-        """Make the session's requests: the registration, then renewals with what changed."""
+        """Make the session's requests: the registration, then renewals with what changed, until we leave."""
         sent: BrokerFacts | None = None
-        while True:
+        while not self.leaving:
             self.news.clear()
             facts = self.facts()
-            yield session_request(facts, self.host, sent)
+            yield session_request(facts, self.host, sent, held_place=self.held_place)
             sent = facts
             try:
                 async with asyncio.timeout(self.renew_s):

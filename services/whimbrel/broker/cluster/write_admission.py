@@ -42,7 +42,7 @@ class WriteAdmission:
         self.expected = expected_slaves
         self.settled = nameservers == 0
         self.ahead: Member | None = None
-        self.displaced = ""  # address of another broker that registered later with our name and id
+        self.displaced = ""  # address of another broker that has the place of our name and id
         self.log_end = 0  # ours, when `ahead` was found
         self.held_until = 0.0  # `ahead` counts so long, whatever is reported
         self.members: tuple[Member, ...] = ()  # as nameservers know them
@@ -120,7 +120,7 @@ class WriteAdmission:
         """Why writes are refused, and what to do, in one sentence; empty when they are not."""
         if self.displaced:
             return (
-                f"another broker at {self.displaced} is registered as the master of {self.name}, and two of"
+                f"another broker at {self.displaced} has the place of the master of {self.name}, and two of"
                 " them would write two logs: stop one of the two"
             )
         if self.ahead is not None:

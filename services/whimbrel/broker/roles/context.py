@@ -7,6 +7,7 @@ store: a store that another process uses must not be written to.
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ class BrokerContext:
 
     Attributes:
         options: as the process was started; a role has its own with its role and id.
+        instance: names this process to nameservers.
         bell: rings the replicator, and is rung by it.
         machine: where files, clocks and workers come from.
         registration: the current role's, through which nameservers are asked; None without.
@@ -67,6 +69,7 @@ class BrokerContext:
             release_client: gives back what a client that has gone holds, of one group or of all.
         """
         self.options = options
+        self.instance = uuid.uuid4().hex
         self.root = Path(options.store)
         self.loop = asyncio.get_running_loop()
         self.bell, self.machine = bell, machine

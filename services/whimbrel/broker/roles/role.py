@@ -408,6 +408,7 @@ class Role(ABC):
             log_begin=self.store.min_offset,
             log_end=self.store.written,
             writable=self.writable,
+            instance=self.context.instance,
         )
 
     def log_end(self) -> int:

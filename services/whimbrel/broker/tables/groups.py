@@ -44,6 +44,7 @@ class GroupTable(VersionedTable[GroupConfig]):
         """Return the group; an unknown one is made with defaults where `create` and `auto_create` are set."""
         group = self.rows.get(name)
         if group is None and create and self.auto_create:
+            self.check_room()
             group = GroupConfig(name=name)
             self.put(group)
         return group

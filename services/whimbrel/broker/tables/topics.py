@@ -16,10 +16,9 @@ from whimbrel.model.limits import AUTO_QUEUES
 from whimbrel.model.names import SCHEDULE_TOPIC, TEMPLATE_TOPIC, is_system_topic
 from whimbrel.model.topic import INHERIT, READ, WRITE, MessageType, TopicConfig
 
-__all__ = ["QUEUES_DEFAULT", "QUEUES_MAX", "TopicTable"]
+__all__ = ["QUEUES_DEFAULT", "TopicTable"]
 
 QUEUES_DEFAULT = 8  # RocketMQ's default for topics made by an administrator
-QUEUES_MAX = 4096  # each queue costs a file and lease state for every group; RocketMQ sets no bound
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +86,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         """Create the topic from the template; None when this broker creates none by itself."""
         made = self.would_create(name)
         if made is not None:
+            self.check_room()
             self.put(made)
         return made
 

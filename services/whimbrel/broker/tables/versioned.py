@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from whimbrel.errors import AlreadyExists, StoreError, StoreFull
+from whimbrel.errors import AlreadyExists, Forbidden, StoreError, StoreFull
 from whimbrel.machine import FILES, Files
+from whimbrel.model.limits import TOPICS_MAX
 from whimbrel.model.topic import DataVersion
 from whimbrel.store import jsonconfig
 
@@ -103,10 +104,16 @@ class VersionedTable(Generic[T]):
         return self.rows.get(name)
 
     def add(self, row: T) -> None:
-        """Add a new row; raises AlreadyExists."""
+        """Add a new row; raises AlreadyExists, or Forbidden as `check_room` does."""
         if row.name in self.rows:
             raise AlreadyExists(f"{row.name} exists already")
+        self.check_room()
         self.put(row)
+
+    def check_room(self) -> None:
+        """Raise Forbidden when a client may add no row: nameservers and slaves get the table whole."""
+        if len(self.rows) >= TOPICS_MAX:
+            raise Forbidden(f"{self.path.name} has {len(self.rows)} entries, and takes no more: delete some")
 
     def put(self, row: T) -> None:
         """Add or replace a row; an equal one changes nothing."""

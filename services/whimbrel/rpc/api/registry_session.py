@@ -1,12 +1,14 @@
 """The broker's side of the Session stream between a broker and a nameserver, in model terms."""
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
-from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.errors import BadRequest
+from whimbrel.model.registration import BrokerFacts, Member, check_member
 from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 
@@ -26,7 +28,7 @@ class SessionUpdate:
         renew_s: when the next renewal should be sent.
         members: the other brokers of the group.
         settled: the nameserver has been up for long enough to know all of them.
-        displaced_by: address of another live broker that took this one's name and id; else empty.
+        displaced_by: address of another broker that has the place of this one's name and id; else empty.
     """
 
     lease_s: float
@@ -49,18 +51,27 @@ def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Regist
         ha_address=facts.ha_address,
         nameserver_host=nameserver_host,
         host_name=facts.host_name,
+        instance_id=facts.instance,
     )
 
 
 def session_request(
-    facts: BrokerFacts, nameserver_host: str, reported: BrokerFacts | None
+    facts: BrokerFacts, nameserver_host: str, reported: BrokerFacts | None, *, held_place: bool = False
 ) -> registry.SessionRequest:
-    """Return what changed since the facts that were `reported`; None for those means all."""
+    """Return what changed since the facts that were `reported`.
+
+    Args:
+        facts: the broker's state now.
+        nameserver_host: the host under which it dials the nameserver.
+        reported: the facts of the request before; None on the first one of a session, which tells all.
+        held_place: on the first request: whether the broker had its place when the session before broke.
+    """
     request = registry.SessionRequest(
         version=registry.DataVersion(timestamp_ms=facts.version.timestamp, counter=facts.version.counter),
         log_begin=facts.log_begin,
         log_end=facts.log_end,
         writable=facts.writable,
+        held_place=reported is None and held_place,
     )
     registration = registration_of(facts, nameserver_host)
     if reported is None or registration != registration_of(reported, nameserver_host):
@@ -80,23 +91,29 @@ def session_request(
 
 
 def read_update(response: registry.SessionResponse) -> SessionUpdate:
-    """Return a response as a value."""
+    """Return a response as a value; a member that can't be dialled is left out."""
     return SessionUpdate(
         lease_s=response.lease.seconds + response.lease.nanos / 1e9,
         renew_s=response.renew_interval.seconds + response.renew_interval.nanos / 1e9,
-        members=tuple(
-            Member(
-                broker_id=member.broker_id,
-                address=member.address,
-                ha_address=member.ha_address,
-                log_begin=member.log_begin,
-                log_end=member.log_end,
-            )
-            for member in response.members
-        ),
+        members=tuple(members_of(response)),
         settled=response.settled,
         displaced_by=response.displaced_by,
     )
+
+
+def members_of(response: registry.SessionResponse) -> Iterator[Member]:
+    """Yield the members that a nameserver reports, as far as they pass the checks."""
+    for reported in response.members:
+        member = Member(
+            broker_id=reported.broker_id,
+            address=reported.address,
+            ha_address=reported.ha_address,
+            log_begin=reported.log_begin,
+            log_end=reported.log_end,
+        )
+        with contextlib.suppress(BadRequest):
+            check_member(member)
+            yield member
 
 
 def open_session(channel: grpc.aio.Channel, requests: AsyncIterator[registry.SessionRequest]) -> Any:

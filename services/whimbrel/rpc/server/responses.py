@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from whimbrel.errors import ClientIdRequired, IllegalAccessPoint, WhimbrelError
+from whimbrel.model.limits import CLIENT_ID_CHARS_MAX, ENDPOINTS_MAX, HOST_CHARS_MAX
 from whimbrel.model.wire import CLIENT_ID_HEADER, NAMESPACE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.server.handlers import Call
@@ -59,11 +60,16 @@ def check_client_id(call: Call) -> str:
     """Return the caller's id.
 
     Raises:
-        ClientIdRequired: the header is missing or blank.
+        ClientIdRequired: the header is missing or blank, or no name.
     """
     found = call.metadata.get(CLIENT_ID_HEADER, "")
     if not found.strip():
         raise ClientIdRequired(f"the header {CLIENT_ID_HEADER} is missing")
+    if not found.isprintable() or len(found) > CLIENT_ID_CHARS_MAX:
+        raise ClientIdRequired(
+            f"the header {CLIENT_ID_HEADER} must be a name: at most {CLIENT_ID_CHARS_MAX} characters, none of"
+            " them for control"
+        )
     return found
 
 
@@ -78,9 +84,14 @@ def check_endpoints(endpoints: v2.Endpoints) -> None:
         raise IllegalAccessPoint("the request names no access point")
     if endpoints.scheme == v2.DOMAIN_NAME and len(endpoints.addresses) != 1:
         raise IllegalAccessPoint("an access point of the scheme DOMAIN_NAME has exactly one address")
+    if len(endpoints.addresses) > ENDPOINTS_MAX:
+        raise IllegalAccessPoint(f"an access point has at most {ENDPOINTS_MAX} addresses")
     for address in endpoints.addresses:
-        if not address.host.strip() or not 0 < address.port < 65536:
-            raise IllegalAccessPoint(f"{address.host}:{address.port} can't be dialled")
+        host = address.host
+        if not host.strip() or not 0 < address.port < 65536:
+            raise IllegalAccessPoint(f"{host[:HOST_CHARS_MAX]}:{address.port} can't be dialled")
+        if not host.isprintable() or len(host) > HOST_CHARS_MAX:
+            raise IllegalAccessPoint("an access point has a host that is no name and no address")
 
 
 def permission_of(*, read: bool, write: bool) -> v2.Permission:

@@ -26,33 +26,33 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n+whimbrel/registry/v1/registry_service.proto\x12\x14whimbrel.registry.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n\x0b\x44\x61taVersion\x12\x14\n\x0ctimestamp_ms\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\"\x86\x01\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\x12\x13\n\x0bsystem_flag\x18\x06 \x01(\x05\"\xfd\x01\n\x0cRegistration\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x17\n\x0f\x61\x64vertised_host\x18\x05 \x01(\t\x12\x1d\n\x15\x61\x64vertised_explicitly\x18\x06 \x01(\x08\x12\x0c\n\x04port\x18\x07 \x01(\x05\x12\x12\n\nha_address\x18\x08 \x01(\t\x12\x17\n\x0fnameserver_host\x18\t \x01(\t\x12\x11\n\thost_name\x18\n \x01(\t\"\x80\x02\n\x0eSessionRequest\x12\x38\n\x0cregistration\x18\x01 \x01(\x0b\x32\".whimbrel.registry.v1.Registration\x12\x31\n\x06topics\x18\x02 \x03(\x0b\x32!.whimbrel.registry.v1.TopicQueues\x12\x17\n\x0ftopics_included\x18\x03 \x01(\x08\x12\x32\n\x07version\x18\x04 \x01(\x0b\x32!.whimbrel.registry.v1.DataVersion\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x11\n\tlog_begin\x18\x06 \x01(\x03\x12\x10\n\x08writable\x18\x07 \x01(\x08\"d\n\x06Member\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12\x11\n\tlog_begin\x18\x05 \x01(\x03\"\xc4\x01\n\x0fSessionResponse\x12(\n\x05lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0erenew_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x07members\x18\x03 \x03(\x0b\x32\x1c.whimbrel.registry.v1.Member\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12\x14\n\x0c\x64isplaced_by\x18\x05 \x01(\t\"-\n\x16\x44\x65scribeClusterRequest\x12\x13\n\x0b\x61\x63\x63\x65ss_host\x18\x01 \x01(\t\"\x9c\x02\n\x11\x42rokerDescription\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x12\n\nha_address\x18\x06 \x01(\t\x12\x11\n\tlog_begin\x18\x07 \x01(\x03\x12\x0f\n\x07log_end\x18\x08 \x01(\x03\x12\x10\n\x08writable\x18\t \x01(\x08\x12.\n\nrenewed_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btopic_count\x18\x0b \x01(\x05\"d\n\x17\x44\x65scribeClusterResponse\x12\x38\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\'.whimbrel.registry.v1.BrokerDescription\x12\x0f\n\x07settled\x18\x02 \x01(\x08*X\n\nBrokerRole\x12\x1b\n\x17\x42ROKER_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x42ROKER_ROLE_MASTER\x10\x01\x12\x15\n\x11\x42ROKER_ROLE_SLAVE\x10\x02\x32\xdd\x01\n\x0fRegistryService\x12Z\n\x07Session\x12$.whimbrel.registry.v1.SessionRequest\x1a%.whimbrel.registry.v1.SessionResponse(\x01\x30\x01\x12n\n\x0f\x44\x65scribeCluster\x12,.whimbrel.registry.v1.DescribeClusterRequest\x1a-.whimbrel.registry.v1.DescribeClusterResponseb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n+whimbrel/registry/v1/registry_service.proto\x12\x14whimbrel.registry.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n\x0b\x44\x61taVersion\x12\x14\n\x0ctimestamp_ms\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\"\x86\x01\n\x0bTopicQueues\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x14\n\x0cmessage_type\x18\x05 \x01(\t\x12\x13\n\x0bsystem_flag\x18\x06 \x01(\x05\"\x92\x02\n\x0cRegistration\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x17\n\x0f\x61\x64vertised_host\x18\x05 \x01(\t\x12\x1d\n\x15\x61\x64vertised_explicitly\x18\x06 \x01(\x08\x12\x0c\n\x04port\x18\x07 \x01(\x05\x12\x12\n\nha_address\x18\x08 \x01(\t\x12\x17\n\x0fnameserver_host\x18\t \x01(\t\x12\x11\n\thost_name\x18\n \x01(\t\x12\x13\n\x0binstance_id\x18\x0b \x01(\t\"\x94\x02\n\x0eSessionRequest\x12\x38\n\x0cregistration\x18\x01 \x01(\x0b\x32\".whimbrel.registry.v1.Registration\x12\x31\n\x06topics\x18\x02 \x03(\x0b\x32!.whimbrel.registry.v1.TopicQueues\x12\x17\n\x0ftopics_included\x18\x03 \x01(\x08\x12\x32\n\x07version\x18\x04 \x01(\x0b\x32!.whimbrel.registry.v1.DataVersion\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x11\n\tlog_begin\x18\x06 \x01(\x03\x12\x10\n\x08writable\x18\x07 \x01(\x08\x12\x12\n\nheld_place\x18\x08 \x01(\x08\"d\n\x06Member\x12\x11\n\tbroker_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\nha_address\x18\x03 \x01(\t\x12\x0f\n\x07log_end\x18\x04 \x01(\x03\x12\x11\n\tlog_begin\x18\x05 \x01(\x03\"\xc4\x01\n\x0fSessionResponse\x12(\n\x05lease\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0erenew_interval\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\x07members\x18\x03 \x03(\x0b\x32\x1c.whimbrel.registry.v1.Member\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12\x14\n\x0c\x64isplaced_by\x18\x05 \x01(\t\"-\n\x16\x44\x65scribeClusterRequest\x12\x13\n\x0b\x61\x63\x63\x65ss_host\x18\x01 \x01(\t\"\x9c\x02\n\x11\x42rokerDescription\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12.\n\x04role\x18\x04 \x01(\x0e\x32 .whimbrel.registry.v1.BrokerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x12\n\nha_address\x18\x06 \x01(\t\x12\x11\n\tlog_begin\x18\x07 \x01(\x03\x12\x0f\n\x07log_end\x18\x08 \x01(\x03\x12\x10\n\x08writable\x18\t \x01(\x08\x12.\n\nrenewed_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0btopic_count\x18\x0b \x01(\x05\"d\n\x17\x44\x65scribeClusterResponse\x12\x38\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\'.whimbrel.registry.v1.BrokerDescription\x12\x0f\n\x07settled\x18\x02 \x01(\x08*X\n\nBrokerRole\x12\x1b\n\x17\x42ROKER_ROLE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x42ROKER_ROLE_MASTER\x10\x01\x12\x15\n\x11\x42ROKER_ROLE_SLAVE\x10\x02\x32\xdd\x01\n\x0fRegistryService\x12Z\n\x07Session\x12$.whimbrel.registry.v1.SessionRequest\x1a%.whimbrel.registry.v1.SessionResponse(\x01\x30\x01\x12n\n\x0f\x44\x65scribeCluster\x12,.whimbrel.registry.v1.DescribeClusterRequest\x1a-.whimbrel.registry.v1.DescribeClusterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'whimbrel.registry.v1.registry_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BROKERROLE']._serialized_start=1577
-  _globals['_BROKERROLE']._serialized_end=1665
+  _globals['_BROKERROLE']._serialized_start=1618
+  _globals['_BROKERROLE']._serialized_end=1706
   _globals['_DATAVERSION']._serialized_start=134
   _globals['_DATAVERSION']._serialized_end=186
   _globals['_TOPICQUEUES']._serialized_start=189
   _globals['_TOPICQUEUES']._serialized_end=323
   _globals['_REGISTRATION']._serialized_start=326
-  _globals['_REGISTRATION']._serialized_end=579
-  _globals['_SESSIONREQUEST']._serialized_start=582
-  _globals['_SESSIONREQUEST']._serialized_end=838
-  _globals['_MEMBER']._serialized_start=840
-  _globals['_MEMBER']._serialized_end=940
-  _globals['_SESSIONRESPONSE']._serialized_start=943
-  _globals['_SESSIONRESPONSE']._serialized_end=1139
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=1141
-  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=1186
-  _globals['_BROKERDESCRIPTION']._serialized_start=1189
-  _globals['_BROKERDESCRIPTION']._serialized_end=1473
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=1475
-  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=1575
-  _globals['_REGISTRYSERVICE']._serialized_start=1668
-  _globals['_REGISTRYSERVICE']._serialized_end=1889
+  _globals['_REGISTRATION']._serialized_end=600
+  _globals['_SESSIONREQUEST']._serialized_start=603
+  _globals['_SESSIONREQUEST']._serialized_end=879
+  _globals['_MEMBER']._serialized_start=881
+  _globals['_MEMBER']._serialized_end=981
+  _globals['_SESSIONRESPONSE']._serialized_start=984
+  _globals['_SESSIONRESPONSE']._serialized_end=1180
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_start=1182
+  _globals['_DESCRIBECLUSTERREQUEST']._serialized_end=1227
+  _globals['_BROKERDESCRIPTION']._serialized_start=1230
+  _globals['_BROKERDESCRIPTION']._serialized_end=1514
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_start=1516
+  _globals['_DESCRIBECLUSTERRESPONSE']._serialized_end=1616
+  _globals['_REGISTRYSERVICE']._serialized_start=1709
+  _globals['_REGISTRYSERVICE']._serialized_end=1930
 # @@protoc_insertion_point(module_scope)

@@ -45,7 +45,7 @@ class TopicQueues(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[str] = ..., system_flag: _Optional[int] = ...) -> None: ...
 
 class Registration(_message.Message):
-    __slots__ = ("cluster", "broker_name", "broker_id", "role", "advertised_host", "advertised_explicitly", "port", "ha_address", "nameserver_host", "host_name")
+    __slots__ = ("cluster", "broker_name", "broker_id", "role", "advertised_host", "advertised_explicitly", "port", "ha_address", "nameserver_host", "host_name", "instance_id")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Registration(_message.Message):
     HA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NAMESERVER_HOST_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     broker_name: str
     broker_id: int
@@ -66,10 +67,11 @@ class Registration(_message.Message):
     ha_address: str
     nameserver_host: str
     host_name: str
-    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., advertised_host: _Optional[str] = ..., advertised_explicitly: _Optional[bool] = ..., port: _Optional[int] = ..., ha_address: _Optional[str] = ..., nameserver_host: _Optional[str] = ..., host_name: _Optional[str] = ...) -> None: ...
+    instance_id: str
+    def __init__(self, cluster: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., role: _Optional[_Union[BrokerRole, str]] = ..., advertised_host: _Optional[str] = ..., advertised_explicitly: _Optional[bool] = ..., port: _Optional[int] = ..., ha_address: _Optional[str] = ..., nameserver_host: _Optional[str] = ..., host_name: _Optional[str] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("registration", "topics", "topics_included", "version", "log_end", "log_begin", "writable")
+    __slots__ = ("registration", "topics", "topics_included", "version", "log_end", "log_begin", "writable", "held_place")
     REGISTRATION_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_INCLUDED_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +79,7 @@ class SessionRequest(_message.Message):
     LOG_END_FIELD_NUMBER: _ClassVar[int]
     LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
+    HELD_PLACE_FIELD_NUMBER: _ClassVar[int]
     registration: Registration
     topics: _containers.RepeatedCompositeFieldContainer[TopicQueues]
     topics_included: bool
@@ -84,7 +87,8 @@ class SessionRequest(_message.Message):
     log_end: int
     log_begin: int
     writable: bool
-    def __init__(self, registration: _Optional[_Union[Registration, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., topics_included: _Optional[bool] = ..., version: _Optional[_Union[DataVersion, _Mapping]] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ..., writable: _Optional[bool] = ...) -> None: ...
+    held_place: bool
+    def __init__(self, registration: _Optional[_Union[Registration, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[TopicQueues, _Mapping]]] = ..., topics_included: _Optional[bool] = ..., version: _Optional[_Union[DataVersion, _Mapping]] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ..., writable: _Optional[bool] = ..., held_place: _Optional[bool] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("broker_id", "address", "ha_address", "log_end", "log_begin")

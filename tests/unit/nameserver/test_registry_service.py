@@ -1,0 +1,210 @@
+"""Sessions of brokers at the nameserver's door: what is refused, and what that does to others."""
+
+from typing import Any
+
+import pytest
+
+from whimbrel.errors import BadRequest, Throttled
+from whimbrel.model.limits import ROUTE_QUEUES_MAX, TOPICS_MAX
+from whimbrel.nameserver.registry import Registry
+from whimbrel.nameserver.registry_service import SESSIONS_MAX, BrokerStream, RegistryService
+from whimbrel.nameserver.resolver import Resolver
+from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as pb
+from whimbrel.rpc.server.handlers import Call
+
+LEASE_S = 8.0
+
+
+class Box:
+    """Keeps what a stream is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.closed = False
+
+    def send(self, message: Any) -> bool:
+        self.sent.append(message)
+        return True
+
+    def close(self, error: Exception | None = None) -> None:
+        self.closed = True
+
+
+class Rig:
+    """The service with a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.registry = Registry(lease_s=LEASE_S, renew_s=2.0, started=0.0)
+        self.service = RegistryService(
+            self.registry,
+            own=lambda: ("10.0.0.9",),
+            resolver=Resolver(),
+            now=lambda: self.now,
+            wall=lambda: 1e9,
+        )
+
+    def open(self, host: str = "10.0.0.1") -> tuple[BrokerStream, Box]:
+        box = Box()
+        return self.service.open_session(Call("Session", f"{host}:5000", {}, None), box), box
+
+    def cluster(self) -> Any:
+        call = Call("DescribeCluster", "127.0.0.1:5000", {}, None)
+        return self.service.describe_cluster(call, pb.DescribeClusterRequest()).result
+
+
+def registration(**fields: Any) -> Any:
+    known: dict[str, Any] = {
+        "cluster": "C",
+        "broker_name": "a",
+        "role": pb.BROKER_ROLE_MASTER,
+        "port": 8091,
+        "ha_address": "0.0.0.0:10912",
+        "host_name": "host-a",
+        "nameserver_host": "10.0.0.9",
+    }
+    return pb.SessionRequest(registration=pb.Registration(**known | fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ha_address": "0.0.0.0:²"},
+        {"ha_address": "0.0.0.0:" + "9" * 5000},
+        {"ha_address": "host"},
+        {"ha_address": "a\n2026-01-01 forged:1"},
+        {"broker_name": ""},
+        {"broker_name": "a\x1b[2J"},
+        {"broker_name": "a" * 128},
+        {"cluster": "C\nD"},
+        {"cluster": ""},
+        {"port": 0},
+        {"port": 65536},
+        {"broker_id": 1},
+        {"broker_id": -1, "role": pb.BROKER_ROLE_SLAVE},
+        {"broker_id": 1 << 40, "role": pb.BROKER_ROLE_SLAVE},
+        {"host_name": "h\x1b]0;x\x07"},
+        {"host_name": "h" * 256},
+        {"advertised_host": "http://h"},
+        {"advertised_host": "h:1"},
+        {"nameserver_host": "n\n"},
+        {"instance_id": "i" * 65},
+        {"instance_id": "\x9b"},
+    ],
+)
+def test_a_registration_with_a_bad_field_is_refused_and_others_notice_nothing(fields: dict[str, Any]) -> None:
+    rig = Rig()
+    stream, box = rig.open()
+    stream.received(registration())
+    stranger, _ = rig.open("10.0.0.66")
+    with pytest.raises(BadRequest) as refused:
+        stranger.received(registration(**{"broker_name": "b"} | fields))
+    assert str(refused.value).isprintable()
+    stranger.closed()
+    assert [broker.broker_name for broker in rig.cluster().brokers] == ["a"]
+    stream.received(pb.SessionRequest())
+    assert box.sent[-1].displaced_by == ""
+
+
+@pytest.mark.parametrize(
+    ("topic", "text"),
+    [
+        ({"topic": "T", "read_queues": ROUTE_QUEUES_MAX + 1}, "give it fewer"),
+        ({"topic": "T", "write_queues": 200_000}, "topic T: 0 queues to read and 200000 to write"),
+        ({"topic": "T", "read_queues": -1}, "give it fewer"),
+        ({"topic": "T", "permission": 16}, "permission 16"),
+        ({"topic": "T\x1b[31m"}, "rename or delete it"),
+        ({"topic": ""}, "rename or delete it"),
+        ({"topic": "T" * 300}, "300 characters"),
+    ],
+)
+def test_a_table_with_a_bad_topic_is_refused(topic: dict[str, Any], text: str) -> None:
+    stream, _ = Rig().open()
+    request = registration()
+    request.topics_included = True
+    request.topics.add(topic="fine", read_queues=4, write_queues=4, permission=6)
+    request.topics.add(**topic)
+    with pytest.raises(BadRequest, match=text) as refused:
+        stream.received(request)
+    assert str(refused.value).isprintable()
+
+
+def test_a_log_that_no_disk_holds_is_refused() -> None:
+    stream, _ = Rig().open()
+    stream.received(registration())
+    for begin, end in ((0, -1), (-1, 0), (0, (1 << 62) + 1)):
+        with pytest.raises(BadRequest, match="a log can't reach"):
+            stream.received(pb.SessionRequest(log_begin=begin, log_end=end))
+
+
+def test_topics_that_are_alike_share_their_counts_and_unknown_types_are_normal() -> None:
+    rig = Rig()
+    stream, _ = rig.open()
+    request = registration()
+    request.topics_included = True
+    for number in range(100):
+        request.topics.add(
+            topic=f"%RETRY%{'g' * 250}{number}",
+            read_queues=1,
+            write_queues=1,
+            permission=6,
+            message_type="NEW",
+        )
+    stream.received(request)
+    (counts,) = {id(counts): counts for counts in rig.registry.live[stream].topics.values()}.values()
+    assert counts.message_type == "NORMAL"
+
+
+def test_how_many_topics_a_broker_has_is_bounded() -> None:
+    stream, _ = Rig().open()
+    request = registration()
+    request.MergeFromString(b"\x18\x01" + b"\x12\x00" * (TOPICS_MAX + 1))
+    with pytest.raises(BadRequest, match=f"65537 topics: a broker has at most {TOPICS_MAX}"):
+        stream.received(request)
+
+
+def test_sessions_are_bounded_and_those_that_never_register_end() -> None:
+    rig = Rig()
+    opened = [rig.open() for _ in range(SESSIONS_MAX)]
+    with pytest.raises(Throttled, match="takes no more"):
+        rig.open()
+    registered, _ = opened[0]
+    registered.received(registration())
+    rig.now += LEASE_S / 2
+    registered.received(pb.SessionRequest())
+    rig.now += LEASE_S / 2 + 0.1
+    rig.service.ticked_at = rig.now
+    rig.service.tick(rig.now)
+    assert list(rig.service.streams) == [registered]
+    assert sum(box.closed for _, box in opened) == SESSIONS_MAX - 1
+    rig.open()
+
+
+def test_a_second_broker_is_told_who_has_the_place_and_takes_it_when_that_one_leaves() -> None:
+    rig = Rig()
+    first, _ = rig.open("10.0.0.1")
+    second, box = rig.open("10.0.0.2")
+    first.received(registration(instance_id="i1"))
+    second.received(registration(instance_id="i2", port=9091))
+    assert box.sent[-1].displaced_by == "10.0.0.1:8091"
+    first.half_closed()
+    first.closed()
+    assert box.sent[-1].displaced_by == ""
+    assert rig.registry.holder(rig.registry.live[second].broker) is rig.registry.live[second]
+
+
+def test_a_second_broker_waits_while_the_place_of_a_lost_one_is_kept() -> None:
+    rig = Rig()
+    first, _ = rig.open("10.0.0.1")
+    second, box = rig.open("10.0.0.2")
+    first.received(registration(instance_id="i1"))
+    second.received(registration(instance_id="i2", port=9091))
+    first.closed()
+    rig.now += LEASE_S / 2
+    second.received(pb.SessionRequest())
+    assert box.sent[-1].displaced_by == "10.0.0.1:8091"
+    again, answers = rig.open("10.0.0.1")
+    again.received(registration(instance_id="i1"))
+    assert answers.sent[-1].displaced_by == ""
+    second.received(pb.SessionRequest())
+    assert box.sent[-1].displaced_by == "10.0.0.1:8091"
