@@ -37,7 +37,7 @@ TOPIC_CHARS_MAX = 127  # the topic's length is a signed byte in a V1 record
 GROUP_CHARS_MAX = 255  # RocketMQ: Validators
 MESSAGE_GROUP_BYTES_MAX = 63
 HOST_CHARS_MAX = 255  # DNS: 253
-CLIENT_ID_CHARS_MAX = 512  # SDKs join host name, process and counters with @
+CLIENT_ID_CHARS_MAX = 255  # SDKs join host name, process and counters with @
 ENDPOINTS_MAX = 64  # addresses in a client's access point: a nameserver each
 
 # Topics. RocketMQ has no bounds; its tools make 8 queues, its largest built-in topic has 1,024. A route lists

@@ -14,18 +14,24 @@ once more.
 
 Streams are never waited for: the outbox is bounded, and what does not fit is dropped (the Python SDK's push
 consumer stops reading after its first settings).
+
+**What is kept.** Settings may be long, and are answered whole: an answer is what the client wrote, completed.
+Of a stream stays `Answered`, some hundred bytes: its group, and what SDKs read of an answer. When the group
+is changed they get that part again, without their own list of topics. A client has at most
+`CLIENT_STREAMS_MAX` streams, of which the oldest ends for a new one, and all of them `STREAMS_MAX`; then new
+ones are refused.
 """
 
 import itertools
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.errors import ClientIdRequired
+from whimbrel.errors import BadRequest, ClientIdRequired, Throttled
 from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -36,10 +42,13 @@ from whimbrel.rpc.server.responses import OK, check_client_id, status_of
 from whimbrel.rpc.server.settings import group_of, settings_for, settings_response
 
 __all__ = [
+    "CLIENT_STREAMS_MAX",
     "COMMANDS_PENDING_MAX",
     "COMMAND_TIMEOUT_S",
     "RECONNECT_AFTER_S",
     "REPEAT_AFTER_S",
+    "SETTINGS_BYTES_MAX",
+    "STREAMS_MAX",
     "ClientStream",
     "OnAnswer",
     "SessionService",
@@ -54,6 +63,10 @@ COMMAND_TIMEOUT_S = 5.0  # RocketMQ: ProxyConfig.grpcProxyRelayRequestTimeoutInS
 COMMANDS_PENDING_MAX = 1024  # commands whose answers are awaited; operators send few at a time
 # Commands that a nonce ties to their answers. An orphaned transaction is answered by an EndTransaction call.
 WITH_NONCE = ("reconnect_endpoints_command", "print_thread_stack_trace_command", "verify_message_command")
+CLIENT_STREAMS_MAX = 16  # an SDK has one for each broker
+STREAMS_MAX = 50_000
+# SDKs write some hundred bytes, and some dozens for each topic. Long ones cost time, though none is kept.
+SETTINGS_BYTES_MAX = 128 * 1024
 ANSWERS = ("thread_stack_trace", "verify_message_result")
 
 # Called with the client's id and its answer, or None when none came in time.
@@ -67,6 +80,33 @@ class PendingCommand:
     clients: set[str]
     deadline: float
     on_answer: OnAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What stays of settings that were answered; a group's fields are the ones that the answer had.
+
+    Attributes:
+        group: empty for producers.
+        language: number of `apache.rocketmq.v2.Language`, on which the form of the backoff depends.
+    """
+
+    client_type: int
+    language: int
+    group: str
+    fifo: bool
+    attempts: int
+
+    def settings(self) -> v2.Settings:
+        """Return the settings that a server decides, without what the client wrote of its topics."""
+        wrote = v2.Settings()
+        wrote.client_type = self.client_type  # type: ignore[assignment]  # the stub wants the enum's class
+        wrote.user_agent.language = self.language  # type: ignore[assignment]
+        if self.group:
+            wrote.subscription.group.name = self.group
+        else:
+            wrote.publishing.SetInParent()
+        return settings_for(wrote, fifo=self.fifo, attempts=self.attempts)
 
 
 class SessionService:
@@ -93,6 +133,7 @@ class SessionService:
         self.clock = clock
         self.credentials = IgnoredCredentials()
         self.streams: dict[str, list[ClientStream]] = {}  # by client id, the latest last
+        self.stream_count = 0
         self.nonces = itertools.count(1)
         self.pending: dict[str, PendingCommand] = {}  # by nonce, the next to time out first
         groups.on_change.append(self.groups_changed)
@@ -125,6 +166,8 @@ class SessionService:
     def open_telemetry(self, call: Call, outbox: Outbox) -> "ClientStream":
         """Take a new Telemetry stream."""
         self.credentials.note(call, self.clock())
+        if self.stream_count >= STREAMS_MAX:
+            raise Throttled(f"{STREAMS_MAX} Telemetry streams are open, and no more are taken")
         try:
             client = self.clients.seen(check_client_id(call), call.metadata, self.clock())
         except ClientIdRequired as error:
@@ -133,7 +176,11 @@ class SessionService:
             return ClientStream(self, None, outbox, self.clock())
         stream = ClientStream(self, client, outbox, self.clock())
         self.clients.stream_opened(client)
-        self.streams.setdefault(client.client_id, []).append(stream)
+        self.stream_count += 1
+        streams = self.streams.setdefault(client.client_id, [])
+        streams.append(stream)
+        if len(streams) > CLIENT_STREAMS_MAX:
+            streams[0].outbox.close(Throttled(f"{CLIENT_STREAMS_MAX} newer streams of this client are open"))
         return stream
 
     def all_streams(self) -> "list[ClientStream]":
@@ -146,33 +193,45 @@ class SessionService:
         assert client is not None
         client.last_seen = self.clock()
         client.client_type = settings.client_type or client.client_type
-        answer = self.complete(settings)  # checks names
-        for entry in settings.subscription.subscriptions:
-            if entry.expression.type != v2.SQL:  # refused at the receive, with a code of its own
-                compile_filter("tag", entry.expression.expression)
-        client.group = group_of(settings) or client.group
-        stream.settings = settings
-        stream.send_settings(answer)
-
-    def complete(self, settings: v2.Settings) -> v2.Settings:
-        """Return the settings as this broker completes them."""
+        size = settings.ByteSize()
+        if size > SETTINGS_BYTES_MAX:
+            raise BadRequest(f"settings of {size} bytes: at most {SETTINGS_BYTES_MAX} are allowed")
         name = group_of(settings)
-        group = self.groups.get(name) or GroupConfig(name=name)
-        return settings_for(settings, fifo=group.fifo, attempts=group.max_attempts)
+        group = self.group(name)
+        answer = settings_for(settings, fifo=group.fifo, attempts=group.max_attempts)  # checks names
+        filters = (entry.expression for entry in settings.subscription.subscriptions)
+        for text in {each.expression for each in filters if each.type != v2.SQL}:
+            compile_filter("tag", text)  # SQL is refused at the receive, with a code of its own
+        client.group = name or client.group
+        stream.answered = Answered(
+            client_type=settings.client_type,
+            language=settings.user_agent.language,
+            group=name,
+            fifo=group.fifo,
+            attempts=group.max_attempts,
+        )
+        stream.outbox.send(settings_response(answer))
+
+    def group(self, name: str) -> GroupConfig:
+        """Return a group's configuration; of one that does not exist that which it would get."""
+        return self.groups.get(name) or GroupConfig(name=name)
 
     def groups_changed(self) -> None:
         """Send the settings that a change of a group has changed."""
         for stream in self.all_streams():
-            if stream.settings is not None and group_of(stream.settings):
-                answer = self.complete(stream.settings)
-                if answer != stream.sent_settings:
-                    stream.send_settings(answer)
+            answered = stream.answered
+            if answered is not None and answered.group:
+                group = self.group(answered.group)
+                if (group.fifo, group.max_attempts) != (answered.fifo, answered.attempts):
+                    stream.answered = replace(answered, fifo=group.fifo, attempts=group.max_attempts)
+                    stream.send_again()
 
     def closed(self, stream: "ClientStream") -> None:
         """Note the end of a stream."""
         client = stream.client
         if client is None:
             return
+        self.stream_count -= 1
         streams = self.streams[client.client_id]
         streams.remove(stream)
         if not streams:
@@ -273,8 +332,7 @@ class ClientStream:
     ) -> None:
         self.client = client
         self.outbox = outbox
-        self.settings: v2.Settings | None = None  # as the client wrote them
-        self.sent_settings: v2.Settings | None = None  # as they were completed
+        self.answered: Answered | None = None
         self.session = session
         self.opened_at = opened_at
         self.reconnect_sent = False
@@ -301,7 +359,7 @@ class ClientStream:
     def remind(self, now: float) -> None:
         """Send what the client seems to have missed."""
         assert self.client is not None
-        if self.settings is None:
+        if self.answered is None:
             calls_on = self.client.last_seen > self.opened_at
             if not self.reconnect_sent and calls_on and now - self.opened_at > RECONNECT_AFTER_S:
                 self.reconnect_sent = True
@@ -309,10 +367,9 @@ class ClientStream:
                 self.session.post(messaging.TelemetryCommand(reconnect_endpoints_command=reconnect), (self,))
         elif not self.repeated and now - self.opened_at > REPEAT_AFTER_S:
             self.repeated = True
-            if self.sent_settings is not None:
-                self.send_settings(self.sent_settings)
+            self.send_again()
 
-    def send_settings(self, settings: v2.Settings) -> None:
-        """Send settings; when there is no room, the client has not read those before either."""
-        self.sent_settings = settings
-        self.outbox.send(settings_response(settings))
+    def send_again(self) -> None:
+        """Send what stays of the settings; without room, the client has not read those before either."""
+        assert self.answered is not None
+        self.outbox.send(settings_response(self.answered.settings()))

@@ -48,13 +48,13 @@ def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATT
     response.metric.Clear()
     response.metric.on = False
     if client.HasField("publishing"):
-        for topic in client.publishing.topics:
-            check_topic(topic.name)
+        for name in {topic.name for topic in client.publishing.topics}:
+            check_topic(name)
         fill_publishing(response)
     elif client.HasField("subscription"):
         check_group(client.subscription.group.name)
-        for entry in client.subscription.subscriptions:
-            check_topic(entry.topic.name)
+        for name in {entry.topic.name for entry in client.subscription.subscriptions}:
+            check_topic(name)
         fill_subscription(response, fifo=fifo, attempts=attempts)
     else:
         raise BadRequest("the settings hold neither `publishing` nor `subscription`")

@@ -4,17 +4,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from whimbrel.broker.api.session import (
+    CLIENT_STREAMS_MAX,
     COMMAND_TIMEOUT_S,
     COMMANDS_PENDING_MAX,
     RECONNECT_AFTER_S,
     REPEAT_AFTER_S,
+    SETTINGS_BYTES_MAX,
     SessionService,
 )
 from whimbrel.broker.tables.clients import SILENT_S, Clients
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.errors import BadRequest, IllegalFilter, IllegalGroup
+from whimbrel.errors import BadRequest, ClientIdRequired, IllegalFilter, IllegalGroup, Throttled
 from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -143,7 +146,10 @@ def test_node_gets_its_settings_twice(rig: Rig) -> None:
     rig.now += REPEAT_AFTER_S + 0.1
     rig.session.sweep()
     rig.session.sweep()
-    assert len(outbox.sent) == 2 and outbox.sent[0] == outbox.sent[1]
+    first, second = (sent.settings for sent in outbox.sent)
+    assert second.backoff_policy == first.backoff_policy
+    first.subscription.ClearField("subscriptions")
+    assert second.subscription == first.subscription
 
 
 def test_leaving_and_silent_consumers_give_back_what_they_hold(rig: Rig) -> None:
@@ -306,3 +312,81 @@ def test_commands_that_await_answers_are_bounded(rig: Rig) -> None:
     rig.session.sweep()
     assert len(answers.found) == COMMANDS_PENDING_MAX
     assert rig.session.send_command(verify(), client_id="a", on_answer=answers) == 1
+
+
+def long_settings(topics: int) -> Any:
+    command = consumer_settings()
+    for number in range(topics):
+        entry = command.settings.subscription.subscriptions.add()
+        entry.topic.name, entry.expression.expression = f"t{number}", "*"
+    return command
+
+
+def test_nothing_stays_of_the_lists_in_settings(rig: Rig) -> None:
+    rig.groups.add(GroupConfig(name="g"))
+    stream, outbox = rig.open()
+    stream.received(long_settings(1000))
+    assert len(outbox.sent.pop().settings.subscription.subscriptions) == 1001
+    assert not [kept for kept in vars(stream).values() if isinstance(kept, Message)]
+
+
+def test_a_changed_group_sends_what_sdks_read_and_not_the_list_of_topics(rig: Rig) -> None:
+    rig.groups.add(GroupConfig(name="g"))
+    stream, outbox = rig.open()
+    command = long_settings(50)
+    command.settings.user_agent.language = v2.NODE_JS
+    stream.received(command)
+    rig.groups.put(GroupConfig(name="g", retry_max=2, fifo=True))
+    first, second = (sent.settings for sent in outbox.sent)
+    assert second.subscription.fifo and second.backoff_policy.max_attempts == 3
+    assert second.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    assert (second.client_type, second.subscription.group.name) == (v2.PUSH_CONSUMER, "g")
+    assert second.subscription.long_polling_timeout == first.subscription.long_polling_timeout
+    assert second.subscription.receive_batch_size == first.subscription.receive_batch_size
+    assert second.HasField("metric") == first.HasField("metric")
+    assert not second.subscription.subscriptions
+    rig.groups.put(GroupConfig(name="g", retry_max=2, fifo=True, consume_enabled=False))
+    assert len(outbox.sent) == 2, "nothing of it changed"
+
+
+def test_settings_of_a_producer_come_again_as_such(rig: Rig) -> None:
+    stream, outbox = rig.open(**{"x-mq-language": "HTTP"})
+    command = messaging.TelemetryCommand()
+    command.settings.publishing.topics.add(name="t")
+    stream.received(command)
+    rig.now += REPEAT_AFTER_S + 0.1
+    rig.session.sweep()
+    again = outbox.sent[1].settings
+    assert again.WhichOneof("pub_sub") == "publishing"
+    assert again.publishing.max_body_size == outbox.sent[0].settings.publishing.max_body_size
+
+
+def test_settings_beyond_the_bound_end_the_stream_with_a_sentence(rig: Rig) -> None:
+    stream, outbox = rig.open()
+    with pytest.raises(BadRequest, match=f"at most {SETTINGS_BYTES_MAX} are allowed"):
+        stream.received(consumer_settings(expression="a" * SETTINGS_BYTES_MAX))
+    assert outbox.sent == [] and stream.answered is None
+
+
+def test_the_oldest_stream_of_a_client_gives_way(rig: Rig) -> None:
+    opened = [rig.open() for _ in range(CLIENT_STREAMS_MAX + 1)]
+    assert [box.closed for _, box in opened] == [True] + [False] * CLIENT_STREAMS_MAX
+    for stream, _ in opened:
+        stream.closed()
+    assert (rig.session.stream_count, rig.session.streams) == (0, {})
+
+
+def test_open_streams_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whimbrel.broker.api.session.STREAMS_MAX", 2)
+    first, _ = rig.open("a")
+    rig.open("b")
+    with pytest.raises(Throttled, match="no more are taken"):
+        rig.open("c")
+    first.closed()
+    rig.open("c")
+
+
+@pytest.mark.parametrize("client", ["c\x1b[2J", "c\x9bA", "c" * 256, "\u202ec"])
+def test_an_id_that_is_no_name_is_refused(rig: Rig, client: str) -> None:
+    with pytest.raises(ClientIdRequired, match="must be a name"):
+        rig.session.heartbeat(rig.call(client), messaging.HeartbeatRequest())
