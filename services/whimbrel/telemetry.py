@@ -21,7 +21,9 @@ version 1.37); all others begin with `whimbrel.`.
 
 **Log lines** go to the standard error. A JSON line is one object: time, level, logger, process, message,
 `error` with the traceback when there is one, and `trace_id` and `span_id` where the line is about a traced
-message. Durations, offsets and names stand in the message; there are no further fields.
+message. Durations, offsets and names stand in the message; there are no further fields. Names may be of
+others' choice, so control characters are escaped here, whatever is logged; the lines of a traceback are
+indented, which no line's beginning is.
 """
 
 import json
@@ -32,6 +34,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
+
+from whimbrel.escapes import printable, printable_json
 
 __all__ = [
     "ACK",
@@ -79,6 +83,7 @@ SEND, CREATE, RECEIVE, PROCESS, ACK = "send", "create", "receive", "process", "a
 APPEND, FLUSH, DISPATCH = "whimbrel.store.append", "whimbrel.store.flush", "whimbrel.store.dispatch"
 TRANSFER, SLAVE_APPEND, ACKNOWLEDGE = "whimbrel.ha.transfer", "whimbrel.ha.append", "whimbrel.ha.acknowledge"
 FRAME = "whimbrel.ha.frame"
+INDENT = "    "  # of a traceback below its line
 STAGES = (APPEND, FLUSH, TRANSFER, SLAVE_APPEND, ACKNOWLEDGE, DISPATCH)
 
 
@@ -167,8 +172,15 @@ class TextFormatter(logging.Formatter):
         start = f"{timestamp(record.created)} {record.levelname:<7} {self.process}"
         ids = trace_ids(record)
         trace = f" trace {ids['trace_id']}" if ids else ""
-        text = f"{start} {record.getMessage()}{trace} [{logger}]"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        text = printable(f"{start} {record.getMessage()}{trace} [{logger}]")
+        if not record.exc_info:
+            return text
+        return "\n".join([text, *(INDENT + printable(line) for line in traceback_lines(self, record))])
+
+
+def traceback_lines(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    """Return the lines of a record's traceback; the text of its error may hold some of its own."""
+    return formatter.formatException(record.exc_info).split("\n") if record.exc_info else []
 
 
 class JsonFormatter(logging.Formatter):
@@ -190,7 +202,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return printable_json(json.dumps(fields, ensure_ascii=False))
 
 
 def write_ready_file(path: str, facts: Mapping[str, Any]) -> None:

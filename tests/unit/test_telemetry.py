@@ -78,3 +78,31 @@ def test_a_line_inside_a_span_carries_the_ids_of_the_span(style: str) -> None:
     assert span.trace_id in line
     if style == "json":
         assert json.loads(line)["span_id"] == span.span_id
+
+
+FORGED = "a\n2026-01-01T00:00:00.000Z INFO    broker-a all is well [broker]\x1b[2J\x9b1m\u2028"
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_a_name_forges_no_line_and_reaches_no_terminal(style: str) -> None:
+    stream = io.StringIO()
+    setup_logging("INFO", style, process="nameserver", stream=stream)
+    logging.getLogger("whimbrel.x").info("%s registered", FORGED)
+    (line,) = stream.getvalue().split("\n")[:-1]
+    assert line.isprintable()
+    if style == "json":
+        assert json.loads(line)["message"] == f"{FORGED} registered"
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_the_lines_of_a_traceback_can_t_be_taken_for_others(style: str) -> None:
+    stream = io.StringIO()
+    setup_logging("INFO", style, process="nameserver", stream=stream)
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logging.getLogger("whimbrel.x").exception("failed")
+    first, *further = stream.getvalue().split("\n")[:-1]
+    assert all(line.isprintable() for line in (first, *further))
+    assert all(line.startswith("    ") for line in further)
+    assert bool(further) == (style == "text")

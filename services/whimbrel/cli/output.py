@@ -3,6 +3,9 @@
 Standard output has only the result; everything else goes to standard error. With `-o json` a list stays a
 list even if it has one item, so that scripts do not depend on their number. With `-o jsonl` each item is a
 line, and what is no list is one line. `printing.py` prints items as they come, in the same formats.
+
+What others chose, names above all, is printed with its control characters escaped (`escapes.py`): in tables
+and lines by backslashes, in JSON by JSON's own escapes, which mean the same.
 """
 
 import base64
@@ -17,7 +20,8 @@ from typing import Annotated, Any
 
 import typer
 
-from whimbrel.cli.tables import lay_out, printable, wrapped
+from whimbrel.cli.tables import lay_out, wrapped
+from whimbrel.escapes import printable, printable_json, printable_lines
 
 __all__ = [
     "Format",
@@ -25,6 +29,7 @@ __all__ = [
     "body_fields",
     "emit",
     "json_line",
+    "json_text",
     "note",
     "plain",
     "print_table",
@@ -64,7 +69,12 @@ def plain(value: Any) -> Any:
 
 def json_line(value: Any) -> str:
     """Return a value as JSON without line breaks."""
-    return json.dumps(plain(value), ensure_ascii=False, separators=(", ", ": "))
+    return printable_json(json.dumps(plain(value), ensure_ascii=False, separators=(", ", ": ")))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON for people, in lines."""
+    return printable_json(json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
 def body_fields(body: bytes) -> dict[str, str]:
@@ -115,7 +125,7 @@ def emit(
     Columns that are `optional` are left out where the terminal is narrow, the first one first.
     """
     if output is Format.JSON:
-        print(json.dumps(plain(value), ensure_ascii=False, indent=2))
+        print(json_text(value))
         return
     if output is Format.JSONL:
         for item in value if isinstance(value, list | tuple) else [value]:
@@ -141,6 +151,7 @@ def print_table(
 
 def note(text: str) -> None:
     """Print to standard error what is not part of the result; a terminal gets lines that break no word."""
+    text = printable_lines(text)
     if sys.stderr.isatty():
         text = wrapped(text, shutil.get_terminal_size().columns)
     print(text, file=sys.stderr)

@@ -6,13 +6,15 @@
     jsonl      one line for each item
     template   the bytes of `--format`
 
+Lines are escaped here (`escapes.py`), tables and JSON in `output.py`. A template's bytes go out as they are,
+for files and programs; for a terminal, `Template.render_for_terminal` escapes what messages hold.
+
 All raise BrokenPipeError when the reader of a pipe is gone. One that stops after a few lines (`| head -1`)
 goes a moment after it has read them. So each batch is given that moment (`was_read`), and the first item
 of all should go out alone (`portions`).
 """
 
 import fcntl
-import json
 import os
 import select
 import stat
@@ -23,7 +25,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from whimbrel.cli.output import Format, emit, json_line, plain
+from whimbrel.cli.output import Format, emit, json_line, json_text
+from whimbrel.escapes import printable
 
 __all__ = [
     "HELD_MAX",
@@ -117,8 +120,8 @@ class ArrayPrinter(Printer[T]):
     def element(self, item: T) -> bytes:
         """Return an item with what stands before it."""
         before, self.opened = ",\n" if self.opened else "[\n", True
-        text = json.dumps(plain(self.items.as_object(item)), ensure_ascii=False, indent=2)
-        return (before + "\n".join(f"  {line}" for line in text.splitlines())).encode()
+        text = json_text(self.items.as_object(item))
+        return (before + "\n".join(f"  {line}" for line in text.split("\n"))).encode()
 
     def end(self) -> Sequence[T]:
         """Close the array; an empty one is written, too."""
@@ -149,7 +152,7 @@ def printer_of(
         case Format.JSONL:
             return Printer(lambda item: f"{json_line(items.as_object(item))}\n".encode())
         case Format.TABLE if endless:
-            return Printer(lambda item: f"{items.line(item)}\n".encode())
+            return Printer(lambda item: f"{printable(items.line(item))}\n".encode())
         case _:
             return TablePrinter(items)
 

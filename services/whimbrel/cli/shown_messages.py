@@ -1,5 +1,6 @@
 """How messages are shown: as a row that fits the terminal, as one line, and as an object for JSON."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 from whimbrel.cli.output import Format, body_fields, shorten, time_text, width_of_terminal
 from whimbrel.cli.printing import Items, Printer, printer_of
 from whimbrel.cli.template import FIELDS_HELP, Template
+from whimbrel.escapes import printable
 
 if TYPE_CHECKING:
     from whimbrel.client import ReceivedMessage
@@ -50,7 +52,9 @@ def message_printer(
         line=lambda message: message_line(message, width),
         as_object=as_object,
     )
-    render: Callable[[ReceivedMessage], bytes] | None = None if template is None else template.render
+    render: Callable[[ReceivedMessage], bytes] | None = None
+    if template is not None:
+        render = template.render_for_terminal if sys.stdout.isatty() else template.render
     return printer_of(items, output, render, endless=endless)
 
 
@@ -109,8 +113,8 @@ def message_line(message: "ReceivedMessage", width: int | None) -> str:
     parts = [
         f"{message.queue.broker_name}/{message.queue_id}@{message.queue_offset}",
         time_text(message.stored_at),
-        *([f"tag={message.tag}"] if message.tag else []),
-        *([f"keys={','.join(message.keys)}"] if message.keys else []),
+        *([f"tag={printable(message.tag)}"] if message.tag else []),
+        *([f"keys={printable(','.join(message.keys))}"] if message.keys else []),
         shorten(message.body, width),
     ]
     line = "  ".join(parts)

@@ -18,6 +18,7 @@ import typer
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
 from whimbrel.errors import StoreError
+from whimbrel.escapes import printable_json
 from whimbrel.model.properties import KEYS, TAGS
 
 __all__ = ["dump", "recover", "store", "verify"]
@@ -147,7 +148,7 @@ def show(rows: Iterable[Row], kind: str, output: Format) -> None:
     """Print rows as lines of JSON as they come, or as a table of some columns."""
     if output is Format.JSON:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
+            print(printable_json(json.dumps(row, ensure_ascii=False, separators=(",", ":"))))
         return
     columns = COLUMNS[kind]
     emit(None, output, columns=columns, rows=[[cell(row, column) for column in columns] for row in rows])
@@ -208,7 +209,7 @@ def recover(
 
     found = plan.recover(path, dry_run=dry_run, index_slots=index_slots)
     if output is Format.JSON:
-        print(json.dumps({"type": "loaded", **found}, ensure_ascii=False))
+        print(printable_json(json.dumps({"type": "loaded", **found}, ensure_ascii=False)))
         return
     rows = [("commitlog", found["minPhyOffset"], found["maxPhyOffset"])]
     rows += [(name, low, high) for name, (low, high) in found["queues"].items()]

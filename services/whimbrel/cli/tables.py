@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Layout", "lay_out", "printable", "wrapped"]
+from whimbrel.escapes import printable
+
+__all__ = ["Layout", "lay_out", "wrapped"]
 
 GAP = "  "  # between columns, and between the pairs of a record
 NO_VALUE = (None, "", "-", "?")
@@ -52,7 +54,7 @@ def lay_out(
     numeric = [holds_numbers([row[index] for row in rows]) for index in range(len(columns))]
     shown = list(range(len(columns)))
     left_out: list[str] = []
-    head = [title] if title else []
+    head = [printable(title)] if title else []
     while True:
         lines = side_by_side(columns, cells, numeric, shown)
         if width is None or all(columns_of(line) <= width for line in lines):
@@ -124,13 +126,6 @@ def folded(text: str, width: int, *, first: str = "", further: str = "") -> list
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def printable(text: str) -> str:
-    """Return a text with everything escaped that could move a terminal's cursor or colour it."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def columns_of(text: str) -> int:

@@ -6,13 +6,16 @@ r"""Templates of `--format`: how a message is printed, in the letters that kcat 
     %% a percent sign           \n \t \r \0 \\ \xHH     characters
 
 Keys are joined by spaces, properties by commas; what a message has not is empty. No end of line is added:
-bodies go out byte for byte, and a template without `\n` can put them together again.
+bodies go out byte for byte, and a template without `\n` can put them together again. On a terminal the
+control characters of a message are escaped, but for lines and tabs; those of the template itself never are.
 """
 
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from whimbrel.escapes import printable_lines
 
 if TYPE_CHECKING:
     from whimbrel.client import ReceivedMessage
@@ -73,6 +76,10 @@ class Template:
         """Return the message as bytes."""
         return b"".join(part if isinstance(part, bytes) else part(message) for part in self.parts)
 
+    def render_for_terminal(self, message: "ReceivedMessage") -> bytes:
+        """Return the message as bytes, with its own control characters escaped."""
+        return b"".join(part if isinstance(part, bytes) else shown(part(message)) for part in self.parts)
+
 
 def field(letter: str) -> Field:
     found = FIELDS.get(ALIASES.get(letter, letter))
@@ -80,6 +87,10 @@ def field(letter: str) -> Field:
         known = ", ".join(f"%{known} {meaning}" for known, (meaning, _) in FIELDS.items())
         raise ValueError(f"%{letter} is no field; there are {known}, and %% for a percent sign")
     return found[1]
+
+
+def shown(data: bytes) -> bytes:
+    return printable_lines(data.decode(errors="backslashreplace")).encode()
 
 
 def escaped(text: str) -> bytes:

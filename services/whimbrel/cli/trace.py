@@ -17,6 +17,7 @@ from whimbrel.cli.endpoint import running_cluster
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note, plain
 from whimbrel.errors import ClientError
+from whimbrel.escapes import printable_lines
 
 if TYPE_CHECKING:
     from whimbrel.cli.message_trace import MessageTrace, Span
@@ -72,7 +73,7 @@ def trace(
     if output is Format.JSON:
         emit([plain(span) for span in found.spans], output, columns=(), rows=())
         return
-    sys.stdout.write(message_trace.lines(found))
+    sys.stdout.write(printable_lines(message_trace.lines(found)))
     hint(found)
 
 

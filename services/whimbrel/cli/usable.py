@@ -12,6 +12,7 @@ import time
 
 from whimbrel.client import sync
 from whimbrel.errors import WhimbrelError
+from whimbrel.escapes import printable
 from whimbrel.model.cluster import Cluster
 
 __all__ = ["lacking", "main"]
@@ -42,7 +43,7 @@ def main(endpoint: str, brokers: int, seconds: float = 0.0) -> int:
             if not lack:
                 return 0
             if time.monotonic() >= deadline:
-                print(lack)
+                print(printable(lack))
                 return 1
             time.sleep(POLL_S)
 

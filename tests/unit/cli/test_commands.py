@@ -562,3 +562,25 @@ def test_cells_are_short_and_printable() -> None:
     assert time_text(None) == "-"
     assert time_text(0.0) == "1970-01-01 00:00:00.000"
     assert [size_text(n) for n in (0, 1023, 1536, 1 << 40)] == ["0 B", "1023 B", "1.5 KiB", "1.0 TiB"]
+
+
+@pytest.mark.parametrize("output", ["table", "json", "jsonl"])
+def test_what_a_hostile_broker_sends_reaches_no_terminal(
+    cluster: FakeCluster, shell: Shell, output: str
+) -> None:
+    hostile = "x\x1b[2J\x9b1m\u202e\ny"
+    message = v2.Message(body=b"\x1b[2J\nbody")
+    system = message.system_properties
+    system.message_id = system.tag = system.born_host = system.store_host = hostile
+    system.keys.append(hostile)
+    message.user_properties[hostile] = hostile
+    cluster.topics["t"] = [[message]]
+    cluster.topics[hostile] = [[]]
+    for command in (
+        ("topic", "list"),
+        ("receive", "t", "--group", "g", "--wait", "0", "--no-ack"),
+        ("pull", "t", "--queue", "0", "--offset", "0"),
+    ):
+        lines = (shell(*command, "-o", output) + shell.error).split("\n")
+        assert any("[2J" in line for line in lines)
+        assert all(line.isprintable() for line in lines)

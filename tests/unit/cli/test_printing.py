@@ -5,13 +5,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from processes import environment
-from whimbrel.cli.output import Format
+from unit.cli.test_template import MESSAGE
+from whimbrel.cli.output import Format, emit, note
 from whimbrel.cli.printing import HELD_MAX, Items, portions, printer_of, reader_gone, was_read
+from whimbrel.cli.template import Template
 
 
 def table(items: Sequence[int]) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -113,3 +117,58 @@ def test_what_a_reader_that_goes_has_taken_was_read_if_it_is_one_item(taken: int
     child.stdout.close()
     child.stdout = None
     assert child.communicate(b"")[1].decode().strip() == outcome
+
+
+HOSTILE = "a\x1b[2J\x9b1m\u202eb\nc"
+STRANGE: Items[str] = Items(
+    table=lambda items: (("name",), [(item,) for item in items]),
+    line=lambda item: f"name {item}",
+    as_object=lambda item: {item: [item]},
+)
+
+
+@pytest.mark.parametrize("output", list(Format))
+@pytest.mark.parametrize("endless", [True, False])
+def test_names_reach_no_terminal_as_they_are(
+    output: Format, endless: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printer = printer_of(STRANGE, output, endless=endless)
+    printer.add([HOSTILE])
+    printer.end()
+    emit([HOSTILE], output, columns=("name",), rows=[(HOSTILE,)], title=HOSTILE)
+    note(HOSTILE)
+    printed = capsys.readouterr()
+    lines = (printed.out + printed.err).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert "c" in printed.err.split("\n"), "a note may have lines"
+
+
+def test_a_template_is_escaped_on_a_terminal_and_byte_for_byte_elsewhere() -> None:
+    body = b"\x1b[2J\x9b\xff\n\ttext"
+    message = replace(MESSAGE, body=body, properties={"k": "v\x1b"})
+    template = Template(r"\x1b[1m%v %h\n")
+    assert template.render(message) == b"\x1b[1m" + body + b" k=v\x1b\n"
+    shown = rb"\x1b[2J\x9b\xff" + b"\n\ttext " + rb"k=v\x1b" + b"\n"
+    assert template.render_for_terminal(message) == b"\x1b[1m" + shown
+
+
+def test_a_terminal_gets_the_escaped_form(tmp_path: Path) -> None:
+    """A program whose standard output is a terminal prints a message with a template."""
+    code = (
+        "from clikit_messages import MESSAGE\n"
+        "from whimbrel.cli.output import Format\n"
+        "from whimbrel.cli.shown_messages import message_printer\n"
+        "from whimbrel.cli.template import Template\n"
+        "message_printer(Format.TABLE, Template('%v')).add([MESSAGE])\n"
+    )
+    path = tmp_path / "clikit_messages.py"
+    path.write_text("from types import SimpleNamespace\nMESSAGE = SimpleNamespace(body=b'\\x1b[2Jx')\n")
+    found = environment()
+    found["PYTHONPATH"] = f"{found['PYTHONPATH']}:{tmp_path}"
+    ours, theirs = os.openpty()
+    with subprocess.Popen([sys.executable, "-c", code], env=found, stdout=theirs) as child:
+        assert child.wait() == 0
+    os.close(theirs)
+    assert os.read(ours, 100) == b"\\x1b[2Jx"
+    os.close(ours)
+    assert subprocess.run([sys.executable, "-c", code], env=found, capture_output=True).stdout == b"\x1b[2Jx"
