@@ -161,7 +161,10 @@ class PullConsumer(BaseClient):
         return await self.ask(queue, calls.get_offset(queue, self.group, self.options.namespace))
 
     async def commit(self, queue: Queue, offset: int) -> None:
-        """Set the group's offset on the queue: the first one that is not done."""
+        """Move the group's offset on the queue forward: to the first one that is not done.
+
+        A lower offset than the group has changes nothing; to go back, reset the group (`Admin.reset_offsets`).
+        """
         await self.ask(queue, calls.update_offset(queue, self.group, offset, self.options.namespace))
 
     async def ask(self, queue: Queue, call: Outbound[calls.T]) -> calls.T:

@@ -25,8 +25,22 @@ __all__ = [
     "TopicConfig",
 ]
 
+# What a bean may hold, whoever wrote it: the fields are Java's int and long. Queues cost memory by their count
+# wherever a topic is shown, so a count beyond what anybody uses is damage.
+QUEUES_READ_MAX = 65_536
+INT_MAX = (1 << 31) - 2  # one is added where a count of redeliveries becomes one of attempts
+LONG_MAX = (1 << 63) - 1
+
 # The name in 5.3.3's topics.json; its tools write it with a plus sign when they set it.
 TYPE_ATTRIBUTE = "message.type"
+
+
+def whole(value: Any, lowest: int, highest: int) -> int:
+    """Return a whole number of a bean, brought within bounds; raises ValueError or TypeError for no number."""
+    try:
+        return min(max(int(value), lowest), highest)
+    except OverflowError:
+        raise ValueError(f"{value} is not a whole number") from None
 
 
 class Permission(IntFlag):
@@ -80,9 +94,9 @@ class DataVersion:
     def from_bean(cls, bean: Mapping[str, Any]) -> "DataVersion":
         """Read the form of either version of RocketMQ."""
         return cls(
-            timestamp=int(bean.get("timestamp", 0)),
-            counter=int(bean.get("counter", 0)),
-            state=int(bean.get("stateVersion", 0)),
+            timestamp=whole(bean.get("timestamp", 0), 0, LONG_MAX),
+            counter=whole(bean.get("counter", 0), 0, LONG_MAX - 1),  # the next change adds one
+            state=whole(bean.get("stateVersion", 0), 0, LONG_MAX),
         )
 
 
@@ -158,11 +172,11 @@ class TopicConfig:
         }
         return cls(
             name=name,
-            read_queues=int(bean.get("readQueueNums", 16)),
-            write_queues=int(bean.get("writeQueueNums", 16)),
-            permission=int(bean.get("perm", 6)),
+            read_queues=whole(bean.get("readQueueNums", 16), 0, QUEUES_READ_MAX),
+            write_queues=whole(bean.get("writeQueueNums", 16), 0, QUEUES_READ_MAX),
+            permission=whole(bean.get("perm", 6), 0, 15),
             filter_type=str(bean.get("topicFilterType", "SINGLE_TAG")),
-            system_flag=int(bean.get("topicSysFlag", 0)),
+            system_flag=whole(bean.get("topicSysFlag", 0), 0, INT_MAX),
             order=bool(bean.get("order", False)),
             attributes=dict(bean.get("attributes") or {}),
             rest={key: value for key, value in bean.items() if key not in known and key != "writeQueueNums"},
@@ -236,9 +250,9 @@ class GroupConfig:
             name=name,
             consume_enabled=bool(bean.get("consumeEnable", True)),
             fifo=bool(bean.get("consumeMessageOrderly", False)),
-            retry_max=int(bean.get("retryMaxTimes", RETRY_MAX_DEFAULT)),
-            retry_queues=int(bean.get("retryQueueNums", 1)),
-            broker_id=int(bean.get("brokerId", 0)),
-            slow_broker_id=int(bean.get("whichBrokerWhenConsumeSlowly", 1)),
+            retry_max=whole(bean.get("retryMaxTimes", RETRY_MAX_DEFAULT), -1, INT_MAX),
+            retry_queues=whole(bean.get("retryQueueNums", 1), 0, QUEUES_READ_MAX),
+            broker_id=whole(bean.get("brokerId", 0), 0, LONG_MAX),
+            slow_broker_id=whole(bean.get("whichBrokerWhenConsumeSlowly", 1), 0, LONG_MAX),
             rest={**GROUP_REST, **{key: value for key, value in bean.items() if key not in known}},
         )

@@ -9,9 +9,10 @@ Joins the lease state (`leases.py`, written down by `lease_store.py`), the choic
 Everything runs on one thread. Times are epoch milliseconds from the clock handed in; `schedule(at_ms, fn)`
 calls `fn` once on the same thread at that time, or soon (never within the call) when it has passed.
 
-A new group begins at the earliest message kept. A group's position moves back only by `update_offset`,
-`reset_offset` and `clamp_to_log`, all of which start a new epoch of the state and void the receipt handles
-of the old one.
+A new group begins at the earliest message kept. A group's position moves back only by `reset_offset` and
+`clamp_to_log`, and where another broker told of positions that no log holds; each starts a new epoch of the
+state and voids the receipt handles of the old one. Within an epoch positions only grow, and never beyond the
+end of the queue: a position further on would count messages as done that are still to come.
 """
 
 import heapq
@@ -358,13 +359,21 @@ class GroupConsumption:
         return poll.deferred
 
     def update_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commit a position: forward marks everything before it done, backward is a reset."""
+        """Commit a position: everything before it is done; a position that is lower already stays as it is.
+
+        A call that comes late, or again after a newer one, must not take back what was done since. Whoever
+        wants to go back resets. A slave's log may lag behind what the client has read at the master: the
+        slave takes a position beyond its queue as the queue's end, and messages behind that come again.
+
+        Raises:
+            IllegalOffset: the offset is negative, or on a master beyond the queue's end.
+            StoreFull: it can't be written down.
+        """
+        if self.follows:
+            offset = min(offset, self.queue_end(topic, queue_id))
+        self.check_offset(topic, queue_id, offset)
         state = self.table.state(group, topic, queue_id)
-        if not self.follows or offset < 0:
-            self.check_offset(topic, queue_id, offset)
-        if state.started and offset < state.committed:
-            self.reset_offset(group, topic, queue_id, offset)
-        elif not state.started or offset > state.committed:
+        if not state.started or offset > state.committed:
             self.lease_store.commit([(state, 0, offset, None)])
             self.wake(topic)
 
@@ -401,10 +410,12 @@ class GroupConsumption:
     def import_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Adopt a position from RocketMQ's consumerOffset.json; return False when the state's is kept.
 
+        One beyond the end of its queue is taken as that end: the file may be damaged, or the log cut.
         The exports of this broker never lie ahead of its state, so a greater offset was written by RocketMQ.
         Nothing is adopted once a position was reset or a group deleted: the file may be older than that.
         """
         state = self.table.state(group, topic, queue_id)
+        offset = min(offset, self.queue_end(topic, queue_id))
         if state.epoch or (state.started and offset <= state.committed):
             return False
         # On a full disk the file still has it, and the next start adopts it again.
@@ -473,11 +484,13 @@ class GroupConsumption:
         """Forget the state of offsets that the log does not hold; return on how many queues.
 
         Call it when a master becomes writable, before the first append: a log that lost its tail gives
-        those offsets to new messages, which must not count as delivered. A slave's log merely lags.
+        those offsets to new messages, which must not count as delivered. A slave's log merely lags. From then
+        on nothing beyond the log is taken from other brokers either.
         """
         cut = 0
+        self.lease_store.end_of = self.queue_end
         for state in self.table.states():
-            end = self.store.queue_range(state.topic, state.queue_id)[1]
+            end = self.queue_end(state.topic, state.queue_id)
             if state.next > end:
                 logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
                             state.group, state.topic, state.queue_id, state.next, end)  # fmt: skip
@@ -554,6 +567,9 @@ class GroupConsumption:
         elif not self.follows:
             raise InvalidReceiptHandle("the receipt handle names a message that the log does not hold")
         return state or self.table.state(group, topic, handle.queue_id), Standing.UNKNOWN
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        return self.store.queue_range(topic, queue_id)[1]
 
     def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
         low, high = self.store.queue_range(topic, queue_id)

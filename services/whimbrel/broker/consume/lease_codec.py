@@ -19,6 +19,7 @@ An entry is complete in itself, names included, so that entries can be repeated,
 anywhere between two. What they mean, and how they merge, is in `leases.py`.
 """
 
+import logging
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -34,6 +35,8 @@ __all__ = [
     "LeaseEntry",
     "decode_entries",
 ]
+
+logger = logging.getLogger(__name__)
 
 OFFSET_MAX = 1 << 62
 # A receive writes at most its batch in one lease entry, a snapshot longer runs. The bound limits what a
@@ -113,8 +116,13 @@ class EntryEncoder:
         return HEAD.pack(KIND_EPOCH, *self.sizes, self.queue_id, epoch) + self.names
 
 
-def decode_entries(data: bytes) -> Iterator[LeaseEntry]:
-    """Read entries; raises CorruptRecord at the first that can't be one."""
+def decode_entries(data: bytes, *, skip_beyond: bool = False) -> Iterator[LeaseEntry]:
+    """Read entries; raises CorruptRecord at the first that can't be one.
+
+    Args:
+        skip_beyond: leave out whole entries whose offsets no queue can have, with a warning: earlier versions
+            wrote down any position that a client named.
+    """
     view, position, size = memoryview(data), 0, len(data)
     try:
         while position < size:
@@ -134,7 +142,10 @@ def decode_entries(data: bytes) -> Iterator[LeaseEntry]:
             elif kind != KIND_EPOCH:
                 raise CorruptRecord(f"a lease entry is of the unknown kind {kind}")
             if kind != KIND_EPOCH and not 0 <= start <= end <= OFFSET_MAX:
-                raise CorruptRecord(f"a lease entry covers the offsets {start} to {end}")
+                if not skip_beyond:
+                    raise CorruptRecord(f"a lease entry covers the offsets {start} to {end}")
+                logger.warning("a lease entry covers the offsets %d to %d: it is left out", start, end)
+                continue
             group, topic = names[:group_size].decode(), names[group_size:].decode()
             yield LeaseEntry(group, topic, queue_id, epoch, start, end, lease, bytes(view[begin:position]))
     except (struct.error, UnicodeDecodeError) as error:

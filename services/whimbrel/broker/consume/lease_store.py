@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from whimbrel.broker.consume.lease_codec import LeaseEntry
 from whimbrel.broker.consume.leases import Change, LeaseTable
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
@@ -39,12 +40,14 @@ class LeaseStore:
 
     Attributes:
         on_merged: called when entries of another broker have changed something.
+        end_of: returns the end of a queue, by topic and queue id, once this broker leads; None before.
     """
 
     def __init__(self, journal: Journal, *, broker_id: int) -> None:
         """Prepare; `open` reads the journal. `broker_id` keeps delivery serials apart from other brokers'."""
         self.table = LeaseTable(origin=broker_id)
         self.on_merged: Callable[[], None] | None = None
+        self.end_of: Callable[[str, int], int] | None = None
         self.journal = journal
         self.listeners: list[LeaseListener] = []
 
@@ -52,7 +55,7 @@ class LeaseStore:
         """Load the state and begin to write it down; raises StoreError when that can't be."""
         try:
             for chunk in self.journal.load():
-                self.table.join(chunk)
+                self.table.join(chunk, skip_beyond=True)
         except CorruptRecord as error:
             raise StoreError(
                 f"the lease journal (whimbrel/leases in the store) is of another version or damaged: {error};"
@@ -116,7 +119,10 @@ class LeaseStore:
         Raises:
             CorruptRecord: they don't decode.
         """
-        changed = self.table.join(entries)
+        refused: list[LeaseEntry] = []
+        changed = self.table.join(entries, end_of=self.end_of, refused=refused)
+        for entry in refused:
+            self.refuse(entry)
         if not changed:
             return False
         try:
@@ -129,3 +135,18 @@ class LeaseStore:
         if self.on_merged is not None:
             self.on_merged()
         return True
+
+    def refuse(self, entry: LeaseEntry) -> None:
+        """Have all brokers, the one that sent it among them, forget an entry beyond the end of the log.
+
+        The state as it is here starts an epoch that is greater than the entry's.
+        """
+        state = self.table.state(entry.group, entry.topic, entry.queue_id)
+        if entry.epoch < state.epoch:
+            return  # that was done for an entry before
+        logger.warning("%s on %s/%d: another broker told of offsets up to %d, which this log does not hold: they"
+                       " are forgotten", entry.group, entry.topic, entry.queue_id, entry.end)  # fmt: skip
+        try:
+            self.commit_entries(b"".join(state.entries(entry.epoch + 1)))
+        except StoreFull as error:
+            logger.warning("that can't be written down yet: %s", error)

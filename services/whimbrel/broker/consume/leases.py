@@ -44,6 +44,7 @@ from whimbrel.broker.consume.lease_codec import (
     OFFSET_MAX,
     EntryEncoder,
     Lease,
+    LeaseEntry,
     decode_entries,
 )
 from whimbrel.broker.consume.receipts import ReceiptHandle
@@ -467,12 +468,34 @@ class LeaseTable:
             elif state.hold(start, end, lease):
                 self.track_client(state, lease)
 
-    def join(self, data: bytes) -> bytes:
-        """Merge entries; return those that changed something. Raises CorruptRecord when they don't decode."""
+    def join(
+        self,
+        data: bytes,
+        *,
+        skip_beyond: bool = False,
+        end_of: Callable[[str, int], int] | None = None,
+        refused: list[LeaseEntry] | None = None,
+    ) -> bytes:
+        """Merge entries; return those that changed something.
+
+        Args:
+            data: the entries.
+            skip_beyond: see `decode_entries`.
+            end_of: returns the end of a queue by topic and queue id; an entry beyond it is not merged, but
+                added to `refused`. None where the log may lag behind the entries.
+            refused: see `end_of`.
+
+        Raises:
+            CorruptRecord: they don't decode.
+        """
         changed = []
-        for entry in decode_entries(data):
+        for entry in decode_entries(data, skip_beyond=skip_beyond):
             state = self.state(entry.group, entry.topic, entry.queue_id)
             if entry.epoch < state.epoch:
+                continue
+            if end_of is not None and entry.end > end_of(entry.topic, entry.queue_id):
+                if refused is not None:
+                    refused.append(entry)
                 continue
             grown = entry.epoch > state.epoch
             if grown:

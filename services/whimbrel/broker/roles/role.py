@@ -227,7 +227,15 @@ class Role(ABC):
         )
         self.consumption.open()
         self.opened.callback(self.consumption.close)
-        self.import_offsets(self.stored_offsets())
+        stored = self.stored_offsets()
+        if beyond := self.beyond_log(stored):
+            logger.warning(
+                "%s holds %d positions beyond what the log holds, as %s: they are taken as the ends of their queues",
+                self.context.offset_file.path,
+                len(beyond),
+                beyond[0],
+            )
+        self.import_offsets(stored)
         self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumption.on_arrival
 
@@ -249,12 +257,25 @@ class Role(ABC):
         else:
             self.loop.call_later(delay_ms / 1000, callback)
 
+    def beyond_log(self, offsets: dict[tuple[str, str], dict[int, int]]) -> list[str]:
+        """Return, for people, the positions that lie beyond their queues and that the lease journal has not.
+
+        A slave's journal may be ahead of its log, and so may the file that was exported from it.
+        """
+        known = self.consumption.committed_offsets()
+        return [
+            f"{offset} of {group} on {topic}/{queue_id}, which ends at {end}"
+            for (topic, group), queues in offsets.items()
+            for queue_id, offset in queues.items()
+            if offset > (end := self.store.queue_range(topic, queue_id)[1])
+            and offset != known.get((topic, group), {}).get(queue_id)
+        ]
+
     def import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
-        """Take over positions that lie ahead of ours."""
+        """Take over positions that lie ahead of ours, as far as the log goes."""
         for (topic, group), queues in offsets.items():
             for queue_id, offset in queues.items():
-                if offset >= 0:
-                    self.consumption.import_offset(group, topic, queue_id, offset)
+                self.consumption.import_offset(group, topic, queue_id, offset)
 
     def export_offsets(self) -> None:
         """Write consumerOffset.json."""

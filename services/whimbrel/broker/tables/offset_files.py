@@ -25,11 +25,17 @@ logger = logging.getLogger(__name__)
 
 EXPORT_INTERVAL_S = 5.0  # RocketMQ's flushConsumerOffsetInterval
 
+QUEUE_ID_MAX = (1 << 31) - 1  # an int32 in records and lease entries
+NAME_BYTES_MAX = 255  # of a topic or group in lease entries
+
 Offsets = Mapping[tuple[str, str], Mapping[int, int]]  # (topic, group) → queue id → next offset
 
 
 def decode_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
-    """Return the offsets of a parsed file; entries that name no topic and group are left out.
+    """Return the offsets of a parsed file.
+
+    What names no topic, group or queue that can be, or an offset below 0, is left out. An offset beyond the
+    end of its queue is left to who knows that end.
 
     Raises:
         StoreError: a value is not an offset.
@@ -38,11 +44,18 @@ def decode_offsets(content: Any) -> dict[tuple[str, str], dict[int, int]]:
     offsets: dict[tuple[str, str], dict[int, int]] = {}
     for name, queues in (table or {}).items():
         topic, separator, group = str(name).partition("@")
-        if separator and isinstance(queues, dict):
-            try:
-                offsets[topic, group] = {int(queue): int(offset) for queue, offset in queues.items()}
-            except (TypeError, ValueError) as error:
-                raise StoreError(f"the offsets of {name} are none: {error}") from error
+        if not separator or not isinstance(queues, dict):
+            continue
+        if max(len(topic.encode()), len(group.encode())) > NAME_BYTES_MAX:
+            logger.warning("the offsets of %.80s... are left out: no topic or group has such a name", name)
+            continue
+        try:
+            found = {int(queue): int(offset) for queue, offset in queues.items()}
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"the offsets of {name} are none: {error}") from error
+        offsets[topic, group] = {
+            queue: offset for queue, offset in found.items() if 0 <= queue <= QUEUE_ID_MAX and offset >= 0
+        }
     return offsets
 
 

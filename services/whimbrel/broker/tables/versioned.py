@@ -97,6 +97,12 @@ class VersionedTable(Generic[T]):
             self.rest = {key: item for key, item in content.items() if key not in known}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.path} holds no {self.table_key}: {error!r}") from error
+        for name, row in rows.items():
+            given = content[self.table_key][name]
+            for field, value in row.bean().items():
+                if isinstance(value, int) and given.get(field, value) != value:
+                    logger.warning("%s: %s of %s is %d, and not %s, which is out of bounds",
+                                   self.path.name, field, name, value, given[field])  # fmt: skip
         return rows
 
     def get(self, name: str) -> T | None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whimbrel.broker.consume.lease_codec import OFFSET_MAX
 from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, ReceiptHandle, receipt_prefix
 from whimbrel.errors import InvalidReceiptHandle
 
@@ -11,6 +12,8 @@ HANDLE = ReceiptHandle("broker-a", "g", "t", 3, 1, 17, 4096, 250, 1 << 60, 2)
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 numbers = st.integers(0, (1 << 63) - 1)
+queue_ids = st.integers(0, (1 << 31) - 1)
+offsets = st.integers(0, OFFSET_MAX - 1)
 
 
 @given(
@@ -19,9 +22,9 @@ numbers = st.integers(0, (1 << 63) - 1)
         names,
         names,
         names,
+        queue_ids,
         numbers,
-        numbers,
-        numbers,
+        offsets,
         numbers,
         numbers,
         numbers,
@@ -56,6 +59,8 @@ def test_longest_names_fit() -> None:
         HANDLE._replace(attempt=0).encode(),
         HANDLE._replace(offset=-1).encode(),
         HANDLE._replace(serial=1 << 63).encode(),
+        HANDLE._replace(offset=OFFSET_MAX).encode(),
+        HANDLE._replace(queue_id=1 << 31).encode(),
         HANDLE.encode() + "é",
         HANDLE.encode() + "0" * RECEIPT_CHARS_MAX,
         "0 1700000000000 30000 0 0 broker-a 0 1 2",

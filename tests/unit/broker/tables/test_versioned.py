@@ -121,6 +121,43 @@ def test_offsets_are_written_as_rocketmq_reads_them(tmp_path: Path) -> None:
     assert OffsetFile(tmp_path).load() == offsets
 
 
+def test_offsets_of_what_can_not_be_are_left_out(tmp_path: Path) -> None:
+    long = "g" * 256
+    (tmp_path / "consumerOffset.json").write_text(
+        '{"offsetTable":{"T@g":{0:-1,1:5,-1:3,2147483648:4},"T@%s":{0:1},"%s@g":{0:1}}}' % (long, long)
+    )
+    assert OffsetFile(tmp_path).load() == {("T", "g"): {1: 5}}
+
+
+def test_numbers_beyond_all_bounds_are_brought_within_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "topics.json").write_text(
+        '{"dataVersion":{"counter":99999999999999999999},"topicConfigTable":{"T":{"perm":6,'
+        '"readQueueNums":1000000000000,"writeQueueNums":-1},"U":{"readQueueNums":5000}}}'
+    )
+    (tmp_path / "subscriptionGroup.json").write_text(
+        '{"subscriptionGroupTable":{"g":{"retryMaxTimes":99999999999}}}'
+    )
+    topics = topics_of(tmp_path)
+    made, usual = topics.get("T"), topics.get("U")
+    assert made is not None and (made.read_queues, made.write_queues) == (65_536, 0)
+    assert usual is not None and usual.read_queues == 5000
+    assert topics.version.counter < 1 << 63
+    assert "topics.json: readQueueNums of T is 65536, and not 1000000000000" in caplog.text
+    group = GroupTable(tmp_path, auto_create=False, clock=lambda: 1).get("g")
+    assert group is not None and group.max_attempts < 1 << 31
+
+
+def test_infinite_numbers_are_damage(tmp_path: Path) -> None:
+    (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:1e999}}}')
+    with pytest.raises(StoreError, match="is damaged"):
+        OffsetFile(tmp_path).load()
+    (tmp_path / "topics.json").write_text('{"topicConfigTable":{"T":{"readQueueNums":1e999}}}')
+    with pytest.raises(StoreError, match="is damaged"):
+        topics_of(tmp_path)
+
+
 def test_unmoved_offsets_are_not_written_again(tmp_path: Path) -> None:
     file = OffsetFile(tmp_path)
     file.save({("T", "g"): {0: 1}}, 1)
