@@ -163,7 +163,7 @@ class PullConsumer(BaseClient):
     async def commit(self, queue: Queue, offset: int) -> None:
         """Move the group's offset on the queue forward: to the first one that is not done.
 
-        A lower offset than the group has changes nothing; to go back, reset the group (`Admin.reset_offsets`).
+        A lower offset than the group has changes nothing: to go back, `Admin.reset_offsets`.
         """
         await self.ask(queue, calls.update_offset(queue, self.group, offset, self.options.namespace))
 

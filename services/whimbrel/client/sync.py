@@ -248,7 +248,7 @@ class PullConsumer(Blocking):
         return self.wait(self.reader.committed(queue))
 
     def commit(self, queue: Queue, offset: int) -> None:
-        """Set the group's offset on the queue."""
+        """Move the group's offset on the queue forward."""
         self.wait(self.reader.commit(queue, offset))
 
 

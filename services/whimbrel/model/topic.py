@@ -25,8 +25,8 @@ __all__ = [
     "TopicConfig",
 ]
 
-# What a bean may hold, whoever wrote it: the fields are Java's int and long. Queues cost memory by their count
-# wherever a topic is shown, so a count beyond what anybody uses is damage.
+# What a bean may hold, whoever wrote it: the fields are Java's int and long. Queues cost memory by their
+# count wherever a topic is shown, so a count beyond what anybody uses is damage.
 QUEUES_READ_MAX = 65_536
 INT_MAX = (1 << 31) - 2  # one is added where a count of redeliveries becomes one of attempts
 LONG_MAX = (1 << 63) - 1
@@ -36,7 +36,11 @@ TYPE_ATTRIBUTE = "message.type"
 
 
 def whole(value: Any, lowest: int, highest: int) -> int:
-    """Return a whole number of a bean, brought within bounds; raises ValueError or TypeError for no number."""
+    """Return a whole number of a bean, brought within bounds.
+
+    Raises:
+        ValueError, TypeError: it is no whole number.
+    """
     try:
         return min(max(int(value), lowest), highest)
     except OverflowError:

@@ -230,7 +230,7 @@ class Role(ABC):
         stored = self.stored_offsets()
         if beyond := self.beyond_log(stored):
             logger.warning(
-                "%s holds %d positions beyond what the log holds, as %s: they are taken as the ends of their queues",
+                "%s holds %d positions beyond what the log holds, as %s: each is taken as its queue's end",
                 self.context.offset_file.path,
                 len(beyond),
                 beyond[0],

@@ -124,7 +124,7 @@ def test_offsets_are_written_as_rocketmq_reads_them(tmp_path: Path) -> None:
 def test_offsets_of_what_can_not_be_are_left_out(tmp_path: Path) -> None:
     long = "g" * 256
     (tmp_path / "consumerOffset.json").write_text(
-        '{"offsetTable":{"T@g":{0:-1,1:5,-1:3,2147483648:4},"T@%s":{0:1},"%s@g":{0:1}}}' % (long, long)
+        f'{{"offsetTable":{{"T@g":{{0:-1,1:5,-1:3,2147483648:4}},"T@{long}":{{0:1}},"{long}@g":{{0:1}}}}}}'
     )
     assert OffsetFile(tmp_path).load() == {("T", "g"): {1: 5}}
 
