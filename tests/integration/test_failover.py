@@ -210,6 +210,31 @@ def test_slave_alone_holds_all_that_was_acknowledged_after_many_kills(
     kills_then_the_slave_alone(tmp_path, 8, measured)
 
 
+def test_a_topic_made_while_the_slaves_broker_was_down_is_served_without_the_master(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"auto_create_topics": False, "acks": 1}
+    with Cluster(tmp_path, slaves=1, broker=SYNC | settings) as cluster:
+        master, broker = Peer(cluster.master), cluster.slaves[0]
+        until(master.writable, timeout=15, what="a writable master")
+        broker.kill()
+        master.administer("CreateTopic", topic=admin.Topic(name="fresh", read_queues=3, write_queues=3))
+        answer = master("SendMessage", messages=[message("fresh", b"kept")])
+        assert answer.status.code == v2.OK, answer.status  # its replicator has it
+        cluster.master.kill()
+        cluster.master_replicator.kill()
+        shutil.rmtree(cluster.master.store)
+        broker.start()
+        slave = Peer(broker)
+        assert "fresh" in slave.topics() and slave.bodies("fresh") == [b"kept"]
+        broker.stop()
+        cluster.slave_replicators[0].stop()
+        leading = {"role": "master", "id": 0, "expected_slaves": 0, "replication": "async", "port": 0}
+        with Process(tmp_path, "broker", "promoted", **{**broker.settings, **leading}) as promoted:
+            peer = Peer(promoted)
+            until(peer.writable, timeout=15, what="a writable master")
+            assert peer.bodies("fresh") == [b"kept"]
+            assert peer("SendMessage", messages=[message("fresh", b"more")]).status.code == v2.OK
+
+
 # A master that lost a part of its log
 
 

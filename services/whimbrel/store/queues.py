@@ -19,6 +19,7 @@ class ConsumeQueues:
     Attributes:
         deleted_offsets: where queues of deleted topics ended.
         by_key: (topic, queue id) to queue.
+        made: how many queues were put into the table so far.
         by_field: the topic as records hold it (length byte first), then the queue id, to queue.
     """
 
@@ -31,6 +32,7 @@ class ConsumeQueues:
         self.file_size = file_size
         self.deleted_offsets = DeletedQueueOffsets(root, files)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self.made = 0
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
     @classmethod
@@ -75,6 +77,7 @@ class ConsumeQueues:
     def add(self, queue: ConsumeQueue) -> None:
         """Put a queue into the table."""
         queue.deleted_below = self.deleted_offsets.get(queue.topic, queue.queue_id)
+        self.made += 1
         self.by_key[(queue.topic, queue.queue_id)] = queue
         self.by_field.setdefault(field_of(queue.topic), {})[queue.queue_id] = queue
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreFull
 from whimbrel.machine import Machine
-from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, decode_record, keys_of
+from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode_record, keys_of
 from whimbrel.store.consumequeue import Unit
 from whimbrel.store.dispatch import Arrival, Dispatcher
 from whimbrel.store.index import Index
@@ -279,6 +279,16 @@ class MessageStore(abc.ABC):
                 if begin <= message.store_timestamp <= end and physical_offset not in found:
                     found.append(physical_offset)
         return found
+
+    def newest_message(self, topic: str, queue_id: int) -> StoredMessage | None:
+        """Return the last message of a queue; None when there is none, or it can't be read."""
+        low, high = self.queue_range(topic, queue_id)
+        try:
+            for physical_offset, size, _ in self.queue_units(topic, queue_id, max(low, high - 1), 1):
+                return decode_record(self.read(physical_offset, size), check_crc=False)
+        except (CorruptRecord, IllegalOffset):
+            pass
+        return None
 
     # Upkeep.
 

@@ -14,7 +14,6 @@ from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
 from whimbrel.broker.tables.topics import QUEUES_DEFAULT, TopicTable
 from whimbrel.errors import (
     BadRequest,
-    CorruptRecord,
     GroupNotFound,
     IllegalOffset,
     IllegalTopic,
@@ -28,7 +27,6 @@ from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicCon
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
-from whimbrel.store.codec import decode_record
 from whimbrel.store.store import MessageStore
 
 __all__ = ["TYPE_NUMBERS", "AdminService", "ReplicationView", "SlaveView"]
@@ -193,9 +191,9 @@ class AdminService:
         """Remove a topic, its queues, and the groups' offsets on it; its messages stay in the log."""
         self.check_master()
         topic = self.changeable_topic(request.name)
-        self.topics.remove(topic.name)
-        self.consumer.delete_topic(topic.name)
         self.store.delete_topic(topic.name)
+        self.consumer.delete_topic(topic.name)
+        self.topics.remove(topic.name)  # last: a topic that still has queues is adopted again at a start
         return admin.DeleteTopicResponse()
 
     def list_topics(self, call: Call, request: admin.ListTopicsRequest) -> Any:
@@ -225,14 +223,9 @@ class AdminService:
     def queue_state(self, topic: str, queue_id: int) -> admin.QueueState:
         low, high = self.store.queue_range(topic, queue_id)
         state = admin.QueueState(queue_id=queue_id, min_offset=low, max_offset=high)
-        if high > low:
-            units = self.store.queue_units(topic, queue_id, high - 1, 1)
-            try:
-                for physical_offset, size, _ in units:
-                    record = decode_record(self.store.read(physical_offset, size), check_crc=False)
-                    state.last_stored_at.CopyFrom(timestamp(record.store_timestamp))
-            except (CorruptRecord, IllegalOffset):
-                pass  # the range is shown without the time
+        newest = self.store.newest_message(topic, queue_id)
+        if newest is not None:  # else the range is shown without the time
+            state.last_stored_at.CopyFrom(timestamp(newest.store_timestamp))
         return state
 
     # Groups

@@ -144,8 +144,8 @@ class LeaseStore:
         state = self.table.state(entry.group, entry.topic, entry.queue_id)
         if entry.epoch < state.epoch:
             return  # that was done for an entry before
-        logger.warning("%s on %s/%d: another broker told of offsets up to %d, which this log does not hold:"
-                       " they are forgotten", entry.group, entry.topic, entry.queue_id, entry.end)  # fmt: skip
+        logger.warning("%s on %s/%d: another broker told of offsets up to %d, beyond this log: they are"
+                       " forgotten", entry.group, entry.topic, entry.queue_id, entry.end)  # fmt: skip
         try:
             self.commit_entries(b"".join(state.entries(entry.epoch + 1)))
         except StoreFull as error:

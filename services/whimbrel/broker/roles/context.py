@@ -18,6 +18,7 @@ from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.metrics import Counted
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
@@ -85,13 +86,17 @@ class BrokerContext:
         self.tables_open = False
 
     def open_tables(self, store: MessageStore) -> None:
-        """Read topics, groups and offset files; the first time only.
+        """Read topics, groups and offset files, the first time only; adopt topics that the store holds.
 
         Raises:
             StoreError: a file is damaged, and so is its predecessor.
         """
-        if self.tables_open:
-            return
+        if not self.tables_open:
+            self.read_tables()
+        adopt_topics(self.topics, store)
+
+    def read_tables(self) -> None:
+        """Read topics, groups and offset files."""
         options, config = self.options, self.root / "config"
         self.topics = TopicTable(
             config,
@@ -101,7 +106,6 @@ class BrokerContext:
             clock=self.now_ms,
             files=self.machine.files,
         )
-        self.topics.adopt(store.topics_on_disk())
         self.groups = GroupTable(
             config, auto_create=options.auto_create_groups, clock=self.now_ms, files=self.machine.files
         )

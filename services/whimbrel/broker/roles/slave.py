@@ -27,6 +27,7 @@ from whimbrel.broker.produce.appender import ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
+from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.errors import NotRecovered
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member
@@ -57,6 +58,7 @@ class SlaveRole(Role):
             False,
         )  # the master's address, and whether the last nameserver heard of is settled
         self.exchanged = False  # the master's lease state has come in
+        self.adopted = 0  # queues that the store had made when topics were adopted last
 
     # Opening
 
@@ -123,6 +125,14 @@ class SlaveRole(Role):
     def bell_rung(self) -> None:
         """Dispatch what has arrived."""
         self.dispatcher.log_grew()
+
+    def sweep(self) -> None:
+        """Let go of clients; adopt the topics of new queues while no master tells of them."""
+        super().sweep()
+        made = self.store.queues.made
+        if made != self.adopted and not self.metadata_sync.synced:
+            self.adopted = made
+            adopt_topics(self.context.topics, self.store)
 
     def master_grpc(self) -> str:
         """Return where the master serves; empty while nobody knows."""

@@ -2,15 +2,14 @@
 
 A topic is created by a send only on a broker with `auto_create_topics`: that broker owns `TBW102` with the
 inherit bit, and a new topic gets its permission without that bit and at most `AUTO_QUEUES` of its queues.
+Topics that the log holds and the table does not: `adoption.py`.
 """
 
-import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from whimbrel.broker.tables.versioned import VersionedTable
-from whimbrel.errors import StoreFull
 from whimbrel.machine import FILES, Files
 from whimbrel.model.limits import AUTO_QUEUES
 from whimbrel.model.names import SCHEDULE_TOPIC, TEMPLATE_TOPIC, is_system_topic
@@ -19,8 +18,6 @@ from whimbrel.model.topic import INHERIT, READ, WRITE, MessageType, TopicConfig
 __all__ = ["QUEUES_DEFAULT", "TopicTable"]
 
 QUEUES_DEFAULT = 8  # RocketMQ's default for topics made by an administrator
-
-logger = logging.getLogger(__name__)
 
 
 class TopicTable(VersionedTable[TopicConfig]):
@@ -46,23 +43,6 @@ class TopicTable(VersionedTable[TopicConfig]):
             # A template left over from a run with the other setting would advertise what sends then refuse.
             wanted = template.permission & ~INHERIT | (INHERIT if auto_create else 0)
             self.put(replace(template, permission=wanted))
-
-    def adopt(self, queues: Mapping[str, Collection[int]]) -> None:
-        """Make the topics that are missing from a lost or older file, from their queues on disk.
-
-        Their messages are readable again; their other settings are lost.
-        """
-        if self.whole:
-            return
-        for name, numbers in sorted(queues.items()):
-            if name in self.rows:
-                continue
-            count = max(numbers) + 1
-            logger.warning("%s does not know topic %s, which has %d queues on disk", self.path, name, count)
-            try:
-                self.put(TopicConfig(name=name, read_queues=count, write_queues=count))
-            except StoreFull as error:  # the next start adopts it
-                logger.warning("%s", error)
 
     def is_system(self, name: str) -> bool:
         """Return whether the topic is the broker's own: clients neither change it nor send to it."""

@@ -64,7 +64,6 @@ class VersionedTable(Generic[T]):
         self.version = DataVersion(timestamp=0, counter=0)
         self.on_change: list[Callable[[], None]] = []
         self.rows: dict[str, T] = {}
-        self.whole = False  # the rows were read from the file itself, not from its predecessor
         self.path, self.files = path, files
         self.table_key = table_key
         self.kind = kind
@@ -77,7 +76,7 @@ class VersionedTable(Generic[T]):
         Raises:
             StoreError: the file is damaged, and so is its predecessor.
         """
-        found, self.whole = jsonconfig.open_own(self.path, self.take, self.files)
+        found, _ = jsonconfig.open_own(self.path, self.take, self.files)
         stored = found or {}
         added = {row.name: row for row in defaults if row.name not in stored}
         self.rows = {**stored, **added}
@@ -123,8 +122,13 @@ class VersionedTable(Generic[T]):
 
     def put(self, row: T) -> None:
         """Add or replace a row; an equal one changes nothing."""
-        if self.rows.get(row.name) != row:
-            self.swap({**self.rows, row.name: row}, self.version.after(self.clock()))
+        self.put_all([row])
+
+    def put_all(self, rows: Iterable[T]) -> None:
+        """Add or replace rows in one change."""
+        changed = {row.name: row for row in rows if self.rows.get(row.name) != row}
+        if changed:
+            self.swap({**self.rows, **changed}, self.version.after(self.clock()))
 
     def remove(self, name: str) -> T | None:
         """Remove a row and return it; None when there is none."""

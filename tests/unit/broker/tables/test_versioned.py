@@ -174,21 +174,6 @@ def test_delay_offsets_are_passed_on_as_they_are(tmp_path: Path) -> None:
     assert DelayOffsets(tmp_path).text == text
 
 
-def test_topics_of_a_lost_file_are_made_from_their_queues(tmp_path: Path) -> None:
-    topics = topics_of(tmp_path)
-    topics.adopt({"T": {0, 5}, "broker-a": {0}})
-    made = topics.get("T")
-    assert made is not None and (made.read_queues, made.write_queues, made.permission) == (6, 6, 6)
-    assert topics.get("broker-a") == topics_of(tmp_path / "fresh").get("broker-a")
-
-
-def test_queues_of_a_deleted_topic_bring_nothing_back(tmp_path: Path) -> None:
-    topics_of(tmp_path)
-    topics = topics_of(tmp_path)
-    topics.adopt({"T": {0}})
-    assert topics.get("T") is None
-
-
 def test_damaged_offsets_are_not_taken_for_none(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     for text in (
