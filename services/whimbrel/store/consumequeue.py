@@ -12,8 +12,25 @@ reserved before the record is appended to the log**, so that there is no record 
 Entries are in the order of their physical offsets, so the end of a queue is found by binary search: entries
 below the queues' mark are whole, and what follows is beyond the offset that is searched for, or zero, or was
 made zero when the queue was truncated.
+
+An empty queue may go on at any number (`go_on_at`); its file is made with the first entry.
+
+**The log wins.** A record says its queue offset, and dispatch puts its entry there. Where an entry of another
+record stands at that number, the log decides (`settle`):
+
+    the other record is further on in the log   the entry is from before the log was cut: it and all behind
+                                                it go
+    no entry names a record that the log has    they are of expired messages, and the number was given again
+                                                by a master that did not know of them: the queue begins anew
+                                                there
+    else                                        two masters gave one number to two messages: both are kept,
+                                                the later one under the queue's next number, and an error is
+                                                logged
+
+A message whose log was replicated is thus never passed over, whatever its number.
 """
 
+import logging
 import mmap
 import os
 from pathlib import Path
@@ -37,6 +54,9 @@ ALLOCATE_BYTES = 64 * 1024  # blocks taken at a time: 3276 entries
 RELEASE_BYTES = 256 * 1024  # written entries that may stay resident; there may be thousands of queues
 FILLERS_MAX = 1_000_000  # a queue offset further ahead is taken for damage: the entry is put at the end
 EMPTY = bytes(UNIT_SIZE)
+FILLER = UNIT.pack(0, FILLER_SIZE, 0)
+
+logger = logging.getLogger(__name__)
 
 Unit = tuple[int, int, int]
 
@@ -52,6 +72,7 @@ class ConsumeQueue:
         base, limit: entries [base, limit) are in the mapped file.
         mapped: the last file, None until it is written the first time.
         next_files: mapped files behind the last, by their first entry, for which room was reserved.
+        renumbered: entries that stand at other numbers than their records say, since this process began.
         rolled: files left since the last `take_dirty`.
         dirty: whether anything was written since `take_dirty`.
     """
@@ -72,6 +93,7 @@ class ConsumeQueue:
         "next_files",
         "queue_id",
         "released",
+        "renumbered",
         "rolled",
         "room",
         "scratch",
@@ -95,7 +117,7 @@ class ConsumeQueue:
         self.min = self.max = self.deleted_below = 0
         self.base = self.limit = self.room = 0
         self.mapped: mmap.mmap | None = None
-        self.address = self.released = 0
+        self.address = self.released = self.renumbered = 0
         self.next_files: list[tuple[int, mmap.mmap]] = []
         self.rolled: list[
             Path
@@ -139,17 +161,25 @@ class ConsumeQueue:
         self.max = index + 1
         return index
 
-    def put_at(self, index: int, physical_offset: int, size: int, tags_code: int) -> int:
+    def put_at(self, index: int, physical_offset: int, size: int, tags_code: int, log_begin: int = 0) -> int:
         """Write the entry of a record with a queue offset; return its number, -1 when it was there already.
 
         A new queue begins at that number, behind fillers in its file; a gap is closed with fillers. An entry
-        whose number is too far ahead to be true is put at the end, as in RocketMQ.
+        whose number is too far ahead to be true is put at the end, as in RocketMQ. Where another record has
+        the number, see above.
+
+        Args:
+            index: the queue offset.
+            physical_offset, size, tags_code: the entry.
+            log_begin: records below are gone.
 
         Raises:
             StoreFull: the disk has no room for the entry.
         """
         if index < self.max:
-            return -1
+            if index < self.deleted_below or self.place_of(index) == physical_offset:
+                return -1
+            index = self.settle(index, physical_offset, log_begin)
         if index > self.max:
             if not self.starts:
                 self.begin_at(index)
@@ -160,20 +190,79 @@ class ConsumeQueue:
         self.reserve(1)
         return self.put(physical_offset, size, tags_code)
 
+    def place_of(self, index: int) -> int:
+        """Return the physical offset in an entry, -1 when there is none."""
+        for unit in self.units(index, 1):
+            if unit[1] > 0 and not is_filler(unit):
+                return unit[0]
+        return -1
+
+    def settle(self, index: int, physical_offset: int, log_begin: int) -> int:
+        """Make way for the entry of a record at whose number another one stands; return its number now."""
+        where = f"queue {self.queue_id} of {self.topic}"
+        if self.place_of(index) > physical_offset:
+            logger.warning("%s: entries from %d on were not those of the log: they go", where, index)
+            self.truncate(physical_offset)
+            self.correct_min(log_begin)
+            return index
+        self.correct_min(log_begin)
+        if self.min == self.max:
+            logger.warning("%s begins anew at %d: its messages before have expired", where, index)
+            self.drop_files()
+            self.min = self.max = self.room = index
+            return index
+        self.renumbered += 1
+        if self.renumbered == 1:
+            logger.error(
+                "%s: the record at %d has offset %d, as an older one that is still there: it is served as "
+                "offset %d, and so on",
+                where,
+                physical_offset,
+                index,
+                self.max,
+            )
+        return self.max
+
     def begin_at(self, index: int) -> None:
-        """Create the first file of a queue that begins at an entry other than 0."""
+        """Create the first file of a queue that begins at an entry other than 0.
+
+        Raises:
+            StoreFull: the disk has no room; the queue is empty, and its next entry that number, as before.
+        """
         per_file = self.file_size // UNIT_SIZE
         first = index - index % per_file
         self.max = self.base = self.limit = self.room = first
-        while self.max < index:
-            self.reserve(1)
-            self.put(0, FILLER_SIZE, 0)
-        self.min = index
+        try:
+            while self.max < index:  # all of them in one file
+                self.reserve(1)
+                assert self.mapped is not None
+                end = min(index, self.room)
+                position, size = (self.max - first) * UNIT_SIZE, (end - self.max) * UNIT_SIZE
+                self.mapped[position : position + size] = FILLER * (end - self.max)
+                self.max = end
+        except BaseException:
+            self.drop_files()
+            self.max = self.room = index
+            raise
+        finally:
+            self.min = index
 
-    def skip_deleted(self) -> None:
-        """Begin an empty queue where it ended when its topic was deleted."""
-        if self.deleted_below and not self.starts:
-            self.begin_at(self.deleted_below)
+    def go_on_at(self, index: int) -> None:
+        """Give a queue without a message in the log no number below `index`.
+
+        Nothing is written: its file is made with the next entry. Files of entries whose records are gone are
+        removed. A queue with a message in the log knows better how far it came.
+        """
+        if index > self.max and self.min == self.max:
+            self.drop_files()
+            self.min = self.max = self.room = index
+
+    def drop_files(self) -> None:
+        """Remove all files."""
+        self.unmap()
+        for start in self.starts:
+            self.files.unlink(self.directory / segment_name(start), missing_ok=True)
+        self.starts.clear()
 
     def reserve(self, count: int) -> None:
         """Make sure that the next `count` entries have room.
@@ -188,6 +277,9 @@ class ConsumeQueue:
         """Take blocks for the next step of entries, in the mapped file or in a new one."""
         per_file = self.file_size // UNIT_SIZE
         first = self.room - self.room % per_file
+        if self.room > first and not self.starts:
+            self.begin_at(self.room)
+            return
         if self.room == first and first * UNIT_SIZE not in self.starts:
             with refusing_when_full(f"no room for queue {self.queue_id} of {self.topic}"):
                 self.create(first)
@@ -369,6 +461,19 @@ class ConsumeQueue:
                 high = middle
         self.min = low
 
+    def first_from(self, place: int) -> int:
+        """Return the number of the first entry whose record is not below a physical offset, else `max`."""
+        low, high = self.min, self.max
+        if low < high and self.place_of(high - 1) < place:
+            return high  # most queues have nothing in the newest part of the log
+        while low < high:
+            middle = (low + high) // 2
+            if self.place_of(middle) < place:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def drop_old_files(self) -> int:
         """Remove files all of whose entries are below `min`, never the last; return how many."""
         doomed = [start for start in self.starts[:-1] if (start + self.file_size) // UNIT_SIZE <= self.min]
@@ -408,10 +513,7 @@ class ConsumeQueue:
 
     def remove(self) -> None:
         """Delete the queue's files and its directory."""
-        self.unmap()
-        for start in self.starts:
-            self.files.unlink(self.directory / segment_name(start), missing_ok=True)
-        self.starts.clear()
+        self.drop_files()
         self.max = self.min = self.room = 0
         if self.files.exists(self.directory):
             self.files.rmdir(self.directory)

@@ -75,12 +75,14 @@ class Dispatcher:
 
     Attributes:
         store_time_ms: of the last record that got an entry.
+        log_begin: returns where the log begins.
     """
 
     def __init__(self, queues: ConsumeQueues, delays_ms: tuple[int, ...]) -> None:
         self.queues = queues
         self.delays_ms = delays_ms
         self.on_arrival: Arrival | None = None
+        self.log_begin: Callable[[], int] = int
         self.store_time_ms = 0
 
     def run(self, walk: Walk, budget_bytes: int) -> None:
@@ -147,7 +149,7 @@ class Dispatcher:
                         queue.reserve(1)
                         index = queue.put(place, size, tags)
                 else:
-                    index = queue.put_at(queue_offset, place, size, tags)
+                    index = queue.put_at(queue_offset, place, size, tags, self.log_begin())
             except StoreFull as error:
                 raise StoreFull(str(error), place) from error
             queue.dirty = True

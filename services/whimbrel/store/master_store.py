@@ -62,6 +62,7 @@ class MasterStore(MessageStore):
             machine=writer.machine,
         )
         self.writer, self.clock = writer, clock
+        self.given_at = (-1, "")  # a place in the log, and how far the queues had come there
 
     @classmethod
     def open(
@@ -274,6 +275,14 @@ class MasterStore(MessageStore):
     def min_offset(self) -> int:
         """Begin of the log."""
         return self.writer.begin
+
+    def given_offsets(self) -> tuple[int, str]:
+        """Return the begin of the log's last file, and how far all queues had come there: for slaves."""
+        starts = self.writer.segments.starts
+        place = max(starts[-1], self.min_offset) if starts else self.written
+        if self.given_at[0] != place:
+            self.given_at = place, self.queues.offsets_at(place)
+        return self.given_at
 
     # Upkeep.
 

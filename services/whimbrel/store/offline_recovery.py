@@ -59,6 +59,14 @@ class DryRunQueue(ConsumeQueue):
         """A new queue would begin at an entry other than 0."""
         self.kept_below = self.max = self.min = index
 
+    def place_of(self, index: int) -> int:
+        """Return what stands in an entry that stays."""
+        return super().place_of(index) if index < self.kept_below else -1
+
+    def drop_files(self) -> None:
+        """Its entries would go."""
+        self.kept_below = 0
+
     def put(self, physical_offset: int, size: int, tags_code: int) -> int:
         """Count an entry."""
         if self.first_new < 0 and not is_filler((physical_offset, size, tags_code)):
@@ -111,6 +119,7 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     walk.position = start
     if view.segments.file_size:
         dispatcher = Dispatcher(queues, parse_delay_levels(options.delay_levels))
+        dispatcher.log_begin = lambda: view.begin
         dispatch_log(dispatcher, walk, skip_damage=start == view.begin, name=root)
     queues.follow_log(view.begin, drop=False)
     return {"ok": True, "minPhyOffset": view.begin, "maxPhyOffset": view.end, "queues": ranges(queues)}

@@ -1,12 +1,13 @@
 """All consume queues of a store, by topic and number."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from whimbrel.machine import FILES, Files
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
+from whimbrel.store.queue_floors import GivenQueueOffsets, encode
 
 __all__ = ["ConsumeQueues"]
 
@@ -18,6 +19,7 @@ class ConsumeQueues:
 
     Attributes:
         deleted_offsets: where queues of deleted topics ended.
+        given_offsets: where queues without a message in the log go on.
         by_key: (topic, queue id) to queue.
         made: how many queues were put into the table so far.
         by_field: the topic as records hold it (length byte first), then the queue id, to queue.
@@ -31,6 +33,7 @@ class ConsumeQueues:
         self.scratch = root / "whimbrel"
         self.file_size = file_size
         self.deleted_offsets = DeletedQueueOffsets(root, files)
+        self.given_offsets = GivenQueueOffsets(root, files)
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.made = 0
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
@@ -54,10 +57,7 @@ class ConsumeQueues:
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, creating it when it is not there; its file is created with the first entry.
 
-        A queue that was deleted continues where it ended.
-
-        Raises:
-            StoreFull: there is no room for the file of a queue that continues.
+        A queue that was deleted, or whose messages have all expired, continues where it ended.
         """
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
@@ -69,9 +69,8 @@ class ConsumeQueues:
                 self.scratch,
                 self.files,
             )
-            queue.deleted_below = self.deleted_offsets.get(topic, queue_id)
-            queue.skip_deleted()  # may find no room: the queue is not in the table then
             self.add(queue)
+            self.go_on(queue)
         return queue
 
     def add(self, queue: ConsumeQueue) -> None:
@@ -81,15 +80,30 @@ class ConsumeQueues:
         self.by_key[(queue.topic, queue.queue_id)] = queue
         self.by_field.setdefault(field_of(queue.topic), {})[queue.queue_id] = queue
 
+    def go_on(self, queue: ConsumeQueue) -> None:
+        """Have a queue without a message in the log go on where it ended."""
+        key = queue.topic, queue.queue_id
+        queue.go_on_at(max(self.deleted_offsets.get(*key), self.given_offsets.get(*key)))
+
+    def go_on_all(self) -> None:
+        """Have all queues without a message in the log go on where they ended, those without a file, too."""
+        for topic, queues in self.given_offsets.by_topic.items():
+            for queue_id, offset in queues.items():
+                if offset > self.deleted_offsets.get(topic, queue_id):
+                    self.get_or_create(topic, queue_id)
+        for queue in self:
+            self.go_on(queue)
+
     def truncate(self, below: int, *, scrub: bool = False) -> None:
         """Keep only the entries of records below a physical offset."""
         for queue in self:
             queue.truncate(below, scrub=scrub)
-            queue.skip_deleted()
+            if not queue.starts:
+                self.go_on(queue)
 
     def totals(self) -> tuple[int, int]:
-        """Return how many queues have entries, and the sum of their ends."""
-        ends = [queue.max for queue in self if queue.max]
+        """Return how many queues have files with entries, and the sum of their ends."""
+        ends = [queue.max for queue in self if queue.max and queue.starts]
         return len(ends), sum(ends)
 
     def follow_log(self, log_begin: int, *, drop: bool) -> int:
@@ -138,6 +152,56 @@ class ConsumeQueues:
             queues = [queue for queue in self if queue.topic == topic]
             if queues and all(queue.max <= queue.deleted_below for queue in queues):
                 self.remove_topic(topic)
+
+    def note_expired(self) -> None:
+        """Write down where queues ended that have no message left in the log, as far as that is news.
+
+        Raises:
+            StoreFull: that can't be stored yet.
+        """
+        ended: dict[str, dict[int, int]] = {}
+        for queue in self:
+            if (
+                queue.min
+                == queue.max
+                > max(self.given_offsets.get(queue.topic, queue.queue_id), queue.deleted_below)
+            ):
+                ended.setdefault(queue.topic, {})[queue.queue_id] = queue.max
+        if ended:
+            self.given_offsets.merge(ended)
+
+    def offsets_at(self, place: int) -> str:
+        """Return how far all queues had come at a place in the log, as text."""
+        found: dict[str, dict[int, int]] = {}
+        for queue in self:
+            if (offset := queue.first_from(place)) > 0:
+                found.setdefault(queue.topic, {})[queue.queue_id] = offset
+        return encode(found)
+
+    def merge_given_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> bool:
+        """Take over how far queues had come on the master at a place in the log that ours has reached.
+
+        Of queues that hold messages nothing is taken: see `queue_floors.py`.
+
+        Returns:
+            Whether there was news.
+
+        Raises:
+            StoreFull: it can't be stored; nothing has changed.
+        """
+        news: dict[str, dict[int, int]] = {}
+        for topic, queues in offsets.items():
+            for queue_id, offset in queues.items():
+                queue = self.by_key.get((topic, queue_id))
+                known = max(
+                    self.given_offsets.get(topic, queue_id), self.deleted_offsets.get(topic, queue_id)
+                )
+                if offset > known and (queue is None or queue.min == queue.max < offset):
+                    news.setdefault(topic, {})[queue_id] = offset
+        if news:
+            self.given_offsets.merge(news)
+            self.go_on_all()
+        return bool(news)
 
     def remove_topic(self, topic: str) -> None:
         """Delete all queues of a topic."""

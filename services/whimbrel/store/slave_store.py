@@ -51,6 +51,8 @@ class SlaveStore(MessageStore):
         self.epoch = 0
         self.on_truncated: Callable[[int], None] | None = None
         self.reported_fault = -1
+        # How far queues had come at a place that our log has not reached.
+        self.offered_offsets: tuple[int, dict[str, dict[int, int]]] | None = None
 
     @classmethod
     def open(cls, root: Path, options: StoreOptions, *, machine: Machine = MACHINE) -> Self:
@@ -167,6 +169,32 @@ class SlaveStore(MessageStore):
         self.queues.merge_deleted_offsets(text)
         self.queues.follow_log(self.min_offset, drop=False)
         self.save_mark()
+
+    def take_given_offsets(self, place: int, text: str) -> None:
+        """Take over how far queues had come on the master at a place in the log, see `queue_floors.py`.
+
+        Raises:
+            StoreError: the text can't be parsed.
+        """
+        self.offered_offsets = place, self.queues.given_offsets.decode(text)
+        self.merge_given_offsets()
+
+    def merge_given_offsets(self) -> None:
+        """Do what `take_given_offsets` has put off until our log has come to that place; to be called again
+        and again."""
+        if self.offered_offsets is None:
+            return
+        place, offsets = self.offered_offsets
+        if self.dispatched < place or self.page.epoch != self.epoch:
+            return
+        self.queues.follow_log(self.min_offset, drop=False)
+        try:
+            if self.queues.merge_given_offsets(offsets):
+                self.save_mark()
+        except StoreFull as error:
+            logger.warning("%s", error)
+            return
+        self.offered_offsets = None
 
     def close(self, *, clean: bool = True) -> None:
         """Stop; the log stays open for its writer."""

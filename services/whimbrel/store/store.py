@@ -6,6 +6,7 @@ index where they lag behind the log (`rebuild.py`).
 """
 
 import abc
+import logging
 import resource
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.walk import Walk
 
 __all__ = ["RETRY_S", "MessageStore", "raise_file_limit"]
+
+logger = logging.getLogger(__name__)
 
 CATCH_UP_BYTES = 32 * 1024 * 1024  # of log indexed before the store opens, or before a search by key
 OPEN_FILES_WANTED = 65536  # a mapped queue file holds a descriptor, and the usual soft limit is 1024
@@ -68,6 +71,7 @@ class MessageStore(abc.ABC):
         self.delays_ms = parse_delay_levels(options.delay_levels)
         self.queues = ConsumeQueues(root, options.consumequeue_file_size, machine.files)
         self.dispatcher = Dispatcher(self.queues, self.delays_ms)
+        self.dispatcher.log_begin = lambda: self.min_offset
         self.index = Index(root, options, machine)
         self.indexer = Indexer(self.index, self.read_log, self.file_size, machine.monotonic)
         self.dispatched = self.recoveries_seen = 0
@@ -116,6 +120,7 @@ class MessageStore(abc.ABC):
         self.recoveries_seen = log_mark.recoveries
         self.dispatch_to(end, skip_damage=self.dispatched == begin)
         self.queues.follow_log(begin, drop=False)
+        self.queues.go_on_all()
         self.store_time_ms = self.dispatcher.store_time_ms or self.last_store_time(end)
         if self.options.index_enabled:
             truncate_index(
@@ -296,7 +301,7 @@ class MessageStore(abc.ABC):
         """Return the ids of the queues with entries, by topic."""
         found: dict[str, set[int]] = {}
         for queue in self.queues:
-            if queue.max > queue.deleted_below:
+            if queue.starts and queue.max > queue.deleted_below:
                 found.setdefault(queue.topic, set()).add(queue.queue_id)
         return found
 
@@ -309,7 +314,12 @@ class MessageStore(abc.ABC):
     def run_retention(self, now_ms: int) -> int:
         """Remove the files of queues and index that point below the log's begin; return how many."""
         begin = self.min_offset
-        return self.queues.follow_log(begin, drop=True) + self.index.follow_log(begin)
+        removed = self.queues.follow_log(begin, drop=True) + self.index.follow_log(begin)
+        try:
+            self.queues.note_expired()
+        except StoreFull as error:  # the next round tries again; meanwhile the queues' files say the same
+            logger.warning("%s", error)
+        return removed
 
     @abc.abstractmethod
     def close(self, *, clean: bool = True) -> None:

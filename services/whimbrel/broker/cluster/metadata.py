@@ -28,6 +28,7 @@ class Metadata:
     delay_offsets: str | None = None
     deleted_offsets: str | None = None  # not RocketMQ's: where deleted queues ended
     confirmed: int | None = None  # up to where the master's log is confirmed
+    given_offsets: tuple[int, str] | None = None  # a place in the log, and how far queues had come there
 
     def since(self, sent: "Metadata") -> "Metadata":
         """Return what differs from what was sent before."""
@@ -38,6 +39,7 @@ class Metadata:
             delay_offsets=self.delay_offsets if self.delay_offsets != sent.delay_offsets else None,
             deleted_offsets=self.deleted_offsets if self.deleted_offsets != sent.deleted_offsets else None,
             confirmed=self.confirmed if self.confirmed != sent.confirmed else None,
+            given_offsets=self.given_offsets if self.given_offsets != sent.given_offsets else None,
         )
 
     def over(self, older: "Metadata") -> "Metadata":
@@ -49,6 +51,7 @@ class Metadata:
             delay_offsets=older.delay_offsets if self.delay_offsets is None else self.delay_offsets,
             deleted_offsets=older.deleted_offsets if self.deleted_offsets is None else self.deleted_offsets,
             confirmed=older.confirmed if self.confirmed is None else self.confirmed,
+            given_offsets=older.given_offsets if self.given_offsets is None else self.given_offsets,
         )
 
 
@@ -64,9 +67,15 @@ class MetadataSource:
         offsets: Callable[[], Offsets],
         deleted_queues: DeletedQueueOffsets | None = None,
         confirmed: Callable[[], int] | None = None,
+        given_offsets: Callable[[], tuple[int, str]] | None = None,
     ) -> None:
-        """Take the tables; `offsets` returns the groups' committed offsets, `confirmed` that of the log."""
+        """Take the tables.
+
+        `offsets` returns the groups' committed offsets, `confirmed` that of the log, `given_offsets` how far
+        all queues had come at a place in the log, cheaply while that place is the same.
+        """
         self.read_confirmed = confirmed
+        self.read_given_offsets = given_offsets
         self.callbacks: list[Callable[[], None]] = []
         self.deleted_queues = deleted_queues
         self.topics, self.groups, self.delays = topics, groups, delays
@@ -107,5 +116,7 @@ class MetadataSource:
     def everything(self) -> Metadata:
         """Return all texts."""
         return Metadata(
-            offsets=self.file.encode(self.offsets(), pretty=False), delay_offsets=self.delays.text
+            offsets=self.file.encode(self.offsets(), pretty=False),
+            delay_offsets=self.delays.text,
+            given_offsets=self.read_given_offsets() if self.read_given_offsets is not None else None,
         ).over(self.tables().over(self.confirmed()))

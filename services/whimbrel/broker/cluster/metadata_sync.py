@@ -38,13 +38,15 @@ class MetadataSync:
         watch: Watch,
         import_offsets: ImportOffsets,
         merge_deleted_offsets: Callable[[str], None],
+        take_given_offsets: Callable[[int, str], None],
         confirmed: Callable[[int], None],
     ) -> None:
         """Take the tables to fill.
 
-        `merge_deleted_offsets` takes where the queues of deleted topics ended, `confirmed` how far the
-        master's log is confirmed.
+        `merge_deleted_offsets` takes where the queues of deleted topics ended, `take_given_offsets` how far
+        all queues had come at a place in the log, `confirmed` how far the master's log is confirmed.
         """
+        self.take_given_offsets = take_given_offsets
         self.confirmed = confirmed
         self.topics, self.groups, self.delays = topics, groups, delays
         self.address = address
@@ -92,6 +94,8 @@ class MetadataSync:
             self.topics.replace_all(metadata.topics)
         if metadata.deleted_offsets is not None:
             self.merge_deleted_offsets(metadata.deleted_offsets)
+        if metadata.given_offsets is not None:
+            self.take_given_offsets(*metadata.given_offsets)
         if metadata.groups is not None:
             self.groups.replace_all(metadata.groups)
         if metadata.offsets is not None:

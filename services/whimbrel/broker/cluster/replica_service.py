@@ -171,6 +171,8 @@ class Watch:
             delay_offsets_json=news.delay_offsets,
             queue_floors_json=news.deleted_offsets,
             confirmed_offset=news.confirmed,
+            queue_offsets_at=news.given_offsets[0] if news.given_offsets is not None else None,
+            queue_offsets_json=news.given_offsets[1] if news.given_offsets is not None else None,
         )
         self.sent = news.over(self.sent)
         if not self.outbox.send(response):
@@ -426,6 +428,9 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     if response.HasField("queue_floors_json")
                     else None,
                     confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,
+                    given_offsets=(response.queue_offsets_at, response.queue_offsets_json)
+                    if response.HasField("queue_offsets_json")
+                    else None,
                 )
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error

@@ -129,6 +129,7 @@ class MasterRole(Role):
             self.consumption.committed_offsets,
             self.store.queues.deleted_offsets,
             self.confirmed.refresh,
+            self.store.given_offsets,
         )
         self.opened.callback(source.close)
         self.watches = MetadataWatches(self.options.name, source, authoritative=self.may_lead_slave)

@@ -115,6 +115,7 @@ class SlaveRole(Role):
             watch=self.watch_master,
             import_offsets=self.import_master_offsets,
             merge_deleted_offsets=self.store.merge_deleted_offsets,
+            take_given_offsets=self.store.take_given_offsets,
             confirmed=self.confirmed.learn,
         )
         self.lease_sync = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
@@ -127,8 +128,9 @@ class SlaveRole(Role):
         self.dispatcher.log_grew()
 
     def sweep(self) -> None:
-        """Let go of clients; adopt the topics of new queues while no master tells of them."""
+        """Let go of clients; take over what waited for the log; adopt topics while there is no master."""
         super().sweep()
+        self.store.merge_given_offsets()
         made = self.store.queues.made
         if made != self.adopted and not self.metadata_sync.synced:
             self.adopted = made

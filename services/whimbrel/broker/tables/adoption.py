@@ -19,8 +19,9 @@ import logging
 from dataclasses import replace
 from typing import Protocol
 
-from whimbrel.broker.tables.topics import QUEUES_MAX, TopicTable
+from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import IllegalTopic, StoreFull
+from whimbrel.model.limits import QUEUES_MAX
 from whimbrel.model.names import GROUP_TOPIC_PREFIXES, check_topic
 from whimbrel.model.properties import (
     DELAY,

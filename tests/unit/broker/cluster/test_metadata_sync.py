@@ -24,6 +24,7 @@ class Tables:
         self.delays = DelayOffsets(config)
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.log_confirmed = 0
+        self.given = (0, "{}")
         self.source = MetadataSource(
             self.topics,
             self.groups,
@@ -31,6 +32,7 @@ class Tables:
             OffsetFile(config),
             lambda: self.offsets,
             confirmed=lambda: self.log_confirmed,
+            given_offsets=lambda: self.given,
         )
 
 
@@ -55,6 +57,7 @@ class Slave:
         self.tables = Tables(config)
         self.imported: list[Any] = []
         self.floors: list[str] = []
+        self.given: list[tuple[int, str]] = []
         self.confirmed: list[int] = []
         self.sync = MetadataSync(
             self.tables.topics,
@@ -64,6 +67,7 @@ class Slave:
             watch=lambda address: pytest.fail("not called"),
             import_offsets=self.imported.append,
             merge_deleted_offsets=self.floors.append,
+            take_given_offsets=lambda place, text: self.given.append((place, text)),
             confirmed=self.confirmed.append,
         )
 
@@ -163,3 +167,21 @@ def test_other_groups_and_masters_in_doubt_are_refused(tmp_path: Path) -> None:
         _watching(master)[1].received(replica.WatchMetadataRequest(broker_name="a", log_end=101))
     with pytest.raises(NotReady):
         _watching(master, authoritative=False)[1].received(replica.WatchMetadataRequest(broker_name="a"))
+
+
+def test_how_far_queues_had_come_goes_out_once_for_each_place_in_the_log(tmp_path: Path) -> None:
+    master = Tables(tmp_path / "master")
+    slave = Slave(tmp_path / "slave")
+    master.given = (1024, '{"t":{"0":5}}')
+    watches, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", log_end=50))
+    first = outbox.sent[0]
+    assert (first.queue_offsets_at, first.queue_offsets_json) == master.given
+    master.topics.add(TopicConfig(name="t"))
+    watches.round()
+    assert not any(message.HasField("queue_offsets_json") for message in outbox.sent[1:])
+    master.given = (2048, '{"t":{"0":7}}')
+    watches.round()
+    assert outbox.sent[-1].queue_offsets_at == 2048
+    slave.sync.apply(Metadata(given_offsets=master.given))
+    assert slave.given == [master.given]

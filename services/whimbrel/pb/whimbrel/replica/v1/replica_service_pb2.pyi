@@ -15,20 +15,24 @@ class WatchMetadataRequest(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
 
 class WatchMetadataResponse(_message.Message):
-    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset")
+    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset", "queue_offsets_json", "queue_offsets_at")
     TOPICS_JSON_FIELD_NUMBER: _ClassVar[int]
     GROUPS_JSON_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
     DELAY_OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FLOORS_JSON_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSETS_AT_FIELD_NUMBER: _ClassVar[int]
     topics_json: str
     groups_json: str
     offsets_json: str
     delay_offsets_json: str
     queue_floors_json: str
     confirmed_offset: int
-    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ...) -> None: ...
+    queue_offsets_json: str
+    queue_offsets_at: int
+    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ...) -> None: ...
 
 class SyncLeasesRequest(_message.Message):
     __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end")
