@@ -10,7 +10,7 @@ that only `tick` moves. A file of `tests/scenario` begins with sentences that sa
     master log=0..2500 file=1000 [frame=500] [first=last-file]   the master, and the log it holds
     slave a [log=0..1200] [other=1100] [file=1000] [compare=64] [flush=sync]
                         a slave and what it holds: the master's first bytes, from `other` on different ones
-    connect a           both ends start; the slave's first report is on its way
+    connect a [tell=]   both ends start; the slave's first report is on its way, perhaps only to tell its end
     send [a] [frames=1] the master sends what it has, to one slave or to all
     deliver [a|master] [bytes=1]
                         what is in flight arrives: at one of them, or at all; the first bytes only
@@ -217,7 +217,8 @@ class Dialogue:
                 end=slave.log.end,
                 file_size=slave.file_size,
                 now=self.now,
-                compare_bytes=slave.compare_bytes,
+                start=max(slave.log.end - slave.compare_bytes, slave.log.begin, min(slave.log.end, 1)),
+                telling="tell" in command.options,
             ),
         )
         self.report(pipe, pipe.slave_core.first_report(self.now))
@@ -301,9 +302,6 @@ class Dialogue:
         """Look at a slave's timers as a follower does."""
         core = pipe.slave_core
         try:
-            if report := core.real_end_report(self.now):
-                self.show(f"{pipe.slave.name}: the master has nothing beyond {core.end}")
-                self.report(pipe, report)
             self.report(pipe, core.next_report(pipe.slave.held, self.now))
             core.check_silence(self.now)
         except PeerError as error:
@@ -393,7 +391,8 @@ class Dialogue:
                             f"master: {name} begins at {reported.offset}, is fed from {core.next_offset}"
                         )
                     else:
-                        self.show(f"master: {name} has acknowledged {reported.offset}")
+                        proven = "" if core.proven else ", which proves nothing"
+                        self.show(f"master: {name} has acknowledged {reported.offset}{proven}")
             except OutOfRange as error:
                 self.leave_slave(pipe, f"{error} (it is ahead)" if error.ahead else str(error))
             except PeerError as error:

@@ -16,7 +16,7 @@ from whimbrel.store.options import StoreOptions
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import Doorbell
 
-__all__ = ["MasterLog", "log_files", "same_log"]
+__all__ = ["HOST", "MasterLog", "log_files", "same_log"]
 
 HOST = pack_host("127.0.0.1", 8091)
 

@@ -44,7 +44,7 @@ def slave_story(pieces: list[bytes], end: int) -> tuple[int, bytes, list[int], s
 
 def compared_story(pieces: list[bytes], log: bytes, count: int) -> tuple[bytes, list[int], str]:
     """Return what a slave that holds `log` makes of a stream: its log, reports, how it ended."""
-    core = SlaveProtocol(end=len(log), file_size=FILE, now=0.0, compare_bytes=count)
+    core = SlaveProtocol(end=len(log), file_size=FILE, now=0.0, start=len(log) - min(count, len(log) - 1))
     held, reports = bytearray(log), []
     try:
         for piece in pieces:

@@ -14,6 +14,8 @@ breaks the protocol; the shell then closes the connection, and a new one gets a 
          | the end of the own log is reached; at once when nothing is compared
       APPENDING  frames are appended, and the ends of whole ones reported
 
+      TELLING    a connection of its own: the own log's end is reported, and any answer ends it
+
 **What RocketMQ 4.9.3 does and these cores do as well.** A report of 0 means an empty log. All others are
 taken literally. Within a connection nothing is sent twice. An idle master sends a heartbeat after 5 s, an
 idle slave repeats its report after 5 s, either closes after 20 s of silence. A slave with an empty log takes
@@ -24,16 +26,23 @@ later ones in most versions), so that stray bytes on the port confirm messages n
 refuses a report past the log's end or past what it has sent. Its slaves outside the master's range get
 heartbeats for ever: ours are refused with both ranges named. It feeds an empty slave from its last file on:
 ours starts at the first, `first_offset="last-file"` brings the old rule back. Its slave stays silent for 5 s
-after connecting: ours reports at once, which its masters accept.
+after connecting: ours reports at once, which its masters accept. Its idle master is silent for 5 s: ours sends
+a first heartbeat as soon as it has sent all there is, and with it says where its log ends.
 
 Reports are all checked, also when several came in one read (RocketMQ looks at the newest only), so that how
 the stream is cut into reads makes no difference.
 
 **The logs are compared before the slave's goes on.** In the protocol nothing distinguishes a master that lost
 its tail, and has written something else since, from the one the slave knew. So the first report may name an
-offset up to `compare_bytes` before the slave's end, which any master takes for that end, and what the master
-sends of the overlap must equal what the slave holds. A master that sends nothing for `COMPARE_SILENCE_S`
-within the overlap has a shorter log: the slave reports its real end, and the master refuses it.
+offset before the slave's end, `start`, which any master takes for that end, and what the master sends of the
+overlap must equal what the slave holds. A heartbeat within the overlap says that the master's log ends there,
+since frames come in order: `ShorterMaster`. So that the master hears of it, too, the slave connects once more,
+to report its real end and for nothing else (`telling`). On the first connection that report would count as an
+acknowledgement of bytes which nobody compared, if the master's log had grown meanwhile.
+
+**A first report acknowledges nothing.** It says what the slave claims to hold, of whatever log. A later one
+that lies beyond where the master began to send covers bytes of this master's log, which the slave has compared
+or appended: from then on the connection is `proven`.
 """
 
 from collections.abc import Iterator
@@ -45,7 +54,6 @@ from whimbrel.ha.frames import FRAME_BYTES_MAX, FRAME_HEADER, REPORT, Frame
 
 __all__ = [
     "COMPARE_BYTES",
-    "COMPARE_SILENCE_S",
     "HEARTBEAT_S",
     "SILENCE_S",
     "Append",
@@ -55,6 +63,7 @@ __all__ = [
     "MasterProtocol",
     "OutOfRange",
     "Reported",
+    "ShorterMaster",
     "SlaveEvent",
     "SlaveProtocol",
 ]
@@ -62,8 +71,6 @@ __all__ = [
 HEARTBEAT_S: Final = 5.0  # haSendHeartbeatInterval
 SILENCE_S: Final = 20.0  # haHousekeepingInterval
 COMPARE_BYTES: Final = 64 * 1024  # before its end that a slave lets a master show it
-# A master that has more sends it at once, so a short silence means that it has no more.
-COMPARE_SILENCE_S: Final = 0.3
 
 FirstOffset = Literal["log", "last-file"]
 
@@ -89,6 +96,12 @@ class OutOfRange(RemoteProtocolError):
         return self.offset > self.end
 
 
+class ShorterMaster(RemoteProtocolError):
+    """The master's log ends within what the slave holds."""
+
+    reason = "MASTER_SHORTER"
+
+
 @dataclass(frozen=True, slots=True)
 class Reported:
     """Master: the slave's log ends at `offset`."""
@@ -106,10 +119,13 @@ class MasterProtocol:
     Attributes:
         acknowledged: the newest report, -1 before the first.
         next_offset: where the next frame starts, -1 before the first report.
+        fed_from: where the first frame starts, -1 before the first report.
     """
 
     __slots__ = (
         "acknowledged",
+        "end_told",
+        "fed_from",
         "file_size",
         "first_offset",
         "frame_bytes_max",
@@ -141,7 +157,13 @@ class MasterProtocol:
         self.received_at = self.sent_at = now
         self.partial = b""  # less than one report
         self.acknowledged = -1
-        self.next_offset = -1
+        self.next_offset = self.fed_from = -1
+        self.end_told = False  # a heartbeat has said where the log ended
+
+    @property
+    def proven(self) -> bool:
+        """Whether a report has covered bytes that were sent over this connection."""
+        return self.acknowledged > self.fed_from >= 0
 
     @property
     def silence_deadline(self) -> float:
@@ -173,7 +195,7 @@ class MasterProtocol:
         for (offset,) in REPORT.iter_unpack(data[:whole]):
             first = self.next_offset < 0
             if first:
-                self.next_offset = self.start_for(offset, begin, end)
+                self.next_offset = self.fed_from = self.start_for(offset, begin, end)
             else:
                 self.check_report(offset, begin, end)
             self.acknowledged = offset
@@ -236,9 +258,9 @@ class MasterProtocol:
         longest = self.frame_bytes_max - offset % self.frame_bytes_max
         size = min(end - offset, self.file_size - offset % self.file_size, longest)
         if size <= 0:
-            if now - self.sent_at <= self.heartbeat_s:
+            if self.end_told and now - self.sent_at <= self.heartbeat_s:
                 return None
-            size = 0
+            self.end_told, size = True, 0
         self.sent_at = now
         self.next_offset = offset + size
         return Frame(offset, size)
@@ -284,8 +306,8 @@ class SlaveProtocol:
 
     The shell sends `first_report` at once and calls `receive` with what it read. It answers each `Compare`
     with `compare`, appends what each `Append` carries, and then asks `next_report` what to send: after
-    several events the newest report stands for all. It calls `real_end_report`, `next_report` and
-    `check_silence` no later than `deadline`.
+    several events the newest report stands for all. It calls `next_report` and `check_silence` no later than
+    `deadline`.
 
     Attributes:
         log_end: where the own log ended when the connection was made.
@@ -304,11 +326,11 @@ class SlaveProtocol:
         "header",
         "heartbeat_s",
         "log_end",
-        "real_end_at",
         "received_at",
         "reported",
         "reported_at",
         "silence_s",
+        "telling",
     )
 
     def __init__(
@@ -317,7 +339,8 @@ class SlaveProtocol:
         end: int,
         file_size: int,
         now: float,
-        compare_bytes: int = 0,
+        start: int = -1,
+        telling: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
         silence_s: float = SILENCE_S,
     ) -> None:
@@ -325,13 +348,17 @@ class SlaveProtocol:
 
         Args:
             end: of the own log, 0 when it is empty.
-            compare_bytes: how much before `end` the master is to send for comparison, at most.
+            start: from where on the master is to show what is held up to `end`; -1: nothing is compared.
+            telling: the master is to learn where the own log ends, and nothing else.
         """
-        # Within one file: the master may have removed the one before. Never 0, which means an empty log.
-        start = end - min(compare_bytes, end % file_size, max(end - 1, 0))
+        if start < 0 or telling:
+            start = end
+        if not min(end, 1) <= start <= end:
+            raise LocalProtocolError(f"an overlap from {start} on, but the log ends at {end}")
         self.log_end = end
         self.end: int | None = start or None
         self.compared_end = start
+        self.telling = telling
         self.file_size = file_size
         self.heartbeat_s = heartbeat_s
         self.silence_s = silence_s
@@ -340,7 +367,6 @@ class SlaveProtocol:
         self.reported = -1
         self.answered = False
         self.received_at = self.reported_at = now
-        self.real_end_at = now + COMPARE_SILENCE_S
 
     @property
     def comparing(self) -> bool:
@@ -350,13 +376,12 @@ class SlaveProtocol:
     @property
     def accepted(self) -> bool:
         """Whether the master has answered, and its log is one that the own log can go on from."""
-        return self.answered and self.compared_end >= self.log_end
+        return self.answered and not self.telling and self.compared_end >= self.log_end
 
     @property
     def deadline(self) -> float:
         """When the timers must be asked again at the latest."""
-        deadline = min(self.received_at + self.silence_s, self.reported_at + self.heartbeat_s)
-        return min(deadline, self.real_end_at) if self.comparing else deadline
+        return min(self.received_at + self.silence_s, self.reported_at + self.heartbeat_s)
 
     def first_report(self, now: float) -> bytes:
         """Return the report that asks for the log: from the own end on, or from the start of the overlap."""
@@ -388,22 +413,10 @@ class SlaveProtocol:
             return b""
         return self.report(self.reported, now)
 
-    def real_end_report(self, now: float) -> bytes:
-        """Return a report of the own log's real end if the master is silent within the overlap, else nothing.
-
-        It is due once in each silence, lets the master notice that its own log is shorter, and counts as no
-        acknowledgement.
-        """
-        if not self.comparing or now < self.real_end_at:
-            return b""
-        self.real_end_at = float("inf")
-        return REPORT.pack(self.log_end)
-
     def mark_received(self, now: float) -> None:
         """Note that bytes came in: timers of silence start anew. For bytes that `receive` gets only later."""
         self.answered = True
         self.received_at = now
-        self.real_end_at = now + COMPARE_SILENCE_S
 
     def receive(self, data: memoryview, now: float) -> Iterator[SlaveEvent]:
         """Take bytes from the master and yield what they mean, in order.
@@ -413,6 +426,8 @@ class SlaveProtocol:
 
         Raises:
             RemoteProtocolError: a frame does not continue the log, or is none; after the events before it.
+            ShorterMaster: the master's log ends before ours.
+            ConnectionClosed: the master was to be told our end only, and goes on from there.
             LocalProtocolError: a `Compare` was not answered.
         """
         self.mark_received(now)
@@ -466,6 +481,10 @@ class SlaveProtocol:
         self.header.clear()
         if offset < 0 or size < 0:
             raise RemoteProtocolError(f"a frame of {size} bytes at {offset}: this is no HA master")
+        if self.telling:
+            raise ConnectionClosed(
+                f"its log goes on at our end {self.log_end} now: the logs are compared again"
+            )
         if self.end is None and offset % self.file_size:
             raise RemoteProtocolError(
                 f"the master starts an empty log at {offset}, which is not the start of a file of "
@@ -477,6 +496,11 @@ class SlaveProtocol:
             raise RemoteProtocolError(
                 f"a frame of {size} bytes at {offset} crosses the border of a file of {self.file_size} "
                 "bytes: set the master's commitlog file size"
+            )
+        if not size and offset < self.log_end:
+            raise ShorterMaster(
+                f"the master's log ends at {offset}, ours {self.log_end - offset} bytes later at {self.log_end}:"
+                " one of the two lost or never had these bytes"
             )
         self.body_left = size
         if self.end is None and (offset or size):

@@ -10,9 +10,10 @@ report acknowledges what fdatasync has confirmed, and one sync serves all frames
     STALLED     the disk has no room: nothing is read, reports are repeated; tried again every half second
 
 Any end of a connection leads back to IDLE, for as long as `ReconnectBackoff` says. What is asked for,
-compared, appended and reported is decided by `SlaveProtocol`. A master that the broker named must show the
-end of our log first; one that is named by `master_ha`, one of RocketMQ's perhaps, gets the reports that a
-slave of RocketMQ's would send, unless the setting `compare_bytes` asks for more.
+compared, appended and reported is decided by `SlaveProtocol`, where the comparison starts by `overlap.py`. A
+master that the broker named must show the end of our log first; one that is named by `master_ha`, one of
+RocketMQ's perhaps, gets the reports that a slave of RocketMQ's would send, unless the setting `compare_bytes`
+asks for more. One whose log ends before ours is told our end over the next connection.
 
 The role opens the log, and with that locks and recovers it (`roles.py`).
 """
@@ -28,11 +29,20 @@ from typing import TYPE_CHECKING
 
 from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
 from whimbrel.ha.backoff import ReconnectBackoff
-from whimbrel.ha.protocol import COMPARE_BYTES, Append, Compare, FrameReceived, SlaveEvent, SlaveProtocol
+from whimbrel.ha.protocol import (
+    COMPARE_BYTES,
+    Append,
+    Compare,
+    FrameReceived,
+    ShorterMaster,
+    SlaveEvent,
+    SlaveProtocol,
+)
 from whimbrel.model.route import Endpoint
 from whimbrel.replicator.buffers import AppendBuffer, ReceiveBuffer
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.replicator.overlap import overlap_start
 from whimbrel.replicator.sockets import named, tune
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.wakeup import WAKE_POLL_S
@@ -83,6 +93,7 @@ class Follower:
         self.attempts = 0
         self.backoff = ReconnectBackoff()
         self.connect_until = 0.0
+        self.telling = False  # the next connection tells a master with a shorter log where ours ends
         self.appended_bytes = 0  # since the start
         self.pending: Iterator[SlaveEvent] | None = None  # stalled: what is still to be taken from the buffer
         self.event: SlaveEvent | None = None  # stalled: the one that could not be dealt with
@@ -122,7 +133,6 @@ class Follower:
             if self.core is not None:
                 if self.pending is not None and now >= self.append_at:
                     self.take(now)
-                self.report_real_end(now)
                 self.send_reports(now)
                 if self.pending is None:
                     self.core.check_silence(now)
@@ -192,21 +202,31 @@ class Follower:
                 raise ConnectionClosed(f"{self.peer}: {errno.errorcode.get(code, code)}")
             if self.sync:
                 self.log.flush()  # the first report acknowledges all that we have
+            log, telling = self.log, self.telling
+            self.telling = False
             self.core = SlaveProtocol(
-                end=self.log.end,
-                file_size=self.log.file_size,
+                end=log.end,
+                file_size=log.file_size,
                 now=now,
-                compare_bytes=self.compare_bytes,
+                start=self.overlap_start(),
+                telling=telling,
                 heartbeat_s=self.options.heartbeat_ms / 1000,
                 silence_s=self.options.housekeeping_ms / 1000,
             )
             self.accepted, self.appended_end = False, -1
-            logger.info("connected to master %s, asking for the log from %d on", self.peer, self.log.end)
+            logger.info("connected to master %s, asking for the log from %d on", self.peer, log.end)
             self.page.connected = 1
             self.unsent = self.core.first_report(now)
             self.send_reports(now)
         except PeerError as error:
             self.fail(error, now)
+
+    def overlap_start(self) -> int:
+        """Return from where on the master must show what we hold."""
+        log = self.log
+        return overlap_start(
+            log.read, begin=log.begin, end=log.end, file_size=log.file_size, compare_bytes=self.compare_bytes
+        )
 
     def ready(self, mask: int) -> None:
         """Bytes have come in, or the socket takes the rest of a report."""
@@ -366,17 +386,6 @@ class Follower:
         """Up to where the log may be acknowledged: what is on disk, or what was appended in whole frames."""
         return self.log.flushed if self.sync else self.appended_end
 
-    def report_real_end(self, now: float) -> None:
-        """Report our log's end to a master that seems to have less, when the core says so."""
-        core = self.core
-        assert core is not None
-        report = core.real_end_report(now)
-        if report:
-            logger.info(
-                "master %s has nothing beyond %d, our log ends at %d", self.peer, core.end or 0, core.log_end
-            )
-            self.unsent += report
-
     def send_reports(self, now: float) -> None:
         """Send what there is to report, and wait for the socket if it does not take it."""
         core, sock = self.core, self.sock
@@ -398,16 +407,21 @@ class Follower:
 
     def fail(self, error: PeerError, now: float) -> None:
         """Close the connection and wait a little before the next attempt."""
+        core = self.core
         broken = isinstance(error, RemoteProtocolError)
         text = f"master {self.address}: {error}"
-        news = text != self.logged
-        self.logged = text
-        lasting = broken or (self.core is not None and not self.core.accepted)
-        if lasting:
-            self.show_trouble(text)
+        told = core is not None and core.telling  # why has been shown
+        news = text != self.logged and not told
+        lasting = broken or (core is not None and not core.accepted and not (told and core.answered))
+        if not told:
+            self.logged = text
+            if lasting:
+                self.show_trouble(text)
         level = logging.ERROR if broken else logging.WARNING
         self.disconnect(text, level if news else logging.DEBUG)
-        self.backoff.failed(now, lasting=lasting)
+        self.telling = isinstance(error, ShorterMaster)
+        if not self.telling:  # which is done at once: the master must not write before it knows
+            self.backoff.failed(now, lasting=lasting)
 
     def disconnect(self, why: str, level: int) -> None:
         """Close the connection, if there is one; what was received stays."""

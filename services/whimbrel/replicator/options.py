@@ -50,8 +50,9 @@ class ReplicatorOptions:
     compare_bytes: int = option(
         -1,
         minimum=-1,
-        help="slave: what the master must show of our log's end before we go on; 0 = nothing, as RocketMQ;"
-        " -1 = 64 KiB of a master that the broker knows, nothing of one given by master_ha",
+        help="slave: what the master must show of our log's end before we go on, a whole record at least;"
+        " 0 = nothing, as RocketMQ; -1 = 64 KiB of a master that the broker knows, nothing of one given by"
+        " master_ha",
     )
     flush: Literal["sync", "async"] = option(
         "async", help="slave: acknowledge what is on disk, or what is in memory"

@@ -20,7 +20,8 @@ def reporting(core: MasterProtocol, *offsets: int, begin: int = 0, end: int = 25
 def frames(core: MasterProtocol, *, begin: int = 0, end: int = 2500) -> list[tuple[int, int]]:
     found = []
     while frame := core.next_frame(begin=begin, end=end, now=0.0):
-        found.append((frame.offset, frame.size))
+        if frame.size:
+            found.append((frame.offset, frame.size))
     return found
 
 
@@ -130,11 +131,52 @@ def test_a_report_in_pieces_counts_once_it_is_whole() -> None:
 def test_an_idle_master_sends_heartbeats_with_the_next_offset() -> None:
     core = master()
     reporting(core, 2500)
+    assert core.next_frame(begin=0, end=2500, now=0.0) == Frame(2500, 0)  # where the log ends, at once
     assert core.next_frame(begin=0, end=2500, now=5.0) is None
     assert core.deadline == 5.0
     assert core.next_frame(begin=0, end=2500, now=5.01) == Frame(2500, 0)
     assert core.next_frame(begin=0, end=2500, now=10.0) is None
     assert core.next_frame(begin=0, end=2500, now=10.02) == Frame(2500, 0)
+
+
+def test_a_master_says_where_its_log_ends_as_soon_as_it_has_sent_all() -> None:
+    core = master()
+    reporting(core, 2400)
+    assert core.next_frame(begin=0, end=2500, now=0.0) == Frame(2400, 100)
+    assert core.next_frame(begin=0, end=2500, now=0.0) == Frame(2500, 0)
+    assert core.next_frame(begin=0, end=2500, now=0.1) is None
+    assert core.next_frame(begin=0, end=2501, now=0.2) == Frame(2500, 1)
+    assert core.next_frame(begin=0, end=2501, now=0.3) is None  # once; then it is for idle times
+
+
+@pytest.mark.parametrize(
+    ("first", "later"), [(2400, (2400, 2400)), (0, (0,)), (2500, (2500,)), (0, ())], ids=str
+)
+def test_a_first_report_and_its_repetitions_prove_nothing(first: int, later: tuple[int, ...]) -> None:
+    core = master()
+    reporting(core, first)
+    frames(core)
+    reporting(core, *later)
+    assert not core.proven
+
+
+def test_a_report_of_bytes_that_were_sent_proves_that_the_slave_holds_them() -> None:
+    core = master()
+    assert not core.proven
+    reporting(core, 2400)
+    frames(core)
+    reporting(core, 2401)
+    assert core.proven
+
+
+def test_an_empty_slave_that_reports_where_its_log_starts_has_proven_nothing() -> None:
+    core = master()
+    reporting(core, 0, begin=1000)
+    frames(core, begin=1000)
+    reporting(core, 1000, begin=1000)
+    assert not core.proven
+    reporting(core, 1500, begin=1000)
+    assert core.proven
 
 
 def test_a_silent_slave_is_given_up() -> None:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from whimbrel.errors import LocalProtocolError, RemoteProtocolError
+from whimbrel.errors import ConnectionClosed, LocalProtocolError, RemoteProtocolError
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import (
-    COMPARE_SILENCE_S,
     Append,
     Compare,
     FrameReceived,
+    ShorterMaster,
     SlaveEvent,
     SlaveProtocol,
 )
@@ -157,7 +157,7 @@ def test_no_more_is_reported_than_was_received_over_the_connection() -> None:
 
 
 def comparing(end: int, count: int) -> SlaveProtocol:
-    return SlaveProtocol(end=end, file_size=FILE, now=0.0, compare_bytes=count)
+    return SlaveProtocol(end=end, file_size=FILE, now=0.0, start=end - count)
 
 
 def answered(core: SlaveProtocol, ours: bytes, *frames: bytes) -> list[SlaveEvent]:
@@ -171,22 +171,18 @@ def answered(core: SlaveProtocol, ours: bytes, *frames: bytes) -> list[SlaveEven
     return found
 
 
-@pytest.mark.parametrize(
-    ("end", "count", "first"),
-    [
-        (0, 100, 0),  # an empty log has nothing to show
-        (500, 0, 500),
-        (500, 100, 400),
-        (500, 900, 1),  # 0 would mean an empty log
-        (1, 900, 1),
-        (1000, 100, 1000),  # a file has just begun, the master may have removed the one before
-        (1030, 100, 1000),
-    ],
-)
-def test_the_log_is_asked_for_from_within_its_last_file(end: int, count: int, first: int) -> None:
-    core = comparing(end, count)
-    assert core.first_report(0.0) == REPORT.pack(first)
-    assert core.comparing == (first < end)
+def test_the_log_is_asked_for_from_where_the_comparison_starts() -> None:
+    core = comparing(500, 100)
+    assert core.first_report(0.0) == REPORT.pack(400)
+    assert core.comparing and not core.accepted
+
+
+@pytest.mark.parametrize(("end", "start"), [(500, 0), (500, 501), (0, 1)])
+def test_an_overlap_is_a_part_of_the_log_and_is_not_asked_for_as_if_there_were_none(
+    end: int, start: int
+) -> None:
+    with pytest.raises(LocalProtocolError, match=f"an overlap from {start} on"):
+        SlaveProtocol(end=end, file_size=FILE, now=0.0, start=start)
 
 
 def test_what_is_held_already_is_compared_and_only_the_rest_appended() -> None:
@@ -234,20 +230,33 @@ def test_a_comparison_with_too_few_bytes_is_our_error() -> None:
         core.compare(event, bytes(97))
 
 
-def test_a_master_that_falls_silent_within_the_overlap_is_told_the_real_end() -> None:
+@pytest.mark.parametrize("shown", [0, 30])
+def test_a_heartbeat_within_the_overlap_says_that_the_master_has_less(shown: int) -> None:
     core, ours = comparing(500, 100), bytes(100)
     core.first_report(0.0)
-    assert core.real_end_report(COMPARE_SILENCE_S - 0.01) == b""
-    assert core.deadline == COMPARE_SILENCE_S
-    assert core.real_end_report(COMPARE_SILENCE_S) == REPORT.pack(500)
-    assert core.real_end_report(4.0) == b""  # once
-    assert core.deadline == 5.0
-    assert core.reported == 400  # it acknowledges nothing
-    core.mark_received(5.0)
-    assert core.real_end_report(5.1) == b""
-    assert core.real_end_report(5.0 + COMPARE_SILENCE_S) == REPORT.pack(500)
-    answered(core, ours, frame(400, ours))
-    assert core.real_end_report(100.0) == b""
+    with pytest.raises(
+        ShorterMaster, match=f"log ends at {400 + shown}, ours {100 - shown} bytes later at 500"
+    ):
+        answered(core, ours, *([frame(400, ours[:shown])] if shown else []), frame(400 + shown, b""))
+    assert core.end == 400 + shown and not core.accepted
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.4, 4.0, 19.0])
+def test_no_more_is_reported_than_was_compared_however_long_that_takes(seconds: float) -> None:
+    core, ours = comparing(500, 100), bytes(100)
+    core.first_report(0.0)
+    answered(core, ours, frame(400, ours[:40]))
+    assert core.next_report(440, 0.0) == REPORT.pack(440)
+    assert core.next_report(440, seconds) in (b"", REPORT.pack(440))
+    core.check_silence(seconds)
+
+
+def test_a_master_is_told_the_real_end_over_a_connection_that_takes_nothing() -> None:
+    core = SlaveProtocol(end=500, file_size=FILE, now=0.0, start=400, telling=True)
+    assert core.first_report(0.0) == REPORT.pack(500)
+    with pytest.raises(ConnectionClosed, match="goes on at our end 500"):
+        received(core, frame(500, b"something else"))
+    assert not core.accepted
 
 
 def test_a_close_before_the_log_was_accepted_has_probably_a_reason() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from masterlog import HOST
 from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES
@@ -14,6 +15,7 @@ from whimbrel.replicator.buffers import RECEIVE_BYTES
 from whimbrel.replicator.follower import Follower
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.store.codec import RecordDraft, encode_record
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.options import StoreOptions
 
@@ -110,6 +112,23 @@ def frame(offset: int, body: bytes) -> bytes:
 def framed(data: bytes, size: int, start: int = 0) -> bytes:
     """Cut a piece of a log into frames."""
     return b"".join(frame(start + at, data[at : at + size]) for at in range(0, len(data), size))
+
+
+def records(size: int, *, seed: int = 1, start: int = 0) -> bytes:
+    """Return a log of records, its last one cut."""
+    chance, log = random.Random(seed), bytearray()
+    while len(log) < size:
+        draft = RecordDraft(
+            topic="t",
+            queue_id=0,
+            body=chance.randbytes(900),
+            properties=b"",
+            born_timestamp=1,
+            born_host=HOST,
+            store_host=HOST,
+        )
+        log += encode_record(draft, physical_offset=start + len(log), queue_offset=0, store_timestamp=1)
+    return bytes(log[:size])
 
 
 def test_the_first_report_goes_out_at_once(stage: Stage) -> None:
@@ -221,7 +240,7 @@ def reconnect(stage: Stage) -> None:
 
 @pytest.mark.parametrize("size", [100, 32 * 1024, 1 << 20])
 def test_a_master_shows_the_end_of_our_log_before_it_goes_on(stage: Stage, size: int) -> None:
-    data = random.Random(1).randbytes(200_000)
+    data = records(200_000)
     stage.connect()
     stage.send(framed(data[:150_001], 1 << 20))
     stage.reported(150_001)
@@ -256,7 +275,7 @@ def test_a_master_given_by_its_address_hears_what_a_slave_of_rocketmq_would_say(
 
 @pytest.mark.parametrize("other", [0, 70_000, 99_999])
 def test_a_master_with_another_log_is_refused_and_ours_stays(stage: Stage, other: int) -> None:
-    ours = random.Random(1).randbytes(100_000)
+    ours = records(100_000)
     stage.connect()
     stage.send(framed(ours, 1 << 20))
     stage.reported(len(ours))
@@ -271,16 +290,60 @@ def test_a_master_with_another_log_is_refused_and_ours_stays(stage: Stage, other
     assert all(offset <= len(ours) for offset in stage.reports)
 
 
-def test_a_master_that_has_less_is_told_our_real_end(stage: Stage) -> None:
-    ours = random.Random(1).randbytes(100_000)
+def test_a_master_that_has_less_is_told_our_real_end_over_a_connection_of_its_own(stage: Stage) -> None:
+    ours = records(100_000)
     stage.connect()
     stage.send(framed(ours, 1 << 20))
     stage.reported(len(ours))
     reconnect(stage)
     start = len(ours) - COMPARE_BYTES
-    stage.send(frame(start, ours[start:90_000]))
-    stage.reported(len(ours))
-    stage.master.close()
+    stage.send(frame(start, ours[start:90_000]) + frame(90_000, b""))
     stage.turns(lambda: stage.follower.core is None)
-    assert "without a word" in stage.follower.page.trouble
+    stage.heard()
+    assert max(stage.reports) <= 90_000  # no more than was compared
+    stage.reports.clear()
+    stage.connect()
+    assert stage.reports == [len(ours)]
+    stage.master.close()  # refused
+    stage.turns(lambda: stage.follower.core is None)
+    assert "log ends at 90000, ours 10000 bytes later at 100000" in stage.follower.page.trouble
+    stage.reports.clear()
+    stage.connect()
+    assert stage.reports == [start]  # and the logs are compared again
     assert stage.log.end == len(ours)
+
+
+def test_a_master_that_has_grown_meanwhile_is_compared_again_and_nothing_is_taken_before(
+    stage: Stage,
+) -> None:
+    ours = records(100_000)
+    stage.connect()
+    stage.send(framed(ours, 1 << 20))
+    stage.reported(len(ours))
+    reconnect(stage)
+    start = stage.reports[0]
+    stage.send(frame(start, b""))
+    stage.turns(lambda: stage.follower.core is None)
+    stage.reports.clear()
+    stage.connect()
+    assert stage.reports == [len(ours)]
+    stage.send(frame(len(ours), b"something else"))
+    stage.turns(lambda: stage.follower.core is None)
+    assert stage.log.end == len(ours)
+    stage.reports.clear()
+    stage.connect()
+    assert stage.reports == [start]
+
+
+def test_a_log_that_ends_at_a_file_border_is_compared_before_it_goes_on(stage: Stage) -> None:
+    ours = records(FILE)
+    stage.connect()
+    stage.send(framed(ours, 1 << 20))
+    stage.reported(FILE)
+    reconnect(stage)
+    assert stage.reports == [FILE - COMPARE_BYTES]
+    theirs = records(FILE, seed=2)
+    stage.send(frame(FILE - COMPARE_BYTES, theirs[-COMPARE_BYTES:]) + frame(FILE, b"new"))
+    stage.turns(lambda: stage.follower.core is None)
+    assert "differs from ours at byte" in stage.follower.page.trouble
+    assert stage.log.end == FILE
