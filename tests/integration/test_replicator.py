@@ -1,5 +1,6 @@
 """Replicators as real processes, over a master's log that the test writes: equal bytes whatever is killed."""
 
+import contextlib
 import random
 import signal
 import socket
@@ -13,6 +14,8 @@ from masterlog import MasterLog, log_files, same_log
 from processes import Process, until
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.options import StoreOptions
 from whimbrel.store.shared_page import SLAVES_MAX, SharedPage
 from whimbrel.store.view import LogView
 from whimbrel.wakeup import Doorbell
@@ -195,6 +198,31 @@ def test_a_slave_and_a_master_that_went_different_ways_do_not_go_on(tmp_path: Pa
     assert log_bytes(tmp_path / "slave") == before
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_log_that_ends_at_a_file_border_is_compared_in_the_file_before(tmp_path: Path, seed: int) -> None:
+    with MasterLog(tmp_path / "master", file_size=FILE) as master:
+        master.append(300)
+        first = log_files(master.root)[0].read_bytes()
+    slave_store = tmp_path / "slave"
+    with contextlib.closing(LogWriter.open(slave_store, StoreOptions(commitlog_file_size=FILE))) as log:
+        log.append_raw(0, first)
+        assert log.end == FILE
+    # The next file is made in advance. Recovery then leaves the log's end at the border.
+    (slave_store / "commitlog" / f"{FILE:020d}").write_bytes(bytes(FILE))
+    with MasterLog(tmp_path / "other", file_size=FILE, seed=seed) as other:
+        other.append(400)
+        with (
+            feeder(tmp_path, other.root) as ours,
+            follower(tmp_path, slave_store, ours.ha, compare_bytes=COMPARE_BYTES) as slave,
+        ):
+            if seed == 1:  # the same records, and more
+                caught_up(other, slave_store)
+            else:
+                until(lambda: "differs from ours at byte" in slave.log_tail(), what="the slave saying so")
+                assert other.page.live_acks() == []
+    assert (seed == 1) == same_log(tmp_path / "other", slave_store, FILE)
+
+
 def test_a_slave_that_retention_has_left_behind_is_told_so_and_an_empty_one_begins_where_the_log_does(
     tmp_path: Path,
 ) -> None:
@@ -283,6 +311,39 @@ def test_stray_bytes_on_the_port_confirm_nothing(tmp_path: Path) -> None:
             assert master.page.acknowledged(1) == -1
 
 
+def test_two_connections_of_one_peer_acknowledge_once(tmp_path: Path) -> None:
+    with MasterLog(tmp_path / "master", file_size=FILE) as master:
+        master.append(10)
+        with feeder(tmp_path, master.root) as ours, contextlib.ExitStack() as stack:
+            host, _, port = ours.ha.rpartition(":")
+            peers = [
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=10)) for _ in range(2)
+            ]
+            for peer in peers:
+                peer.sendall(REPORT.pack(master.end))
+            until(lambda: list(master.page.acks).count(master.end) == 2, what="both being heard")
+            end = master.append(1)
+            for peer in peers:
+                until(lambda peer=peer: FRAME_HEADER.unpack(peer.recv(FRAME_HEADER.size))[1], what="a frame")
+                peer.sendall(REPORT.pack(end))
+            until(lambda: list(master.page.acks).count(end) == 2, what="both acknowledging")
+            assert master.page.acknowledged(1) == end
+            assert master.page.acknowledged(2) == -1
+            assert master.page.live_acks() == [end]
+
+
+def test_a_first_report_acknowledges_nothing(tmp_path: Path) -> None:
+    with MasterLog(tmp_path / "master", file_size=FILE) as master:
+        end = master.append(10)
+        with feeder(tmp_path, master.root) as ours:
+            host, _, port = ours.ha.rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=10) as peer:
+                peer.sendall(REPORT.pack(end))  # nobody has compared anything
+                until(lambda: end in master.page.acks, what="it being heard")
+                assert master.page.acknowledged(1) == -1
+                assert master.page.live_acks() == []
+
+
 def test_more_slaves_than_slots_are_turned_away(tmp_path: Path) -> None:
     with MasterLog(tmp_path / "master", file_size=FILE) as master:
         end = master.append(10)
@@ -291,11 +352,12 @@ def test_more_slaves_than_slots_are_turned_away(tmp_path: Path) -> None:
             peers = [socket.create_connection((host, int(port)), timeout=10) for _ in range(SLAVES_MAX)]
             for peer in peers:
                 peer.sendall(REPORT.pack(end))
-            until(lambda: master.page.live_acks() == [end] * SLAVES_MAX, what="all slots being taken")
+            until(lambda: master.page.acks == [end] * SLAVES_MAX, what="all slots being taken")
             with socket.create_connection((host, int(port)), timeout=10) as extra:
+                extra.sendall(REPORT.pack(end))
                 assert extra.recv(100) == b""
             peers.pop().close()
-            until(lambda: len(master.page.live_acks()) == SLAVES_MAX - 1, what="a slot being free")
+            until(lambda: list(master.page.acks).count(end) == SLAVES_MAX - 1, what="a slot being free")
             for peer in peers:
                 peer.close()
 

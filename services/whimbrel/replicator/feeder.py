@@ -5,6 +5,16 @@ log's files straight into the sockets, and writes their reports into the page. I
 
 When the page's epoch changes, the broker has recovered the log again and its end may have moved back: all
 connections are closed, and slaves come back with their own ends. While the epoch is 0 nobody is let in.
+
+    accepted   SILENT_MAX connections that have reported nothing have no slot
+       |          silent for SILENT_S: closed; for DISPLACED_AFTER_S: closed when another one wants the place
+       | the first report lies within the log
+    slot       shown in the page
+       | a report covers what was sent over this connection
+    proven     acknowledges
+
+Everybody who reaches the port can connect. So slots are kept for the hosts that the broker knows slaves at
+(`SharedPage.known_hosts`): another host gets what they leave free, and gives its slot up for one of them.
 """
 
 import contextlib
@@ -12,6 +22,7 @@ import logging
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +34,7 @@ from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SendResult, SlaveConnection
 from whimbrel.replicator.sockets import advertised_host, named, tune
 from whimbrel.store.commitlog import LogReader
+from whimbrel.store.counted_slaves import host_of
 from whimbrel.store.shared_page import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
 
@@ -34,10 +46,13 @@ __all__ = ["Feeder"]
 logger = logging.getLogger(__name__)
 
 ACCEPTS_MAX = 16  # connections taken in one turn
+SILENT_MAX = 32  # connections that have reported nothing yet; a slave of ours reports at once
+SILENT_S = 8.0  # a slave of RocketMQ's speaks up after 5 s
+DISPLACED_AFTER_S = 2.0
 TROUBLE_S = (
     30.0  # a refused slave comes back every few seconds; when it no longer does, nothing is shown of it
 )
-REPEAT_S = 60.0  # the same refusal is logged once in so long
+REPEAT_S = 60.0  # the same refusal is logged once in so long, as is that there is no room
 
 
 class AckTimer(Protocol):
@@ -79,6 +94,9 @@ class Feeder:
         self.listener = loop.network.listen(options.host, options.port)
         self.port: int = self.listener.getsockname()[1]
         self.connections: dict[int, SlaveConnection] = {}  # by slot
+        self.silent: list[SlaveConnection] = []  # those without a slot, the one that waits longest first
+        self.connected_at_ms = 0  # of the newest slot: each has another
+        self.full_logged_at = float("-inf")
         self.log: LogReader | None = None
         self.epoch = after_epoch
         self.begin = self.end = 0
@@ -93,6 +111,7 @@ class Feeder:
 
             self.traces = tracing.FeederTraces(options, self.page)
         self.page.clear_slaves()
+        self.page.fed_epoch = 0
         self.page.connected = 0
         self.page.trouble = ""
         self.page.ha_host = advertised_host(options.advertise_host, options.host)
@@ -121,6 +140,7 @@ class Feeder:
         if self.busy:
             return 0.0
         deadlines = [connection.deadline for connection in self.connections.values()]
+        deadlines += [connection.accepted_at + SILENT_S for connection in self.silent[:1]]
         return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
 
     def change_epoch(self) -> None:
@@ -128,12 +148,12 @@ class Feeder:
         epoch = self.page.epoch
         if self.log is not None:
             logger.info("the log is being recovered again: closing %d connections", len(self.connections))
-        for slot in list(self.connections):
-            self.drop(slot, "the log was recovered again")
+        for connection in self.everybody():
+            self.drop(connection, "the log was recovered again")
         if self.log is not None:
             self.log.close()
             self.log = None
-        self.epoch = epoch
+        self.epoch = self.page.fed_epoch = epoch
         if epoch:
             self.log = LogReader.open(self.root, page=self.page, machine=self.loop.machine)
             logger.info("feeding the log [%d, %d), epoch %d", self.page.begin, self.page.written, epoch)
@@ -153,12 +173,15 @@ class Feeder:
                 return
             self.add_slave(sock, named(address))
 
+    def everybody(self) -> list[SlaveConnection]:
+        """Return all connections, those with a slot first."""
+        return [*self.connections.values(), *self.silent]
+
     def add_slave(self, sock: socket.socket, peer: str) -> None:
-        """Give a new connection a slot."""
+        """Take a new connection, which has to report before it gets a slot."""
         assert self.log is not None
-        slot = next((slot for slot in range(SLAVES_MAX) if slot not in self.connections), None)
-        if slot is None:
-            logger.warning("slave %s refused: %d are connected already", peer, SLAVES_MAX)
+        if len(self.silent) >= SILENT_MAX and not self.make_room(host_of(peer)):
+            self.turned_away(peer, f"{SILENT_MAX} connections that report nothing are there already")
             sock.close()
             return
         try:
@@ -167,20 +190,76 @@ class Feeder:
             logger.info("slave %s left at once: %s", peer, error)
             sock.close()
             return
+        now = self.clock()
         core = MasterProtocol(
             file_size=self.log.file_size,
             frame_bytes_max=self.options.frame_bytes_max,
             first_offset=self.options.first_offset,
-            now=self.clock(),
+            now=now,
             heartbeat_s=self.options.heartbeat_ms / 1000,
             silence_s=self.options.housekeeping_ms / 1000,
         )
-        connection = self.connections[slot] = SlaveConnection(self.loop.network, sock, peer, slot, core)
-        self.page.set_slave(slot, peer, self.loop.machine.wall_ms())
+        connection = SlaveConnection(self.loop.network, sock, peer, core, accepted_at=now)
+        self.silent.append(connection)
         self.loop.watch(sock, selectors.EVENT_READ, lambda mask: self.ready(connection, mask))
+        logger.debug("%s connected", peer)
+
+    def make_room(self, host: str) -> bool:
+        """Close a connection that has reported nothing, for a new one from `host`; return whether one was."""
+        known, now = set(self.page.known_hosts), self.clock()
+        strangers = [one for one in self.silent if host_of(one.peer) not in known]
+        victim = (strangers or self.silent)[0]
+        waited = now - victim.accepted_at
+        if waited < DISPLACED_AFTER_S and (host not in known or not strangers):
+            return False
+        self.drop(victim, f"it reported nothing for {waited:.1f} s, and another one wants the place")
+        return True
+
+    def give_slot(self, connection: SlaveConnection) -> bool:
+        """Give a connection that has reported a slot; return whether there is one for it."""
+        host = host_of(connection.peer)
+        known = Counter(self.page.known_hosts)
+        if host in known:
+            if len(self.connections) == SLAVES_MAX:
+                self.clear_slot(host, known)
+            kept = 0
+        else:
+            kept = (known - Counter(host_of(one.peer) for one in self.connections.values())).total()
+        free = [slot for slot in range(SLAVES_MAX) if slot not in self.connections]
+        if len(free) <= kept:
+            others = f", {kept} slots are kept for slaves that the broker knows" if kept else ""
+            self.turned_away(connection.peer, f"{len(self.connections)} are connected already{others}")
+            return False
+        self.silent.remove(connection)
+        slot = connection.slot = free[0]
+        self.connections[slot] = connection
+        self.connected_at_ms = max(self.loop.machine.wall_ms(), self.connected_at_ms + 1)
+        connection.connected_at_ms = self.connected_at_ms
+        self.page.set_slave(slot, connection.peer, self.connected_at_ms)
         if self.traces is not None:
             self.traces.connected(connection)
-        logger.info("slave %s connected, slot %d", peer, slot)
+        return True
+
+    def clear_slot(self, host: str, known: Counter[str]) -> None:
+        """Close a connection in favour of one from a known host, if there is one that matters less."""
+        everybody = self.connections.values()
+        strangers = [one for one in everybody if host_of(one.peer) not in known]
+        before = [one for one in everybody if host_of(one.peer) == host]
+        if strangers:  # one that has proven nothing rather than one that has, then the newest
+            victim = min(strangers, key=lambda one: (one.proven, -one.connected_at_ms))
+        elif before:  # half open, probably
+            victim = min(before, key=lambda one: one.core.received_at)
+        else:
+            return
+        self.drop(victim, "its slot is needed for a slave that the broker knows")
+
+    def turned_away(self, peer: str, why: str) -> None:
+        """Log that there is no room for a connection, now and then."""
+        now = self.clock()
+        repeated = now - self.full_logged_at < REPEAT_S
+        if not repeated:
+            self.full_logged_at = now
+        logger.log(logging.DEBUG if repeated else logging.WARNING, "slave %s refused: %s", peer, why)
 
     def ready(self, connection: SlaveConnection, mask: int) -> None:
         """A slave has reported, left, or takes more."""
@@ -188,7 +267,6 @@ class Feeder:
             self.set_blocked(connection, blocked=False)
         if not mask & selectors.EVENT_READ:
             return
-        first = connection.core.acknowledged < 0
         # A report may be about what was written after this turn began: the marks are read anew.
         begin, end = self.page.begin, self.page.written
         try:
@@ -197,30 +275,51 @@ class Feeder:
         except OutOfRange as error:
             self.refuse(connection, error)
         except PeerError as error:
-            self.drop(connection.slot, str(error))
+            self.drop(connection, str(error))
         else:
-            self.page.set_ack(connection.slot, connection.core.acknowledged)
-            self.acks_moved = True
-            if self.traces is not None:
-                self.traces.acknowledged(connection, connection.core.acknowledged)
-            if self.ack_timer is not None:
-                self.ack_timer.acknowledged(connection.core.acknowledged, self.clock())
-            if first:
-                core = connection.core
-                logger.info(
-                    "slave %s has the log up to %d, is fed from %d; ours is [%d, %d)",
-                    connection.peer,
-                    core.acknowledged,
-                    core.next_offset,
-                    begin,
-                    end,
-                )
+            if connection.slot < 0:
+                self.begin_feeding(connection)
+            if connection.slot >= 0:
+                self.reported(connection)
+
+    def begin_feeding(self, connection: SlaveConnection) -> None:
+        """Serve a connection that has said where its log ends."""
+        core = connection.core
+        if not self.give_slot(connection):
+            self.drop(connection, "there is no slot for it", level=logging.DEBUG)
+            return
+        logger.info(
+            "slave %s, slot %d, has the log up to %d, is fed from %d; ours is [%d, %d)",
+            connection.peer,
+            connection.slot,
+            core.acknowledged,
+            core.next_offset,
+            self.page.begin,
+            self.page.written,
+        )
+
+    def reported(self, connection: SlaveConnection) -> None:
+        """Publish what a slave has reported."""
+        offset = connection.core.acknowledged
+        self.page.set_ack(connection.slot, offset)
+        self.acks_moved = True
+        if not connection.proven:
+            if not connection.core.proven:
+                return
+            connection.proven = True
+            self.page.set_proven(connection.slot)  # after what it reported: the report before is none
+        if self.traces is not None:
+            self.traces.acknowledged(connection, offset)
+        if self.ack_timer is not None:
+            self.ack_timer.acknowledged(offset, self.clock())
 
     def send_all(self, now: float) -> bool:
         """Send every slave what it lacks; return whether there is more to send at once."""
         busy = False
         if self.log is None:
             return busy
+        while self.silent and now - self.silent[0].accepted_at > SILENT_S:
+            self.drop(self.silent[0], f"it reported nothing for {SILENT_S:.0f} s")
         for connection in list(self.connections.values()):
             try:
                 connection.core.check_silence(now)
@@ -232,11 +331,11 @@ class Feeder:
                 self.refuse(connection, error)
                 continue
             except (PeerError, IllegalOffset) as error:
-                self.drop(connection.slot, str(error))
+                self.drop(connection, str(error))
                 continue
             except StoreError as error:
                 logger.error("slave %s: %s", connection.peer, error)
-                self.drop(connection.slot, str(error))
+                self.drop(connection, str(error))
                 continue
             if connection.sent_bytes != before:
                 self.sent_bytes += connection.sent_bytes - before
@@ -258,12 +357,13 @@ class Feeder:
     def refuse(self, connection: SlaveConnection, error: OutOfRange) -> None:
         """Disconnect a slave whose log is not a part of ours, and show people why."""
         now = self.clock()
-        host = connection.peer.rpartition(":")[0]
+        host, known = host_of(connection.peer), self.page.known_hosts
         if error.ahead:
-            self.page.refused_peer = host
-            self.page.refused_offset = error.offset
-            self.page.refused_at_ns = self.loop.machine.monotonic_ns()
             self.page.refused_count += 1
+            if not known or host in known:  # nobody else may take the place of what a slave has to say
+                self.page.refused_peer = host
+                self.page.refused_offset = error.offset
+                self.page.refused_at_ns = self.loop.machine.monotonic_ns()
             self.loop.ring_broker()
         text = f"slave {host} refused: {error}"
         self.page.trouble, self.trouble_at = text, now
@@ -271,25 +371,29 @@ class Feeder:
         if not repeated:
             self.logged, self.logged_at = text, now
         logger.log(logging.DEBUG if repeated else logging.WARNING, "%s", text)
-        self.drop(connection.slot, "refused", level=logging.DEBUG)
+        self.drop(connection, "refused", level=logging.DEBUG)
 
-    def drop(self, slot: int, why: str, *, level: int = logging.INFO) -> None:
+    def drop(self, connection: SlaveConnection, why: str, *, level: int = logging.INFO) -> None:
         """Close a connection."""
-        connection = self.connections.pop(slot)
         self.loop.watch(connection.sock, 0, self.accept)
         with contextlib.suppress(OSError):
             connection.sock.close()
         if self.traces is not None:
             self.traces.disconnected(connection)
+        if connection.slot < 0:
+            self.silent.remove(connection)
+            logger.log(level, "connection of %s closed: %s", connection.peer, why)
+            return
+        del self.connections[connection.slot]
         acknowledged = connection.core.acknowledged
-        self.page.set_slave(slot, "", 0)
+        self.page.set_slave(connection.slot, "", 0)
         self.acks_moved = True  # the broker counts the slaves
         logger.log(level, "slave %s gone: %s; it had acknowledged %d", connection.peer, why, acknowledged)
 
     def close(self, why: str) -> None:
         """Close everything."""
-        for slot in list(self.connections):
-            self.drop(slot, why)
+        for connection in self.everybody():
+            self.drop(connection, why)
         self.loop.watch(self.listener, 0, self.accept)
         self.listener.close()
         self.page.ha_port = 0

@@ -111,6 +111,7 @@ class Follower:
         self.page.ha_port = 0
         self.page.clear_slaves()
         self.page.connected = 0
+        self.page.local_ha = ""
         self.page.trouble = ""
         log.on_flushed = self.flushed
 
@@ -216,6 +217,8 @@ class Follower:
             self.accepted, self.appended_end = False, -1
             logger.info("connected to master %s, asking for the log from %d on", self.peer, log.end)
             self.page.connected = 1
+            self.page.local_ha = named(self.sock.getsockname())
+            self.loop.ring_broker()  # which tells the master's broker
             self.unsent = self.core.first_report(now)
             self.send_reports(now)
         except PeerError as error:

@@ -125,8 +125,8 @@ def feeder_families(feeder: Feeder, times: AckTimes) -> list[Family]:
         Family(
             name="whimbrel_replication_slaves",
             kind="gauge",
-            help="Connected slaves.",
-            read=lambda: [((), sum(1 for peer in page.peers if peer))],
+            help="Connected slaves, each once, however many connections it has.",
+            read=lambda: [((), len(page.count_slaves().slaves))],
         ),
         Family(
             name="whimbrel_replication_sent_bytes_total",

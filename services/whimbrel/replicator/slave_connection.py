@@ -29,7 +29,10 @@ class SlaveConnection:
     """A slave's connection, with the rest of the frame that is being sent.
 
     Attributes:
-        slot: which of the page's slots shows it.
+        accepted_at: when, in seconds of the core's clock.
+        slot: which of the page's slots shows it; -1 before the first report.
+        connected_at_ms: when it got the slot, ms since the epoch.
+        proven: its reports count as acknowledgements.
         sent_bytes: bodies and headers so far.
         blocked: the socket takes no more until it is writable again.
         on_frame: called with offset, size and the time of its begin (ns since the epoch) when a frame that
@@ -37,26 +40,37 @@ class SlaveConnection:
     """
 
     __slots__ = (
+        "accepted_at",
         "blocked",
         "body_at",
         "body_left",
         "by_file",
+        "connected_at_ms",
         "core",
         "frame",
         "head",
         "network",
         "on_frame",
         "peer",
+        "proven",
         "sent_bytes",
         "slot",
         "sock",
     )
 
     def __init__(
-        self, network: Network, sock: socket.socket, peer: str, slot: int, core: MasterProtocol
+        self,
+        network: Network,
+        sock: socket.socket,
+        peer: str,
+        core: MasterProtocol,
+        *,
+        accepted_at: float = 0.0,
     ) -> None:
         self.network = network
-        self.sock, self.peer, self.slot, self.core = sock, peer, slot, core
+        self.sock, self.peer, self.core = sock, peer, core
+        self.accepted_at = accepted_at
+        self.slot, self.connected_at_ms, self.proven = -1, 0, False
         self.head = b""  # of the current frame: what is left of its header
         self.body_at = self.body_left = 0
         self.by_file = False

@@ -18,6 +18,11 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     2432  host of the slave refused last, text of 64 bytes                              the replicator
     2496  host at which the master's replicator is reached, text of 320 bytes           the replicator
     2816  broker name, text of 136 bytes                                                the broker
+    3072  epoch of the log that the slots' acknowledgements are about, 7 free cells     the replicator
+    3136  16 times of connecting: negative until the connection's reports count         the replicator
+    3264  16 slaves: time of connecting * 256 + broker id                               the broker
+    3392  address from which a slave's replicator is connected, text of 64 bytes        the replicator
+    3456  hosts of known slaves, text of 512 bytes                                      the broker
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that is killed in between leaves an odd number; the text then reads as
@@ -27,6 +32,12 @@ empty until it is written again.
 makes the epoch one more than any before it. The other process waits for an epoch above 0; when the epoch
 changes, the log's end may have moved back. A page of another boot of the machine, or of another layout, is
 zeroed by the first process that opens it: its cells describe a page cache that is gone.
+
+**Slaves.** A slot shows a connection of a slave; `counted_slaves.py` says which of them count, each slave once.
+What a connection reports first acknowledges nothing (`ha/protocol.py`), and an acknowledgement is about the log
+of one epoch. The columns from 3072 on repeat the time of connecting, so that nothing there is taken for another
+connection's, nor for one of an earlier version's replicator, which does not write them: its slots count from
+their first report on, as they did. An earlier version's broker reads the columns below and counts connections.
 
 **Sleeping.** A process that is about to wait sets its flag, reads the cells once more, and only then waits; a
 process that moves a cell reads the other's flag afterwards and rings. That order needs a full memory barrier
@@ -44,6 +55,7 @@ from typing import ClassVar
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import MACHINE, Machine
+from whimbrel.store.counted_slaves import CountedSlave, Slot, count_slaves
 
 __all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "SharedPage"]
 
@@ -63,6 +75,11 @@ MASTER_HA, TROUBLE, TEXT_BYTES = 1792, 2112, 320
 REFUSED_PEER = 2432
 HA_HOST = 2496
 BROKER_NAME, NAME_BYTES = 2816, 136
+FED_EPOCH, PROVEN_AT, SLAVE_IDS = 3072, 3136, 3264
+COLUMN_BYTES = 8 * SLAVES_MAX
+ID_BITS = 8  # broker ids are below 64
+LOCAL_HA = 3392
+KNOWN_HOSTS, KNOWN_HOSTS_BYTES = 3456, 512
 TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
 
@@ -113,6 +130,24 @@ class Text:
         page.write_text(self.at, self.size, value)
 
 
+class Counted:
+    """The slaves that were counted, and from what; replaced as a whole, since several threads read it.
+
+    Attributes:
+        connected, named, epoch: the cells from which they were counted.
+        slaves: the slaves.
+        single: their slots, when each has one connection and that counts; else None.
+    """
+
+    __slots__ = ("connected", "epoch", "named", "single", "slaves")
+
+    def __init__(self, connected: bytes, named: bytes, epoch: int, slaves: tuple[CountedSlave, ...]) -> None:
+        self.connected, self.named, self.epoch, self.slaves = connected, named, epoch, slaves
+        self.single: list[int] | None = None
+        if all(len(slave.slots) == 1 and slave.slots[0].proven for slave in slaves):
+            self.single = [slave.slots[0].number for slave in slaves]
+
+
 class SharedPage:
     """The mapped page. Attributes are the cells; the module's text says which process sets which."""
 
@@ -140,6 +175,8 @@ class SharedPage:
     )  # time.monotonic_ns() of it; a slave in that state comes back every few seconds
     refused_peer = Text(REFUSED_PEER, PEER_BYTES)  # its host
     trouble = Text(TROUBLE, TEXT_BYTES)  # one sentence for people; "" when all is well
+    fed_epoch = Cell(FED_EPOCH)  # master: of the log that slaves are fed from, 0 when from none
+    local_ha = Text(LOCAL_HA, PEER_BYTES)  # slave: "host:port" of our end of the connection to the master
 
     broker_sleeping = SleepCell(BROKER)
     dispatched = Cell(BROKER + 8)  # the log up to here stands in the consume queues
@@ -152,11 +189,13 @@ class SharedPage:
     writable = Cell(BROKER + 48)  # 1: a master that takes messages
     broker_name = Text(BROKER_NAME, NAME_BYTES)
     master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
+    known_hosts_text = Text(KNOWN_HOSTS, KNOWN_HOSTS_BYTES)  # master: see `known_hosts`
 
     def __init__(self, mapped: mmap.mmap | bytearray) -> None:
         self.mapped = mapped
         self.bytes = memoryview(mapped)
         self.cells = self.bytes.cast("q")
+        self.counted = Counted(b"", b"", -1, ())
 
     @classmethod
     def open(cls, store_root: Path, machine: Machine = MACHINE) -> "SharedPage":
@@ -232,20 +271,68 @@ class SharedPage:
         """Return whether the broker has beaten lately."""
         return now_ns - self.broker_beat_ns < BEAT_MAX_NS
 
+    def count_slaves(self) -> Counted:
+        """Return the connected slaves; counted anew only when slots have changed."""
+        counted, mapped, epoch = self.counted, self.mapped, self.cells[LOG // 8]
+        connected = mapped[CONNECTED_AT : CONNECTED_AT + COLUMN_BYTES]
+        named = mapped[FED_EPOCH : SLAVE_IDS + COLUMN_BYTES]
+        if connected != counted.connected or named != counted.named or epoch != counted.epoch:
+            slots = self.slots()
+            counted = self.counted = Counted(bytes(connected), bytes(named), epoch, count_slaves(slots))
+        return counted
+
+    def slots(self) -> list[Slot]:
+        """Return the connections that have a slot and are about the log's present epoch."""
+        connected, proven = self.column(CONNECTED_AT), self.column(PROVEN_AT)
+        current = self.fed_epoch == self.epoch
+        found = []
+        for number, at_ms in enumerate(connected):
+            earlier = abs(proven[number]) != at_ms  # a replicator that knows nothing of proofs and epochs
+            if at_ms and (earlier or current):
+                counts = earlier or proven[number] > 0
+                found.append(Slot(number, self.peer(number), self.slave_id(number), at_ms, counts))
+        return found
+
     def live_acks(self) -> list[int]:
-        """Return what each connected slave has acknowledged, in no order."""
-        return [ack for ack in self.column(ACKS) if ack >= 0]
+        """Return what the connected slaves have acknowledged, each slave once, in no order."""
+        acks = self.column(ACKS)  # before the slots, which show it when one is another's by now
+        single = self.count_slaves().single
+        if single is None:
+            return [ack for _, ack in self.slave_acks()]
+        return [ack for slot in single if (ack := acks[slot]) >= 0]
+
+    def slave_acks(self) -> list[tuple[CountedSlave, int]]:
+        """Return the connected slaves that have acknowledged something, with how far."""
+        acks = self.column(ACKS)
+        found = []
+        for slave in self.count_slaves().slaves:
+            slot = slave.newest(acks)
+            if slot is not None and slot.proven:
+                found.append((slave, acks[slot.number]))
+        return found
+
+    def reported_ends(self) -> list[int]:
+        """Return how far the connected slaves say that they are, each slave once.
+
+        One that has nothing to take at the moment has acknowledged nothing over its connection.
+        """
+        acks = self.column(ACKS)
+        newest = [slave.newest(acks) for slave in self.count_slaves().slaves]
+        return [acks[slot.number] for slot in newest if slot is not None]
 
     def acknowledged(self, needed: int) -> int:
         """Return the offset that `needed` connected slaves have acknowledged, or -1 when there are fewer."""
+        acks = self.live_acks()
+        if not 0 < needed <= len(acks):
+            return -1
         if needed == 1:
-            return max(self.column(ACKS))
-        acks = sorted(self.column(ACKS), reverse=True)
-        return acks[needed - 1] if 0 < needed <= SLAVES_MAX else -1
+            return max(acks)
+        acks.sort(reverse=True)
+        return acks[needed - 1]
 
     @property
     def acks(self) -> Sequence[int]:
-        """Acknowledged offset of each slot; -1 is a free slot, or a slave that has not reported yet."""
+        """What each slot's connection has reported; -1 is a free slot, or one that has not reported yet."""
         return self.column(ACKS)
 
     @property
@@ -272,9 +359,37 @@ class SharedPage:
         """Return the address of a slot's slave; "" is a free slot."""
         return self.read_text(PEERS + slot * PEER_BYTES, PEER_BYTES)
 
+    def slave_id(self, slot: int) -> int:
+        """Return the broker id of a slot's slave, 0 when it is not known."""
+        value = self.cells[SLAVE_IDS // 8 + slot]
+        return value & (1 << ID_BITS) - 1 if value >> ID_BITS == self.cells[CONNECTED_AT // 8 + slot] else 0
+
+    def set_slave_id(self, slot: int, broker_id: int) -> None:
+        """Broker: say whose connection a slot has."""
+        self.cells[SLAVE_IDS // 8 + slot] = self.cells[CONNECTED_AT // 8 + slot] << ID_BITS | broker_id
+
+    @property
+    def known_hosts(self) -> list[str]:
+        """Hosts from which known slaves connect; slots are kept for them."""
+        return self.known_hosts_text.split()
+
+    @known_hosts.setter
+    def known_hosts(self, hosts: Sequence[str]) -> None:
+        """Broker: publish them, as many as have room; the first ones matter most."""
+        text = ""
+        for host in hosts:
+            if len(text) + len(host) + 1 >= KNOWN_HOSTS_BYTES - 8:
+                break
+            text += f" {host}"
+        self.known_hosts_text = text.strip()
+
     def set_ack(self, slot: int, offset: int) -> None:
-        """Replicator: publish what a slave has acknowledged."""
+        """Replicator: publish what a slave has reported."""
         self.cells[ACKS // 8 + slot] = offset
+
+    def set_proven(self, slot: int) -> None:
+        """Replicator: let a connection's reports count as acknowledgements."""
+        self.cells[PROVEN_AT // 8 + slot] = self.cells[CONNECTED_AT // 8 + slot]
 
     def set_sent(self, slot: int, offset: int, count: int) -> None:
         """Replicator: publish how far a slave was sent the log, and how many bytes went out."""
@@ -286,8 +401,9 @@ class SharedPage:
         self.cells[ACKS // 8 + slot] = -1
         self.cells[SENT // 8 + slot] = 0
         self.cells[SENT_BYTES // 8 + slot] = 0
-        self.cells[CONNECTED_AT // 8 + slot] = connected_at_ms
         self.write_text(PEERS + slot * PEER_BYTES, PEER_BYTES, peer)
+        self.cells[PROVEN_AT // 8 + slot] = -connected_at_ms
+        self.cells[CONNECTED_AT // 8 + slot] = connected_at_ms  # last: who sees it sees the others
 
     def clear_slaves(self) -> None:
         """Replicator: free all slots, at its start: one that was killed leaves its own behind."""

@@ -24,7 +24,7 @@ def connected(frame_bytes_max: int = 100_000) -> tuple[SlaveConnection, socket.s
     ours.setblocking(False)
     theirs.settimeout(10)
     core = MasterProtocol(file_size=FILE, frame_bytes_max=frame_bytes_max, first_offset="log", now=0.0)
-    return SlaveConnection(Network(), ours, "slave:1", 0, core), theirs
+    return SlaveConnection(Network(), ours, "slave:1", core), theirs
 
 
 def bodies(stream: bytes) -> tuple[list[int], bytes]:

@@ -37,7 +37,14 @@ def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
             fields.append((value.index * 8, 8))
         elif isinstance(value, shared_page.Text):
             fields.append((value.at, value.size))
-    columns = (shared_page.ACKS, shared_page.SENT, shared_page.SENT_BYTES, shared_page.CONNECTED_AT)
+    columns = (
+        shared_page.ACKS,
+        shared_page.SENT,
+        shared_page.SENT_BYTES,
+        shared_page.CONNECTED_AT,
+        shared_page.PROVEN_AT,
+        shared_page.SLAVE_IDS,
+    )
     fields += [(start, 8 * SLAVES_MAX) for start in columns]
     fields.append((shared_page.PEERS, shared_page.PEER_BYTES * SLAVES_MAX))
     fields.sort()
@@ -85,15 +92,106 @@ def test_an_epoch_never_comes_twice_even_when_a_recovery_is_cut_short(tmp_path: 
     assert page.recovered(**marks) == 2
 
 
+def connect(page: SharedPage, slot: int, peer: str, at_ms: int, ack: int, *, proven: bool = True) -> None:
+    """Put a connection into a slot, as a replicator does."""
+    page.set_slave(slot, peer, at_ms)
+    page.set_ack(slot, ack)
+    if proven:
+        page.set_proven(slot)
+
+
 def test_acknowledged_is_the_needed_th_largest_live_offset(tmp_path: Path) -> None:
     page = SharedPage.open(tmp_path)
     for slot, ack in ((0, 100), (5, 300), (15, 200)):
-        page.set_slave(slot, f"10.0.0.{slot}:1", 1)
-        page.set_ack(slot, ack)
+        connect(page, slot, f"10.0.0.{slot}:1", 1, ack)
     assert [page.acknowledged(needed) for needed in (1, 2, 3, 4, 16, 17)] == [300, 200, 100, -1, -1, -1]
     assert sorted(page.live_acks()) == [100, 200, 300]
+    page.set_ack(0, 400)
+    assert page.acknowledged(1) == 400
+    page.set_slave(0, "", 0)
     page.set_slave(5, "", 0)
     assert page.acknowledged(1) == 200
+
+
+def test_two_connections_of_one_host_count_once_and_the_newest_of_them(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    connect(page, 0, "10.0.0.1:1000", 10, 500)
+    connect(page, 1, "10.0.0.1:1001", 20, 300)
+    connect(page, 2, "[::ffff:10.0.0.1]:1002", 15, 400)
+    assert (page.acknowledged(1), page.acknowledged(2)) == (300, -1)
+    page.set_slave(1, "", 0)
+    assert page.live_acks() == [400]
+
+
+def test_slaves_of_one_host_count_each_once_the_broker_has_told_them_apart(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    for slot, port in enumerate((1000, 1001, 1002)):
+        connect(page, slot, f"10.0.0.1:{port}", 10 + slot, 100 * (slot + 1))
+    page.set_slave_id(0, 1)
+    assert page.live_acks() == [100]  # the others may be the same slave, come back
+    page.set_slave_id(1, 2)
+    assert sorted(page.live_acks()) == [100, 200]
+    page.set_slave_id(2, 2)  # a second connection of the second one
+    assert sorted(page.live_acks()) == [100, 300]
+    connect(page, 2, "10.0.0.1:1003", 13, 900)
+    assert page.slave_id(2) == 0  # what was told is about the connection before
+    assert sorted(page.live_acks()) == [100, 200]
+
+
+def test_a_connection_acknowledges_nothing_before_it_is_proven_and_shows_how_far_it_says_it_is(
+    tmp_path: Path,
+) -> None:
+    page = SharedPage.open(tmp_path)
+    connect(page, 0, "10.0.0.1:1000", 10, 500, proven=False)
+    assert (page.live_acks(), page.acknowledged(1), page.reported_ends()) == ([], -1, [500])
+    page.set_proven(0)
+    assert (page.live_acks(), page.acknowledged(1)) == ([500], 500)
+
+
+def test_acknowledgements_of_another_epoch_count_for_nothing(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    marks = {"begin": 0, "flushed": 0, "file_size": 65536, "pid": 1}
+    page.fed_epoch = page.recovered(written=500, **marks)
+    connect(page, 0, "10.0.0.1:1000", 10, 500)
+    assert page.live_acks() == [500]
+    page.recovering()
+    assert page.live_acks() == [] and page.reported_ends() == []
+    page.recovered(written=300, **marks)  # the replicator has not noticed, or does not run
+    assert page.acknowledged(1) == -1 and page.reported_ends() == []
+    page.set_slave(0, "", 0)
+    page.fed_epoch = page.epoch
+    connect(page, 0, "10.0.0.1:1001", 11, 300)
+    assert page.acknowledged(1) == 300
+
+
+def test_slots_of_an_earlier_versions_replicator_count_from_their_first_report_on(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.recovered(begin=0, written=500, flushed=0, file_size=65536, pid=1)
+    connect(page, 0, "10.0.0.1:999", 9, 400)  # ours ran before, and was killed
+    for slot, at_ms in ((0, 10), (1, 11)):  # as 3d4ebd2 writes them
+        page.cells[shared_page.ACKS // 8 + slot] = 500
+        page.cells[shared_page.CONNECTED_AT // 8 + slot] = at_ms
+        page.write_text(shared_page.PEERS + slot * 64, 64, f"10.0.0.{slot}:1000")
+    assert page.live_acks() == [500, 500]
+
+
+def test_an_earlier_versions_broker_reads_what_it_always_did(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    connect(page, 3, "10.0.0.1:1000", 10, 500, proven=False)
+    assert page.cells[192 // 8 + 3] == 500 and page.cells[576 // 8 + 3] == 10
+    assert bytes(page.bytes[704 + 3 * 64 + 8 : 704 + 3 * 64 + 21]) == b"10.0.0.1:1000"
+    assert page.cells[0] == 0x5748494D_00000001
+
+
+def test_known_hosts_are_kept_as_far_as_there_is_room(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    assert page.known_hosts == []
+    hosts = [f"10.0.0.{number}" for number in range(SLAVES_MAX)]
+    page.known_hosts = hosts
+    assert page.known_hosts == hosts
+    page.known_hosts = [f"[2001:db8::{number}:1234:5678:9abc:def0]" for number in range(100)]
+    assert 10 < len(page.known_hosts) < 100
+    assert all(host.endswith(":def0]") for host in page.known_hosts)
 
 
 def test_a_new_connection_has_acknowledged_nothing(tmp_path: Path) -> None:
