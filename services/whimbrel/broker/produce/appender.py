@@ -7,6 +7,9 @@ retries store the message three times). What is appended is answered at once, or
     its end <= flushed                 synchronous flush: within `flush_timeout_s`, else FlushTimeout
     its end <= acknowledged by `acks`  synchronous replication: within `slave_timeout_s`, else ReplicaTimeout
 
+A slave counts for the first question by what it says of itself, for the second by what it has acknowledged of
+what it was sent (`store/shared_page.py`): one that is connected anew, and up to date, has been sent nothing.
+
 When both are late the answer is ReplicaTimeout. Both offsets only grow and waiting sends stand in one queue
 by their end, so the head is always the next to be answered. All have equal timeouts, so the head is also the
 next to be late.
@@ -120,11 +123,11 @@ class AckPage(Protocol):
     replica_sleeping: int
     broker_sleeping: int
 
-    def live_acks(self) -> list[int]:
-        """Acknowledged offsets of the connected slaves."""
+    def reported_ends(self) -> list[int]:
+        """How far the connected slaves say that they are, each slave once."""
 
     def acknowledged(self, needed: int) -> int:
-        """Offset that so many slaves have acknowledged."""
+        """Offset that so many slaves have acknowledged, each counted once."""
 
     def replica_alive(self, now_ns: int) -> bool:
         """Whether the replicator beats."""
@@ -218,7 +221,7 @@ class Appender:
         """Return how many connected slaves lack less than `fallbehind_max` bytes; may run in any thread."""
         if not self.page.replica_alive(int(self.loop.time() * 1e9)):
             return 0  # a killed replicator leaves its last acknowledgements in the page
-        return len(in_sync(self.page.live_acks(), self.store.written, self.durability.fallbehind_max))
+        return len(in_sync(self.page.reported_ends(), self.store.written, self.durability.fallbehind_max))
 
     def append(self, drafts: Sequence[Any]) -> list[Any]:
         """Check and append; all messages go to one queue. Returns where each went."""

@@ -1,11 +1,16 @@
-"""The confirmed offset: up to here, what is read will not be taken back by a failover.
+"""The confirmed offset: up to here, what is read is on every slave that keeps up.
 
-    master   the smallest acknowledged offset of the in-sync slaves; a slave is in sync while it is connected
-             and less than `slave_fallbehind_max_bytes` behind. Without any:
+    master   the smallest acknowledged offset of the in-sync slaves; a slave is in sync while it is less than
+             `slave_fallbehind_max_bytes` behind, and connected or gone for less than `AWAY_S`: it is coming back,
+             and may be the next master. Without any:
                  asynchronous replication   the written end
                  synchronous                unchanged; but the written end where no slave was ever configured
                                             or connected
     slave    what its master sent last, at most its own end
+
+**With synchronous replication a failover to an in-sync slave takes nothing back** of what was confirmed. With
+asynchronous replication that holds while slaves are in sync; a master that has none for `AWAY_S` goes on alone,
+and what only it holds is lost with it, confirmed or not.
 
 It never goes back, unless recovery cuts the log. It has one meaning wherever it appears: in the shared page
 (for readers of a live store's files), in DescribeReplication, in the bulk service, and in what slaves are
@@ -27,17 +32,20 @@ from typing import Any, Protocol
 
 from whimbrel.machine import FILES, Files
 from whimbrel.store import recovery_marks as marks
+from whimbrel.store.counted_slaves import CountedSlave
 
-__all__ = ["POLL_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirmed", "confirm", "in_sync"]
+__all__ = ["AWAY_S", "POLL_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirmed", "confirm", "in_sync"]
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05  # between two polls of the slaves' acknowledgements while the log moves
+# Longer than a supervisor takes to restart a replicator, and RocketMQ's slaves to come back and speak up (10 s).
+AWAY_S = 15.0
 FRUITLESS_POLLS_MAX = 20  # after which only the broker's beat polls: a slave may hang for long
 
 
 def in_sync(acknowledged: Sequence[int], written: int, fallbehind_max: int) -> list[int]:
-    """Return the acknowledged offsets of connected slaves that are near enough to the log's end."""
+    """Return the offsets of slaves that are near enough to the log's end."""
     return [ack for ack in acknowledged if written - ack < fallbehind_max]
 
 
@@ -49,9 +57,9 @@ def confirm(
     Args:
         before: what it was.
         written: the log's end.
-        acknowledged: what each connected slave has acknowledged.
+        acknowledged: what each slave has acknowledged that is connected or was until lately.
         fallbehind_max: bytes; see the module's text.
-        waits_for_slaves: replication is synchronous, and there is, or was, a slave.
+        waits_for_slaves: replication is synchronous, and there is, or was, a slave; or one may still come.
     """
     near = in_sync(acknowledged, written, fallbehind_max)
     if near:
@@ -64,8 +72,8 @@ class Marks(Protocol):
 
     confirmed: int
 
-    def live_acks(self) -> list[int]:
-        """Acknowledged offsets of the connected slaves."""
+    def slave_acks(self) -> list[tuple[CountedSlave, int]]:
+        """The connected slaves that have acknowledged something, with how far."""
 
     def replica_alive(self, now_ns: int) -> bool:
         """Whether the replicator beats; a killed one leaves its last acknowledgements in the page."""
@@ -79,6 +87,30 @@ class Timers(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
         """Run it after a while."""
+
+
+class RecentSlaves:
+    """What slaves have acknowledged that are connected, or were until `AWAY_S` ago.
+
+    A slave that is connected again counts for its host until its broker has said which one it is.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.seen: dict[tuple[str, int], tuple[int, float]] = {}  # by host and broker id: offset, when
+
+    def update(self, connected: Sequence[tuple[CountedSlave, int]], now: float) -> list[int]:
+        """Take what the connected slaves have acknowledged; return that of all that count."""
+        seen = self.seen
+        for slave, offset in connected:
+            if slave.broker_id and (slave.host, 0) in seen:
+                del seen[slave.host, 0]
+            seen[slave.host, slave.broker_id] = offset, now
+        if len(seen) > len(connected):
+            for key, (_, at) in tuple(seen.items()):
+                if now - at >= AWAY_S:
+                    del seen[key]
+        return [offset for offset, _ in seen.values()]
 
 
 class ConfirmedFile:
@@ -128,6 +160,8 @@ class MasterConfirmed:
         self.synchronous = synchronous
         self.expected = expected_slaves > 0
         self.slaves_seen = file.slaves_seen
+        self.recent = RecentSlaves()
+        self.in_sync_at = loop.time()  # when a connected slave was in sync last; at first the start
         page.confirmed = min(max(page.confirmed, file.offset), kept)
         self.on_move: Callable[[], None] | None = None  # called when there is news for slaves
         self.published = -1
@@ -138,14 +172,19 @@ class MasterConfirmed:
     def refresh(self) -> int:
         """Return the confirmed offset as of now."""
         page, written = self.page, self.written()
-        acknowledged = page.live_acks() if page.replica_alive(int(self.loop.time() * 1e9)) else []
-        self.slaves_seen = self.slaves_seen or bool(acknowledged)
+        time = self.loop.time()
+        connected = page.slave_acks() if page.replica_alive(int(time * 1e9)) else []
+        self.slaves_seen = self.slaves_seen or bool(connected)
+        if in_sync([offset for _, offset in connected], written, self.fallbehind_max):
+            self.in_sync_at = time
+        # One that was configured, or was here, may still come back with what it has.
+        expected = self.expected or self.slaves_seen
         now = confirm(
             page.confirmed,
             written=written,
-            acknowledged=acknowledged,
+            acknowledged=self.recent.update(connected, time),
             fallbehind_max=self.fallbehind_max,
-            waits_for_slaves=self.synchronous and (self.expected or self.slaves_seen),
+            waits_for_slaves=expected and (self.synchronous or time - self.in_sync_at < AWAY_S),
         )
         if now != page.confirmed:
             page.confirmed = now

@@ -55,7 +55,7 @@ class FakePage:
         self.acks: list[int] = []
         self.alive = True
 
-    def live_acks(self) -> list[int]:
+    def reported_ends(self) -> list[int]:
         return list(self.acks)
 
     def acknowledged(self, needed: int) -> int:

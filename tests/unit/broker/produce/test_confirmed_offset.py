@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from whimbrel.broker.produce.confirmed_offset import (
+    AWAY_S,
     FRUITLESS_POLLS_MAX,
     POLL_S,
     ConfirmedFile,
@@ -15,6 +16,7 @@ from whimbrel.broker.produce.confirmed_offset import (
     confirm,
     in_sync,
 )
+from whimbrel.store.counted_slaves import CountedSlave
 
 NEAR = 100  # slave_fallbehind_max_bytes in these tests
 DEAD = None  # in place of offsets: the replicator does not run: whatever stands in the page does not count
@@ -53,9 +55,13 @@ class FakePage:
     def __init__(self, confirmed: int = 0) -> None:
         self.confirmed = confirmed
         self.acks: list[int] | None = []
+        self.hosts = ["10.0.0.1", "10.0.0.2"]
+        self.ids = [1, 2]
 
-    def live_acks(self) -> list[int]:
-        return [7] if self.acks is DEAD else list(self.acks)  # a dead replicator leaves its own behind
+    def slave_acks(self) -> list[tuple[CountedSlave, int]]:
+        acks = [7] if self.acks is DEAD else self.acks  # a dead replicator leaves its own behind
+        slaves = [CountedSlave(host, one, ()) for host, one in zip(self.hosts, self.ids, strict=True)]
+        return list(zip(slaves, acks, strict=False))
 
     def replica_alive(self, now_ns: int) -> bool:
         return self.acks is not DEAD
@@ -64,9 +70,10 @@ class FakePage:
 class FakeLoop:
     def __init__(self) -> None:
         self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.now = 5.0
 
     def time(self) -> float:
-        return 5.0
+        return self.now
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
         self.timers.append((delay, callback))
@@ -107,7 +114,8 @@ class Master:
         )
         self.confirmed.on_move = lambda: self.told.append(self.page.confirmed)
 
-    def at(self, written: int, acks: list[int] | None) -> int:
+    def at(self, written: int, acks: list[int] | None, *, after: float = 0.0) -> int:
+        self.loop.now += after
         self.written, self.page.acks = written, acks
         return self.confirmed.refresh()
 
@@ -128,24 +136,57 @@ def test_synchronous_master_with_configured_slaves_waits_for_the_first(tmp_path:
         (50, [], 0),
         (50, [20], 20),
         (60, [20, 60], 20),
-        (200, [20, 180], 180),
+        (200, [20, 180], 180),  # the first one is far behind
         (200, DEAD, 180),
         (210, [100], 180),
-        (210, [210], 210),
+        (210, [210, 210], 210),
     ]
     assert [master.at(written, acks) for written, acks, _ in states] == [wanted for _, _, wanted in states]
 
 
-def test_asynchronous_master_goes_on_alone(tmp_path: Path) -> None:
+def test_asynchronous_master_goes_on_alone_when_no_slave_has_been_in_sync_for_long(tmp_path: Path) -> None:
     master = Master(tmp_path, synchronous=False, expected=1)
-    states: list[tuple[int, list[int] | None, int]] = [
-        (50, [], 50),
-        (90, [60], 60),
-        (95, DEAD, 95),
-        (99, [60], 95),
-        (99, [99], 99),
-    ]
-    assert [master.at(written, acks) for written, acks, _ in states] == [wanted for _, _, wanted in states]
+    assert master.at(50, []) == 0  # the slave may be about to connect
+    assert master.at(50, [], after=AWAY_S) == 50
+    assert master.at(90, [60]) == 60
+    assert master.at(95, [], after=AWAY_S - 0.1) == 60
+    assert master.at(95, [], after=0.1) == 95
+    assert master.at(99, [60]) == 95
+    assert master.at(99, [99]) == 99
+
+
+def test_one_look_without_a_slave_confirms_nothing_that_it_lacks(tmp_path: Path) -> None:
+    for number, gone in enumerate(([], DEAD)):
+        master = Master(tmp_path / str(number), synchronous=False, expected=0)
+        assert master.at(10, []) == 10  # there is no slave, and never was
+        assert master.at(50, [20]) == 20
+        assert master.at(90, gone, after=0.05) == 20
+        assert master.at(90, [20], after=0.05) == 20
+        assert master.at(90, [90]) == 90
+
+
+def test_slave_that_comes_back_with_less_than_the_others_is_waited_for(tmp_path: Path) -> None:
+    master = Master(tmp_path, synchronous=True, expected=2)
+    assert master.at(50, [50, 50]) == 50
+    master.page.hosts, master.page.ids = ["10.0.0.1"], [1]
+    assert master.at(90, [90], after=1.0) == 50  # the other one is restarting
+    assert master.at(95, [95], after=AWAY_S - 1.1) == 50
+    assert master.at(95, [95], after=1.1) == 95
+
+
+def test_slave_that_is_not_named_yet_is_no_other_one_than_when_it_is(tmp_path: Path) -> None:
+    master = Master(tmp_path, synchronous=False, expected=1)
+    master.page.hosts, master.page.ids = ["10.0.0.1"], [0]
+    assert master.at(50, [20]) == 20
+    master.page.ids = [1]
+    assert master.at(60, [60], after=0.1) == 60
+
+
+def test_slave_far_behind_holds_up_an_asynchronous_master_for_a_while_only(tmp_path: Path) -> None:
+    master = Master(tmp_path, synchronous=False, expected=1)
+    assert master.at(50, [50]) == 50
+    assert master.at(50 + NEAR, [50], after=1.0) == 50
+    assert master.at(60 + NEAR, [51], after=AWAY_S) == 60 + NEAR
 
 
 def test_restart_keeps_what_the_log_kept(tmp_path: Path) -> None:
