@@ -141,7 +141,7 @@ class GroupConsumption:
         self.store = store
         self.broker_name = broker_name
         self.now, self.schedule, self.client_alive = now_ms, schedule, client_alive
-        self.lease_store = LeaseStore(journal, broker_id=broker_id)
+        self.lease_store = LeaseStore(journal, broker_id=broker_id, now_ms=now_ms)
         self.lease_store.on_merged = self.on_merged
         self.table = self.lease_store.table
         self.planner = DeliveryPlanner(self.table, store, broker_name, policy_of=policy_of)
@@ -484,11 +484,11 @@ class GroupConsumption:
         """Forget the state of offsets that the log does not hold; return on how many queues.
 
         Call it when a master becomes writable, before the first append: a log that lost its tail gives
-        those offsets to new messages, which must not count as delivered. A slave's log merely lags. From then
-        on nothing beyond the log is taken from other brokers either.
+        those offsets to new messages, which must not count as delivered. A slave's log merely lags. From now
+        on the log decides which offsets there are, so entries of other brokers are cut at its end, too.
         """
+        self.lease_store.checks.queue_end = self.queue_end
         cut = 0
-        self.lease_store.end_of = self.queue_end
         for state in self.table.states():
             end = self.queue_end(state.topic, state.queue_id)
             if state.next > end:

@@ -16,10 +16,10 @@ Little-endian, several back to back:
     epoch:  0     starts an epoch of which nothing else is known
 
 An entry is complete in itself, names included, so that entries can be repeated, reordered and separated
-anywhere between two. What they mean, and how they merge, is in `leases.py`.
+anywhere between two. What they mean, and how they merge, is in `leases.py`; which values they may have when
+they come from elsewhere, in `lease_checks.py`. Decoding only finds out where an entry ends.
 """
 
-import logging
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -29,19 +29,15 @@ from whimbrel.errors import CorruptRecord
 __all__ = [
     "CLIENT_BYTES_MAX",
     "LEASE_COUNT_MAX",
-    "OFFSET_MAX",
     "EntryEncoder",
     "Lease",
     "LeaseEntry",
     "decode_entries",
 ]
 
-logger = logging.getLogger(__name__)
-
-OFFSET_MAX = 1 << 62
-# A receive writes at most its batch in one lease entry, a snapshot longer runs. The bound limits what a
-# corrupt entry can allocate.
-LEASE_COUNT_MAX = 1 << 16
+# Offsets in one lease entry. A receive writes at most its batch (32) in one; longer runs under one lease, as
+# those of damaged records, are written in pieces. The bound limits what an entry of 70 bytes can allocate.
+LEASE_COUNT_MAX = 256
 CLIENT_BYTES_MAX = 1024
 
 HEAD = struct.Struct("<BBBiI")
@@ -116,13 +112,8 @@ class EntryEncoder:
         return HEAD.pack(KIND_EPOCH, *self.sizes, self.queue_id, epoch) + self.names
 
 
-def decode_entries(data: bytes, *, skip_beyond: bool = False) -> Iterator[LeaseEntry]:
-    """Read entries; raises CorruptRecord at the first that can't be one.
-
-    Args:
-        skip_beyond: leave out whole entries whose offsets no queue can have, with a warning: earlier versions
-            wrote down any position that a client named.
-    """
+def decode_entries(data: bytes) -> Iterator[LeaseEntry]:
+    """Read entries; raises CorruptRecord at the first that can't be one."""
     view, position, size = memoryview(data), 0, len(data)
     try:
         while position < size:
@@ -130,7 +121,7 @@ def decode_entries(data: bytes, *, skip_beyond: bool = False) -> Iterator[LeaseE
             kind, group_size, topic_size, queue_id, epoch = HEAD.unpack_from(view, position)
             position += HEAD.size
             names = bytes(view[position : position + group_size + topic_size])
-            if len(names) != group_size + topic_size or queue_id < 0:
+            if len(names) != group_size + topic_size:
                 raise CorruptRecord("a lease entry's names run over its end")
             position += len(names)
             start, end, lease = 0, -1, None
@@ -141,11 +132,6 @@ def decode_entries(data: bytes, *, skip_beyond: bool = False) -> Iterator[LeaseE
                 start, end, lease, position = decode_lease(view, position)
             elif kind != KIND_EPOCH:
                 raise CorruptRecord(f"a lease entry is of the unknown kind {kind}")
-            if kind != KIND_EPOCH and not 0 <= start <= end <= OFFSET_MAX:
-                if not skip_beyond:
-                    raise CorruptRecord(f"a lease entry covers the offsets {start} to {end}")
-                logger.warning("a lease entry covers the offsets %d to %d: it is left out", start, end)
-                continue
             group, topic = names[:group_size].decode(), names[group_size:].decode()
             yield LeaseEntry(group, topic, queue_id, epoch, start, end, lease, bytes(view[begin:position]))
     except (struct.error, UnicodeDecodeError) as error:
@@ -158,8 +144,8 @@ def decode_lease(view: memoryview, position: int) -> tuple[int, int, Lease, int]
     )
     position += LEASE.size
     client = bytes(view[position : position + client_size])
-    if len(client) != client_size or not 0 < count <= LEASE_COUNT_MAX:
-        raise CorruptRecord("a lease entry's client or count is out of bounds")
+    if len(client) != client_size:
+        raise CorruptRecord("a lease entry's client runs over its end")
     auto_renew = bool(flags & FLAG_AUTO_RENEW)
     lease = Lease(
         serial, revision, visible_at, taken_at, attempt, auto_renew, client.decode(errors="replace")

@@ -4,14 +4,16 @@
                  StoreFull: nothing has changed
 
 Listeners are the streams to the other brokers of the group (`lease_sync.py`). Entries that come from there
-take the same steps, except that they are joined into the table first, which shows what is new in them.
+take the same steps, except that they are judged (`lease_checks.py`) and joined into the table first, which
+shows what is new in them. Those of the journal are judged as well: an earlier version may have written what
+no broker may write.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from whimbrel.broker.consume.lease_codec import LeaseEntry
+from whimbrel.broker.consume.lease_checks import EntryChecks
 from whimbrel.broker.consume.leases import Change, LeaseTable
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
@@ -40,14 +42,19 @@ class LeaseStore:
 
     Attributes:
         on_merged: called when entries of another broker have changed something.
-        end_of: returns the end of a queue, by topic and queue id, once this broker leads; None before.
+        checks: decides which entries of other brokers and of the journal count.
     """
 
-    def __init__(self, journal: Journal, *, broker_id: int) -> None:
-        """Prepare; `open` reads the journal. `broker_id` keeps delivery serials apart from other brokers'."""
+    def __init__(self, journal: Journal, *, broker_id: int, now_ms: Callable[[], int]) -> None:
+        """Prepare; `open` reads the journal.
+
+        Args:
+            journal: where changes are written down. broker_id: keeps delivery serials apart from other
+            brokers'. now_ms: the clock, against which entries of elsewhere are judged.
+        """
         self.table = LeaseTable(origin=broker_id)
+        self.checks = EntryChecks(now_ms)
         self.on_merged: Callable[[], None] | None = None
-        self.end_of: Callable[[str, int], int] | None = None
         self.journal = journal
         self.listeners: list[LeaseListener] = []
 
@@ -55,7 +62,7 @@ class LeaseStore:
         """Load the state and begin to write it down; raises StoreError when that can't be."""
         try:
             for chunk in self.journal.load():
-                self.table.join(chunk, skip_beyond=True)
+                self.table.join(chunk, self.checks.judge)
         except CorruptRecord as error:
             raise StoreError(
                 f"the lease journal (whimbrel/leases in the store) is of another version or damaged: {error};"
@@ -112,17 +119,14 @@ class LeaseStore:
     def merge(self, entries: bytes, source: LeaseListener | None = None) -> bool:
         """Join another broker's entries; return whether they changed anything.
 
-        What changed is written down and offered to the listeners other than the one it came from. The state
-        in memory may run ahead of the journal when the disk is full: the other broker still has it, and sends
-        it again.
+        Those that no broker may write are left out. What changed is written down and offered to the listeners
+        other than the one it came from. The state in memory may run ahead of the journal when the disk is
+        full: the other broker still has it, and sends it again.
 
         Raises:
             CorruptRecord: they don't decode.
         """
-        refused: list[LeaseEntry] = []
-        changed = self.table.join(entries, end_of=self.end_of, refused=refused)
-        for entry in refused:
-            self.refuse(entry)
+        changed = self.table.join(entries, self.checks.judge)
         if not changed:
             return False
         try:
@@ -135,18 +139,3 @@ class LeaseStore:
         if self.on_merged is not None:
             self.on_merged()
         return True
-
-    def refuse(self, entry: LeaseEntry) -> None:
-        """Have all brokers, the one that sent it among them, forget an entry beyond the end of the log.
-
-        The state as it is here starts an epoch that is greater than the entry's.
-        """
-        state = self.table.state(entry.group, entry.topic, entry.queue_id)
-        if entry.epoch < state.epoch:
-            return  # that was done for an entry before
-        logger.warning("%s on %s/%d: another broker told of offsets up to %d, beyond this log: they are"
-                       " forgotten", entry.group, entry.topic, entry.queue_id, entry.end)  # fmt: skip
-        try:
-            self.commit_entries(b"".join(state.entries(entry.epoch + 1)))
-        except StoreFull as error:
-            logger.warning("that can't be written down yet: %s", error)

@@ -41,7 +41,6 @@ from typing import TypeAlias
 
 from whimbrel.broker.consume.lease_codec import (
     LEASE_COUNT_MAX,
-    OFFSET_MAX,
     EntryEncoder,
     Lease,
     LeaseEntry,
@@ -56,6 +55,7 @@ __all__ = [
     "RENEW_MS",
     "RENEW_TOTAL_MS",
     "Change",
+    "Judge",
     "LeaseTable",
     "QueueLeases",
     "Standing",
@@ -310,7 +310,7 @@ class QueueLeases:
             return self.encoder.done(self.epoch, start, end)
         return self.encoder.lease(self.epoch, start, end, lease)
 
-    def entries(self, epoch: int | None = None, end: int = OFFSET_MAX) -> list[bytes]:
+    def entries(self, epoch: int | None = None, end: int | None = None) -> list[bytes]:
         """Return the whole state as entries by ascending offset.
 
         Args:
@@ -318,6 +318,7 @@ class QueueLeases:
             end: leave out what lies at or above.
         """
         epoch = self.epoch if epoch is None else epoch
+        end = self.next if end is None else end
         encoder = self.encoder
         if not self.started:
             return [encoder.epoch(epoch)] if epoch else []
@@ -415,6 +416,9 @@ class QueueLeases:
 
 # A range done (no lease) or held, in the state's own epoch.
 Change: TypeAlias = tuple[QueueLeases, int, int, Lease | None]
+# Takes an entry and how many offsets of its queue are held; returns the entry, the part of it that counts, or
+# None when it does not count.
+Judge: TypeAlias = Callable[[LeaseEntry, int], LeaseEntry | None]
 
 
 class LeaseTable:
@@ -468,35 +472,26 @@ class LeaseTable:
             elif state.hold(start, end, lease):
                 self.track_client(state, lease)
 
-    def join(
-        self,
-        data: bytes,
-        *,
-        skip_beyond: bool = False,
-        end_of: Callable[[str, int], int] | None = None,
-        refused: list[LeaseEntry] | None = None,
-    ) -> bytes:
+    def join(self, data: bytes, judge: Judge | None = None) -> bytes:
         """Merge entries; return those that changed something.
 
         Args:
             data: the entries.
-            skip_beyond: see `decode_entries`.
-            end_of: returns the end of a queue by topic and queue id; an entry beyond it is not merged, but
-                added to `refused`. None where the log may lag behind the entries.
-            refused: see `end_of`.
+            judge: decides which of them count, where they come from another process or from the disk.
 
         Raises:
-            CorruptRecord: they don't decode.
+            CorruptRecord: they don't decode; nothing has changed.
         """
         changed = []
-        for entry in decode_entries(data, skip_beyond=skip_beyond):
-            state = self.state(entry.group, entry.topic, entry.queue_id)
-            if entry.epoch < state.epoch:
+        for decoded in list(decode_entries(data)):
+            found = self.find(decoded.group, decoded.topic, decoded.queue_id)
+            if found is not None and decoded.epoch < found.epoch:
                 continue
-            if end_of is not None and entry.end > end_of(entry.topic, entry.queue_id):
-                if refused is not None:
-                    refused.append(entry)
+            held = len(found.leases) if found is not None else 0
+            entry = decoded if judge is None else judge(decoded, held)
+            if entry is None:
                 continue
+            state = found or self.state(entry.group, entry.topic, entry.queue_id)
             grown = entry.epoch > state.epoch
             if grown:
                 state.reset(entry.epoch)

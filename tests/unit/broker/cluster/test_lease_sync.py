@@ -6,9 +6,12 @@ import pytest
 
 from whimbrel.broker.cluster import lease_sync
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
+from whimbrel.broker.consume.lease_checks import CLOCK_AHEAD_MS
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.errors import RemoteProtocolError
+
+NOW = 1_700_000_000_000
 
 
 class NoJournal:
@@ -41,7 +44,7 @@ class Pipe:
 
 
 def lease_store(broker_id: int = 0) -> LeaseStore:
-    made = LeaseStore(NoJournal(), broker_id=broker_id)
+    made = LeaseStore(NoJournal(), broker_id=broker_id, now_ms=lambda: NOW)
     made.open()
     return made
 
@@ -158,8 +161,8 @@ def test_junk_from_the_peer_is_its_error() -> None:
 
 def test_serials_go_on_above_those_of_the_peer() -> None:
     one, other = lease_store(0), lease_store(1)
-    far_ahead = one.table.next_serial(1 << 42)
+    far_ahead = one.table.next_serial(NOW + CLOCK_AHEAD_MS)
     lease = Lease(far_ahead, 0, 10, 0, 1, False, "")
     other.merge(one.table.state("g", "t", 0).entry(0, 1, lease))
-    assert other.table.next_serial(1_000) > far_ahead
-    assert other.table.next_serial(1_000) & 0x3F == 1
+    assert other.table.next_serial(NOW) > far_ahead
+    assert other.table.next_serial(NOW) & 0x3F == 1

@@ -13,10 +13,16 @@ from whimbrel.broker.consume.lease_store import LeaseStore
 GROUPS, QUEUES = 4, 4
 
 
+def open_store(root: Path) -> LeaseStore:
+    journal = LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001)
+    lease_store = LeaseStore(journal, broker_id=0, now_ms=lambda: 1_700_000_000_000)
+    lease_store.open()
+    return lease_store
+
+
 def committed(root: Path) -> dict[tuple[str, int], int]:
     """Return the offsets that a broker finds which starts on this directory."""
-    lease_store = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
-    lease_store.open()
+    lease_store = open_store(root)
     lease_store.close()
     return {(state.group, state.queue_id): state.committed for state in lease_store.table.states()}
 
@@ -53,8 +59,7 @@ def test_offsets_never_go_back_whenever_the_broker_is_killed(
                 quiet.setattr(journal_module, "write_all", write_all)
                 killed_here()
 
-    lease_store = LeaseStore(LeaseJournal(root, file_bytes=4096, flush_interval_s=0.001), broker_id=0)
-    lease_store.open()
+    lease_store = open_store(root)
     monkeypatch.setattr(journal_module, "write_all", write)
     try:
         for _ in range(1500):
