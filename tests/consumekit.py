@@ -73,6 +73,8 @@ class FakeStore:
 class FakeJournal:
     """A journal in memory, which a disk can fill up."""
 
+    sync_failures = 0
+
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
         self.full = False
@@ -87,6 +89,9 @@ class FakeJournal:
         if self.full:
             raise StoreFull("full")
         self.chunks.append(entries)
+
+    def beat(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -339,7 +339,10 @@ def storage(role: "Role") -> list[Family]:
     def gauge(name: str, unit: str, help: str, read: Callable[[], Number]) -> Family:
         return Family(name=name, kind="gauge", unit=unit, help=help, read=lambda: [((), read())])
 
-    reserve = ReserveTime(directory, lambda: store.min_offset)
+    def counter(name: str, help: str, read: Callable[[], int]) -> Family:
+        return Family(name=name, kind="counter", help=help, read=lambda: [((), read())])
+
+    reserve, leases = ReserveTime(directory, lambda: store.min_offset), role.consumption.lease_store
     return [
         disk_gauge("rocketmq_storage_size", "bytes", "Bytes used on the file system of the store.",
                    lambda: [used_bytes(directory)]),
@@ -360,6 +363,11 @@ def storage(role: "Role") -> list[Family]:
               lambda: READ_WRITE if role.writable else READ_ONLY),
         gauge("whimbrel_long_polls_held", "", "Receives and pulls that wait for messages.",
               lambda: role.consumption.parked + role.receives.held),
+        counter("whimbrel_lease_sync_failures_total", "Syncs of the lease journal that the disk refused.",
+                lambda: leases.journal.sync_failures),
+        counter("whimbrel_lease_entries_refused_total",
+                "Lease entries of other brokers and of the journal that were left out or cut.",
+                lambda: leases.checks.refused),
     ]  # fmt: skip
 
 

@@ -12,11 +12,10 @@ Two files in STORE/whimbrel/leases/, `a.journal` and `b.journal`, are written al
                   generation, and the entries
 
 A file starts with a full snapshot and goes on with changes. When it is full the other one is started over:
-generation plus 1, a snapshot, and so on; the old file is not touched before the new one's snapshot is known
-to be on the disk. Opening the journal reads both, older first, each up to its first frame that is not
-whole (a torn tail, or what an earlier generation left), and joins everything: entries merge in any order,
-so reading too much does no harm. It then starts the older file over, so that nothing is ever appended
-behind a torn frame.
+generation plus 1, a snapshot, and so on. Opening the journal reads both, older first, each up to its first
+frame that is not whole (a torn tail, or what an earlier generation left), and joins everything: entries merge
+in any order, so reading too much does no harm. It then starts the older file over, so that nothing is ever
+appended behind a torn frame.
 
 Space for both is allocated at the start, so that receives and acknowledgements go on while the disk is
 full; when even that is used up, `append` raises StoreFull and nothing has changed.
@@ -24,6 +23,30 @@ full; when even that is used up, `append` raises StoreFull and nothing has chang
 Bytes are in the page cache before `append` returns, hence survive a kill -9. A thread calls `fdatasync`
 at an interval: a power failure can cost the changes of the last one, which deliver again what was
 acknowledged in it.
+
+**What the disk holds.** At any time one file has the newest state that is known to be on the disk, and it is
+not started over before the other one has a newer one there:
+
+    written    the active file has its snapshot, not synced yet: the other one is what a power failure leaves
+       |
+       v  sync
+    settled    the active file is what a power failure leaves, but for the changes of the last interval
+       |
+       v  the file is full: the rest of it is synced before the new one is
+    written, the other file
+
+A sync that is refused is final for its file: the kernel keeps the pages and marks them clean, so that the
+next sync succeeds without writing them. Of such a file only what was synced before counts, and `beat` writes
+the whole state elsewhere, at once and then ever less often until it is settled:
+
+    refused while settled    into the other file, whose content is older
+    refused while written    into a new file, with other blocks, which is synced and then takes the name of
+                             the refused one
+
+That doubles the interval of changes that a power failure can cost, once for each refused sync. A process that
+ended may have left a refused file as well, which reads well out of memory; so opening the journal writes the
+newest file once more, with the same bytes, and syncs it, and its name, before it touches the other one. When
+that is refused, too, nobody knows which of them the disk has: both stay until a new file is synced.
 """
 
 import errno
@@ -45,6 +68,9 @@ __all__ = ["LeaseJournal"]
 SNAPSHOT_RATIO = 4
 # The snapshot is written in frames of about this size.
 FRAME_BYTES = 256 << 10
+# While the disk refuses every sync, the state is written anew after 1, 3, 7 beats and so on up to this many.
+BEATS_APART_MAX = 63
+FILE_MODE = 0o644
 
 MAGIC = b"WHIMLEAS"
 VERSION = 1
@@ -56,7 +82,11 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseJournal:
-    """The open journal. One thread writes; another one flushes."""
+    """The open journal. One thread writes; another one flushes.
+
+    Attributes:
+        sync_failures: how many syncs were refused since the start.
+    """
 
     def __init__(
         self,
@@ -75,19 +105,27 @@ class LeaseJournal:
         self.snapshot: Callable[[], Iterable[bytes]] = tuple
         self.file_bytes = file_bytes
         self.interval = flush_interval_s
-        folder = store_root / "whimbrel" / "leases"
-        self.paths = (folder / "a.journal", folder / "b.journal")
+        self.folder = store_root / "whimbrel" / "leases"
+        self.paths = (self.folder / "a.journal", self.folder / "b.journal")
         self.files: list[int] = []
         self.active = 1  # index of the file being written; the next one to be started is the other
         self.generation = 0
         self.position = 0  # where the next frame goes; 0 while no file could be started
         self.limit = 0
         self.full = False
-        # Shared by the writing and the flushing thread. `snapshot_flushed`: the active file's snapshot is on
-        # the disk.
+        self.newest = b""  # what `load` found in the active file; until `start`
+        self.beats_to_wait = self.beats_waited = 0  # between two tries to write what a refused sync lost
+        # Shared by the writing and the flushing thread, under `signal`.
         self.signal = threading.Condition()
         self.unflushed = False
-        self.snapshot_flushed = True
+        self.settled = True  # the active file's snapshot is on the disk
+        self.failed = False  # a sync of the active file was refused
+        self.refused: set[int] = set()  # indexes of the files of which a sync was ever refused
+        self.sync_failures = 0
+        self.rest: int | None = None  # a file that was full, with changes that are to be synced first
+        self.new_names = False  # the directory is to be synced: a file has a new name
+        self.retired: list[int] = []  # files to be closed by the thread that may just be syncing them
+        self.urgent = False
         self.closing = False
         self.flusher: threading.Thread | None = None
 
@@ -109,6 +147,7 @@ class LeaseJournal:
             for chunk in read_frames(data, generation):
                 chunks.append(chunk)
                 end += FRAME.size + len(chunk)
+            self.newest = data[:end]
             logger.info("lease journal %s, generation %d: %d bytes", self.paths[index].name, generation, end)
         return chunks
 
@@ -122,9 +161,10 @@ class LeaseJournal:
         """
         self.snapshot = snapshot
         self.open()
-        if self.generation and len(self.files) == 2:
-            os.fdatasync(self.files[self.active])  # the newest must last before the other is started over
-        self.rotate()
+        if self.newest and len(self.files) == 2:
+            self.write_newest_again()
+        self.newest = b""
+        self.turn_over()
         self.allocate()
 
     def append(self, entries: bytes) -> None:
@@ -137,12 +177,14 @@ class LeaseJournal:
         if self.closing:
             raise NotReady("the lease journal is closed: the broker stops or changes its role")
         if not self.position:
-            self.open()
-            self.rotate()
-        elif self.snapshot_flushed and self.position + len(entries) + FRAME.size > self.limit:
-            self.rotate()
+            if not self.failed:  # else `beat` tries again
+                self.open()
+                self.turn_over()
+        elif self.settled and self.position + len(entries) + FRAME.size > self.limit:
+            self.turn_over()
         if not self.position:
-            raise StoreFull(f"the disk is full (no room for the lease journal); {FULL_ADVICE}")
+            why = "refuses to sync" if self.failed else "is full (no room for the lease journal)"
+            raise StoreFull(f"the disk {why}; {FULL_ADVICE}")
         frame = FRAME.pack(len(entries), zlib.crc32(entries, self.generation & 0xFFFFFFFF)) + entries
         try:
             write_all(self.files[self.active], frame, self.position)
@@ -158,8 +200,20 @@ class LeaseJournal:
                 self.unflushed = True
                 self.signal.notify()
 
+    def beat(self) -> None:
+        """Write the whole state into another file when a sync was refused; to be called periodically."""
+        if not self.failed:
+            return
+        if self.beats_waited < self.beats_to_wait:
+            self.beats_waited += 1
+            return
+        self.beats_waited, self.beats_to_wait = 0, min(2 * self.beats_to_wait + 1, BEATS_APART_MAX)
+        self.turn_over()
+
     def close(self) -> None:
         """Flush and close; for good."""
+        if self.failed and not self.closing:
+            self.turn_over()
         with self.signal:
             self.closing = True
             self.signal.notify()
@@ -173,9 +227,11 @@ class LeaseJournal:
 
     def open(self) -> None:
         try:
-            self.paths[0].parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.paths[len(self.files) :]:
-                self.files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+                new_file_of(path).unlink(missing_ok=True)  # a kill came while it was written
+                self.files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+            self.new_names = True  # perhaps
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise StoreError(f"the lease journal can't be opened: {error}") from error
@@ -189,30 +245,72 @@ class LeaseJournal:
         except OSError as error:
             logger.warning("no room for the second file of the lease journal: %s", error)
 
-    def rotate(self) -> None:
-        """Start the other file over; on a full disk go on with this one."""
+    def write_newest_again(self) -> None:
+        """Bring what `load` found in the newest file to the disk, whatever became of earlier syncs."""
+        fd = self.files[self.active]
+        try:
+            write_all(fd, self.newest, 0)
+        except OSError as error:
+            self.sync_refused(self.active, self.generation, error)
+            self.settled = False
+        else:
+            self.settled = self.sync(fd, self.active, self.generation, names=True)
+
+    def turn_over(self) -> None:
+        """Start a file over with the full state; on a full disk go on with this one."""
         if len(self.files) < 2:
             return
-        index, generation = 1 - self.active, self.generation + 1
-        fd = self.files[index]
+        # A refused file without anything sure in it makes room for the new one, and the other is kept.
+        index = self.active if self.failed and not self.settled else 1 - self.active
+        generation = self.generation + 1
         try:
-            position, limit = self.write_snapshot(fd, generation)
+            if index in self.refused:
+                fd, position = self.write_new_file(index, generation)
+            else:
+                fd = self.files[index]
+                position = self.write_snapshot(fd, generation)
         except OSError as error:
             self.report_full(error)
-            self.limit += (
-                self.file_bytes // 8
-            )  # go on with this file for a while, as long as the disk has room
+            # Go on with this file for a while, as long as the disk has room.
+            self.limit += self.file_bytes // 8
             return
-        self.active, self.generation, self.position, self.limit = index, generation, position, limit
-        self.full = False
         if self.flusher is None:
             self.flusher = threading.Thread(target=self.flush_forever, name="lease-journal", daemon=True)
             self.flusher.start()
         with self.signal:
-            self.snapshot_flushed, self.unflushed = False, True
+            if self.unflushed and not self.failed:
+                self.rest = self.files[self.active]
+            if fd != self.files[index]:
+                self.retired.append(self.files[index])
+                self.files[index] = fd
+                self.refused.discard(index)
+                self.new_names = True
+            self.active, self.generation = index, generation
+            self.urgent = self.failed
+            self.settled, self.failed, self.unflushed = False, False, True
             self.signal.notify()
+        self.position, self.limit = position, max(self.file_bytes, SNAPSHOT_RATIO * position)
+        self.full = False
 
-    def write_snapshot(self, fd: int, generation: int) -> tuple[int, int]:
+    def write_new_file(self, index: int, generation: int) -> tuple[int, int]:
+        """Put a new file with a snapshot, which is on the disk, in the place of a refused one.
+
+        Returns:
+            The file, and the end of the snapshot.
+        """
+        path = new_file_of(self.paths[index])
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        try:
+            position = self.write_snapshot(fd, generation)
+            os.fdatasync(fd)
+            path.replace(self.paths[index])
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        return fd, position
+
+    def write_snapshot(self, fd: int, generation: int) -> int:
         # The header goes last: until then the file is no journal, and is ignored.
         os.posix_fallocate(fd, 0, self.file_bytes)
         write_all(fd, bytes(HEADER_BYTES), 0)
@@ -227,7 +325,7 @@ class LeaseJournal:
             position += self.write_frame(fd, b"".join(pending), position, generation)
         head = HEADER.pack(MAGIC, VERSION, 0, generation)
         write_all(fd, head + zlib.crc32(head).to_bytes(8, "little"), 0)
-        return position, max(self.file_bytes, SNAPSHOT_RATIO * position)
+        return position
 
     @staticmethod
     def write_frame(fd: int, entries: bytes, position: int, generation: int) -> int:
@@ -236,31 +334,70 @@ class LeaseJournal:
         return len(frame)
 
     def report_full(self, error: OSError) -> None:
-        if not self.full:
+        if not self.full and not self.failed:  # a refused sync was told of
             logger.error(
                 "the lease journal can't be written, receives and acknowledgements are refused: %s", error
             )
         self.full = True
+
+    # The flushing thread
 
     def flush_forever(self) -> None:
         while True:
             with self.signal:
                 while not self.unflushed and not self.closing:
                     self.signal.wait()
-                if not self.closing:
-                    self.signal.wait_for(lambda: self.closing, self.interval)
-                closing, dirty, self.unflushed = self.closing, self.unflushed, False
-                index, generation = self.active, self.generation
-            if dirty:
-                try:
-                    os.fdatasync(self.files[index])
-                except OSError as error:
-                    logger.error("the lease journal can't be flushed: %s", error)
-                else:
-                    with self.signal:
-                        self.snapshot_flushed = self.snapshot_flushed or generation == self.generation
+                self.signal.wait_for(lambda: self.closing or self.urgent, self.interval)
+                closing = self.closing
+            self.flush()
             if closing:
                 return
+
+    def flush(self) -> None:
+        """Bring to the disk what was written so far; called by the flushing thread."""
+        with self.signal:
+            dirty = self.unflushed and not self.failed
+            self.unflushed = self.urgent = False
+            active, generation = self.active, self.generation
+            fd, rest, self.rest = self.files[active], self.rest, None
+            retired, self.retired = self.retired, []
+            new_names, self.new_names = self.new_names, False
+        if rest is not None:
+            self.sync(rest, 1 - active, generation - 1)
+        if dirty and self.sync(fd, active, generation, names=new_names):
+            with self.signal:
+                if generation == self.generation:
+                    self.settled = True
+                    self.beats_to_wait = 0
+        for fd in retired:
+            os.close(fd)
+
+    def sync(self, fd: int, index: int, generation: int, *, names: bool = False) -> bool:
+        """Sync a file, and the names in the directory; return False when that was refused."""
+        try:
+            os.fdatasync(fd)
+            if names:
+                sync_directory(self.folder)
+        except OSError as error:
+            self.sync_refused(index, generation, error)
+            return False
+        return True
+
+    def sync_refused(self, index: int, generation: int, error: OSError) -> None:
+        """Remember it for good: no later sync of this file means anything."""
+        with self.signal:
+            self.refused.add(index)
+            self.sync_failures += 1
+            if generation == self.generation:
+                self.failed = True
+        if not self.beats_to_wait:
+            logger.error(
+                "the lease journal can't be flushed, it is written anew into another file: %s", error
+            )
+
+
+def new_file_of(path: Path) -> Path:
+    return path.with_suffix(".new")
 
 
 def read_header(data: bytes) -> int | None:
@@ -289,3 +426,11 @@ def write_all(fd: int, data: bytes, position: int) -> None:
     written = os.pwrite(fd, data, position)
     while written < len(data):
         written += os.pwrite(fd, memoryview(data)[written:], position + written)
+
+
+def sync_directory(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -31,9 +31,12 @@ class LeaseListener(Protocol):
 class Journal(Protocol):
     """What is used of `LeaseJournal`."""
 
+    sync_failures: int
+
     def load(self) -> list[bytes]: ...
     def start(self, snapshot: Callable[[], Iterator[bytes]]) -> None: ...
     def append(self, entries: bytes) -> None: ...
+    def beat(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -73,6 +76,10 @@ class LeaseStore:
     def close(self) -> None:
         """Flush and close the journal."""
         self.journal.close()
+
+    def beat(self) -> None:
+        """Have the journal do what time asks for; to be called about twice a second."""
+        self.journal.beat()
 
     def commit(self, changes: list[Change]) -> None:
         """Make changes; raises StoreFull, and then nothing has changed."""

@@ -440,6 +440,7 @@ class Role(ABC):
         """Show that the broker lives, and do what time asks for."""
         self.page.broker_beat_ns, self.page.writable = self.machine.monotonic_ns(), self.writable
         self.confirmed.beat()
+        self.consumption.lease_store.beat()
         self.receives.expire_held(self.machine.monotonic(), BEAT_S)
 
     def sweep(self) -> None:

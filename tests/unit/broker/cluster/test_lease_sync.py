@@ -15,6 +15,8 @@ NOW = 1_700_000_000_000
 
 
 class NoJournal:
+    sync_failures = 0
+
     def load(self) -> list[bytes]:
         return []
 
@@ -22,6 +24,9 @@ class NoJournal:
         pass
 
     def append(self, entries: bytes) -> None:
+        pass
+
+    def beat(self) -> None:
         pass
 
     def close(self) -> None:
