@@ -366,7 +366,7 @@ def storage(role: "Role") -> list[Family]:
         counter("whimbrel_lease_sync_failures_total", "Syncs of the lease journal that the disk refused.",
                 lambda: leases.journal.sync_failures),
         counter("whimbrel_lease_entries_refused_total",
-                "Lease entries of other brokers and of the journal that were left out or cut.",
+                "Lease entries of other brokers and of the journal that were left out.",
                 lambda: leases.checks.refused),
     ]  # fmt: skip
 

@@ -484,10 +484,8 @@ class GroupConsumption:
         """Forget the state of offsets that the log does not hold; return on how many queues.
 
         Call it when a master becomes writable, before the first append: a log that lost its tail gives
-        those offsets to new messages, which must not count as delivered. A slave's log merely lags. From now
-        on the log decides which offsets there are, so entries of other brokers are cut at its end, too.
+        those offsets to new messages, which must not count as delivered. A slave's log merely lags.
         """
-        self.lease_store.checks.queue_end = self.queue_end
         cut = 0
         for state in self.table.states():
             end = self.queue_end(state.topic, state.queue_id)
@@ -567,9 +565,6 @@ class GroupConsumption:
         elif not self.follows:
             raise InvalidReceiptHandle("the receipt handle names a message that the log does not hold")
         return state or self.table.state(group, topic, handle.queue_id), Standing.UNKNOWN
-
-    def queue_end(self, topic: str, queue_id: int) -> int:
-        return self.store.queue_range(topic, queue_id)[1]
 
     def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
         low, high = self.store.queue_range(topic, queue_id)

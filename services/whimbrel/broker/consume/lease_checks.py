@@ -7,8 +7,7 @@ that is refused does not keep the others from counting:
     names            not empty, without control characters
     queue id         0 to `QUEUE_ID_MAX`
     epoch            0 to `EPOCH_MAX`; 2^31 resets are left above it
-    offsets          first <= end <= `OFFSET_MAX`; below the queue's end where this broker leads: what lies
-                     beyond is cut off, since the messages there are still to come
+    offsets          first <= end <= `OFFSET_MAX`
     leased offsets   1 to `LEASE_COUNT_MAX` in an entry, and `HELD_MAX` in a queue
     serial           its time is at most `CLOCK_AHEAD_MS` ahead of the clock here
     taken at         likewise
@@ -28,7 +27,7 @@ they are left out, and the snapshot with which the next file begins has none of 
 import logging
 from collections.abc import Callable
 
-from whimbrel.broker.consume.lease_codec import LEASE_COUNT_MAX, EntryEncoder, LeaseEntry
+from whimbrel.broker.consume.lease_codec import LEASE_COUNT_MAX, OFFSET_MAX, LeaseEntry
 from whimbrel.model.limits import INVISIBLE_MS_MAX
 from whimbrel.model.names import CONTROL
 
@@ -37,7 +36,6 @@ __all__ = [
     "CLOCK_AHEAD_MS",
     "EPOCH_MAX",
     "HELD_MAX",
-    "OFFSET_MAX",
     "QUEUE_ID_MAX",
     "REVISION_MAX",
     "EntryChecks",
@@ -47,7 +45,6 @@ __all__ = [
 # How far the clock of another broker may be ahead: a day, for dates and time zones that are set wrong. A
 # serial that much ahead does no harm: all later ones are greater still.
 CLOCK_AHEAD_MS = 24 * 3600 * 1000
-OFFSET_MAX = 1 << 56  # a log of 2^63 bytes has no room for so many records
 QUEUE_ID_MAX = (1 << 16) - 1
 EPOCH_MAX = 1 << 31
 REVISION_MAX = 1 << 20
@@ -90,31 +87,24 @@ class EntryChecks:
     """Judges entries, and says in the log what it refuses.
 
     Attributes:
-        queue_end: returns where a queue ends, once this broker's log counts; None while another one's does.
-        refused: how many entries were refused or cut since the start.
+        refused: how many entries were refused since the start.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         """Take the clock."""
         self.now = now_ms
-        self.queue_end: Callable[[str, int], int] | None = None
         self.refused = 0
         self.warned_at = 0
         self.unsaid = 0  # refusals since the last line of the log
 
     def judge(self, entry: LeaseEntry, held: int) -> LeaseEntry | None:
-        """Return the entry, the part of it that counts, or None; `held` offsets of its queue are held."""
+        """Return the entry, or None when it does not count; `held` offsets of its queue are held."""
         fault = fault_of(entry, self.now())
         if not fault and entry.lease is not None and held + entry.end - entry.start > HELD_MAX:
             fault = f"{held} offsets of the queue are held already"
         if fault:
             self.refuse(entry, fault)
             return None
-        if self.queue_end is not None and entry.end > 0:
-            end = self.queue_end(entry.topic, entry.queue_id)
-            if entry.end > end:
-                self.refuse(entry, f"offset {entry.end} lies beyond the queue's end {end}")
-                return cut(entry, end)
         return entry
 
     def refuse(self, entry: LeaseEntry, fault: str) -> None:
@@ -122,20 +112,6 @@ class EntryChecks:
         self.unsaid += 1
         now = self.now()
         if not self.warned_at <= now < self.warned_at + WARN_APART_MS:
-            logger.warning("%d lease entries are left out or cut, the last one of %r on %r/%d: %s",
+            logger.warning("%d lease entries are left out, the last one of %r on %r/%d: %s",
                            self.unsaid, entry.group, entry.topic, entry.queue_id, fault)  # fmt: skip
             self.warned_at, self.unsaid = now, 0
-
-
-def cut(entry: LeaseEntry, end: int) -> LeaseEntry | None:
-    """Return the part of an entry below `end`; None when there is none."""
-    if entry.start >= end and entry.start > 0:
-        return None
-    encoder = EntryEncoder(entry.group, entry.topic, entry.queue_id)
-    if entry.lease is None:
-        raw = encoder.done(entry.epoch, entry.start, end)
-    elif entry.start < end:
-        raw = encoder.lease(entry.epoch, entry.start, end, entry.lease)
-    else:
-        return None
-    return entry._replace(end=end, raw=raw)

@@ -29,12 +29,14 @@ from whimbrel.errors import CorruptRecord
 __all__ = [
     "CLIENT_BYTES_MAX",
     "LEASE_COUNT_MAX",
+    "OFFSET_MAX",
     "EntryEncoder",
     "Lease",
     "LeaseEntry",
     "decode_entries",
 ]
 
+OFFSET_MAX = 1 << 56  # of a queue; a log of 2^63 bytes has no room for so many records
 # Offsets in one lease entry. A receive writes at most its batch (32) in one; longer runs under one lease, as
 # those of damaged records, are written in pieces. The bound limits what an entry of 70 bytes can allocate.
 LEASE_COUNT_MAX = 256

@@ -416,8 +416,7 @@ class QueueLeases:
 
 # A range done (no lease) or held, in the state's own epoch.
 Change: TypeAlias = tuple[QueueLeases, int, int, Lease | None]
-# Takes an entry and how many offsets of its queue are held; returns the entry, the part of it that counts, or
-# None when it does not count.
+# Takes an entry and how many offsets of its queue are held; returns it, or None when it does not count.
 Judge: TypeAlias = Callable[[LeaseEntry, int], LeaseEntry | None]
 
 

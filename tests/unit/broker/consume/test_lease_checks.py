@@ -15,12 +15,17 @@ from whimbrel.broker.consume.lease_checks import (
     CLOCK_AHEAD_MS,
     EPOCH_MAX,
     HELD_MAX,
-    OFFSET_MAX,
     QUEUE_ID_MAX,
     REVISION_MAX,
     fault_of,
 )
-from whimbrel.broker.consume.lease_codec import LEASE_COUNT_MAX, EntryEncoder, Lease, decode_entries
+from whimbrel.broker.consume.lease_codec import (
+    LEASE_COUNT_MAX,
+    OFFSET_MAX,
+    EntryEncoder,
+    Lease,
+    decode_entries,
+)
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.model.limits import INVISIBLE_MS_MAX
 
@@ -152,24 +157,10 @@ def test_journal_that_holds_a_bad_entry_is_repaired(tmp_path: Path, caplog: pyte
         if start == 0:
             assert rig.consumption.lease_store.checks.refused == 2
             [line] = [one.getMessage() for one in caplog.records]
-            assert "1 lease entries are left out or cut, the last one of 'g' on 't'/0: serial" in line
+            assert "1 lease entries are left out, the last one of 'g' on 't'/0: serial" in line
         rig.consumption.close()
         if start == 2:
             assert rig.consumption.lease_store.checks.refused == 0
-
-
-def test_broker_that_leads_cuts_entries_at_the_end_of_its_queues() -> None:
-    rig = Rig()
-    for _ in range(3):
-        rig.store.put("t", 0)
-    store = rig.consumption.lease_store
-    rig.consumption.clamp_to_log()
-    store.merge(done_entry(2, 1 << 40) + lease_entry(5) + lease_entry(1, 9, visible_at=NOW + 1))
-    assert offsets(rig.take()) == [0]
-    rig.store.put("t", 0)
-    rig.store.put("t", 0)
-    assert offsets(rig.take()) == [3, 4]
-    assert store.checks.refused == 3
 
 
 def test_slave_takes_entries_beyond_its_own_log() -> None:
