@@ -26,6 +26,8 @@ from whimbrel.errors import IllegalOffset, MessageTooLarge, NotRecovered, NotWri
 from whimbrel.machine import FILES, MACHINE, Files, Machine
 from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.codec import BLANK_MAGIC, BLANK_SIZE_MIN, SIZE_AND_MAGIC
+from whimbrel.store.cut import keep_cut
+from whimbrel.store.damage import check_whole
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, zero
@@ -104,11 +106,17 @@ class LogWriter:
         self.flusher = machine.worker("log-flush", self.flush, options.flush_interval_ms / 1000)
 
     @classmethod
-    def open(cls, root: Path, options: StoreOptions, *, machine: Machine = MACHINE) -> "LogWriter":
+    def open(
+        cls, root: Path, options: StoreOptions, *, machine: Machine = MACHINE, set_aside: bool = False
+    ) -> "LogWriter":
         """Lock the store, recover the log, truncate its torn tail, and publish its range as a new epoch.
 
+        Args:
+            set_aside: also cut a log that ends below what was on disk.
+
         Raises:
-            StoreError: the store is in use, or its files can't be a log.
+            StoreError: the store is in use, its files can't be a log, or the log ends below what was on disk;
+                nothing of it was changed then.
         """
         files = machine.files
         files.make_directories(root / "whimbrel")
@@ -121,13 +129,13 @@ class LogWriter:
             lock.release()
             raise
         try:
-            writer.recover()
+            writer.recover(set_aside=set_aside)
         except BaseException:
             writer.close(clean=False)
             raise
         return writer
 
-    def recover(self) -> None:
+    def recover(self, *, set_aside: bool) -> None:
         """Find the log's end, remove what is behind it, and start an epoch."""
         root, segments = self.root, self.segments
         self.page.recovering()
@@ -142,6 +150,8 @@ class LogWriter:
             mark=mark,
             checkpoint=read_checkpoint(root, self.files),
         )
+        if not set_aside:
+            check_whole(root, segments, state)
         self.mark = mark or LogMark()
         self.begin, self.end = state.begin, state.end
         self.truncate_tail(state)
@@ -180,13 +190,15 @@ class LogWriter:
         )
 
     def truncate_tail(self, state: LogState) -> None:
-        """Make the log end where recovery found its end.
+        """Make the log end where recovery found its end; what is cut off is kept (`cut.py`).
 
         Bytes behind the end are made zeros. Otherwise, when a later record ends exactly where an old record
         begins, recovery after a crash would take the old one for a part of the log.
         """
         directory = self.segments.directory
         files, scratch = self.files, self.root / "whimbrel"
+        if state.removed or state.dirty or not self.was_clean:
+            keep_cut(self.root, self.segments, state, self.machine)
         for name in files.names(scratch):
             if name.startswith("segment-"):
                 files.unlink(scratch / name)  # it was being created when its writer was killed

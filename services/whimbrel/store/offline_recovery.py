@@ -12,6 +12,7 @@ from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, MACHINE, Files
 from whimbrel.store.codec import UNIT_SIZE
 from whimbrel.store.consumequeue import ConsumeQueue, is_filler
+from whimbrel.store.damage import check_whole
 from whimbrel.store.dispatch import Dispatcher
 from whimbrel.store.locking import is_locked
 from whimbrel.store.master_store import MasterStore
@@ -97,7 +98,7 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
         queues.
 
     Raises:
-        StoreError: the store is in use, or is none.
+        StoreError: the store is in use, or is none, or a start would refuse its log (`damage.py`).
     """
     options = store_options(root, index_slots=index_slots)
     if not dry_run:
@@ -109,6 +110,7 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     if is_locked(root):
         raise StoreError(f"{root} is in use")
     view = LogView.of(root)
+    check_whole(root, view.segments, view.state)
     queues = DryRunQueues.load(root, options.consumequeue_file_size)
     log_mark = LogMark.load(root) or LogMark()
     log_mark.add_recovery(view.end)

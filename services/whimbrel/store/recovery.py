@@ -13,6 +13,10 @@ Verifying starts at the log's mark when there is one (`recovery_marks.py`), else
 a clean stop at the third last file, after a crash at the last file whose first record is older than the
 checkpoint.
 
+What lies below the mark was on disk. So an end below it is damage and no torn tail: the log is not opened for
+writing, nothing of it is changed, and `whimbrel store repair` has the choices (`repair.py`). What is cut off
+above it is kept (`cut.py`).
+
 RocketMQ: CommitLog.recoverNormally, recoverAbnormally, checkMessageAndReturnSize.
 """
 
@@ -35,6 +39,7 @@ from whimbrel.store.codec import (
 from whimbrel.store.recovery_marks import LogMark
 
 __all__ = [
+    "NO_NEXT_FILE",
     "READ_BYTES",
     "FileVerdict",
     "LogState",
@@ -47,6 +52,7 @@ __all__ = [
 
 READ_BYTES = 1 << 20  # of a file at a time; larger reads gain nothing and cost memory
 FILES_CHECKED_AFTER_CLEAN_STOP = 3
+NO_NEXT_FILE = "a blank without a file behind it"
 STORE_TIME_END = max(field.size for field in STORE_TIMES.values())
 
 ReadAt = Callable[[int, int], bytes]  # (offset in the log, length) -> bytes, fewer at the end of the file
@@ -80,6 +86,7 @@ class LogState:
         dirty: whether something other than zeros stands behind the end in its file.
         fault: what is wrong there, "" for nothing.
         marked: whether verifying started at our mark.
+        synced: bytes below were on disk by our mark; 0 without one.
     """
 
     begin: int
@@ -89,6 +96,12 @@ class LogState:
     dirty: bool
     fault: str
     marked: bool
+    synced: int = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the log ends below what was on disk."""
+        return self.end < self.synced
 
 
 def verify_file(read: ReadAt, position: int, file_end: int, *, check_crc: bool = True) -> FileVerdict:
@@ -152,34 +165,38 @@ def recover_log(
 ) -> LogState:
     """Find the log's end."""
     if not starts:
-        return LogState(0, 0, 0, (), False, "", True)
+        # A log that was never written has a mark, too, where it is to begin: it verifies nothing.
+        synced = mark.offset if mark is not None and mark.check < mark.offset else 0
+        return LogState(0, 0, 0, (), False, "", True, synced)
     begin, marked = starts[0], False
+    synced = mark.offset if mark is not None and mark.offset >= begin else 0
     verify_from = begin
-    if mark is not None and begin <= mark.offset <= starts[-1] + file_size:
+    if mark is not None and begin <= mark.offset:
         verify_from = max(begin, mark.check)
-        marked = verify_from == begin or is_boundary(read, verify_from, file_size)
+        there = verify_from < starts[-1] + file_size
+        marked = verify_from == begin or (there and is_boundary(read, verify_from, file_size))
     if not marked:
         verify_from = rocketmq_start(read, starts, clean=clean, checkpoint=checkpoint)
-    end, fault = walk_files(read, verify_from, starts[-1], file_size)
+    end, fault = walk_files(read, verify_from, starts[-1], file_size, synced)
     removed = tuple(start for start in starts if start > end)
     rest = read(end, min(READ_BYTES, file_size - end % file_size)) if end < starts[-1] + file_size else b""
     dirty = bool(rest.strip(b"\0"))
-    return LogState(begin, end, verify_from, removed, dirty, fault, marked)
+    return LogState(begin, end, verify_from, removed, dirty, fault, marked, synced)
 
 
-def walk_files(read: ReadAt, position: int, last: int, file_size: int) -> tuple[int, str]:
+def walk_files(read: ReadAt, position: int, last: int, file_size: int, synced: int) -> tuple[int, str]:
     """Walk from a boundary to the log's end; return that end and what is wrong there."""
     while True:
         file_end = position - position % file_size + file_size
         verdict = verify_file(read, position, file_end)
         if not verdict.blank:
-            if not verdict.fault and verdict.last >= 0:
+            if not verdict.fault and verdict.last >= 0 and verdict.end > synced:
                 torn = text_ends_in_zeros(read(verdict.last, verdict.end - verdict.last))
                 if torn:
                     return verdict.last, "a record whose text ends in zeros"
             return verdict.end, verdict.fault
         if file_end > last:
-            return verdict.end, "a blank without a file behind it"
+            return verdict.end, NO_NEXT_FILE
         position = file_end
 
 

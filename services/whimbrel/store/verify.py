@@ -108,6 +108,10 @@ def verify_log(view: LogView) -> Iterator[Damage]:
             yield Damage(path, verdict.end, verdict.fault or "zeros in the middle of the log")
         elif view.state.fault or view.state.dirty:
             yield Damage(path, view.end, view.state.fault or "bytes behind the last record")
+    if view.state.lost:
+        synced = view.state.synced
+        what = f"the log ends here, although it was on disk up to {synced}: no start takes it as it is"
+        yield Damage(segments.directory, view.end, what)
 
 
 class Cursor:
