@@ -1,6 +1,7 @@
 """Queues whose messages have expired, on members of which some never saw them: no offset is given twice."""
 
 import dataclasses
+import errno
 import logging
 import os
 import shutil
@@ -10,7 +11,7 @@ import pytest
 
 from storekit import FILE, NOW, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import StoreError, StoreFull
-from whimbrel.store import consumequeue
+from whimbrel.machine import Files
 from whimbrel.store.codec import encode_record
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.master_store import MasterStore
@@ -147,16 +148,15 @@ def test_a_queue_without_room_for_its_file_stays_where_it_is(
     store.close()
     shutil.rmtree(tmp_path / "consumequeue")
     store = open_master(tmp_path)
-    allocate = consumequeue.allocate
 
-    def full(fd: int, start: int, length: int) -> None:
-        raise StoreFull("full")
+    def full(self: Files, fd: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(consumequeue, "allocate", full)
+    monkeypatch.setattr(Files, "posix_fallocate", full)
     with pytest.raises(StoreFull):
         store.append([make_draft(topic="quiet")])
     assert store.queue_range("quiet", 0) == (10, 10)
-    monkeypatch.setattr(consumequeue, "allocate", allocate)
+    monkeypatch.undo()
     assert store.append([make_draft(topic="quiet")])[0].queue_offset == 10
     store.close()
 

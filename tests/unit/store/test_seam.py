@@ -39,10 +39,7 @@ SEAM = {"files", "disk", "machine", "FILES", "MACHINE"}  # names of what comes f
 READERS = {"view.py", "verify.py", "inspect.py"}
 ALLOWED = {
     ("commitlog.py", "os.getpid"): "a process has one, on every machine",
-    ("locking.py", "os.close"): "`is_locked`, for the tools that only read",
-    ("locking.py", "os.open"): "the same",
-    ("locking.py", "fcntl.fcntl"): "the same",
-    ("locking.py", "path.stat"): "the same",
+    ("locking.py", "fcntl.fcntl"): "`is_locked`, for the tools that only read",
     ("shared_page.py", "threading.Lock"): "a memory barrier: it is never contended",
     ("shared_page.py", "page.read_text"): "a cell of the page",
     ("shared_page.py", "page.write_text"): "the same",

@@ -487,6 +487,7 @@ class GroupConsumption:
         those offsets to new messages, which must not count as delivered. A slave's log merely lags.
         """
         cut = 0
+        self.lease_store.end_of = self.queue_end
         for state in self.table.states():
             end = self.queue_end(state.topic, state.queue_id)
             if state.next > end:
@@ -565,6 +566,9 @@ class GroupConsumption:
         elif not self.follows:
             raise InvalidReceiptHandle("the receipt handle names a message that the log does not hold")
         return state or self.table.state(group, topic, handle.queue_id), Standing.UNKNOWN
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        return self.store.queue_range(topic, queue_id)[1]
 
     def check_offset(self, topic: str, queue_id: int, offset: int) -> None:
         low, high = self.store.queue_range(topic, queue_id)

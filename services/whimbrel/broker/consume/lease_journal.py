@@ -53,12 +53,12 @@ import errno
 import logging
 import os
 import struct
-import threading
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from whimbrel.errors import NotReady, StoreError, StoreFull
+from whimbrel.machine import MACHINE, Machine, Worker
 from whimbrel.store.pages import FULL_ADVICE
 
 __all__ = ["LeaseJournal"]
@@ -94,6 +94,7 @@ class LeaseJournal:
         *,
         file_bytes: int,
         flush_interval_s: float = 0.5,
+        machine: Machine = MACHINE,
     ) -> None:
         """Prepare; nothing is read or written before `load` and `start`.
 
@@ -101,7 +102,9 @@ class LeaseJournal:
             store_root: the store directory.
             file_bytes: how large a file gets.
             flush_interval_s: how long a change waits for the disk at most.
+            machine: where files and the flushing thread come from.
         """
+        self.machine, self.disk = machine, machine.files
         self.snapshot: Callable[[], Iterable[bytes]] = tuple
         self.file_bytes = file_bytes
         self.interval = flush_interval_s
@@ -115,8 +118,8 @@ class LeaseJournal:
         self.full = False
         self.newest = b""  # what `load` found in the active file; until `start`
         self.beats_to_wait = self.beats_waited = 0  # between two tries to write what a refused sync lost
-        # Shared by the writing and the flushing thread, under `signal`.
-        self.signal = threading.Condition()
+        # Shared by the writing and the flushing thread, under `lock`.
+        self.lock = machine.lock()
         self.unflushed = False
         self.settled = True  # the active file's snapshot is on the disk
         self.failed = False  # a sync of the active file was refused
@@ -125,15 +128,14 @@ class LeaseJournal:
         self.rest: int | None = None  # a file that was full, with changes that are to be synced first
         self.new_names = False  # the directory is to be synced: a file has a new name
         self.retired: list[int] = []  # files to be closed by the thread that may just be syncing them
-        self.urgent = False
         self.closing = False
-        self.flusher: threading.Thread | None = None
+        self.flusher: Worker | None = None
 
     def load(self) -> list[bytes]:
         """Return all entries on disk, in chunks, oldest first."""
         found = []
         for index, path in enumerate(self.paths):
-            data = path.read_bytes() if path.exists() else b""
+            data = self.disk.read_bytes(path) if self.disk.exists(path) else b""
             generation = read_header(data)
             if generation is None:
                 if data.strip(b"\0"):
@@ -187,7 +189,7 @@ class LeaseJournal:
             raise StoreFull(f"the disk {why}; {FULL_ADVICE}")
         frame = FRAME.pack(len(entries), zlib.crc32(entries, self.generation & 0xFFFFFFFF)) + entries
         try:
-            write_all(self.files[self.active], frame, self.position)
+            self.disk.write_all(self.files[self.active], frame, self.position)
         except OSError as error:
             # A part of the frame may stand there now. Its checksum doesn't hold, and the next frame goes
             # over it.
@@ -196,9 +198,8 @@ class LeaseJournal:
         self.position += len(frame)
         self.full = False
         if not self.unflushed:
-            with self.signal:
+            with self.lock:
                 self.unflushed = True
-                self.signal.notify()
 
     def beat(self) -> None:
         """Write the whole state into another file when a sync was refused; to be called periodically."""
@@ -214,23 +215,22 @@ class LeaseJournal:
         """Flush and close; for good."""
         if self.failed and not self.closing:
             self.turn_over()
-        with self.signal:
-            self.closing = True
-            self.signal.notify()
+        self.closing = True
         if self.flusher is not None:
-            self.flusher.join()
+            self.flusher.stop()
             self.flusher = None
+            self.flush()
         for fd in self.files:
-            os.close(fd)
+            self.disk.close(fd)
         self.files = []
         self.position = 0
 
     def open(self) -> None:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.disk.make_directories(self.folder)
             for path in self.paths[len(self.files) :]:
-                new_file_of(path).unlink(missing_ok=True)  # a kill came while it was written
-                self.files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+                self.disk.unlink(new_file_of(path), missing_ok=True)  # a kill came while it was written
+                self.files.append(self.disk.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
             self.new_names = True  # perhaps
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -241,7 +241,7 @@ class LeaseJournal:
         """Give both files their space: the next start needs the other one, perhaps on a full disk."""
         try:
             for fd in self.files:
-                os.posix_fallocate(fd, 0, self.file_bytes)
+                self.disk.posix_fallocate(fd, 0, self.file_bytes)
         except OSError as error:
             logger.warning("no room for the second file of the lease journal: %s", error)
 
@@ -249,7 +249,7 @@ class LeaseJournal:
         """Bring what `load` found in the newest file to the disk, whatever became of earlier syncs."""
         fd = self.files[self.active]
         try:
-            write_all(fd, self.newest, 0)
+            self.disk.write_all(fd, self.newest, 0)
         except OSError as error:
             self.sync_refused(self.active, self.generation, error)
             self.settled = False
@@ -275,9 +275,8 @@ class LeaseJournal:
             self.limit += self.file_bytes // 8
             return
         if self.flusher is None:
-            self.flusher = threading.Thread(target=self.flush_forever, name="lease-journal", daemon=True)
-            self.flusher.start()
-        with self.signal:
+            self.flusher = self.machine.worker("lease-journal", self.flush, self.interval)
+        with self.lock:
             if self.unflushed and not self.failed:
                 self.rest = self.files[self.active]
             if fd != self.files[index]:
@@ -286,9 +285,10 @@ class LeaseJournal:
                 self.refused.discard(index)
                 self.new_names = True
             self.active, self.generation = index, generation
-            self.urgent = self.failed
+            urgent = self.failed
             self.settled, self.failed, self.unflushed = False, False, True
-            self.signal.notify()
+        if urgent:
+            self.flusher.wake()
         self.position, self.limit = position, max(self.file_bytes, SNAPSHOT_RATIO * position)
         self.full = False
 
@@ -299,21 +299,21 @@ class LeaseJournal:
             The file, and the end of the snapshot.
         """
         path = new_file_of(self.paths[index])
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+        fd = self.disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             position = self.write_snapshot(fd, generation)
-            os.fdatasync(fd)
-            path.replace(self.paths[index])
+            self.disk.fdatasync(fd)
+            self.disk.rename(path, self.paths[index])
         except OSError:
-            os.close(fd)
-            path.unlink(missing_ok=True)
+            self.disk.close(fd)
+            self.disk.unlink(path, missing_ok=True)
             raise
         return fd, position
 
     def write_snapshot(self, fd: int, generation: int) -> int:
         # The header goes last: until then the file is no journal, and is ignored.
-        os.posix_fallocate(fd, 0, self.file_bytes)
-        write_all(fd, bytes(HEADER_BYTES), 0)
+        self.disk.posix_fallocate(fd, 0, self.file_bytes)
+        self.disk.write_all(fd, bytes(HEADER_BYTES), 0)
         position, pending, size = HEADER_BYTES, [], 0
         for entry in self.snapshot():
             pending.append(entry)
@@ -324,13 +324,12 @@ class LeaseJournal:
         if pending:
             position += self.write_frame(fd, b"".join(pending), position, generation)
         head = HEADER.pack(MAGIC, VERSION, 0, generation)
-        write_all(fd, head + zlib.crc32(head).to_bytes(8, "little"), 0)
+        self.disk.write_all(fd, head + zlib.crc32(head).to_bytes(8, "little"), 0)
         return position
 
-    @staticmethod
-    def write_frame(fd: int, entries: bytes, position: int, generation: int) -> int:
+    def write_frame(self, fd: int, entries: bytes, position: int, generation: int) -> int:
         frame = FRAME.pack(len(entries), zlib.crc32(entries, generation & 0xFFFFFFFF)) + entries
-        write_all(fd, frame, position)
+        self.disk.write_all(fd, frame, position)
         return len(frame)
 
     def report_full(self, error: OSError) -> None:
@@ -342,22 +341,11 @@ class LeaseJournal:
 
     # The flushing thread
 
-    def flush_forever(self) -> None:
-        while True:
-            with self.signal:
-                while not self.unflushed and not self.closing:
-                    self.signal.wait()
-                self.signal.wait_for(lambda: self.closing or self.urgent, self.interval)
-                closing = self.closing
-            self.flush()
-            if closing:
-                return
-
     def flush(self) -> None:
         """Bring to the disk what was written so far; called by the flushing thread."""
-        with self.signal:
+        with self.lock:
             dirty = self.unflushed and not self.failed
-            self.unflushed = self.urgent = False
+            self.unflushed = False
             active, generation = self.active, self.generation
             fd, rest, self.rest = self.files[active], self.rest, None
             retired, self.retired = self.retired, []
@@ -365,19 +353,19 @@ class LeaseJournal:
         if rest is not None:
             self.sync(rest, 1 - active, generation - 1)
         if dirty and self.sync(fd, active, generation, names=new_names):
-            with self.signal:
+            with self.lock:
                 if generation == self.generation:
                     self.settled = True
                     self.beats_to_wait = 0
         for fd in retired:
-            os.close(fd)
+            self.disk.close(fd)
 
     def sync(self, fd: int, index: int, generation: int, *, names: bool = False) -> bool:
         """Sync a file, and the names in the directory; return False when that was refused."""
         try:
-            os.fdatasync(fd)
+            self.disk.fdatasync(fd)
             if names:
-                sync_directory(self.folder)
+                self.disk.sync_directory(self.folder)
         except OSError as error:
             self.sync_refused(index, generation, error)
             return False
@@ -385,7 +373,7 @@ class LeaseJournal:
 
     def sync_refused(self, index: int, generation: int, error: OSError) -> None:
         """Remember it for good: no later sync of this file means anything."""
-        with self.signal:
+        with self.lock:
             self.refused.add(index)
             self.sync_failures += 1
             if generation == self.generation:
@@ -420,17 +408,3 @@ def read_frames(data: bytes, generation: int) -> Iterable[bytes]:
             return
         yield entries
         position += size
-
-
-def write_all(fd: int, data: bytes, position: int) -> None:
-    written = os.pwrite(fd, data, position)
-    while written < len(data):
-        written += os.pwrite(fd, memoryview(data)[written:], position + written)
-
-
-def sync_directory(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

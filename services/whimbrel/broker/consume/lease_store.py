@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from whimbrel.broker.consume.lease_checks import EntryChecks
+from whimbrel.broker.consume.lease_codec import LeaseEntry
 from whimbrel.broker.consume.leases import Change, LeaseTable
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
@@ -46,6 +47,7 @@ class LeaseStore:
     Attributes:
         on_merged: called when entries of another broker have changed something.
         checks: decides which entries of other brokers and of the journal count.
+        end_of: returns the end of a queue, by topic and queue id, once this broker leads; None before.
     """
 
     def __init__(self, journal: Journal, *, broker_id: int, now_ms: Callable[[], int]) -> None:
@@ -58,6 +60,7 @@ class LeaseStore:
         self.table = LeaseTable(origin=broker_id)
         self.checks = EntryChecks(now_ms)
         self.on_merged: Callable[[], None] | None = None
+        self.end_of: Callable[[str, int], int] | None = None
         self.journal = journal
         self.listeners: list[LeaseListener] = []
 
@@ -133,7 +136,10 @@ class LeaseStore:
         Raises:
             CorruptRecord: they don't decode.
         """
-        changed = self.table.join(entries, self.checks.judge)
+        refused: list[LeaseEntry] = []
+        changed = self.table.join(entries, self.checks.judge, end_of=self.end_of, refused=refused)
+        for entry in refused:
+            self.refuse(entry)
         if not changed:
             return False
         try:
@@ -146,3 +152,18 @@ class LeaseStore:
         if self.on_merged is not None:
             self.on_merged()
         return True
+
+    def refuse(self, entry: LeaseEntry) -> None:
+        """Have all brokers, the one that sent it among them, forget an entry beyond the end of the log.
+
+        The state as it is here starts an epoch that is greater than the entry's.
+        """
+        state = self.table.state(entry.group, entry.topic, entry.queue_id)
+        if entry.epoch < state.epoch:
+            return  # that was done for an entry before
+        logger.warning("%s on %s/%d: another broker told of offsets up to %d, beyond this log: they are"
+                       " forgotten", entry.group, entry.topic, entry.queue_id, entry.end)  # fmt: skip
+        try:
+            self.commit_entries(b"".join(state.entries(entry.epoch + 1)))
+        except StoreFull as error:
+            logger.warning("that can't be written down yet: %s", error)

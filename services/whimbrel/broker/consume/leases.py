@@ -471,12 +471,22 @@ class LeaseTable:
             elif state.hold(start, end, lease):
                 self.track_client(state, lease)
 
-    def join(self, data: bytes, judge: Judge | None = None) -> bytes:
+    def join(
+        self,
+        data: bytes,
+        judge: Judge | None = None,
+        *,
+        end_of: Callable[[str, int], int] | None = None,
+        refused: list[LeaseEntry] | None = None,
+    ) -> bytes:
         """Merge entries; return those that changed something.
 
         Args:
             data: the entries.
             judge: decides which of them count, where they come from another process or from the disk.
+            end_of: returns the end of a queue by topic and queue id; an entry beyond it is not merged, but
+                added to `refused`. None where the log may lag behind the entries.
+            refused: see `end_of`.
 
         Raises:
             CorruptRecord: they don't decode; nothing has changed.
@@ -489,6 +499,10 @@ class LeaseTable:
             held = len(found.leases) if found is not None else 0
             entry = decoded if judge is None else judge(decoded, held)
             if entry is None:
+                continue
+            if end_of is not None and entry.end > end_of(entry.topic, entry.queue_id):
+                if refused is not None:
+                    refused.append(entry)
                 continue
             state = found or self.state(entry.group, entry.topic, entry.queue_id)
             grown = entry.epoch > state.epoch

@@ -16,7 +16,7 @@ the consumer could do anyway.
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from whimbrel.broker.consume.lease_checks import OFFSET_MAX
+from whimbrel.broker.consume.lease_codec import OFFSET_MAX
 from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = ["RECEIPT_CHARS_MAX", "ReceiptHandle", "receipt_prefix"]

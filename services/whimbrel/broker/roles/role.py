@@ -217,7 +217,7 @@ class Role(ABC):
         """Load the lease state, and take over offsets that RocketMQ's file knows better."""
         self.consumption = GroupConsumption(
             self.store,
-            LeaseJournal(self.root, file_bytes=self.options.lease_file_size),
+            LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=self.machine),
             broker_name=self.options.name,
             broker_id=self.options.id,
             now_ms=self.machine.wall_ms,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.consume import lease_journal as journal_module
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.lease_store import LeaseStore
+from whimbrel.machine import Files
 
 GROUPS, QUEUES = 4, 4
 
@@ -35,7 +35,7 @@ def test_offsets_never_go_back_whenever_the_broker_is_killed(
     root, copy = tmp_path / "store", tmp_path / "copy"
     sure: dict[tuple[str, int], int] = {}
     kills = 0
-    write_all = journal_module.write_all
+    write_all = Files.write_all
 
     def killed_here() -> None:
         nonlocal kills
@@ -45,22 +45,22 @@ def test_offsets_never_go_back_whenever_the_broker_is_killed(
         found = committed(copy)
         assert all(found.get(key, 0) >= offset for key, offset in sure.items())
 
-    def write(fd: int, data: bytes, position: int) -> None:
+    def write(files: Files, fd: int, data: bytes, position: int) -> None:
         header = position == 0  # of a file that is started over, or its end
         if header or dice.random() < 0.02:
             half = len(data) // 2
-            write_all(fd, data[:half], position)  # torn
+            write_all(files, fd, data[:half], position)  # torn
             with monkeypatch.context() as quiet:
-                quiet.setattr(journal_module, "write_all", write_all)
+                quiet.setattr(Files, "write_all", write_all)
                 killed_here()
-        write_all(fd, data, position)
+        write_all(files, fd, data, position)
         if header:
             with monkeypatch.context() as quiet:
-                quiet.setattr(journal_module, "write_all", write_all)
+                quiet.setattr(Files, "write_all", write_all)
                 killed_here()
 
     lease_store = open_store(root)
-    monkeypatch.setattr(journal_module, "write_all", write)
+    monkeypatch.setattr(Files, "write_all", write)
     try:
         for _ in range(1500):
             group, queue_id = f"group-{dice.randrange(GROUPS)}", dice.randrange(QUEUES)
@@ -69,7 +69,7 @@ def test_offsets_never_go_back_whenever_the_broker_is_killed(
             lease_store.commit([(state, 0, offset, None)])
             sure[group, queue_id] = offset
     finally:
-        monkeypatch.setattr(journal_module, "write_all", write_all)
+        monkeypatch.setattr(Files, "write_all", write_all)
         lease_store.close()
     assert kills > 30
     assert committed(root) == sure

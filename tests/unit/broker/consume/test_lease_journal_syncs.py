@@ -84,7 +84,13 @@ class PageCache:
 class Flusher:
     """Stands in for the thread: the tests call `flush` themselves."""
 
-    def join(self) -> None:
+    def wake(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+    def stop(self) -> None:
         pass
 
 
@@ -100,7 +106,7 @@ class Broker:
 
     def start(self) -> None:
         self.journal = LeaseJournal(self.root, file_bytes=FILE_BYTES)
-        self.journal.flusher = Flusher()  # type: ignore[assignment]
+        self.journal.flusher = Flusher()
         self.store = LeaseStore(self.journal, broker_id=0, now_ms=lambda: 1_700_000_000_000)
         self.store.open()
         self.states = [self.store.table.state(f"group-{number}", "topic", 0) for number in range(self.GROUPS)]

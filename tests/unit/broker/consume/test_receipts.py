@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.consume.lease_checks import OFFSET_MAX
+from whimbrel.broker.consume.lease_codec import OFFSET_MAX
 from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, ReceiptHandle, receipt_prefix
 from whimbrel.errors import InvalidReceiptHandle
 

@@ -68,6 +68,9 @@ class Page:
     def live_acks(self) -> list[int]:
         return []
 
+    def reported_ends(self) -> list[int]:
+        return []
+
     def acknowledged(self, needed: int) -> int:
         return -1
 
