@@ -4,6 +4,7 @@ Bounds of one module alone stand in that module.
 """
 
 __all__ = [
+    "ACK_ENTRIES_MAX",
     "AUTO_QUEUES",
     "BODY_BYTES_MAX",
     "BULK_RESPONSE_BYTES_MAX",
@@ -28,6 +29,8 @@ __all__ = [
     "RETRY_MAX_DEFAULT",
     "ROUTE_QUEUES_MAX",
     "RPC_MESSAGE_BYTES_MAX",
+    "SEND_MESSAGES_MAX",
+    "TIME_MS_MAX",
     "TOPICS_MAX",
     "TOPIC_CHARS_MAX",
 ]
@@ -48,13 +51,18 @@ TOPICS_MAX = 65_536  # of one broker, and as many groups
 
 # Send
 BODY_BYTES_MAX = 4 * 1024 * 1024  # as transmitted, after compression
+SEND_MESSAGES_MAX = 4096  # in a request; RocketMQ bounds the bytes alone, 4 MiB: so many messages of 1 KiB
 PROPERTIES_COUNT_MAX = 128  # user properties of one message
 PROPERTY_BYTES_MAX = 16_384  # keys, values, tag and message keys of one message together
 AUTO_QUEUES = 4  # of a topic that a send creates; RocketMQ: defaultTopicQueueNums
 INFLATED_BYTES_MAX = 128 * 1024 * 1024  # a larger body, once inflated, is an attack or damage
 
+# Times, in epoch milliseconds: the end of the year 9999, which is protobuf's. SDKs fail to read later ones.
+TIME_MS_MAX = 253_402_300_799_999
+
 # Receive
 RECEIVE_BATCH_MAX = 32  # the SDKs never ask for more; RocketMQ's broker has the same bound
+ACK_ENTRIES_MAX = 1024  # in a request; SDKs acknowledge one message, or the 32 of a receive
 INVISIBLE_MS_MIN = 10_000  # receive without renewal; RocketMQ's minimum
 INVISIBLE_MS_MAX = 12 * 3600 * 1000
 POLL_MS_MAX = 20_000  # RocketMQ: the client's default, and the upper end of the server's clamp

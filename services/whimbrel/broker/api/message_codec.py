@@ -9,6 +9,7 @@ from hashlib import md5
 from typing import Any
 
 from whimbrel.broker.api.response_bytes import HIDDEN
+from whimbrel.model.limits import TIME_MS_MAX
 from whimbrel.model.properties import (
     BORN_HOST,
     DELAY,
@@ -30,9 +31,16 @@ from whimbrel.store.codec import COMPRESSED, StoredMessage
 
 __all__ = ["delivered", "timestamp"]
 
+TIME_MS_MIN = -62_135_596_800_000  # the begin of the year 1
+DIGITS_MAX = 20  # of a time in a property
+
 
 def timestamp(at_ms: int) -> Any:
-    """Return the protobuf time of milliseconds since the epoch."""
+    """Return the protobuf time of milliseconds since the epoch; its first or last one for what lies beyond.
+
+    Records of other writers, and of earlier versions, may hold any time.
+    """
+    at_ms = min(max(at_ms, TIME_MS_MIN), TIME_MS_MAX)
     return Timestamp(seconds=at_ms // 1000, nanos=at_ms % 1000 * 1_000_000)
 
 
@@ -84,7 +92,7 @@ def fill_rare(system: v2.SystemProperties, properties: dict[str, str]) -> None:
         system.message_group = group
         system.message_type = v2.FIFO
     due = get(TIMER_DELIVER_MS, "")
-    if due.isdecimal():
+    if due.isdecimal() and len(due) < DIGITS_MAX:
         system.delivery_timestamp.CopyFrom(timestamp(int(due)))
         system.message_type = v2.DELAY
     elif DELAY in properties or TIMER_DELAY_MS in properties or TIMER_DELAY_SEC in properties:

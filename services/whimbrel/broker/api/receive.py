@@ -35,7 +35,7 @@ from whimbrel.errors import (
     TopicNotFound,
     WhimbrelError,
 )
-from whimbrel.model.limits import AUTO_QUEUES, RECEIVE_BATCH_MAX
+from whimbrel.model.limits import ACK_ENTRIES_MAX, AUTO_QUEUES, RECEIVE_BATCH_MAX
 from whimbrel.model.names import check_group, check_invisible_ms, check_topic
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER, SUGGESTION_TRAILER
@@ -228,6 +228,10 @@ class ReceiveService:
         check_group(request.group.name)
         if not request.entries:
             raise BadRequest("the request acknowledges nothing")
+        if len(request.entries) > ACK_ENTRIES_MAX:
+            raise BadRequest(
+                f"{len(request.entries)} acknowledgements in a request; at most {ACK_ENTRIES_MAX} are allowed"
+            )
         entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
         handles = [handle for _, handle in entries]
         errors = self.consumption.ack_batch(request.group.name, request.topic.name, handles)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from hashlib import md5
 from typing import Any
 
+from whimbrel.model.limits import TIME_MS_MAX
 from whimbrel.model.names import RESERVED_PROPERTY_KEYS
 from whimbrel.model.properties import (
     BORN_HOST,
@@ -111,6 +112,7 @@ def topic_part(namespace: str, topic: str) -> bytes:
 @lru_cache(maxsize=4096)
 def time_part(at_ms: int) -> bytes:
     """Return an encoded time with its length prefix; many messages share theirs."""
+    at_ms = min(at_ms, TIME_MS_MAX)  # as `message_codec.timestamp`
     seconds, nanos = at_ms // 1000, at_ms % 1000 * 1_000_000
     part = b"\x08" + varint(seconds) if seconds else b""
     if nanos:

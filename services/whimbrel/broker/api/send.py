@@ -18,7 +18,8 @@ from whimbrel.broker.produce.admission import (
     check_digest,
 )
 from whimbrel.deferred import Deferred
-from whimbrel.errors import MessageCorrupted, WhimbrelError
+from whimbrel.errors import BadRequest, MessageCorrupted, WhimbrelError
+from whimbrel.model.limits import SEND_MESSAGES_MAX
 from whimbrel.model.topic import MessageType
 from whimbrel.model.wire import QUEUE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -58,6 +59,10 @@ class SendService:
         messages = request.messages
         if not messages:
             raise MessageCorrupted("the request holds no message")
+        if len(messages) > SEND_MESSAGES_MAX:
+            raise BadRequest(
+                f"{len(messages)} messages in a request; at most {SEND_MESSAGES_MAX} are allowed"
+            )
         admission = self.admission
         name = messages[0].topic.name
         target = admission.target(name)

@@ -69,6 +69,10 @@ def unchanged(result: R) -> R:
     return result
 
 
+def always(group: str, topic: str, queue_id: int) -> bool:
+    return True
+
+
 @dataclass(eq=False, slots=True)
 class ReceivePoll:
     """A parked receive; `reply` makes its answer of what was delivered."""
@@ -121,6 +125,7 @@ class GroupConsumption:
         client_alive: Callable[[str, str], bool],
         follows: bool = False,
         polls_max: int = POLLS_MAX,
+        exists: Callable[[str, str, int], bool] = always,
         hand_on: HandOnAppend | None = None,
         policy_of: PolicyFactory = unordered,
     ) -> None:
@@ -132,12 +137,15 @@ class GroupConsumption:
             of that name. now_ms: the clock. schedule: calls a function once at a time, on this thread.
             client_alive: returns by group and client id whether the client was active lately. follows: the
             log is another broker's (a slave): it may lag behind the lease state. May be changed later.
-            polls_max: parked polls at most. hand_on: appends messages that a policy hands on to other
-            topics; None where nothing can be appended (a slave): such messages are held back. May be changed
-            later. policy_of: makes the delivery policy of a group on a topic.
+            polls_max: parked polls at most. exists: returns whether there is such a group, and a topic with
+            such a queue; an acknowledgement without lease state here counts only then. hand_on: appends
+            messages that a policy hands on to other topics; None where nothing can be appended (a slave):
+            such messages are held back. May be changed later. policy_of: makes the delivery policy of a
+            group on a topic.
         """
         self.follows = follows
         self.hand_on = hand_on
+        self.exists = exists
         self.store = store
         self.broker_name = broker_name
         self.now, self.schedule, self.client_alive = now_ms, schedule, client_alive
@@ -555,6 +563,8 @@ class GroupConsumption:
             standing = state.standing(handle, now)
             if standing is not Standing.UNKNOWN:
                 return state, standing
+        elif not self.exists(group, topic, handle.queue_id):
+            raise InvalidReceiptHandle("the receipt handle names a group or a queue that there is not")
         # A delivery that only another broker, or a journal's lost tail, knows: the record must at least be
         # there.
         low, high = self.store.queue_range(topic, handle.queue_id)

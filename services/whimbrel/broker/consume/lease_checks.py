@@ -27,16 +27,20 @@ they are left out, and the snapshot with which the next file begins has none of 
 import logging
 from collections.abc import Callable
 
-from whimbrel.broker.consume.lease_codec import LEASE_COUNT_MAX, OFFSET_MAX, LeaseEntry
+from whimbrel.broker.consume.lease_codec import (
+    ATTEMPT_MAX,
+    LEASE_COUNT_MAX,
+    OFFSET_MAX,
+    QUEUE_ID_MAX,
+    LeaseEntry,
+)
 from whimbrel.model.limits import INVISIBLE_MS_MAX
 from whimbrel.model.names import CONTROL
 
 __all__ = [
-    "ATTEMPT_MAX",
     "CLOCK_AHEAD_MS",
     "EPOCH_MAX",
     "HELD_MAX",
-    "QUEUE_ID_MAX",
     "REVISION_MAX",
     "EntryChecks",
     "fault_of",
@@ -45,10 +49,8 @@ __all__ = [
 # How far the clock of another broker may be ahead: a day, for dates and time zones that are set wrong. A
 # serial that much ahead does no harm: all later ones are greater still.
 CLOCK_AHEAD_MS = 24 * 3600 * 1000
-QUEUE_ID_MAX = (1 << 16) - 1
 EPOCH_MAX = 1 << 31
 REVISION_MAX = 1 << 20
-ATTEMPT_MAX = 1 << 30
 # Held offsets of one group and queue. Two brokers that were apart may each have handed out as many as one may
 # (`INFLIGHT_MAX` of `leases.py`).
 HELD_MAX = 40_000

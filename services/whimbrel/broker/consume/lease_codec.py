@@ -27,15 +27,19 @@ from typing import NamedTuple
 from whimbrel.errors import CorruptRecord
 
 __all__ = [
+    "ATTEMPT_MAX",
     "CLIENT_BYTES_MAX",
     "LEASE_COUNT_MAX",
     "OFFSET_MAX",
+    "QUEUE_ID_MAX",
     "EntryEncoder",
     "Lease",
     "LeaseEntry",
     "decode_entries",
 ]
 
+QUEUE_ID_MAX = (1 << 16) - 1
+ATTEMPT_MAX = 1 << 30  # SDKs read a signed number of 32 bits
 OFFSET_MAX = 1 << 56  # of a queue; a log of 2^63 bytes has no room for so many records
 # Offsets in one lease entry. A receive writes at most its batch (32) in one; longer runs under one lease, as
 # those of damaged records, are written in pieces. The bound limits what an entry of 70 bytes can allocate.

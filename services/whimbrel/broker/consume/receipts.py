@@ -16,7 +16,7 @@ the consumer could do anyway.
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from whimbrel.broker.consume.lease_codec import OFFSET_MAX
+from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX, OFFSET_MAX, QUEUE_ID_MAX
 from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = ["RECEIPT_CHARS_MAX", "ReceiptHandle", "receipt_prefix"]
@@ -62,7 +62,12 @@ class ReceiptHandle(NamedTuple):
             handle = cls(broker, group, topic, *values)
         except (ValueError, TypeError):
             raise InvalidReceiptHandle("the receipt handle is not one of this server's") from None
-        beyond = max(values) >= 1 << 63 or handle.offset >= OFFSET_MAX or handle.queue_id >= 1 << 31
+        beyond = (
+            max(values) >= 1 << 63
+            or handle.offset >= OFFSET_MAX
+            or handle.queue_id > QUEUE_ID_MAX
+            or handle.attempt > ATTEMPT_MAX
+        )
         if version != VERSION or min(values) < 0 or beyond or handle.attempt < 1:
             raise InvalidReceiptHandle("the receipt handle is not one of this server's")
         return handle

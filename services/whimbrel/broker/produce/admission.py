@@ -12,7 +12,7 @@ Everything here takes plain values; a front (the client API in `api/send.py`) re
 in this order, so that a request that breaks several rules gets the same error from every front. Within
 `draft` the order is: body empty, body too large, number of user properties, each user property, tag, keys,
 size of properties with tag and keys, message id, recovery time of a transaction, delivery time, message
-group, and at last control characters in the born host or the trace context.
+group, and at last control characters in the born host or the trace context, and the born time.
 
 The property text of a record, in this order, each as `name 0x01 value 0x02`:
 
@@ -59,7 +59,7 @@ from whimbrel.errors import (
     QueueNotFound,
     TopicNotFound,
 )
-from whimbrel.model.limits import BODY_BYTES_MAX, PROPERTIES_COUNT_MAX, PROPERTY_BYTES_MAX
+from whimbrel.model.limits import BODY_BYTES_MAX, PROPERTIES_COUNT_MAX, PROPERTY_BYTES_MAX, TIME_MS_MAX
 from whimbrel.model.names import (
     CONTROL,
     RESERVED_PROPERTY_KEYS,
@@ -79,6 +79,7 @@ __all__ = ["Admission", "DigestKind", "MessageExtras", "SendTarget", "born_host_
 
 DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
 RECOVERY_MAX_S = 3600
+QUEUE_DIGITS_MAX = 10  # of a queue's number
 TARGETS_MAX = 4096  # topics whose `SendTarget` is kept
 NEVER_MIXED = (MessageType.LITE, MessageType.PRIORITY)  # types that a MIXED topic does not take
 # A character has at most 4 bytes, so a shorter text is within the limit.
@@ -269,10 +270,11 @@ class Admission:
             or message_id.isspace()
             or not message_id
             or len(text) > CHARS_CHECKED
+            or not 0 <= born_ms <= TIME_MS_MAX
             or (extras is not None and (extras.delivery_ms or extras.message_group or extras.recovery_s))
         ):
             self.check_in_order(
-                body, properties, message_id, tag, keys, host_text, trace_context, extras or PLAIN
+                body, properties, message_id, tag, keys, born_ms, host_text, trace_context, extras or PLAIN
             )
         # In the order of its fields, which is faster than by name.
         return RecordDraft(
@@ -295,6 +297,7 @@ class Admission:
         message_id: str,
         tag: str,
         keys: Sequence[str],
+        born_ms: int,
         host_text: str,
         trace_context: str,
         extras: MessageExtras,
@@ -331,6 +334,8 @@ class Admission:
         check_message_group(extras.message_group)
         if CONTROL.search(host_text) or CONTROL.search(trace_context):
             raise BadRequest("born host or trace context hold control characters")
+        if not 0 <= born_ms <= TIME_MS_MAX:
+            raise BadRequest(f"the born time, {born_ms // 1000} s, is not between the years 1970 and 9999")
 
     def admit(self, name: str, kinds: AbstractSet[MessageType]) -> SendTarget:
         """Return the topic if it takes messages of these kinds; create it where a send may.
@@ -370,8 +375,9 @@ class Admission:
         if not queues:
             raise Forbidden(f"topic {target.topic.name} has no writable queue here")
         if wanted is not None:
-            if not wanted.isdecimal() or int(wanted) >= queues:
-                raise QueueNotFound(f"queue {wanted} is not one of the {queues} of {target.topic.name}")
+            if not wanted.isdecimal() or len(wanted) > QUEUE_DIGITS_MAX or int(wanted) >= queues:
+                named = wanted[: 2 * QUEUE_DIGITS_MAX]
+                raise QueueNotFound(f"queue {named} is not one of the {queues} of {target.topic.name}")
             return int(wanted)
         target.turn += 1
         return target.turn % queues

@@ -223,6 +223,7 @@ class Role(ABC):
             now_ms=self.machine.wall_ms,
             schedule=self.schedule,
             client_alive=self.context.clients.alive_in,
+            exists=self.exists,
             follows=self.NAME == "slave",
         )
         self.consumption.open()
@@ -238,6 +239,11 @@ class Role(ABC):
         self.import_offsets(stored)
         self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumption.on_arrival
+
+    def exists(self, group: str, topic: str, queue_id: int) -> bool:
+        """Tell whether there is such a group, and a topic with such a queue."""
+        config = self.context.topics.get(topic)
+        return group in self.context.groups.rows and config is not None and queue_id < config.read_queues
 
     def stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return what consumerOffset.json holds; nothing when it is damaged and the journal knows as much."""

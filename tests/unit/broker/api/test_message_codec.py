@@ -7,6 +7,7 @@ import pytest
 from goldens import golden, rows, sizes
 from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.api.response_bytes import message_frame
+from whimbrel.model.limits import TIME_MS_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.store.codec import (
@@ -97,3 +98,25 @@ def test_types_are_read_from_the_properties() -> None:
     assert kinds["FiveTopicFifo"] == {v2.FIFO}
     assert kinds["FiveTopicDelay"] == {v2.DELAY}
     assert kinds["FiveTopicTx"] == {v2.TRANSACTION}
+
+
+@pytest.mark.parametrize("born_ms", [TIME_MS_MAX + 1, (1 << 63) - 1, -(1 << 63)])
+def test_time_beyond_the_calendar_becomes_its_end(born_ms: int) -> None:
+    """Earlier versions stored any; SDKs fail to read a message with such a time, and its whole answer."""
+    host = pack_host("127.0.0.1", 1)
+    draft = RecordDraft("t", 0, b"x", format_properties([("UNIQ_KEY", "id")]), born_ms, host, host)
+    stored = decode_record(encode_record(draft, physical_offset=0, queue_offset=0, store_timestamp=2))
+    message = delivered(stored)
+    born = message.system_properties.born_timestamp
+    assert born.seconds == (253_402_300_799 if born_ms > 0 else -62_135_596_800)
+    frame = message_frame(stored)
+    if frame is not None:
+        assert messaging.ReceiveMessageResponse.FromString(frame).message == message
+
+
+def test_due_time_of_five_thousand_digits_is_none() -> None:
+    host = pack_host("127.0.0.1", 1)
+    pairs = [("UNIQ_KEY", "id"), ("TIMER_DELIVER_MS", "9" * 5000)]
+    draft = RecordDraft("t", 0, b"x", format_properties(pairs), 1, host, host)
+    stored = decode_record(encode_record(draft, physical_offset=0, queue_offset=0, store_timestamp=2))
+    assert not delivered(stored).system_properties.HasField("delivery_timestamp")

@@ -17,12 +17,14 @@ from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
+    BadRequest,
     GroupNotFound,
     IllegalInvisibleTime,
     InvalidReceiptHandle,
     Throttled,
     TopicNotFound,
 )
+from whimbrel.model.limits import ACK_ENTRIES_MAX
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.model.wire import SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -281,3 +283,14 @@ def test_pull_that_lags_behind_memory_is_sent_to_the_slow_readers_broker(
     frames = as_messages(messaging.PullMessageResponse, rig.service.pull(call, request))
     assert frames[-1].next_offset == 1
     assert call.trailers == [(SUGGESTION_TRAILER, str(broker_id))]
+
+
+def test_acknowledgements_in_a_request_are_bounded(rig: Rig) -> None:
+    request = messaging.AckMessageRequest(group=v2.Resource(name="g"), topic=v2.Resource(name="t"))
+    for _ in range(ACK_ENTRIES_MAX + 1):
+        request.entries.add()
+    with pytest.raises(BadRequest, match="1025 acknowledgements in a request; at most 1024 are allowed"):
+        rig.service.acknowledge(rig.call(), request)
+    del request.entries[-1]
+    rig.consumption.errors = [InvalidReceiptHandle("no")] * ACK_ENTRIES_MAX
+    assert len(rig.service.acknowledge(rig.call(), request).entries) == ACK_ENTRIES_MAX

@@ -15,6 +15,7 @@ from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, WhimbrelError
+from whimbrel.model.limits import SEND_MESSAGES_MAX, TIME_MS_MAX
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -149,6 +150,9 @@ def message(topic: str = "normal", body: bytes = b"hello", **system: Any) -> Any
         (message(topic="unknown"), 40402),
         (message(body_digest=v2.Digest(type=v2.MD5, checksum="00")), 40016),
         (message(born_host="a\x01"), 40000),
+        (message(born_timestamp={"seconds": 253_402_300_800}), 40000),
+        (message(born_timestamp={"seconds": 1 << 62}), 40000),
+        (message(born_timestamp={"seconds": -1}), 40000),
     ],
 )
 def test_bad_message_has_its_code(rig: Rig, bad: Any, code: int) -> None:
@@ -165,6 +169,16 @@ def test_earlier_rule_wins_when_several_are_broken(rig: Rig) -> None:
 def test_empty_requests_and_mixed_topics_are_corrupt(rig: Rig) -> None:
     assert rig.code() == 40016
     assert rig.code(message(), message("fifo")) == 40016
+
+
+def test_messages_in_a_request_are_bounded(rig: Rig) -> None:
+    assert rig.code(*[message()] * (SEND_MESSAGES_MAX + 1)) == 40000
+    assert len(rig.send(*[message()] * SEND_MESSAGES_MAX).entries) == SEND_MESSAGES_MAX
+
+
+def test_last_born_time_that_sdks_can_read_is_stored(rig: Rig) -> None:
+    rig.send(message(born_timestamp={"seconds": 253_402_300_799, "nanos": 999_999_999}))
+    assert rig.appender.drafts[0].born_timestamp == TIME_MS_MAX
 
 
 def test_one_bad_message_rejects_the_whole_request(rig: Rig) -> None:

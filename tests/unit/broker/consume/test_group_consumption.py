@@ -12,6 +12,7 @@ from whimbrel.broker.consume.group_consumption import (
     PullRequest,
 )
 from whimbrel.broker.consume.lease_codec import EntryEncoder
+from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
     CorruptRecord,
@@ -835,3 +836,35 @@ def test_full_disk_does_not_stop_a_merge() -> None:
     master.store.put("t", 0)
     master.ack(*master.take())
     assert slave.consumption.get_offset("g", "t", 0) == 1
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_forged_handles_make_no_state_for_groups_and_queues_that_there_are_not(follows: bool) -> None:
+    """Their maker has a delivery of its own, so it knows where the record stands."""
+    rig = Rig(
+        follows=follows, exists=lambda group, topic, queue_id: (group, topic, queue_id) == ("g", "t", 0)
+    )
+    rig.store.put("t", 0)
+    [held] = rig.take()
+    own = ReceiptHandle.decode(held.handle)
+    for number in range(20_000):
+        group, topic, queue_id = ((f"g{number}", "t", 0), ("g", f"t{number}", 0), ("g", "t", 1 + number))[
+            number % 3
+        ]
+        forged = own._replace(group=group, topic=topic, queue_id=queue_id % 65_536).encode()
+        [error] = rig.consumption.ack_batch(group, topic, [forged])
+        assert isinstance(error, InvalidReceiptHandle)
+        if number < 100:
+            with pytest.raises(InvalidReceiptHandle):
+                rig.consumption.change_invisible(group, topic, forged, 10_000)
+    assert list(rig.consumption.table.by_queue) == [("g", "t", 0)]
+    assert rig.ack(held) == [None]
+
+
+def test_delivery_of_a_group_that_only_another_broker_served_can_be_acknowledged() -> None:
+    rig = Rig(follows=True, exists=lambda group, topic, queue_id: True)
+    rig.store.put("t", 0)
+    [held] = Rig(store=rig.store, clock=rig.clock).take()
+    rig.store.arrivals = []
+    assert rig.ack(held) == [None]
+    assert rig.consumption.get_offset("g", "t", 0) == 1

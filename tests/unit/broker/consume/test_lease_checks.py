@@ -11,17 +11,17 @@ import pytest
 from consumekit import FakeStore, Rig, offsets
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.lease_checks import (
-    ATTEMPT_MAX,
     CLOCK_AHEAD_MS,
     EPOCH_MAX,
     HELD_MAX,
-    QUEUE_ID_MAX,
     REVISION_MAX,
     fault_of,
 )
 from whimbrel.broker.consume.lease_codec import (
+    ATTEMPT_MAX,
     LEASE_COUNT_MAX,
     OFFSET_MAX,
+    QUEUE_ID_MAX,
     EntryEncoder,
     Lease,
     decode_entries,

@@ -1,10 +1,12 @@
 """Receipt handles as text."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whimbrel.broker.consume.lease_codec import OFFSET_MAX
+from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX, OFFSET_MAX, QUEUE_ID_MAX
 from whimbrel.broker.consume.receipts import RECEIPT_CHARS_MAX, ReceiptHandle, receipt_prefix
 from whimbrel.errors import InvalidReceiptHandle
 
@@ -22,19 +24,35 @@ offsets = st.integers(0, OFFSET_MAX - 1)
         names,
         names,
         names,
-        queue_ids,
+        st.integers(0, QUEUE_ID_MAX),
         numbers,
-        offsets,
+        st.integers(0, OFFSET_MAX - 1),
         numbers,
         numbers,
         numbers,
-        st.integers(1, 99),
+        st.integers(1, ATTEMPT_MAX),
     )
 )
 def test_handle_is_printable_ascii_and_reads_back(handle: ReceiptHandle) -> None:
     text = handle.encode()
     assert text.isascii() and text.isprintable() and " " not in text
     assert ReceiptHandle.decode(text) == handle
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"queue_id": QUEUE_ID_MAX + 1},
+        {"offset": OFFSET_MAX},
+        {"attempt": ATTEMPT_MAX + 1},
+        {"attempt": 0},
+        {"epoch": 1 << 63},
+        {"serial": -1},
+    ],
+)
+def test_numbers_that_no_delivery_has_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(InvalidReceiptHandle):
+        ReceiptHandle.decode(HANDLE._replace(**changed).encode())
 
 
 def test_prefix_ends_before_the_epoch() -> None:
