@@ -12,6 +12,7 @@ __all__ = [
     "DLQ_ORIGIN_MESSAGE_ID",
     "DLQ_ORIGIN_TOPIC",
     "KEYS",
+    "REPLAYED_FROM",
     "RETRY_TOPIC",
     "SHARDING_KEY",
     "TAGS",
@@ -39,4 +40,5 @@ TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TRAN_MSG = "TRAN_MSG"  # "true" on a half message of a transaction
 RETRY_TOPIC = "RETRY_TOPIC"  # of a redelivered message: the topic that it was sent to
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+REPLAYED_FROM = "REPLAYED_FROM"  # not RocketMQ's: where a replayed message stood originally
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"

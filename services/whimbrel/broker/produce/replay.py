@@ -27,9 +27,19 @@ Kept of a message: born time and host, flag, the bits of its body's compression,
 is UNIQ_KEY of the text. A message without one has an id made of its place in the log, which it can't keep
 here, so that id is added as UNIQ_KEY: readers look there first. REPLAYED_FROM comes last; of equal names the
 last one counts, so a message that is replayed again names the cluster that it came from.
+
+**Only a replay says how far a replay came.** A message that was sent must not: one with an offset far ahead
+would make a replay leave out all before it. So producers can't set the property (`model/names.py`), and it
+counts only at the end of the text, with nothing but a checksum of the text behind it. That keeps out what
+producers sent to earlier versions, which let the name pass: a record of a send has the users' properties
+first, and always some of the broker's behind them. What earlier versions replayed ends with it, so replays
+that they began go on. In a record that RocketMQ's own broker wrote, where properties stand in the order of
+their hashes, a user's property of this name may come last: put archives into topics that such a broker has
+not filled.
 """
 
 import logging
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +55,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.limits import BODY_BYTES_MAX, REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
 from whimbrel.model.names import CONTROL, DEAD_LETTER_PREFIX
+from whimbrel.model.properties import REPLAYED_FROM as REPLAYED_FROM_PROPERTY
 from whimbrel.store.codec import (
     COMPRESSION_BITS,
     FILLER_SIZE,
@@ -72,7 +83,12 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-REPLAYED_FROM = b"REPLAYED_FROM"
+REPLAYED_FROM = REPLAYED_FROM_PROPERTY.encode()
+# At the end of a property text.
+ORIGIN = re.compile(
+    rb"(?:^|\x02)REPLAYED_FROM\x01([^\x01\x02]*):([^\x01\x02:]*):([0-9]{1,10}):([0-9]{1,19})\x02"
+    rb"(?:\x02?__CRC32#\x01[^\x01\x02]*\x02?)?\Z"
+)
 SEARCH_MAX = 1024  # messages searched in one call
 SAME_ID_MAX = 64  # messages of one id that a selection is compared with
 UNKNOWN_HOST = bytes(8)
@@ -118,10 +134,12 @@ class QueueLog(Protocol):
 
 def replayed_from(properties: bytes) -> tuple[Source, int] | None:
     """Return the origin of a replayed message, from its property text; None for a message that was sent."""
-    parts = property_of(properties, REPLAYED_FROM).decode("utf-8", "replace").rsplit(":", 3)
-    if len(parts) != 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
+    found = ORIGIN.search(properties)
+    if found is None:
         return None
-    return Source(parts[0], parts[1], int(parts[2])), int(parts[3])
+    broker, topic, queue_id, offset = found.groups()
+    source = Source(broker.decode("utf-8", "replace"), topic.decode("utf-8", "replace"), int(queue_id))
+    return source, int(offset)
 
 
 def message_id_of(message: ReplayedMessage) -> str:
@@ -140,7 +158,7 @@ def draft_of(
     if len(message.body) > BODY_BYTES_MAX:
         raise MessageTooLarge(f"the body has {len(message.body)} bytes; at most {BODY_BYTES_MAX} are allowed")
     text = message.properties
-    added = f"REPLAYED_FROM\x01{source.mark(message.source_offset)}\x02"
+    added = f"{REPLAYED_FROM_PROPERTY}\x01{source.mark(message.source_offset)}\x02"
     if not property_of(text, RAW_UNIQ_KEY):
         if not message.message_id or CONTROL.search(message.message_id):
             raise BadRequest(

@@ -149,6 +149,7 @@ def message(topic: str = "normal", body: bytes = b"hello", **system: Any) -> Any
         (message(topic="mixed", message_type=v2.TRANSACTION), 50100),
         (message(topic="unknown"), 40402),
         (message(body_digest=v2.Digest(type=v2.MD5, checksum="00")), 40016),
+        (message(properties={"REPLAYED_FROM": "broker:topic:0:9"}), 40007),
         (message(born_host="a\x01"), 40000),
         (message(born_timestamp={"seconds": 253_402_300_800}), 40000),
         (message(born_timestamp={"seconds": 1 << 62}), 40000),

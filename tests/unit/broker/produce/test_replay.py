@@ -41,7 +41,7 @@ from whimbrel.rpc.api.replay_calls import (
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.serving import serve
-from whimbrel.store.codec import StoredMessage, decode_record, pack_host
+from whimbrel.store.codec import RecordDraft, StoredMessage, decode_record, format_properties, pack_host
 from whimbrel.store.master_store import MasterStore
 
 SOURCE = SourceQueue("old-broker", "orders", 3)
@@ -321,3 +321,44 @@ async def test_the_answer_waits_for_the_disk_also_when_all_was_stored_already(tm
         with pytest.raises(FlushTimeout):
             await rig.describe()
         assert rig.offsets() == [0]
+
+
+def sent_by_an_earlier_version(offset: int, **fields: str) -> RecordDraft:
+    """A message whose producer set the property, as a broker wrote it that let the name pass."""
+    pairs = [("REPLAYED_FROM", f"old-broker:orders:3:{offset}"), ("UNIQ_KEY", "id"), ("CLUSTER", "c"),
+             ("BORN_TIMESTAMP", "1")]  # fmt: skip
+    return RecordDraft.from_properties(
+        topic="orders", queue_id=3, body=b"sent", properties=format_properties([*pairs, *fields.items()]),
+        born_timestamp=1, born_host=HOST, store_host=HOST,
+    )  # fmt: skip
+
+
+async def test_message_of_a_producer_says_nothing_of_a_replay(tmp_path: Path) -> None:
+    async with serving(tmp_path) as rig:
+        await rig.append([message(5)])
+        rig.store.append([sent_by_an_earlier_version(1_000_000)])
+        rig.store.append([sent_by_an_earlier_version(2_000_000, TAGS="t", TRACE_CONTEXT="c")])
+        rig.service.forget()
+        assert (await rig.describe()).last == 5
+        done = await rig.append([message(6), message(7)], after=5)
+        assert (done.stored, done.skipped, done.last) == (2, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (b"KEYS\x01k\x02REPLAYED_FROM\x01b:t:3:7\x02", True),  # as earlier versions wrote it
+        (b"REPLAYED_FROM\x01b:t:3:7\x02", True),
+        (b"REPLAYED_FROM\x01x:y:1:99\x02REPLAYED_FROM\x01b:t:3:7\x02", True),
+        (b"KEYS\x01k\x02REPLAYED_FROM\x01b:t:3:7\x02__CRC32#\x010123456789\x02", True),
+        (b"REPLAYED_FROM\x01b:t:3:7\x02UNIQ_KEY\x01id\x02", False),
+        (b"REPLAYED_FROM\x01b:t:3:7", False),
+        (b"KEYS\x01REPLAYED_FROM\x01b:t:3:7\x02", False),
+        (b"XREPLAYED_FROM\x01b:t:3:7\x02", False),
+        (b"REPLAYED_FROM\x01b:t:3:" + b"9" * 5000 + b"\x02", False),
+        (b"REPLAYED_FROM\x01b:t:-3:7\x02", False),
+        (b"", False),
+    ],
+)
+def test_origin_counts_at_the_end_of_the_text_only(text: bytes, counts: bool) -> None:
+    assert replayed_from(text) == ((Source("b", "t", 3), 7) if counts else None)
