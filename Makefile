@@ -36,7 +36,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios interop faults \
-	run bench bench-spark soak soak-front release-check clean
+	run bench bench-spark soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -124,6 +124,9 @@ soak: setup ## kill -9 the driver of a streaming archive 20 times, and write doc
 soak-front: setup ## 30 minutes of mixed load on the native transport, and write docs/soak-front.md (WHIMBREL_SOAK_S)
 	WHIMBREL_SOAK_S=$${WHIMBREL_SOAK_S:-1800} WHIMBREL_SOAK_PAGE=docs/soak-front.md \
 		$(PY) -m pytest -q -s -m "" tests/integration/test_soak_front.py
+
+hostile: setup ## attack a nameserver and a broker as strangers can, and say what that costs them (ATTACKS="--times 1 NAME ...")
+	PYTHONPATH=services:tests $(PY) tests/hostile.py $(ATTACKS)
 
 up: setup ## build and start the cluster of docker-compose.yml, and say what it took
 	@$(PY) deploy/stack.py up

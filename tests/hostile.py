@@ -17,7 +17,7 @@ import resource
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,13 @@ from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
+from whimbrel.rpc.http2.grpc_format import Assembler
 
-__all__ = ["ATTACKS", "Attack", "Cost", "measure", "rig"]
+__all__ = ["ATTACKS", "Attack", "Cost", "Rig", "measure", "rig"]
 
 CPU_S_MAX = 1.0
 GROWTH_BYTES_MAX = 64_000_000
-WAIT_S_MAX = 2.0
+WAIT_S_MAX = 5.0
 
 MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 ADMIN = "/whimbrel.admin.v1.AdminService/"
@@ -248,9 +249,29 @@ def telemetry_settings(target: Target) -> None:
                 caller.call(ADMIN + "UpdateGroup", group.SerializeToString())
 
 
+def handle_of_one(target: Target) -> str:
+    """Send a message, receive it, and return its handle."""
+    topic, group = v2.Resource(name=TOPIC), v2.Resource(name="held")
+    one = v2.Message(topic=topic, body=b"x", system_properties=v2.SystemProperties(message_id="0" * 20))
+    with Caller(target) as caller:
+        sent = messaging.SendMessageRequest(messages=[one])
+        caller.call(MESSAGING + "SendMessage", sent.SerializeToString(), CLIENT)
+        asked = messaging.ReceiveMessageRequest(
+            group=group, message_queue=v2.MessageQueue(topic=topic, id=-1), batch_size=1
+        )
+        asked.invisible_duration.seconds = 60
+        stream = caller.begin(MESSAGING + "ReceiveMessage", asked.SerializeToString(), CLIENT)
+        caller.wait([stream.id])
+        for data in Assembler(MIB).feed(caller.messages[stream.id]):
+            found = messaging.ReceiveMessageResponse.FromString(data)
+            if found.HasField("message"):
+                return found.message.system_properties.receipt_handle
+    raise AssertionError("no message came")
+
+
 def forged_acks(target: Target) -> None:
-    """Acknowledge messages of groups that do not exist, by handles that nobody was given."""
-    number = 0
+    """Acknowledge one message for groups that do not exist, by handles made from one that was given."""
+    number, given = 0, handle_of_one(target)
     while target.left:
         with contextlib.suppress(Ended), Caller(target) as caller:
             while target.left:
@@ -261,8 +282,7 @@ def forged_acks(target: Target) -> None:
                     request = messaging.AckMessageRequest(
                         group=v2.Resource(name=group), topic=v2.Resource(name=TOPIC)
                     )
-                    handle = f"W1:broker-a:{group}:{TOPIC}:0:0:0:0:64:1:1"
-                    request.entries.add(message_id="id", receipt_handle=handle)
+                    request.entries.add(message_id="id", receipt_handle=given.replace(":held:", f":{group}:"))
                     data = request.SerializeToString()
                     streams.append(caller.begin(MESSAGING + "AckMessage", data, CLIENT).id)
                 caller.wait(streams)
@@ -385,7 +405,7 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 @contextlib.contextmanager
-def rig(folder: Path):  # type: ignore[no-untyped-def]  # a generator of one Rig
+def rig(folder: Path) -> Iterator[Rig]:
     """Start what is attacked: a nameserver and a broker, with the topic that attacks name."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard))

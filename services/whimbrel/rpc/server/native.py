@@ -83,6 +83,7 @@ WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on nothing is read fr
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S, SWEEP_S = 60.0, 20.0, 5.0
 REQUEST_S = 60.0  # for all bytes of a request, 4 MiB of them over half a Mbit/s, 130 MiB over 20
 COUNT_BYTES = 256 << 10
+BACKLOG = 1024  # connections that wait to be accepted; one that finds no place tries again after a second
 STREAM_BYTES = 1024  # of an open stream with its call, without header fields
 PING = b"whimbrel"
 UNKNOWN_METHOD = status_block(12, "Method not found!", first=True)  # grpcio's words; none of our errors
@@ -465,7 +466,7 @@ class NativeServer:
         self.context_provider = ContextProvider(self.loop, tls, host)
         try:
             self.listener = await self.loop.create_server(
-                lambda: ProtocolDetector(self), host, port, reuse_port=False
+                lambda: ProtocolDetector(self), host, port, reuse_port=False, backlog=BACKLOG
             )
         except OSError as error:
             raise OSError(
