@@ -82,6 +82,10 @@ class Sink:
     def write(self, data: bytes) -> None:
         """Take what is sent."""
 
+    def get_write_buffer_size(self) -> int:
+        """Return what waits: nothing."""
+        return 0
+
     def is_closing(self) -> bool:
         """Return whether it is closing."""
         return False

@@ -167,13 +167,19 @@ def settings_frames(target: Target) -> None:
 
 
 def client_hello(target: Target) -> None:
-    """Send ClientHellos in records of one byte, twelve bytes at a time, over ten connections in turn."""
+    """Send ClientHellos in records of one byte, twelve bytes at a time, over ten connections in turn.
+
+    A ping on another connection after each turn lets the server read the pieces one by one.
+    """
     body = b"\x01" + (60_000).to_bytes(3, "big") + bytes(60_000)
     records = b"".join(b"\x16\x03\x01\x00\x01" + bytes((byte,)) for byte in body[:5334])
     each = max(min(target.total // 10, len(records)), 12)
     with contextlib.ExitStack() as stack:
         peers = [stack.enter_context(Peer(target)) for _ in range(10)]
+        clock = stack.enter_context(Peer(target))
+        clock.send(HELLO)
         for at in range(0, each, 12):
+            clock.settle()
             for peer in peers:
                 with contextlib.suppress(Ended):
                     peer.send(records[at : at + 12])
