@@ -38,6 +38,9 @@ class BrokerOptions:
         help="store directory, shared with the replicator beside this broker",
         example="/var/lib/whimbrel/broker-a",
     )
+    store_mode: Literal["private", "group", "all"] = option(
+        "private", help="who may read the files that it makes: its user, its group as well, or everybody"
+    )
     # Loopback, so that nothing is open by accident.
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(BROKER_PORT, help="port to listen on; 0 takes a free one", minimum=0, maximum=65535)

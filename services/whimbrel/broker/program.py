@@ -4,12 +4,14 @@ import asyncio
 import logging
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import WhimbrelError
 from whimbrel.rpc.server.loop import run as run_loop
+from whimbrel.store.modes import apply_mode, exposure
 from whimbrel.telemetry import setup_logging
 
 __all__ = ["main"]
@@ -20,8 +22,11 @@ logger = logging.getLogger(__name__)
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a broker until SIGTERM or SIGINT; return the exit code."""
     options = load_or_exit(BrokerOptions, arguments, environment)
+    apply_mode(options.store_mode)
     setup_logging(options.log_level, options.log_format, process=f"broker {options.name}/{options.id}")
     logger.info("settings: %s", settings_line(options))
+    if exposed := exposure(Path(options.store), options.store_mode):
+        logger.warning("%s", exposed)
     try:
         run_loop(run(options))
     except (WhimbrelError, OSError) as error:

@@ -27,6 +27,7 @@ from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
 from whimbrel.errors import ClientError
 from whimbrel.model.wire import NAMESERVER_PORT
+from whimbrel.store.modes import apply_mode
 
 __all__ = ["app"]
 
@@ -39,6 +40,14 @@ LOG_FILE_SIZE_TEXT = f"{LOG_FILE_SIZE >> 20}MiB"
 EXCERPT_LINES = 12  # of what a cluster that did not start has logged
 DETACHED_LOG = Path("logs") / "dev.log"
 READY = "cluster ready in"  # in what the plain view prints (`dev_view.py`)
+
+
+class StoreAccess(StrEnum):
+    """Who may read the stores (`store/modes.py`)."""
+
+    PRIVATE = "private"
+    GROUP = "group"
+    ALL = "all"
 
 
 class Mode(StrEnum):
@@ -105,6 +114,10 @@ CreateOption = Annotated[
         help="Whether a send creates its topic and a receive its group. In production they do not.",
     ),
 ]
+StoreModeOption = Annotated[
+    StoreAccess,
+    typer.Option("--store-mode", help="Who may read the stores: this user, its group as well, or everybody."),
+]
 LogFileOption = Annotated[
     str,
     typer.Option(
@@ -152,6 +165,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slaves": partial(number, SLAVES),
     "flush": Mode,
     "replication": Mode,
+    "store_mode": StoreAccess,
 }
 
 
@@ -197,6 +211,7 @@ def dev(
     accept_replays: ReplaysOption = False,
     auto_create: CreateOption = True,
     log_file_size: LogFileOption = LOG_FILE_SIZE_TEXT,
+    store_mode: StoreModeOption = StoreAccess.PRIVATE,
 ) -> None:
     """Run a whole cluster on this machine: nameserver, master, slaves, a replicator beside each.
 
@@ -219,6 +234,7 @@ def dev(
         accept_replays,
         auto_create,
         log_file_size,
+        store_mode,
     )
     raise typer.Exit(run(options))
 
@@ -240,6 +256,7 @@ def start(
     accept_replays: ReplaysOption = False,
     auto_create: CreateOption = True,
     log_file_size: LogFileOption = LOG_FILE_SIZE_TEXT,
+    store_mode: StoreModeOption = StoreAccess.PRIVATE,
 ) -> None:
     """Run a cluster detached; return when it takes messages."""
     options = options_of(
@@ -253,9 +270,12 @@ def start(
         accept_replays,
         auto_create,
         log_file_size,
+        store_mode,
     )
     log = options.directory / DETACHED_LOG
+    umask = apply_mode(options.store_mode)
     log.parent.mkdir(parents=True, exist_ok=True)
+    os.umask(umask)
     before = log.stat().st_size if log.exists() else 0
     pid = os.fork()
     if pid == 0:
@@ -372,6 +392,7 @@ def options_of(
     accept_replays: bool,
     auto_create: bool,
     log_file_size: str,
+    store_mode: StoreAccess,
 ) -> DevOptions:
     """Return the options of a cluster."""
     from whimbrel.cli import dev_directory
@@ -391,6 +412,7 @@ def options_of(
         accept_replays=accept_replays,
         auto_create=auto_create,
         log_file_size=there or asked,
+        store_mode=store_mode.value,
     )
 
 
@@ -399,6 +421,7 @@ def run(options: DevOptions) -> int:
     from whimbrel.cli.dev_view import viewing
     from whimbrel.cli.supervisor import Supervisor
 
+    apply_mode(options.store_mode)
     try:
         with viewing(options.directory, default_dev_dir(chosen="")) as view:
             Supervisor(options, view).run()

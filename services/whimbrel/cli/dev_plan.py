@@ -62,6 +62,7 @@ class DevOptions:
         accept_replays: brokers accept replays of archived messages.
         auto_create: a send creates its topic, a receive its group.
         log_file_size: bytes of a commitlog file in new stores; those in the directory keep their size.
+        store_mode: who may read what it makes: this user, the group as well, or everybody.
         lease_file_size: bytes of each of the two files of a lease journal; None for the broker's default.
         ephemeral: nobody needs the stores afterwards: no child outlives a killed supervisor for a moment, not
             even a stopped one.
@@ -78,6 +79,7 @@ class DevOptions:
     accept_replays: bool = False
     auto_create: bool = True
     log_file_size: int = LOG_FILE_SIZE
+    store_mode: Literal["private", "group", "all"] = "private"
     lease_file_size: int | None = None
     ephemeral: bool = False
 
@@ -153,6 +155,7 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             "role": "slave" if index else "master",
             "id": index,
             "store": str(store),
+            "store_mode": options.store_mode,
             "host": options.host,
             "port": port(PORTS_PER_BROKER * (index + 1)),
             "nameservers": endpoint,
@@ -170,7 +173,12 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             broker |= {"lease_file_size": options.lease_file_size}
         if options.accept_replays:
             broker |= {"accept_replays": "true"}
-        replicator: dict[str, str | int] = {"role": broker["role"], "store": str(store), **shown}
+        replicator: dict[str, str | int] = {
+            "role": broker["role"],
+            "store": str(store),
+            "store_mode": options.store_mode,
+            **shown,
+        }
         if index:
             replicator |= {"commitlog_file_size": options.log_file_size}
         else:

@@ -206,8 +206,10 @@ def recover(
 ) -> None:
     """Do to a store what a broker's start would: print where log and queues then begin and end."""
     from whimbrel.store import offline_recovery as plan
+    from whimbrel.store.modes import same_modes
 
-    found = plan.recover(path, dry_run=dry_run, index_slots=index_slots)
+    with same_modes(path):
+        found = plan.recover(path, dry_run=dry_run, index_slots=index_slots)
     if output is Format.JSON:
         print(printable_json(json.dumps({"type": "loaded", **found}, ensure_ascii=False)))
         return

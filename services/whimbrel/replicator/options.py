@@ -22,6 +22,9 @@ class ReplicatorOptions:
     store: str = option(
         "", help="store directory, shared with the broker", example="/var/lib/whimbrel/broker-a"
     )
+    store_mode: Literal["private", "group", "all"] = option(
+        "private", help="who may read the files that it makes: its user, its group as well, or everybody"
+    )
     host: str = option(
         "127.0.0.1", help="address to listen on: a master for slaves, both for metrics and health"
     )

@@ -14,6 +14,7 @@ from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, SlaveRole
+from whimbrel.store.modes import apply_mode
 from whimbrel.telemetry import setup_logging, write_ready_file
 
 __all__ = ["main", "serve"]
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a replicator until it is told to stop; return the exit code."""
     options = load_or_exit(ReplicatorOptions, arguments, environment)
+    apply_mode(options.store_mode)
     setup_logging(options.log_level, options.log_format, process="replicator")
     logger.info("settings: %s", settings_line(options))
     try:
