@@ -1,5 +1,5 @@
 # One image for all services. Kept to what every builder knows: no BuildKit syntax (docs/containers.md).
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.11.13-slim-bookworm AS build
 
 # Only to read the lock file: what it says is what pip installs, checked by its hashes.
 RUN pip install --quiet --root-user-action=ignore --no-cache-dir --disable-pip-version-check uv==0.13.9
@@ -18,11 +18,11 @@ RUN mv whimbrel "$(/opt/whimbrel/bin/python -c 'import sysconfig; print(sysconfi
  && /opt/whimbrel/bin/python -m compileall -q /opt/whimbrel/lib
 
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11.13-slim-bookworm
 
 # A new volume takes the owner of the folder that it covers.
 RUN useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin whimbrel \
- && mkdir /store && chown whimbrel: /store
+ && mkdir -m 700 /store && chown whimbrel: /store
 COPY --from=build /opt/whimbrel /opt/whimbrel
 COPY deploy/healthcheck.py LICENSE NOTICE /opt/whimbrel/
 ENV PATH=/opt/whimbrel/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -12,16 +12,22 @@
 # installed below /usr/local/lib/python3.11/dist-packages; and the certificates that this machine trusts.
 set -euo pipefail
 
-image=python:3.11-slim-bookworm
+image=python:3.11.13-slim-bookworm
 suite=bookworm
 label=whimbrel.stand-in
 saved=${1:-}
 
-if docker image inspect "$image" >/dev/null 2>&1; then
-    exit 0
-fi
+earlier=python:3.11-slim-bookworm # what stand-ins were called before the base had an exact version
+
+there() { docker image inspect "$image" >/dev/null 2>&1; }
+
+there && exit 0
 if [ -n "$saved" ] && [ -s "$saved" ]; then
     docker load --quiet --input "$saved"
+    there && exit 0
+fi
+if [ "$(docker image inspect --format "{{index .Config.Labels \"$label\"}}" "$earlier" 2>/dev/null)" = debootstrap ]; then
+    docker tag "$earlier" "$image"
     exit 0
 fi
 

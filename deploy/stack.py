@@ -29,7 +29,7 @@ import docker.errors
 __all__ = ["SERVICES", "Failed", "Stack", "engine", "ensure_base"]
 
 ROOT = Path(__file__).resolve().parent.parent
-BASE_IMAGE = "python:3.11-slim-bookworm"
+BASE_IMAGE = "python:3.11.13-slim-bookworm"
 HEALTHY_S = 60.0  # enough on a machine whose cores are all busy
 ENGINE_S = 60.0  # the engine answers sooner to all requests but those that stop and build
 POLL_S = 0.05
