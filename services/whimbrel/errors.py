@@ -176,7 +176,7 @@ class MessageCorrupted(RequestError):
 
 
 class ClientIdRequired(RequestError):
-    """The header `x-mq-client-id` is missing."""
+    """The header `x-mq-client-id` is missing, or holds no name."""
 
     reason = "CLIENT_ID_REQUIRED"
     code = 40017

@@ -31,7 +31,7 @@ from typing import Any
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.errors import BadRequest, ClientIdRequired, Throttled
+from whimbrel.errors import ClientIdRequired, Throttled
 from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -47,7 +47,6 @@ __all__ = [
     "COMMAND_TIMEOUT_S",
     "RECONNECT_AFTER_S",
     "REPEAT_AFTER_S",
-    "SETTINGS_BYTES_MAX",
     "STREAMS_MAX",
     "ClientStream",
     "OnAnswer",
@@ -65,8 +64,6 @@ COMMANDS_PENDING_MAX = 1024  # commands whose answers are awaited; operators sen
 WITH_NONCE = ("reconnect_endpoints_command", "print_thread_stack_trace_command", "verify_message_command")
 CLIENT_STREAMS_MAX = 16  # an SDK has one for each broker
 STREAMS_MAX = 50_000
-# SDKs write some hundred bytes, and some dozens for each topic. Long ones cost time, though none is kept.
-SETTINGS_BYTES_MAX = 128 * 1024
 ANSWERS = ("thread_stack_trace", "verify_message_result")
 
 # Called with the client's id and its answer, or None when none came in time.
@@ -193,9 +190,6 @@ class SessionService:
         assert client is not None
         client.last_seen = self.clock()
         client.client_type = settings.client_type or client.client_type
-        size = settings.ByteSize()
-        if size > SETTINGS_BYTES_MAX:
-            raise BadRequest(f"settings of {size} bytes: at most {SETTINGS_BYTES_MAX} are allowed")
         name = group_of(settings)
         group = self.group(name)
         answer = settings_for(settings, fifo=group.fifo, attempts=group.max_attempts)  # checks names

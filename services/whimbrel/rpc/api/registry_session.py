@@ -1,6 +1,7 @@
 """The broker's side of the Session stream between a broker and a nameserver, in model terms."""
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +9,20 @@ from typing import Any
 import grpc.aio
 
 from whimbrel.errors import BadRequest
-from whimbrel.model.registration import BrokerFacts, Member, check_member
+from whimbrel.model.registration import (
+    BrokerFacts,
+    Member,
+    check_member,
+    check_queue_counts,
+    check_topic_name,
+)
+from whimbrel.model.topic import TopicConfig
 from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 
 __all__ = ["SESSION_PATH", "SessionUpdate", "open_session", "read_update", "session_request"]
+
+logger = logging.getLogger(__name__)
 
 SESSION_PATH = f"/{REGISTRY_SERVICE}/Session"
 
@@ -78,7 +88,7 @@ def session_request(
         request.registration.CopyFrom(registration)
     if reported is None or facts.version != reported.version:
         request.topics_included = True
-        for topic in facts.topics:
+        for topic in filter(may_register, facts.topics):
             request.topics.add(
                 topic=topic.name,
                 read_queues=topic.read_queues,
@@ -88,6 +98,20 @@ def session_request(
                 system_flag=topic.system_flag,
             )
     return request
+
+
+def may_register(topic: TopicConfig) -> bool:
+    """Return whether nameservers take a topic; one of another broker's making that they refuse is left out.
+
+    The others are registered all the same.
+    """
+    try:
+        check_topic_name(topic.name)
+        check_queue_counts(topic.read_queues, topic.write_queues, topic.permission)
+    except BadRequest as error:
+        logger.warning("topic %s is left out of the registration: %s", topic.name, error)
+        return False
+    return True
 
 
 def read_update(response: registry.SessionResponse) -> SessionUpdate:

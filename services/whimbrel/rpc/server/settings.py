@@ -16,12 +16,22 @@ from whimbrel.model.names import check_group, check_topic
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 
-__all__ = ["ATTEMPTS_DEFAULT", "BACKOFF_S", "POLL_S", "group_of", "settings_for", "settings_response"]
+__all__ = [
+    "ATTEMPTS_DEFAULT",
+    "BACKOFF_S",
+    "POLL_S",
+    "SETTINGS_BYTES_MAX",
+    "group_of",
+    "settings_for",
+    "settings_response",
+]
 
 # RocketMQ's delay levels, which its consumers walk through.
 BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 ATTEMPTS_DEFAULT = RETRY_MAX_DEFAULT + 1  # with the first delivery
 PRODUCER_ATTEMPTS = 3
+# SDKs write some hundred bytes, and some dozens for each topic.
+SETTINGS_BYTES_MAX = 128 * 1024
 POLL_S = POLL_MS_MAX // 1000  # whole seconds: Python reads `.seconds` alone
 
 
@@ -39,10 +49,13 @@ def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATT
         attempts: deliveries of a message in its group, the first included.
 
     Raises:
-        BadRequest: there are neither settings of a producer nor of a consumer.
+        BadRequest: there are neither settings of a producer nor of a consumer, or they are too long.
         IllegalTopic: a topic's name is not legal.
         IllegalGroup: the consumer group's name is not legal.
     """
+    size = client.ByteSize()
+    if size > SETTINGS_BYTES_MAX:
+        raise BadRequest(f"settings of {size} bytes: at most {SETTINGS_BYTES_MAX} are allowed")
     response = v2.Settings()
     response.CopyFrom(client)
     response.metric.Clear()

@@ -12,7 +12,6 @@ from whimbrel.broker.api.session import (
     COMMANDS_PENDING_MAX,
     RECONNECT_AFTER_S,
     REPEAT_AFTER_S,
-    SETTINGS_BYTES_MAX,
     SessionService,
 )
 from whimbrel.broker.tables.clients import SILENT_S, Clients
@@ -22,6 +21,7 @@ from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
+from whimbrel.rpc.server.settings import SETTINGS_BYTES_MAX
 
 
 class FakeConsumer:

@@ -1,0 +1,55 @@
+"""What a broker sends to a nameserver, and what it takes of its answers."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from whimbrel.model.limits import ROUTE_QUEUES_MAX
+from whimbrel.model.registration import BrokerFacts
+from whimbrel.model.topic import DataVersion, TopicConfig
+from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as pb
+from whimbrel.rpc.api.registry_session import read_update, session_request
+
+FACTS = BrokerFacts(
+    cluster="C",
+    broker_name="a",
+    broker_id=0,
+    role="master",
+    port=8091,
+    version=DataVersion(timestamp=1, counter=1),
+    topics=[TopicConfig(name="T")],
+    instance="i1",
+)
+
+
+def test_the_first_request_tells_the_process_and_whether_it_had_its_place() -> None:
+    first = session_request(FACTS, "ns", None, held_place=True)
+    assert (first.registration.instance_id, first.held_place) == ("i1", True)
+    renewal = session_request(FACTS, "ns", FACTS, held_place=True)
+    assert (renewal.HasField("registration"), renewal.held_place) == (False, False)
+
+
+def test_a_topic_that_nameservers_refuse_takes_no_other_one_along(caplog: pytest.LogCaptureFixture) -> None:
+    many = TopicConfig(name="many", read_queues=ROUTE_QUEUES_MAX + 1, write_queues=1)
+    request = session_request(replace(FACTS, topics=[many, *FACTS.topics]), "ns", None)
+    assert [topic.topic for topic in request.topics] == ["T"]
+    assert "topic many is left out of the registration" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"address": "h:²"},
+        {"address": ""},
+        {"address": "h:1", "ha_address": "h:0"},
+        {"address": "h\x1b[2J:1"},
+        {"address": "h:1", "log_end": -1},
+        {"address": "h:1", "log_end": 2**62 + 1},
+    ],
+)
+def test_a_member_that_can_t_be_is_left_out(bad: dict[str, Any]) -> None:
+    response = pb.SessionResponse(settled=True)
+    response.members.add(broker_id=1, address="10.0.0.2:8092", log_end=7)
+    response.members.add(broker_id=2, **bad)
+    assert [(member.broker_id, member.log_end) for member in read_update(response).members] == [(1, 7)]
