@@ -27,7 +27,6 @@ from whimbrel.model.cluster import (
     TopicDescription,
 )
 from whimbrel.model.message import MessageType
-from whimbrel.model.route import Endpoint
 from whimbrel.rpc.api import admin_calls, calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
@@ -218,7 +217,7 @@ class Admin(BaseClient):
         async def view(broker: BrokerStatus) -> ReplicationStatus | tuple[BrokerStatus, WhimbrelError]:
             try:
                 call = admin_calls.describe_replication()
-                return await self.session.call(Endpoint.parse(broker.address), call, DESCRIBE_TIMEOUT_S)
+                return await self.session.call(broker.endpoint(), call, DESCRIBE_TIMEOUT_S)
             except WhimbrelError as error:
                 return broker, error
 
@@ -242,7 +241,7 @@ class Admin(BaseClient):
             await asyncio.sleep(decision.pause_s)
 
     async def ask(self, broker: BrokerStatus, call: Outbound[T]) -> T:
-        return await self.session.call(Endpoint.parse(broker.address), call, ADMIN_TIMEOUT_S)
+        return await self.session.call(broker.endpoint(), call, ADMIN_TIMEOUT_S)
 
     async def everywhere(
         self,

@@ -313,7 +313,7 @@ class Session:
                 return other.endpoints[0]
         for broker in (await self.cluster(fresh=False)).brokers:
             if broker.broker_name == queue.broker_name and broker.broker_id == broker_id:
-                return Endpoint.parse(broker.address)
+                return broker.endpoint()
         return None
 
     def use(self, endpoint: Endpoint) -> None:

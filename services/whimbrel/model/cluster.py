@@ -5,7 +5,9 @@ Times are seconds since the epoch as floats, None when unknown.
 
 from dataclasses import dataclass
 
+from whimbrel.errors import Unavailable
 from whimbrel.model.message import MessageType
+from whimbrel.model.route import Endpoint
 
 __all__ = [
     "BrokerStatus",
@@ -37,6 +39,17 @@ class BrokerStatus:
     writable: bool
     renewed_at: float | None
     topic_count: int
+
+    def endpoint(self) -> Endpoint:
+        """Return where it is dialled.
+
+        Raises:
+            Unavailable: the nameserver has no address of it that can be.
+        """
+        try:
+            return Endpoint.parse(self.address)
+        except ValueError as error:
+            raise Unavailable(f"the nameserver's address of {self.broker_name!r} is none: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

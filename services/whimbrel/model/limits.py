@@ -44,7 +44,7 @@ CLIENT_ID_CHARS_MAX = 255  # SDKs join host name, process and counters with @
 ENDPOINTS_MAX = 64  # addresses in a client's access point: a nameserver each
 
 # Topics. RocketMQ has no bounds; its tools make 8 queues, its largest built-in topic has 1,024. A route lists
-# every queue of every broker: 16,384 are 0.06 s and 6 MB at the nameserver, for each time that a client asks.
+# every queue of every broker: 16,384 are 0.1 s and 6 MB at the nameserver, for each time that a client asks.
 QUEUES_MAX = 4096  # of a topic on one broker: each costs a file, and lease state for every group
 ROUTE_QUEUES_MAX = 16_384  # of a topic on all brokers; of one broker's only where RocketMQ made it
 TOPICS_MAX = 65_536  # of one broker, and as many groups

@@ -1,10 +1,19 @@
 """Administration against a fake cluster; errors arrive as the classes that the broker raised."""
 
+from dataclasses import replace
+
 import pytest
 
 from fakecluster import running
 from whimbrel.client import Admin, MessageType, ReplicationStatus
-from whimbrel.errors import AlreadyExists, GroupNotFound, NotSupported, NotWritable, TopicNotFound
+from whimbrel.errors import (
+    AlreadyExists,
+    GroupNotFound,
+    NotSupported,
+    NotWritable,
+    TopicNotFound,
+    Unavailable,
+)
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.server.serving import serve
 
@@ -119,3 +128,14 @@ async def test_a_brokers_address_is_told_from_a_nameservers() -> None:
             f"{cluster.address} is the address of the broker broker-a (master), not of a nameserver:"
             " give the nameserver's"
         )
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:²", "", "a\x1b[2J:1"])
+async def test_a_broker_without_an_address_is_said_so_in_one_sentence(address: str) -> None:
+    async with running() as cluster, Admin(cluster.address) as admin:
+        (master, *_) = (await admin.cluster()).brokers
+        broker = replace(master, address=address)
+        ((_, error),) = await admin.replication([broker])  # type: ignore[misc]
+        assert isinstance(error, Unavailable)
+        assert str(error).startswith("the nameserver's address of 'broker-a' is none: ")
+        assert str(error).isprintable()

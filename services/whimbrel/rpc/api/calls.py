@@ -53,6 +53,7 @@ Metadata = Sequence[tuple[str, str]]
 Trailers = Mapping[str, str]
 
 MESSAGING = f"/{MESSAGING_SERVICE}/"
+BROKER_ID_DIGITS_MAX = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +361,8 @@ def pull_messages(
                 case "next_offset":
                     next_offset = item.next_offset
         suggestion = trailers.get(SUGGESTION_TRAILER, "")
-        suggested = int(suggestion) if suggestion.isascii() and suggestion.isdigit() else queue.broker_id
+        known = suggestion.isascii() and suggestion.isdigit() and len(suggestion) <= BROKER_ID_DIGITS_MAX
+        suggested = int(suggestion) if known else queue.broker_id
         return PullResult(messages=tuple(messages), next_offset=next_offset, suggested_broker_id=suggested)
 
     request = service.PullMessageRequest(
