@@ -34,7 +34,7 @@ from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, ze
 from whimbrel.store.preallocation import RESIDENT_BEHIND_BYTES, Preallocator
 from whimbrel.store.recovery import LogState, is_boundary, recover_log, store_time_at
 from whimbrel.store.recovery_marks import CHECK_BYTES, MARK_BYTES, MARK_INTERVAL_S, LogMark
-from whimbrel.store.retention import DiskUse, expired_segments
+from whimbrel.store.retention import DiskUse, RetentionClock, expired_segments
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.shared_page import SharedPage
@@ -50,7 +50,6 @@ SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every popu
 RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file, or looks at the disk
 # Raw bytes from this size on are written by a system call: no page faults, and no pages to populate.
 PWRITE_BYTES_MIN = 8 * 1024
-FILES_REMOVED_MAX = 10  # in one round of retention; removing files of 1 GiB keeps the disk busy
 
 
 class LogWriter:
@@ -95,6 +94,7 @@ class LogWriter:
         self.store_time_ms = 0
         self.full_reason = self.failed = ""
         self.retry_at = 0.0
+        self.retention_clock = RetentionClock()
         self.disk = DiskUse()
         self.disk_retry_at = 0.0  # when the fill level is measured again for an append that it refuses
         self.state = LogState(0, 0, 0, (), False, "", False)
@@ -482,9 +482,15 @@ class LogWriter:
         if self.full_reason and free_bytes(self.files, self.segments.directory) >= self.file_size:
             self.full_reason = ""  # without an append, nothing else would notice
         current = self.segments.start_of(max(self.end - 1, 0))
-        candidates = [start for start in self.segments.starts if start < current][:FILES_REMOVED_MAX]
         doomed = expired_segments(
-            self.segments.directory, candidates, now_ms, self.disk, self.options, self.files
+            self.segments.directory,
+            [start for start in self.segments.starts if start < current],
+            now_ms,
+            self.machine.monotonic(),
+            self.retention_clock,
+            self.disk,
+            self.options,
+            self.files,
         )
         if not doomed:
             return 0

@@ -5,6 +5,7 @@ room in the log, the record written by one slice assignment, the queue entry, th
 At the end of the tick `end_tick` publishes the log's end once and indexes a bounded part.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -28,6 +29,12 @@ from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import RETRY_S, MessageStore, raise_file_limit
 
 __all__ = ["Appended", "MasterStore"]
+
+# How far the clock may be set back with store times waiting for it. Steps of a clock that is kept by NTP are
+# far below a second.
+CLOCK_BEHIND_MAX_MS = 60_000
+
+logger = logging.getLogger(__name__)
 
 
 class Appended(NamedTuple):
@@ -121,7 +128,7 @@ class MasterStore(MessageStore):
         queue_offset = queue.max if entered else 0
         now = self.clock()
         if now < self.store_time_ms:
-            now = self.store_time_ms  # a clock set back must not put times in a queue out of order
+            now = self.store_time(now)
         place = log.end
         record = encode(draft, place, queue_offset, now)
         size = len(record)
@@ -148,7 +155,9 @@ class MasterStore(MessageStore):
         log = self.writer
         topic, queue_id = drafts[0].topic, drafts[0].queue_id
         queue = self.queues.get_or_create(topic, queue_id)
-        now = max(self.clock(), self.store_time_ms)
+        now = self.clock()
+        if now < self.store_time_ms:
+            now = self.store_time(now)
         place, queue_offset = log.end, queue.max
         records = encode_batch(drafts, place, queue_offset, now)
         queue.reserve(len(drafts))
@@ -172,6 +181,24 @@ class MasterStore(MessageStore):
             for answer, tags_code in zip(appended, tags, strict=True):
                 on_arrival(topic, queue_id, answer.queue_offset, tags_code)
         return appended
+
+    def store_time(self, now_ms: int) -> int:
+        """Return the store time of the next record while the clock is behind the last one's.
+
+        A clock that is set back a little does not put times out of order. But one wrong time, far ahead, must
+        not stay in the times of all later messages: the search by time copes with some that stand out
+        (`MessageStore.offset_by_time`).
+        """
+        behind_ms = self.store_time_ms - now_ms
+        if behind_ms <= CLOCK_BEHIND_MAX_MS:
+            return self.store_time_ms
+        logger.warning(
+            "%s: the last message was stored at a time %.0f s ahead of the clock, which was or is wrong: "
+            "times go on by the clock",
+            self.root,
+            behind_ms / 1000,
+        )
+        return now_ms
 
     def dispatch(
         self, draft: RecordDraft, queue: ConsumeQueue | None, place: int, size: int, now: int

@@ -9,8 +9,23 @@ and then whatever their age.
 
 Oldest first, stopping at the first file that stays; a round removes a bounded number. RocketMQ:
 CleanCommitLogService.
+
+**Age** is not what a single look at the clock says, since what is removed does not come back. It is the time
+from the file's last change to the time of `RetentionClock`, which goes forward only with the monotonic clock:
+
+    believed   the wall clock is at most `JUMP_MS_MAX` ahead of where it should be, or behind: its time counts
+    doubted    it is further ahead: the time goes on from where it was, with the monotonic clock; a clock that
+               keeps its new time for `DOUBT_S` is believed
+
+At the start it should be where the newest closed file was changed last. So a broker that was down for long,
+or whose log rests, ages its files by each other for a day after a start: they stay longer, never shorter. A
+file was not changed before the files ahead of it, whatever a clock said that was behind for a while.
+
+What this leaves: a clock that is ahead for longer than `DOUBT_S`, and a log that was begun while the clock
+was behind, whose files look older than they are once a day has passed with the right time.
 """
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +34,14 @@ from whimbrel.machine import FILES, Files
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.segment import segment_name
 
-__all__ = ["DiskUse", "expired_segments"]
+__all__ = ["FILES_REMOVED_MAX", "DiskUse", "RetentionClock", "expired_segments"]
 
+logger = logging.getLogger(__name__)
+
+FILES_REMOVED_MAX = 10  # in one round; removing files of 1 GiB keeps the disk busy
 MS_PER_HOUR = 3_600_000
+JUMP_MS_MAX = 10 * 60_000  # of the wall clock between two rounds, which are 10 s apart; files stay for hours
+DOUBT_S = 24 * 3600.0  # enough for people to notice what else a wrong clock does
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +59,92 @@ class DiskUse:
         return cls(used / usable if usable else 0.0)
 
 
+class RetentionClock:
+    """The time by which files age; see above. The times of both clocks are handed in.
+
+    Attributes:
+        now_ms: as of the last look, in epoch milliseconds; -1 before the first.
+        doubted_since: when the wall clock took its present time, in seconds of the monotonic clock; None
+            while it is believed.
+    """
+
+    def __init__(self) -> None:
+        self.now_ms = -1
+        self.looked_at = 0.0
+        self.doubted_since: float | None = None
+        self.shift_ms = 0  # from the monotonic clock to the wall clock that is doubted
+
+    def look(self, wall_ms: int, monotonic_s: float, changed_ms: int) -> int:
+        """Return the time.
+
+        Args:
+            wall_ms: epoch milliseconds.
+            monotonic_s: of a clock that nobody sets.
+            changed_ms: when the newest closed file was changed last; for the first look.
+        """
+        first = self.now_ms < 0
+        due_ms = changed_ms if first else self.now_ms + int((monotonic_s - self.looked_at) * 1000)
+        self.looked_at = monotonic_s
+        if wall_ms - due_ms <= JUMP_MS_MAX or self.outlasted(wall_ms, monotonic_s):
+            if self.doubted_since is not None:
+                logger.info("the clock is believed again: files of the log age by it")
+            self.doubted_since = None
+            self.now_ms = wall_ms
+            return wall_ms
+        if self.doubted_since is None:
+            logger.log(
+                logging.INFO if first else logging.WARNING,
+                "the clock is %.1f h ahead of where it should be: for %.0f h, files of the log age by the "
+                "time that passes",
+                (wall_ms - due_ms) / MS_PER_HOUR,
+                DOUBT_S / 3600,
+            )
+        shift_ms = wall_ms - int(monotonic_s * 1000)
+        if self.doubted_since is None or abs(shift_ms - self.shift_ms) > JUMP_MS_MAX:
+            self.doubted_since, self.shift_ms = monotonic_s, shift_ms
+        self.now_ms = due_ms
+        return due_ms
+
+    def outlasted(self, wall_ms: int, monotonic_s: float) -> bool:
+        """Return whether a clock that is doubted has kept its time for long enough."""
+        return (
+            self.doubted_since is not None
+            and monotonic_s - self.doubted_since >= DOUBT_S
+            and abs(wall_ms - int(monotonic_s * 1000) - self.shift_ms) <= JUMP_MS_MAX
+        )
+
+
 def expired_segments(
     directory: Path,
-    candidates: list[int],
-    now_ms: int,
+    closed: list[int],
+    wall_ms: int,
+    monotonic_s: float,
+    clock: RetentionClock,
     disk: DiskUse,
     options: StoreOptions,
     files: Files = FILES,
 ) -> list[int]:
-    """Return the starts of the candidates to remove, oldest first."""
+    """Return the starts of the closed files to remove now, oldest first."""
+    if not closed:
+        return []
+    now_ms = clock.look(wall_ms, monotonic_s, changed_ms(directory, closed[-1], files))
+    candidates = closed[:FILES_REMOVED_MAX]
     if disk.ratio > options.disk_clean_ratio:
         return candidates
-    hour = time.localtime(now_ms / 1000).tm_hour
+    hour = time.localtime(wall_ms / 1000).tm_hour
     if hour not in options.delete_when and disk.ratio <= options.disk_used_ratio_max:
         return []
     limit_ms = now_ms - options.reserved_hours * MS_PER_HOUR
     doomed = []
+    changed = 0
     for start in candidates:
-        if files.stat(directory / segment_name(start)).st_mtime * 1000 > limit_ms:
+        changed = max(changed, changed_ms(directory, start, files))
+        if changed > limit_ms:
             break
         doomed.append(start)
     return doomed
+
+
+def changed_ms(directory: Path, start: int, files: Files) -> int:
+    """Return when a file was changed last, in epoch milliseconds."""
+    return files.stat(directory / segment_name(start)).st_mtime_ns // 1_000_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreFull
 from whimbrel.machine import Machine
 from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode_record, keys_of
-from whimbrel.store.consumequeue import Unit
+from whimbrel.store.consumequeue import ConsumeQueue, Unit
 from whimbrel.store.dispatch import Arrival, Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 CATCH_UP_BYTES = 32 * 1024 * 1024  # of log indexed before the store opens, or before a search by key
 OPEN_FILES_WANTED = 65536  # a mapped queue file holds a descriptor, and the usual soft limit is 1024
+STORE_TIME_MAX = (1 << 63) - 1
 RETRY_S = 0.5  # queues without room: how often writing an entry is tried again
 
 
@@ -241,19 +242,42 @@ class MessageStore(abc.ABC):
         return data
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Return the first offset whose record was stored at or after a time, else the queue's end."""
+        """Return the first offset whose record was stored at or after a time, else the queue's end.
+
+        Times may stand out that a wrong clock has given: later than the queue's newest, or earlier than what
+        stands before. They decide nothing, and the first offset may be that of a message with such a time,
+        just before the one that was looked for.
+        """
         queue = self.queues.by_key.get((topic, queue_id))
-        if queue is None:
-            return 0
+        if queue is None or queue.min >= queue.max:
+            return queue.max if queue is not None else 0
         low, high = queue.min, queue.max
+        earliest, latest = self.stored_at(queue, low), self.stored_at(queue, high - 1)
+        if latest < earliest:  # the last one stands out, unless the first does, and few with it
+            latest = STORE_TIME_MAX
+            if self.stored_at(queue, low + (high - low) // 8) < earliest:
+                earliest = 0
         while low < high:
-            middle = (low + high) // 2
-            unit = queue.units(middle, 1)
-            if not unit or self.store_time_of(unit[0][0]) < timestamp_ms:
-                low = middle + 1
-            else:
+            middle = at = (low + high) // 2
+            stored, step = self.stored_at(queue, at), 1
+            while not earliest <= stored <= latest:
+                step = step if at + step < high else 1
+                at, step = at + step, step * 2
+                if at >= high:
+                    break
+                stored = self.stored_at(queue, at)
+            if at >= high:
                 high = middle
+            elif stored < timestamp_ms:
+                low, earliest = at + 1, stored
+            else:
+                high = at
         return low
+
+    def stored_at(self, queue: ConsumeQueue, offset: int) -> int:
+        """Return the store time of an entry's record, 0 when it is gone."""
+        unit = queue.units(offset, 1)
+        return self.store_time_of(unit[0][0]) if unit else 0
 
     def find_by_key(
         self, topic: str, key: str, *, limit: int = 64, begin: int = 0, end: int = 2**63 - 1

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def expire(store: MasterStore) -> None:
     store.writer.flush()
     for path in sorted((store.root / "commitlog").iterdir())[:-1]:
         os.utime(path, ((NOW - 7_200_000) / 1000,) * 2)
+    store.writer.retention_clock.look(NOW, time.monotonic(), NOW)
     while store.run_retention(NOW):
         pass
 

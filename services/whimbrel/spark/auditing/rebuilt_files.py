@@ -67,8 +67,9 @@ def queue_file_bytes(
 ) -> bytes:
     """Return the bytes of a queue file whose first entry has the number `first`.
 
-    Of several entries with one number the first of the log counts. Fillers are written before the first entry
-    and into gaps; behind the last entry there are zeros.
+    Of several entries with one number the first of the log counts (a broker serves the others under later
+    numbers: `store/consumequeue.py`). Fillers are written before the first entry and into gaps; behind
+    the last entry there are zeros.
     """
     whole = np.zeros(per_file, UNIT)
     whole["size"][: int(numbers.max()) - first + 1] = FILLER_SIZE
