@@ -14,6 +14,7 @@ some 50 ns beside a system call, and nothing where a hot path works on a mapping
     boot id     differs between two boots; within one, the page cache has lost nothing
 """
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -163,7 +164,7 @@ class Files:
             return []
 
     def make_directories(self, path: Path) -> None:
-        """Make a directory and its parents where they are missing."""
+        """Make a directory and its parents where they are missing; nothing is synced."""
         try:
             self.mkdir(path)
         except FileExistsError:
@@ -171,6 +172,18 @@ class Files:
         except FileNotFoundError:
             self.make_directories(path.parent)
             self.make_directories(path)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and the parents that are missing; their names are on disk."""
+        missing = []
+        while not self.exists(path):
+            missing.append(path)
+            path = path.parent
+        for made in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another process of the store made it meanwhile
+                self.mkdir(made)
+            with contextlib.suppress(PermissionError):  # above the store there may be one that we can't read
+                self.sync_directory(made.parent)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         """Remove a name."""

@@ -97,7 +97,7 @@ class Broker:
             OSError: a port can't be had.
         """
         try:
-            self.machine.files.make_directories(self.root / "whimbrel")
+            self.machine.files.make_directory(self.root / "whimbrel")
             self.undo.callback(lock_store(self.root, self.machine.files))
             bell = self.doorbell(self.root, "broker")
             self.undo.callback(bell.close)

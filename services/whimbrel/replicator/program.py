@@ -9,6 +9,7 @@ from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import StoreError, WhimbrelError
+from whimbrel.machine import FILES
 from whimbrel.probes import serve_health
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
@@ -46,7 +47,7 @@ def serve(options: ReplicatorOptions) -> None:
     """
     root = Path(options.store)
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        FILES.make_directory(root)
     except OSError as error:
         raise StoreError(f"the store {root} can't be made: {error}") from error
     with (

@@ -119,8 +119,8 @@ class LogWriter:
                 nothing of it was changed then.
         """
         files = machine.files
-        files.make_directories(root / "whimbrel")
-        files.make_directories(root / "commitlog")
+        files.make_directory(root / "whimbrel")
+        files.make_directory(root / "commitlog")
         lock = StoreLock.acquire(root, files)
         try:
             segments = Segments.open(root / "commitlog", options.commitlog_file_size, files)
@@ -166,6 +166,7 @@ class LogWriter:
             self.mark.save(root, self.files)
             write_checkpoint(root, files=self.files)
             self.files.touch(root / "abort")
+            self.files.sync_directory(root)  # a crash without it would pass for a clean stop
         except OSError as error:  # a few bytes each, but without them the log can't be opened for writing
             raise StoreError(
                 f"the marks of the store {root} can't be written: {error}; see to it, then start again"

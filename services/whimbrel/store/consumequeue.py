@@ -258,10 +258,12 @@ class ConsumeQueue:
             self.min = self.max = self.room = index
 
     def drop_files(self) -> None:
-        """Remove all files."""
+        """Remove all files, so that none comes back beside those that follow."""
         self.unmap()
         for start in self.starts:
             self.files.unlink(self.directory / segment_name(start), missing_ok=True)
+        if self.starts:
+            self.files.sync_directory(self.directory)
         self.starts.clear()
 
     def reserve(self, count: int) -> None:
@@ -492,7 +494,7 @@ class ConsumeQueue:
                 self.directory / segment_name(self.base * UNIT_SIZE if self.mapped else self.starts[-1])
             )
         if self.created:
-            directories = [self.directory, self.directory.parent, self.directory.parent.parent]
+            directories = [self.directory, *self.directory.parents[:3]]  # up to the store's
         self.dirty = self.created = False
         position = (self.max - self.base) * UNIT_SIZE // PAGE * PAGE
         if self.mapped is not None and position - self.released > RELEASE_BYTES:

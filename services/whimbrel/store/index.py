@@ -121,7 +121,7 @@ class IndexFile:
         Raises:
             StoreFull: the disk has no room for the slots.
         """
-        files.make_directories(directory)
+        files.make_directory(directory)
         slots, entries = options.index_slots, options.index_entries
         draft = scratch / "index-file"
         fd = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -204,7 +204,7 @@ def save(path: Path, text: str, files: Files = FILES) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with refusing_when_full(f"no room for {path.name}"):
-            files.make_directories(path.parent)
+            files.make_directory(path.parent)
             files.write_new(temporary, text.encode("utf-8"))
             replace(temporary, path, files)
     except BaseException:

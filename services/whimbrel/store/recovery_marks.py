@@ -132,7 +132,8 @@ def load(files: Files, path: Path, layout: struct.Struct, tag: bytes) -> tuple: 
 
 
 def save(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write a mark in place."""
+    """Write a mark in place; with `sync`, it and its name are on disk afterwards."""
+    new = sync and not files.exists(path)
     fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         files.pwrite(fd, data + SEAL.pack(zlib.crc32(data)), 0)
@@ -140,3 +141,5 @@ def save(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
             files.fdatasync(fd)
     finally:
         files.close(fd)
+    if new:
+        files.sync_directory(path.parent)

@@ -227,7 +227,7 @@ class LeaseJournal:
 
     def open(self) -> None:
         try:
-            self.disk.make_directories(self.folder)
+            self.disk.make_directory(self.folder)
             for path in self.paths[len(self.files) :]:
                 self.disk.unlink(new_file_of(path), missing_ok=True)  # a kill came while it was written
                 self.files.append(self.disk.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))

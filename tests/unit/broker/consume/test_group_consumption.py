@@ -662,7 +662,11 @@ def exchange(one: Rig, other: Rig) -> None:
     messages: list[tuple[LeaseExchange, bytes, bool]] = []
 
     def to(end: LeaseExchange) -> Callable[[bytes, bool], bool]:
-        return lambda entries, done: messages.append((end, entries, done)) or True
+        def send(entries: bytes, done: bool) -> bool:
+            messages.append((end, entries, done))
+            return True
+
+        return send
 
     while any(end.pending for end in ends):
         ends[0].push(to(ends[1]))
