@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -311,6 +312,49 @@ def test_replicator_of_a_slave_without_a_broker_keeps_a_shorter_master_from_writ
     lost.slave.signal(signal.SIGCONT)
     lost.never_writable(Peer(cluster.master), 1.0)
     lost.untouched()
+
+
+def test_claims_of_a_longer_log_stop_no_master_that_has_written_and_none_when_a_stranger_makes_them(
+    cluster: Cluster,
+) -> None:
+    master = Peer(cluster.master)
+    until(master.writable, timeout=15, what="a writable master")
+    until(lambda: master.view().slaves, what="the slave being connected")
+
+    def claim(host: str) -> None:
+        where, _, port = cluster.master_replicator.ha.rpartition(":")
+        with socket.create_connection((where, int(port)), timeout=10, source_address=(host, 0)) as stranger:
+            stranger.sendall((master.view().log_end + 1000).to_bytes(8, "big"))
+            assert stranger.recv(100) == b""
+
+    claim("127.0.0.66")
+    always(master.writable, 0.7, "a stranger stops a master")
+    Lost.sent(master, 1)
+    claim("127.0.0.1")  # where a slave is
+    always(master.writable, 0.7, "a claim stops a master that has written")
+
+
+def test_slaves_of_one_host_acknowledge_each_for_itself_and_again_after_they_came_back(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, slaves=2, broker={"replication": "sync", "acks": 2}) as cluster:
+        master = Peer(cluster.master)
+
+        def sends() -> bool:
+            return bool(master.send(TOPIC, b"x").status.code == v2.OK)
+
+        def connected() -> list[int]:
+            return sorted(slave.broker_id for slave in master.view().slaves if not slave.uncounted)
+
+        until(master.writable, timeout=15, what="a writable master")
+        until(sends, what="two slaves that count")
+        assert connected() == [1, 2]
+        cluster.slave_replicators[0].kill()
+        until(lambda: connected() == [2], what="one slave being gone")
+        assert master.send(TOPIC, b"x").status.code == v2.HA_NOT_AVAILABLE
+        cluster.slave_replicators[0].start()
+        until(lambda: connected() == [1, 2], what="the slave being known again")
+        until(sends, what="two slaves that count")
 
 
 def test_shorter_master_does_not_write_while_the_slave_ahead_restarts(cluster: Cluster) -> None:

@@ -1,6 +1,7 @@
 """Replicators as real processes, over a master's log that the test writes: equal bytes whatever is killed."""
 
 import contextlib
+import functools
 import random
 import signal
 import socket
@@ -311,6 +312,12 @@ def test_stray_bytes_on_the_port_confirm_nothing(tmp_path: Path) -> None:
             assert master.page.acknowledged(1) == -1
 
 
+def frame_came(peer: socket.socket) -> bool:
+    """Read a frame's header; tell whether it is no heartbeat."""
+    size: int = FRAME_HEADER.unpack(peer.recv(FRAME_HEADER.size))[1]
+    return size > 0
+
+
 def test_two_connections_of_one_peer_acknowledge_once(tmp_path: Path) -> None:
     with MasterLog(tmp_path / "master", file_size=FILE) as master:
         master.append(10)
@@ -324,7 +331,7 @@ def test_two_connections_of_one_peer_acknowledge_once(tmp_path: Path) -> None:
             until(lambda: list(master.page.acks).count(master.end) == 2, what="both being heard")
             end = master.append(1)
             for peer in peers:
-                until(lambda peer=peer: FRAME_HEADER.unpack(peer.recv(FRAME_HEADER.size))[1], what="a frame")
+                until(functools.partial(frame_came, peer), what="a frame")
                 peer.sendall(REPORT.pack(end))
             until(lambda: list(master.page.acks).count(end) == 2, what="both acknowledging")
             assert master.page.acknowledged(1) == end

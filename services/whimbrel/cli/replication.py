@@ -23,6 +23,7 @@ from whimbrel.model.health import (
     slave_lag,
     slave_state,
     step,
+    what_may_be_lost,
 )
 
 if TYPE_CHECKING:
@@ -119,6 +120,9 @@ def show(known: "Cluster", views: "Sequence[View]", output: Format) -> bool:
         rows += [row for view in views for row in rows_of(view, ends)]
         if rows:
             print_table(COLUMNS, rows, optional=OPTIONAL)
+        for view in views:
+            if not isinstance(view, tuple) and view.role == "master":
+                note(what_may_be_lost(view))
     else:
         objects = [missing_object(name, slaves) for name, slaves in missing.items()]
         emit([*objects, *map(as_object, views)], output, columns=(), rows=())
@@ -145,6 +149,8 @@ def as_object(view: View) -> dict[str, Any]:
         } | verdict(problem_of(view))
     value = plain(view)
     assert isinstance(value, dict)
+    if view.role == "master":
+        value["may_be_lost"] = what_may_be_lost(view)
     return value | verdict(problem_of(view))
 
 
@@ -200,6 +206,8 @@ def master_row(view: "ReplicationStatus") -> tuple[Any, ...]:
 
 
 def peer_row(slave: "SlaveStatus") -> tuple[Any, ...]:
-    """Return the row of a slave as its master sees it."""
+    """Return the row of a slave's connection as its master sees it."""
     lag = slave.lag_bytes
-    return ("", "", step(lag), size_text(lag), slave.peer, "", "", "", "", slave.acknowledged_offset, "")
+    whose = f"of slave {slave.broker_id}" if slave.broker_id else ""
+    state = "does not count" if slave.uncounted else step(lag)
+    return ("", whose, state, size_text(lag), slave.peer, "", "", "", "", slave.acknowledged_offset, "")

@@ -26,8 +26,8 @@ later ones in most versions), so that stray bytes on the port confirm messages n
 refuses a report past the log's end or past what it has sent. Its slaves outside the master's range get
 heartbeats for ever: ours are refused with both ranges named. It feeds an empty slave from its last file on:
 ours starts at the first, `first_offset="last-file"` brings the old rule back. Its slave stays silent for 5 s
-after connecting: ours reports at once, which its masters accept. Its idle master is silent for 5 s: ours sends
-a first heartbeat as soon as it has sent all there is, and with it says where its log ends.
+after connecting: ours reports at once, which its masters accept. Its idle master is silent for 5 s: ours
+sends a first heartbeat as soon as it has sent all there is, and with it says where its log ends.
 
 Reports are all checked, also when several came in one read (RocketMQ looks at the newest only), so that how
 the stream is cut into reads makes no difference.
@@ -36,13 +36,13 @@ the stream is cut into reads makes no difference.
 its tail, and has written something else since, from the one the slave knew. So the first report may name an
 offset before the slave's end, `start`, which any master takes for that end, and what the master sends of the
 overlap must equal what the slave holds. A heartbeat within the overlap says that the master's log ends there,
-since frames come in order: `ShorterMaster`. So that the master hears of it, too, the slave connects once more,
-to report its real end and for nothing else (`telling`). On the first connection that report would count as an
-acknowledgement of bytes which nobody compared, if the master's log had grown meanwhile.
+since frames come in order: `ShorterMaster`. So that the master hears of it, too, the slave connects once
+more, to report its real end and for nothing else (`telling`). On the first connection that report would count
+as an acknowledgement of bytes which nobody compared, if the master's log had grown meanwhile.
 
 **A first report acknowledges nothing.** It says what the slave claims to hold, of whatever log. A later one
-that lies beyond where the master began to send covers bytes of this master's log, which the slave has compared
-or appended: from then on the connection is `proven`.
+that lies beyond where the master began to send covers bytes of this master's log, which the slave has
+compared or appended: from then on the connection is `proven`.
 """
 
 from collections.abc import Iterator
@@ -499,8 +499,8 @@ class SlaveProtocol:
             )
         if not size and offset < self.log_end:
             raise ShorterMaster(
-                f"the master's log ends at {offset}, ours {self.log_end - offset} bytes later at {self.log_end}:"
-                " one of the two lost or never had these bytes"
+                f"the master's log ends at {offset}, ours {self.log_end - offset} bytes later at"
+                f" {self.log_end}: one of the two lost or never had these bytes"
             )
         self.body_left = size
         if self.end is None and (offset or size):

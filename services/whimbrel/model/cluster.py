@@ -141,7 +141,12 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaveStatus:
-    """One slave on a master's replication port."""
+    """One connection of a slave to a master's replication port.
+
+    Attributes:
+        broker_id: whose it is, 0 while that is not known.
+        uncounted: its slave has a newer one, which counts.
+    """
 
     peer: str
     acknowledged_offset: int
@@ -149,6 +154,8 @@ class SlaveStatus:
     sent_bytes: int
     connected_at: float | None
     lag_bytes: int
+    broker_id: int = 0
+    uncounted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +163,7 @@ class ReplicationStatus:
     """A broker's own view of its log and of its slaves.
 
     Attributes:
+        slaves: the connections on a master's replication port.
         expected_slaves: how many connected slaves a master is to have; 0 on slaves, and when it is not known.
     """
 

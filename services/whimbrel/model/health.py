@@ -33,6 +33,7 @@ __all__ = [
     "slave_lag",
     "slave_state",
     "step",
+    "what_may_be_lost",
 ]
 
 View = ReplicationStatus | tuple[BrokerStatus, WhimbrelError]  # or why it could not be asked
@@ -113,7 +114,7 @@ def master_checks(view: ReplicationStatus) -> list[Check]:
     ]
     if view.slaves or view.expected_slaves:
         lack = lacking_slaves(view)
-        count = f"{len(view.slaves)} connected"
+        count = f"{counted_slaves(view)} connected"
         count += f", {view.expected_slaves} expected" if view.expected_slaves else ""
         checks.append(Check(f"{view.broker_name} slaves", not lack, count, lack))
     return checks
@@ -156,13 +157,33 @@ def other_advice(view: ReplicationStatus) -> str:
     return ""
 
 
+def counted_slaves(view: ReplicationStatus) -> int:
+    """Return how many slaves are connected to a master, each counted once."""
+    return sum(not slave.uncounted for slave in view.slaves)
+
+
+def what_may_be_lost(view: ReplicationStatus) -> str:
+    """Return in one sentence what the modes of a master leave open."""
+    power = "nothing that was answered" if view.flush == "sync" else "messages of the last moments"
+    failover = (
+        "nothing that was answered, when an in-sync slave takes over"
+        if view.replication == "sync"
+        else "messages that the slave lacks"
+    )
+    return (
+        f"{view.broker_name} may lose in a power cut {power}, in a failover {failover}; acknowledgements of"
+        " consumers wait for neither: those of the last moments are undone, and their messages come again"
+    )
+
+
 def lacking_slaves(view: ReplicationStatus) -> str:
     """Return what is wrong when a master has fewer slaves than it is to have."""
-    if len(view.slaves) >= view.expected_slaves:
+    connected = counted_slaves(view)
+    if connected >= view.expected_slaves:
         return ""
-    refused = " and sends are refused" if view.replication == "sync" and not view.slaves else ""
+    refused = " and sends are refused" if view.replication == "sync" and not connected else ""
     return (
-        f"{len(view.slaves)} of {view.expected_slaves} slaves are connected{refused}: start the missing ones,"
+        f"{connected} of {view.expected_slaves} slaves are connected{refused}: start the missing ones,"
         " broker and replicator"
     )
 

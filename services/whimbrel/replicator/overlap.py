@@ -54,7 +54,7 @@ def overlap_start(read: Read, *, begin: int, end: int, file_size: int, compare_b
 def last_record(read: Read, *, begin: int, end: int, file_size: int) -> int | None:
     """Return where the last whole message record in [begin, end) starts; None when there is none.
 
-    What names its own offset is a record: nothing else does, unless somebody writes a body for that very place.
+    What names its own offset is a record: nothing else does, unless somebody writes a body for that place.
     """
     high = end
     while high > begin:

@@ -2,11 +2,11 @@
 
     the broker has told whose connection it is    counts for that slave's id
     nobody has, as for RocketMQ's slaves          counts for its host, together with all such of that host;
-                                                  not where a named slave is connected from there, since it may
-                                                  be the same one, come back over another port
+                                                  not where a named slave is connected from there, since it
+                                                  may be the same one, come back over another port
 
-Of several connections of one slave or host the newest that has reported anything counts, and no other: the older
-ones are half open, or somebody else's.
+Of several connections of one slave or host the newest that has reported anything counts, and no other: the
+older ones are half open, or somebody else's.
 """
 
 from collections.abc import Iterable, Sequence

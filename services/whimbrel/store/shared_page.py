@@ -33,11 +33,12 @@ makes the epoch one more than any before it. The other process waits for an epoc
 changes, the log's end may have moved back. A page of another boot of the machine, or of another layout, is
 zeroed by the first process that opens it: its cells describe a page cache that is gone.
 
-**Slaves.** A slot shows a connection of a slave; `counted_slaves.py` says which of them count, each slave once.
-What a connection reports first acknowledges nothing (`ha/protocol.py`), and an acknowledgement is about the log
-of one epoch. The columns from 3072 on repeat the time of connecting, so that nothing there is taken for another
-connection's, nor for one of an earlier version's replicator, which does not write them: its slots count from
-their first report on, as they did. An earlier version's broker reads the columns below and counts connections.
+**Slaves.** A slot shows a connection of a slave; `counted_slaves.py` says which of them count, each slave
+once. What a connection reports first acknowledges nothing (`ha/protocol.py`), and an acknowledgement is about
+the log of one epoch. The columns from 3072 on repeat the time of connecting, so that nothing there is taken
+for another connection's, nor for one of an earlier version's replicator, which does not write them: its slots
+count from their first report on, as they did. An earlier version's broker reads the columns below and counts
+connections.
 
 **Sleeping.** A process that is about to wait sets its flag, reads the cells once more, and only then waits; a
 process that moves a cell reads the other's flag afterwards and rings. That order needs a full memory barrier
@@ -57,7 +58,7 @@ from whimbrel.errors import StoreError
 from whimbrel.machine import MACHINE, Machine
 from whimbrel.store.counted_slaves import CountedSlave, Slot, count_slaves
 
-__all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "SharedPage"]
+__all__ = ["BEAT_MAX_NS", "PAGE_BYTES", "SLAVES_MAX", "Counted", "SharedPage"]
 
 PAGE_FILE = Path("whimbrel") / "watermark"  # in a store directory
 PAGE_BYTES = 4096
@@ -177,6 +178,7 @@ class SharedPage:
     trouble = Text(TROUBLE, TEXT_BYTES)  # one sentence for people; "" when all is well
     fed_epoch = Cell(FED_EPOCH)  # master: of the log that slaves are fed from, 0 when from none
     local_ha = Text(LOCAL_HA, PEER_BYTES)  # slave: "host:port" of our end of the connection to the master
+    local_ha_version = Cell(LOCAL_HA)  # another one whenever it was written
 
     broker_sleeping = SleepCell(BROKER)
     dispatched = Cell(BROKER + 8)  # the log up to here stands in the consume queues

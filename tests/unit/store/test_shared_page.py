@@ -32,7 +32,9 @@ def test_both_processes_see_the_same_cells(tmp_path: Path) -> None:
 
 def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
     fields = [(0, 64)]
-    for value in vars(SharedPage).values():
+    for name, value in vars(SharedPage).items():
+        if name.endswith("_version"):
+            continue  # the head of a text
         if isinstance(value, shared_page.Cell):
             fields.append((value.index * 8, 8))
         elif isinstance(value, shared_page.Text):

@@ -44,13 +44,15 @@ TYPE_NUMBERS = {kind: number for number, kind in TYPES.items()}  # NORMAL has tw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlaveView:
-    """One slave on this master's replication port."""
+    """One connection of a slave to this master's replication port."""
 
     peer: str
     acknowledged: int
     sent: int
     sent_bytes: int
     connected_at_ms: int
+    broker_id: int
+    uncounted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +371,8 @@ class AdminService:
                 sent_bytes=slave.sent_bytes,
                 connected_at=timestamp(slave.connected_at_ms),
                 lag_bytes=max(view.log_end - max(slave.acknowledged, 0), 0),
+                broker_id=slave.broker_id,
+                uncounted=slave.uncounted,
             )
         return response
 

@@ -1,7 +1,8 @@
 """When a master that has started begins to lead, and when it stops writing. Pure.
 
     waiting --settled, and all slaves have reported--> leading        it never waits again
-    leading --a slave ahead, or another master in our place--> leading, but refusing writes --gone--> leading
+    leading --another master in our place--> leading, but refusing writes --gone--> leading
+    ... before its first write: --a slave ahead--> leading, but refusing writes --gone--> leading
 
 `WriteAdmission` has the rules by which writes are refused.
 
@@ -17,14 +18,12 @@ from collections.abc import Callable
 from whimbrel.broker.cluster.write_admission import WriteAdmission
 from whimbrel.model.registration import Member
 
-__all__ = ["LIVE_WAIT_S", "MERGE_WAIT_S", "REFUSED_EARLY_S", "Leadership"]
+__all__ = ["LIVE_WAIT_S", "MERGE_WAIT_S", "Leadership"]
 
 logger = logging.getLogger(__name__)
 
 MERGE_WAIT_S = 3.0  # slaves come back to a restarted master within a second; longer and they are in trouble
 LIVE_WAIT_S = 10.0  # a hung slave is out of the nameservers' tables by then, one cut off has renewed there
-# After the start, refused slaves can stop writes: a master that has written for longer does not give way.
-REFUSED_EARLY_S = 15.0
 
 
 class Leadership:
@@ -68,6 +67,7 @@ class Leadership:
         self.members: dict[str, tuple[Member, ...]] = {}  # by nameserver
         self.displacing: dict[str, str] = {}  # by nameserver: the broker that has our place
         self.stopped = False
+        self.other_log: tuple[int, int] | None = None  # a slave's that is longer than ours: its id, its end
 
     def begin(self, now: float) -> None:
         """Start to wait; without nameservers there may be nothing to wait for."""
@@ -112,9 +112,8 @@ class Leadership:
     def slave_refused(self, peer: str, offset: int, *, now: float) -> None:
         """Take our replicator's report of a slave that it refused: its log goes on beyond ours."""
         was_behind = self.behind
-        if was_behind or now - self.started_at < REFUSED_EARLY_S:
-            self.admission.slave_refused(peer, offset, log_end=self.log_end(), now=now)
-            self.consider(now, was_behind)
+        self.admission.slave_refused(peer, offset, log_end=self.log_end(), now=now)
+        self.consider(now, was_behind)
 
     def displaced(self, nameserver: str, address: str) -> None:
         """Note which broker has our place at a nameserver, "" for none: two would write two logs."""
@@ -147,10 +146,28 @@ class Leadership:
             return
         if self.behind != was_behind:
             logger.warning("%s", self.admission.refusal or f"no slave is ahead of {self.name} any more")
+        self.note_other_log()
         if not self.leads and self.admission.settled and self.slaves_have_reported(now):
             self.leads = True
             self.on_change()
         self.settle_refusal()
+
+    def note_other_log(self) -> None:
+        """Log that a slave's log is longer than ours though we have written: it is another one."""
+        log_end = self.log_end()
+        slave = None if self.behind else self.admission.longer(log_end)
+        other = None if slave is None else (slave.broker_id, slave.log_end)
+        if slave is not None and other != self.other_log:
+            logger.warning(
+                "slave %d at %s says that it holds the log of %s up to byte %d, beyond our %d: we wrote"
+                " in this term, so that is another log; move its store away and start it with an empty one",
+                slave.broker_id,
+                slave.address,
+                self.name,
+                slave.log_end,
+                log_end,
+            )
+        self.other_log = other
 
     def settle_refusal(self) -> None:
         refusal = self.admission.refusal

@@ -28,13 +28,14 @@ from whimbrel.model.wire import REPLICA_SERVICE
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.api.status import error_of
 from whimbrel.rpc.client.channel import open_aio_channel
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 from whimbrel.rpc.server.refusing import refusing_stream
 
 __all__ = [
     "LeaseStreams",
     "MetadataWatches",
     "SlaveHello",
+    "introduce_replica",
     "refusing_service",
     "replica_service",
     "sync_leases",
@@ -45,6 +46,7 @@ MESSAGES_AT_ONCE = 8  # lease messages handed to the transport before it is wait
 PUSH_APART_S = (
     0.001  # between messages to a slave about changes, of which there may be many thousand a second
 )
+INTRODUCE_S = 5.0  # for one call
 SILENCE_MAX_S = 3 * ROUND_S  # a master that sends nothing for longer is taken for gone
 
 
@@ -57,19 +59,35 @@ class SlaveHello:
     log_end: int
 
 
-def replica_service(watches: "MetadataWatches", streams: "LeaseStreams") -> Service:
+Introduced = Callable[[int, str, str], None]  # with a broker id, its replicator's address, and the caller's
+
+
+def replica_service(watches: "MetadataWatches", streams: "LeaseStreams", introduced: Introduced) -> Service:
     """Return a master's service for the transport."""
-    return Service(REPLICA_SERVICE, (watches.method(), streams.method()))
+
+    def introduce(call: Call, request: replica.IntroduceRequest) -> replica.IntroduceResponse:
+        if request.broker_name != watches.name:
+            raise BadRequest(f"this is {watches.name}, not {request.broker_name}")
+        introduced(request.broker_id, request.replica_address, call.peer)
+        return replica.IntroduceResponse()
+
+    introducing = UnaryMethod("Introduce", replica.IntroduceRequest, introduce)
+    return Service(REPLICA_SERVICE, (watches.method(), streams.method(), introducing))
 
 
 def refusing_service(reason: str) -> Service:
     """Return the service of a broker that is no master."""
     refuse = refusing_stream(reason)
+
+    def refuse_call(call: Call, request: Any) -> Any:
+        raise NotReady(reason)
+
     return Service(
         REPLICA_SERVICE,
         (
             BidiMethod("WatchMetadata", replica.WatchMetadataRequest, refuse, single_request=True),
             BidiMethod("SyncLeases", replica.SyncLeasesRequest, refuse),
+            UnaryMethod("Introduce", replica.IntroduceRequest, refuse_call),
         ),
     )
 
@@ -316,6 +334,27 @@ class LeaseStream:
 
     def send(self, entries: bytes, complete: bool) -> bool:
         return self.outbox.send(replica.SyncLeasesResponse(entries=entries, snapshot_done=complete))
+
+
+async def introduce_replica(address: str, hello: SlaveHello, replica_address: str) -> None:
+    """Tell the master at `address` from where our replicator is connected; the slave's end.
+
+    Raises:
+        WhimbrelError: it refuses, or can't be reached.
+    """
+    async with open_aio_channel(address) as channel:
+        call = channel.unary_unary(
+            f"/{REPLICA_SERVICE}/Introduce",
+            request_serializer=replica.IntroduceRequest.SerializeToString,
+            response_deserializer=replica.IntroduceResponse.FromString,
+        )
+        request = replica.IntroduceRequest(
+            broker_name=hello.name, broker_id=hello.broker_id, replica_address=replica_address
+        )
+        try:
+            await call(request, timeout=INTRODUCE_S)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
 
 
 async def sync_leases(

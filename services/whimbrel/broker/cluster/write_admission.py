@@ -6,27 +6,30 @@
 A nameserver knows the group when it is settled itself (`nameserver/registry.py`), or when the slaves that
 were configured are registered. A slave whose log ends beyond ours means that we came back with a shorter log:
 writing now would give the same offsets to other messages. So the master serves reads only, gives the reason,
-and compares again at every renewal.
+and compares again at every renewal. **That is so before the first write of its term, since its start.**
+Afterwards the offsets are given, and a longer log is another one: an old master's that comes back as a slave,
+or a lie. It is logged and refused by the replicators, and stops nobody.
 
 How far a slave's log goes is known from three sources: its last renewal at the nameservers, what its broker
 reported when it connected to us, and what its replicator reported to ours (`slave_refused`), which needs no
-broker beside it. **A slave ahead that goes away counts for `AHEAD_HOLD_S` more**: one that is being restarted
-must not find its offsets taken when it is back. Only its own later report of a shorter log ends that sooner.
+broker beside it, but comes from a host where a slave is known (`known_slaves.py`). **A slave ahead that goes
+away counts for `AHEAD_HOLD_S` more**: one that is being restarted must not find its offsets taken when it is
+back. Only its own later report of a shorter log ends that sooner.
 """
 
 from collections.abc import Iterable
 
 from whimbrel.model.registration import Member
 
-__all__ = ["AHEAD_HOLD_S", "REFUSED_END_MAX", "WriteAdmission"]
+__all__ = ["AHEAD_HOLD_S", "LOG_END_MAX", "WriteAdmission"]
 
 # Longer than a supervisor takes to restart a process and that to recover its log, or a nameserver to notice a
 # hung one (8 s) ...
 AHEAD_HOLD_S = 10.0
 # ... and a slave's replicator that was refused is back within 2 s (RocketMQ's: 5 to 10 s).
 
-# Anybody can send eight bytes to the HA port. Text and TLS greetings make offsets far beyond any log's end.
-REFUSED_END_MAX = 1 << 50
+# No log's end. Text and TLS greetings on the HA port make offsets far beyond, whoever sends them.
+LOG_END_MAX = 1 << 50
 
 
 class WriteAdmission:
@@ -36,11 +39,15 @@ class WriteAdmission:
     report came: it only grows.
     """
 
-    def __init__(self, *, name: str, expected_slaves: int, nameservers: int) -> None:
-        """Begin unsettled; a master without nameservers has nobody to ask and is settled at once."""
+    def __init__(self, *, name: str, expected_slaves: int, nameservers: int, first_end: int) -> None:
+        """Begin unsettled; a master without nameservers has nobody to ask and is settled at once.
+
+        `first_end` is where our log ended when the term began.
+        """
         self.name = name
         self.expected = expected_slaves
         self.settled = nameservers == 0
+        self.first_end = first_end
         self.ahead: Member | None = None
         self.displaced = ""  # address of another broker that has the place of our name and id
         self.log_end = 0  # ours, when `ahead` was found
@@ -89,7 +96,9 @@ class WriteAdmission:
         Its broker may be dead or hung, so this may be all that is known of that slave.
         """
         before = self.ahead
-        if log_end < offset <= REFUSED_END_MAX and (before is None or before.log_end <= offset):
+        if log_end > self.first_end:
+            return False
+        if log_end < offset <= LOG_END_MAX and (before is None or before.log_end <= offset):
             if before is None or before.log_end < offset:
                 self.ahead = Member(broker_id=0, address=peer, ha_address="", log_begin=0, log_end=offset)
                 self.log_end = log_end
@@ -99,13 +108,18 @@ class WriteAdmission:
     def refresh(self, *, log_end: int, now: float) -> bool:
         """Compare again; to be called periodically. Returns as `members_changed` does."""
         before = self.ahead
-        slaves = (*self.members, *self.reports.values())
-        furthest = max(slaves, key=lambda member: member.log_end, default=None)
-        if furthest is not None and furthest.log_end > log_end:
+        furthest = self.longer(log_end) if log_end == self.first_end else None
+        if furthest is not None:
             self.ahead, self.held_until, self.log_end = furthest, now + AHEAD_HOLD_S, log_end
         elif self.ahead is not None and (now >= self.held_until or self.ahead.log_end <= log_end):
             self.ahead = None
         return (before is None) != (self.ahead is None)
+
+    def longer(self, log_end: int) -> Member | None:
+        """Return the slave whose log goes on furthest beyond `log_end`, None when none does."""
+        slaves = [slave for slave in (*self.members, *self.reports.values()) if slave.log_end <= LOG_END_MAX]
+        furthest = max(slaves, key=lambda member: member.log_end, default=None)
+        return furthest if furthest is not None and furthest.log_end > log_end else None
 
     @property
     def authoritative(self) -> bool:

@@ -1,16 +1,16 @@
 """The confirmed offset: up to here, what is read is on every slave that keeps up.
 
     master   the smallest acknowledged offset of the in-sync slaves; a slave is in sync while it is less than
-             `slave_fallbehind_max_bytes` behind, and connected or gone for less than `AWAY_S`: it is coming back,
-             and may be the next master. Without any:
+             `slave_fallbehind_max_bytes` behind, and connected or gone for less than `AWAY_S`: it is coming
+             back, and may be the next master. Without any:
                  asynchronous replication   the written end
                  synchronous                unchanged; but the written end where no slave was ever configured
                                             or connected
     slave    what its master sent last, at most its own end
 
 **With synchronous replication a failover to an in-sync slave takes nothing back** of what was confirmed. With
-asynchronous replication that holds while slaves are in sync; a master that has none for `AWAY_S` goes on alone,
-and what only it holds is lost with it, confirmed or not.
+asynchronous replication that holds while slaves are in sync; a master that has none for `AWAY_S` goes on
+alone, and what only it holds is lost with it, confirmed or not.
 
 It never goes back, unless recovery cuts the log. It has one meaning wherever it appears: in the shared page
 (for readers of a live store's files), in DescribeReplication, in the bulk service, and in what slaves are
@@ -39,7 +39,7 @@ __all__ = ["AWAY_S", "POLL_S", "ConfirmedFile", "MasterConfirmed", "SlaveConfirm
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05  # between two polls of the slaves' acknowledgements while the log moves
-# Longer than a supervisor takes to restart a replicator, and RocketMQ's slaves to come back and speak up (10 s).
+# Longer than a supervisor takes to restart a replicator, and RocketMQ's slaves to come back (10 s).
 AWAY_S = 15.0
 FRUITLESS_POLLS_MAX = 20  # after which only the broker's beat polls: a slave may hang for long
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.background import start_timer
+from whimbrel.broker.cluster.known_slaves import KnownSlaves
 from whimbrel.broker.cluster.leadership import Leadership
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.cluster.replica_service import LeaseStreams, MetadataWatches, replica_service
@@ -97,7 +98,9 @@ class MasterRole(Role):
             name=options.name,
             expected_slaves=options.expected_slaves,
             nameservers=len(options.nameservers),
+            first_end=self.store.written,
         )
+        self.known_slaves = KnownSlaves(self.page, self.root, self.machine.files)
         self.leadership = Leadership(
             admission,
             name=options.name,
@@ -142,7 +145,7 @@ class MasterRole(Role):
             on_merged=self.refresh_leadership,
             on_report=self.slave_reported,
         )
-        return replica_service(self.watches, self.lease_streams)
+        return replica_service(self.watches, self.lease_streams, self.slave_introduced)
 
     def end_writing(self, reason: str, unconfirmed: Unconfirmed | None) -> None:
         """Answer sends that wait, and end the streams of slaves."""
@@ -164,6 +167,7 @@ class MasterRole(Role):
     def bell_rung(self) -> None:
         """Answer what the moved marks allow."""
         self.check_refused_slaves()
+        self.known_slaves.slots_changed()
         self.appender.complete_waiting()
 
     def ring_replicator(self) -> None:
@@ -176,6 +180,7 @@ class MasterRole(Role):
 
     def beat(self) -> None:
         """Show that the broker lives, and see what time has changed."""
+        self.known_slaves.slots_changed()
         super().beat()
         self.refresh_leadership()
         self.check_refused_slaves()
@@ -193,6 +198,7 @@ class MasterRole(Role):
 
     def members_changed(self, nameserver: str, members: tuple[Member, ...], settled: bool) -> None:
         """Take a nameserver's answer."""
+        self.known_slaves.seen(members)
         self.leadership.members_changed(nameserver, members, settled=settled, now=self.loop.time())
 
     def nameserver_lost(self, nameserver: str) -> None:
@@ -205,7 +211,14 @@ class MasterRole(Role):
 
     def slave_reported(self, connection: object, slave: Member | None) -> None:
         """Take a slave's own report of its log."""
+        if slave is not None:
+            self.known_slaves.seen((slave,))
         self.leadership.slave_reported(connection, slave, now=self.loop.time())
+
+    def slave_introduced(self, broker_id: int, replica_address: str, peer: str) -> None:
+        """Learn from where a slave's replicator is connected: sends may be waiting for it to be counted."""
+        self.known_slaves.introduced(broker_id, replica_address, peer=peer)
+        self.appender.complete_waiting()
 
     def refresh_leadership(self) -> None:
         """See what time, or a slave's state that has come in, has changed."""
@@ -215,7 +228,8 @@ class MasterRole(Role):
         """Take what our replicator reports of slaves whose log goes on beyond ours."""
         page = self.page
         fresh = page.refused_count and self.machine.monotonic_ns() - page.refused_at_ns < REFUSED_FRESH_NS
-        if fresh and page.refused_offset > self.store.written:
+        ahead = fresh and page.refused_offset > self.store.written
+        if ahead and self.known_slaves.knows(page.refused_peer):
             self.leadership.slave_refused(page.refused_peer, page.refused_offset, now=self.loop.time())
 
     def merged_slaves(self) -> int:
@@ -270,6 +284,8 @@ class MasterRole(Role):
     def replication(self) -> ReplicationView:
         """Return the state of replication, with the connected slaves."""
         view, page = super().replication(), self.page
+        newest = (slave.newest(page.acks) for slave in page.count_slaves().slaves)
+        counted = {slot.number for slot in newest if slot is not None}
         slaves = tuple(
             SlaveView(
                 peer=peer,
@@ -277,6 +293,8 @@ class MasterRole(Role):
                 sent=page.sent[slot],
                 sent_bytes=page.sent_bytes[slot],
                 connected_at_ms=page.connected_at_ms[slot],
+                broker_id=page.slave_id(slot),
+                uncounted=slot not in counted,
             )
             for slot in range(SLAVES_MAX)
             if view.replicator_alive and (peer := page.peer(slot))

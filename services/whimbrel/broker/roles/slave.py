@@ -12,11 +12,13 @@ from typing import ClassVar
 
 from whimbrel.broker.api.admin import ReplicationView
 from whimbrel.broker.background import start_task
+from whimbrel.broker.cluster.introduction import Introduction
 from whimbrel.broker.cluster.log_dispatcher import LogDispatcher, MasterAddress
 from whimbrel.broker.cluster.metadata import Metadata
 from whimbrel.broker.cluster.metadata_sync import LeaseSync, MetadataSync
 from whimbrel.broker.cluster.replica_service import (
     SlaveHello,
+    introduce_replica,
     refusing_service,
     sync_leases,
     watch_metadata,
@@ -119,12 +121,14 @@ class SlaveRole(Role):
             confirmed=self.confirmed.learn,
         )
         self.lease_sync = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
-        for work in (self.metadata_sync.run(), self.lease_sync.run()):
+        self.introduction = Introduction(self.page, address=self.master_grpc, introduce=self.introduce)
+        for work in (self.metadata_sync.run(), self.lease_sync.run(), self.introduction.run()):
             self.begun.push_async_callback(start_task(work))
         super().begin()
 
     def bell_rung(self) -> None:
         """Dispatch what has arrived."""
+        self.introduction.look()
         self.dispatcher.log_grew()
 
     def sweep(self) -> None:
@@ -135,6 +139,11 @@ class SlaveRole(Role):
         if made != self.adopted and not self.metadata_sync.synced:
             self.adopted = made
             adopt_topics(self.context.topics, self.store)
+
+    def beat(self) -> None:
+        """Show that the broker lives, and see whether the replicator has another connection."""
+        super().beat()
+        self.introduction.look()
 
     def master_grpc(self) -> str:
         """Return where the master serves; empty while nobody knows."""
@@ -147,6 +156,10 @@ class SlaveRole(Role):
     def watch_master(self, address: str) -> AsyncIterator[Metadata]:
         """Watch the master's metadata."""
         return watch_metadata(address, self.hello())
+
+    async def introduce(self, address: str, replica_address: str) -> None:
+        """Tell the master's broker from where our replicator is connected."""
+        await introduce_replica(address, self.hello(), replica_address)
 
     async def exchange_leases(self, address: str) -> None:
         """Run one stream of lease entries to the master."""
@@ -171,6 +184,7 @@ class SlaveRole(Role):
         if (self.master_grpc(), settled) != self.reached:
             self.reached = (self.master_grpc(), settled)
             self.lease_sync.hurry()
+            self.introduction.hurry()
         ids = frozenset(member.broker_id for member in members)
         if ids != self.group.get(nameserver, frozenset()):
             # A master that comes back asks at once how far its slaves are: not as of the last renewal.

@@ -441,6 +441,8 @@ def replication_status(message: admin.DescribeReplicationResponse) -> Replicatio
                 sent_bytes=slave.sent_bytes,
                 connected_at=seconds_of(slave.connected_at) if slave.HasField("connected_at") else None,
                 lag_bytes=slave.lag_bytes,
+                broker_id=slave.broker_id,
+                uncounted=slave.uncounted,
             )
             for slave in message.slaves
         ),

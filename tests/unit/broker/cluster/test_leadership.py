@@ -1,7 +1,9 @@
 """When a master begins to lead, and what stops its writes."""
 
-from whimbrel.broker.cluster.leadership import LIVE_WAIT_S, MERGE_WAIT_S, REFUSED_EARLY_S, Leadership
-from whimbrel.broker.cluster.write_admission import WriteAdmission
+import pytest
+
+from whimbrel.broker.cluster.leadership import LIVE_WAIT_S, MERGE_WAIT_S, Leadership
+from whimbrel.broker.cluster.write_admission import AHEAD_HOLD_S, WriteAdmission
 from whimbrel.model.registration import Member
 
 START = 100.0
@@ -16,12 +18,13 @@ class Rig:
 
     def __init__(self, *, expected: int = 0, nameservers: int = 1) -> None:
         self.told = self.changes = 0
-        admission = WriteAdmission(name="a", expected_slaves=expected, nameservers=nameservers)
+        self.log_end = 500
+        admission = WriteAdmission(name="a", expected_slaves=expected, nameservers=nameservers, first_end=500)
         self.leading = Leadership(
             admission,
             name="a",
             expected_slaves=expected,
-            log_end=lambda: 500,
+            log_end=lambda: self.log_end,
             merged=lambda: self.told,
             on_change=self.changed,
         )
@@ -87,20 +90,57 @@ def test_a_slave_ahead_keeps_a_master_that_leads_from_writing() -> None:
     assert "byte 501" in rig.leading.refusal
 
 
-def test_a_refused_replicator_counts_only_shortly_after_the_start() -> None:
+HOURS = 5 * 3600.0
+
+
+def claim(rig: Rig, how: str, log_end: int, now: float) -> None:
+    """Let a slave claim a log in one of the three ways."""
+    if how == "registered":
+        rig.members_changed(slave(log_end, 9), now=now)
+    elif how == "lease stream":
+        rig.leading.slave_reported("stream", slave(log_end, 9), now=now)
+    else:
+        rig.leading.slave_refused("10.0.0.9", log_end, now=now)
+
+
+WAYS = pytest.mark.parametrize("how", ["registered", "lease stream", "replicator"])
+
+
+@WAYS
+def test_a_longer_log_stops_nobody_who_has_written_in_this_term(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     rig = Rig()
     rig.members_changed()
-    rig.leading.slave_refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S)
+    rig.log_end += 1
+    claim(rig, how, 900, START + HOURS)
+    rig.leading.refresh(START + HOURS + 1)
+    assert rig.writes and rig.leading.authoritative
+    if how != "replicator":  # which logs it itself
+        claim(rig, how, 900, START + HOURS + 2)
+        said = [line for line in caplog.messages if "that is another log" in line]
+        assert len(said) == 1 and "slave 9 at 10.0.0.1:1" in said[0] and "byte 900" in said[0]
+
+
+@WAYS
+def test_a_longer_log_stops_a_master_at_any_time_before_its_first_write(how: str) -> None:
+    rig = Rig()
+    rig.members_changed()
+    claim(rig, how, 900, START + HOURS)
+    assert not rig.writes
+    rig.members_changed(now=START + HOURS)
+    rig.leading.slave_reported("stream", None, now=START + HOURS)
+    rig.leading.refresh(START + HOURS + AHEAD_HOLD_S - 0.1)
+    assert not rig.writes
+    rig.leading.refresh(START + HOURS + AHEAD_HOLD_S)
     assert rig.writes
+
+
+@WAYS
+def test_what_is_no_logs_end_stops_nobody(how: str) -> None:
     rig = Rig()
     rig.members_changed()
-    rig.leading.slave_refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S - 0.1)
-    assert not rig.writes
-    # Who holds a master back may go on doing so.
-    rig.leading.slave_refused("10.0.0.9", 900, now=START + REFUSED_EARLY_S + 5)
-    rig.leading.refresh(START + REFUSED_EARLY_S + 14)
-    assert not rig.writes
-    rig.leading.refresh(START + REFUSED_EARLY_S + 15)
+    claim(rig, how, 1 << 61, START + 1)
     assert rig.writes
 
 

@@ -11,7 +11,7 @@ def _member(broker_id: int, log_end: int) -> Member:
 
 
 def _master(*, expected: int = 0, nameservers: int = 1) -> WriteAdmission:
-    return WriteAdmission(name="a", expected_slaves=expected, nameservers=nameservers)
+    return WriteAdmission(name="a", expected_slaves=expected, nameservers=nameservers, first_end=100)
 
 
 def test_master_is_unsettled_until_a_nameserver_knows_its_group() -> None:

@@ -156,7 +156,8 @@ def test_asynchronous_master_goes_on_alone_when_no_slave_has_been_in_sync_for_lo
 
 
 def test_one_look_without_a_slave_confirms_nothing_that_it_lacks(tmp_path: Path) -> None:
-    for number, gone in enumerate(([], DEAD)):
+    ways: tuple[list[int] | None, ...] = ([], DEAD)
+    for number, gone in enumerate(ways):
         master = Master(tmp_path / str(number), synchronous=False, expected=0)
         assert master.at(10, []) == 10  # there is no slave, and never was
         assert master.at(50, [20]) == 20

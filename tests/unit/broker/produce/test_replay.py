@@ -65,7 +65,7 @@ def message(offset: int, **fields: Any) -> SourceMessage:
 class Page:
     replica_sleeping = broker_sleeping = 0
 
-    def live_acks(self) -> list[int]:
+    def reported_ends(self) -> list[int]:
         return []
 
     def reported_ends(self) -> list[int]:

@@ -260,20 +260,24 @@ class DescribeReplicationRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class SlaveConnection(_message.Message):
-    __slots__ = ("peer", "acknowledged_offset", "sent_offset", "sent_bytes", "connected_at", "lag_bytes")
+    __slots__ = ("peer", "acknowledged_offset", "sent_offset", "sent_bytes", "connected_at", "lag_bytes", "broker_id", "uncounted")
     PEER_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     SENT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_AT_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
     peer: str
     acknowledged_offset: int
     sent_offset: int
     sent_bytes: int
     connected_at: _timestamp_pb2.Timestamp
     lag_bytes: int
-    def __init__(self, peer: _Optional[str] = ..., acknowledged_offset: _Optional[int] = ..., sent_offset: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lag_bytes: _Optional[int] = ...) -> None: ...
+    broker_id: int
+    uncounted: bool
+    def __init__(self, peer: _Optional[str] = ..., acknowledged_offset: _Optional[int] = ..., sent_offset: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., lag_bytes: _Optional[int] = ..., broker_id: _Optional[int] = ..., uncounted: _Optional[bool] = ...) -> None: ...
 
 class DescribeReplicationResponse(_message.Message):
     __slots__ = ("broker_name", "broker_id", "role", "log_begin", "log_end", "flushed_offset", "confirmed_offset", "dispatched_offset", "replicator_alive", "ha_address", "slaves", "connected", "writable", "advice", "replication", "flush", "expected_slaves")

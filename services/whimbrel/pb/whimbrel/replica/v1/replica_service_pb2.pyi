@@ -4,6 +4,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class IntroduceRequest(_message.Message):
+    __slots__ = ("broker_name", "broker_id", "replica_address")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    broker_id: int
+    replica_address: str
+    def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., replica_address: _Optional[str] = ...) -> None: ...
+
+class IntroduceResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class WatchMetadataRequest(_message.Message):
     __slots__ = ("broker_name", "broker_id", "log_end")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
