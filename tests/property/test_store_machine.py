@@ -3,10 +3,17 @@ doubled.
 
 Kills leave the files as they are (the page cache survives a killed process); a tear makes zeros of the log's
 last bytes beyond what was flushed, and of nothing else.
+
+The same machine runs on a simulated disk, with its threads in turns. There the power goes, too, the kernel
+writes pages back as it likes, the disk is full for a while, and after every step what the store says is
+flushed is compared with what the disk would have after a power loss.
 """
 
+import contextlib
+import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +21,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from whimbrel.errors import IllegalOffset, MessageTooLarge
+from sim.machine import SimHost
+from sim.scheduler import Scheduler
+from whimbrel.errors import IllegalOffset, MessageTooLarge, StoreError, StoreFull
+from whimbrel.machine import MACHINE, Files, Machine
 from whimbrel.store.codec import RecordDraft, decode_record, format_properties, pack_host
 from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.options import StoreOptions
@@ -46,22 +56,47 @@ def draft(topic: str, queue_id: int, size: int, key: str, sys_flag: int, serial:
     )
 
 
+def remove_tree(files: Files, path: Path) -> None:
+    if not files.exists(path):
+        return
+    try:
+        names = files.listdir(path)
+    except NotADirectoryError:
+        files.unlink(path)
+        return
+    for name in names:
+        remove_tree(files, path / name)
+    files.rmdir(path)
+
+
 class StoreMachine(RuleBasedStateMachine):
     """The model is a list of what was appended, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.root = Path(tempfile.mkdtemp(prefix="whimbrel-machine-"))
+        self.machine: Machine = MACHINE
+        self.root = self.make_root()
         self.now = 1_700_000_000_000
         self.serial = 0
         self.appended: list[tuple[RecordDraft, Appended]] = []
         self.ends: dict[tuple[str, int], int] = {}
         self.arrivals: list[tuple[str, int, int, int]] = []
 
+    def make_root(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="whimbrel-machine-"))
+
     @initialize()
     def open(self) -> None:
-        self.store = MasterStore.open(self.root, OPTIONS, clock=lambda: self.now)
+        self.store = MasterStore.open(self.root, OPTIONS, clock=lambda: self.now, machine=self.machine)
         self.store.on_arrival = lambda *arrival: self.arrivals.append(arrival)
+
+    def stop_hard(self) -> None:
+        self.store.close(clean=False)
+
+    @contextlib.contextmanager
+    def refused_without_room(self) -> Iterator[None]:
+        """Where nothing is ever full, nothing is refused."""
+        yield
 
     def make(self, topic: str, queue_id: int, size: int, key: str, sys_flag: int) -> RecordDraft:
         self.serial += 1
@@ -88,20 +123,22 @@ class StoreMachine(RuleBasedStateMachine):
     def append(self, topic: str, queue_id: int, size: int, key: str, sys_flag: int, tick: int) -> None:
         self.now += tick
         made = self.make(topic, queue_id, size, key, sys_flag)
-        self.note(made, self.store.append([made])[0])
+        with self.refused_without_room():
+            self.note(made, self.store.append([made])[0])
 
     @rule(topic=st.sampled_from(TOPICS), count=st.integers(1, 25), size=st.sampled_from([8, 600, 2000]))
     def append_batch(self, topic: str, count: int, size: int) -> None:
         batch = [self.make(topic, 0, size, KEYS[number % 3], 0) for number in range(count)]
-        answers = self.store.append(batch)
-        for number, answer in enumerate(answers[1:]):
-            assert answer.physical_offset == answers[number].end
-        for made, answer in zip(batch, answers, strict=True):
-            self.note(made, answer)
+        with self.refused_without_room():
+            answers = self.store.append(batch)
+            for number, answer in enumerate(answers[1:]):
+                assert answer.physical_offset == answers[number].end
+            for made, answer in zip(batch, answers, strict=True):
+                self.note(made, answer)
 
     @rule()
     def refuse_what_fits_no_file(self) -> None:
-        with pytest.raises(MessageTooLarge):
+        with self.refused_without_room(), pytest.raises(MessageTooLarge):
             self.store.append([self.make("a", 0, 64 * 1024, "k1", 0)])
 
     @rule()
@@ -120,28 +157,23 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        assert not (self.root / "abort").exists()
+        assert not self.machine.files.exists(self.root / "abort")
         self.open()
 
     @rule()
     def kill(self) -> None:
-        self.store.close(clean=False)
-        assert (self.root / "abort").exists()
+        self.stop_hard()
+        assert self.machine.files.exists(self.root / "abort")
         self.open()
 
     @rule(what=st.sampled_from(["queue-mark", "log-mark", "queues", "index", "one-queue", "checkpoint"]))
     def lose_what_can_be_derived(self, what: str) -> None:
-        self.store.close(clean=False)
-        if what == "queues":
-            shutil.rmtree(self.root / "consumequeue", ignore_errors=True)
-        elif what == "index":
-            shutil.rmtree(self.root / "index", ignore_errors=True)
-        elif what == "one-queue":
-            shutil.rmtree(self.root / "consumequeue" / "a" / "0", ignore_errors=True)
-        elif what == "checkpoint":
-            (self.root / what).unlink(missing_ok=True)
-        else:
-            (self.root / "whimbrel" / what).unlink(missing_ok=True)
+        self.stop_hard()
+        paths = {"queues": "consumequeue", "one-queue": "consumequeue/a/0"}
+        remove_tree(
+            self.machine.files,
+            self.root / paths.get(what, f"whimbrel/{what}" if what.endswith("mark") else what),
+        )
         self.open()
 
     @precondition(lambda self: self.appended)
@@ -149,16 +181,16 @@ class StoreMachine(RuleBasedStateMachine):
     def tear(self, data: st.DataObject) -> None:
         """The last bytes of the log never reached the disk; everything behind the tear goes."""
         flushed, end = self.store.flushed, self.store.written
-        self.store.close(clean=False)
+        self.stop_hard()
+        files = self.machine.files
         last = self.appended[-1][1]
         if flushed < last.end:
             at = data.draw(st.integers(max(flushed, last.physical_offset), last.end - 1))
             start = at - at % OPTIONS.commitlog_file_size
-            with (self.root / "commitlog" / f"{start:020d}").open("r+b") as file:
-                file.seek(at - start)
-                torn = file.read(last.end - at)
-                file.seek(at - start)
-                file.write(bytes(len(torn)))
+            fd = files.open(self.root / "commitlog" / f"{start:020d}", os.O_RDWR)
+            torn = files.pread(fd, last.end - at, at - start)
+            files.pwrite(fd, bytes(len(torn)), at - start)
+            files.close(fd)
             if torn.strip(b"\0") and last.end == end:
                 made, answer = self.appended.pop()
                 if made.sys_flag in (0, COMMIT):
@@ -173,13 +205,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_message_is_in_its_queue(self) -> None:
+        if self.store.stall_reason:
+            return
+        self.check_messages(40)
+
+    def check_messages(self, newest: int) -> None:
         queued = [pair for pair in self.appended if pair[0].sys_flag in (0, COMMIT)]
         for key, end in self.ends.items():
             if end:
                 assert self.store.queue_range(*key) == (0, end)
-        for made, answer in queued[-40:] + queued[:5]:
+        for made, answer in queued[-newest:] + queued[:5]:
             (unit,) = self.store.queue_units(made.topic, made.queue_id, answer.queue_offset, 1)
-            assert unit == (answer.physical_offset, answer.size, made.tags_code)
+            wanted = (answer.physical_offset, answer.size, made.tags_code)
+            assert unit == wanted, f"entry {answer.queue_offset} of {made.topic} {made.queue_id}"
             message = decode_record(self.store.read(answer.physical_offset, answer.size))
             assert (message.body, message.properties_raw) == (made.body, made.properties)
             assert message.queue_offset == answer.queue_offset
@@ -190,6 +228,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), topic=st.sampled_from(TOPICS))
     def find_by_key(self, key: str, topic: str) -> None:
+        if self.store.indexer.retry_at:
+            return  # it waits for room
         while self.store.end_tick():
             pass
         want = [
@@ -197,7 +237,9 @@ class StoreMachine(RuleBasedStateMachine):
             for made, answer in self.appended
             if made.topic == topic and key in made.keys and made.sys_flag != ROLLBACK
         ]
-        assert self.store.find_by_key(topic, key, limit=10_000) == want[::-1]
+        found = self.store.find_by_key(topic, key, limit=10_000)
+        if not self.store.indexer.retry_at:
+            assert found == want[::-1]
 
     @precondition(lambda self: self.appended)
     @rule(data=st.data())
@@ -216,8 +258,121 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.store.close()
-        shutil.rmtree(self.root, ignore_errors=True)
+        if self.machine is MACHINE:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+
+class SimStoreMachine(StoreMachine):
+    """The same on a simulated disk.
+
+    Attributes:
+        confirmed: the highest offset that the store has said to be flushed.
+    """
+
+    def make_root(self) -> Path:
+        """Make the machine, too."""
+        self.host = SimHost(Scheduler(0))
+        self.host.disk.format("/store")
+        self.machine = self.process = self.host.process()
+        self.confirmed = 0
+        return Path("/store")
+
+    @initialize(seed=st.integers(0, 1 << 32), line_share=st.sampled_from([0.0, 0.0, 0.05]))
+    def seed(self, seed: int, line_share: float) -> None:
+        self.host.rng.seed(seed)
+        self.host.line_share = line_share
+
+    @initialize()
+    def open(self) -> None:
+        """Open the store; where the disk is full, it may refuse until there is room."""
+        disk = self.host.disk
+        while True:
+            try:
+                super().open()
+            except (StoreError, StoreFull, OSError):
+                if disk.capacity is None:
+                    raise
+                disk.capacity = None
+                self.process.kill()
+                self.machine = self.process = self.host.process()
+            else:
+                return
+
+    def stop_hard(self) -> None:
+        """Kill the process."""
+        self.process.kill()
+        self.machine = self.process = self.host.process()
+
+    @contextlib.contextmanager
+    def refused_without_room(self) -> Iterator[None]:
+        """A full disk is a reason."""
+        try:
+            yield
+        except StoreFull:
+            if self.host.disk.capacity is None:
+                raise
+
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.5, 6.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.host.scheduler.run_until(self.host.scheduler.now + seconds)
+
+    @rule(seconds=st.sampled_from([0.0, 0.002, 0.05]))
+    def request_flush(self, seconds: float) -> None:
+        self.store.end_tick()
+        self.store.request_flush(self.store.written)
+        self.let_time_pass(seconds)
+
+    @rule(share=st.sampled_from([0.1, 0.5, 1.0]))
+    def write_back(self, share: float) -> None:
+        self.host.disk.write_back(share, self.host.rng)
+
+    @rule(pages=st.integers(0, 40))
+    def fill_the_disk(self, pages: int) -> None:
+        self.host.disk.capacity = self.host.disk.used + pages * 4096
+
+    @rule()
+    def make_room(self) -> None:
+        self.host.disk.capacity = None
+        self.let_time_pass(2.0)
+
+    @rule(share=st.sampled_from([None, None, None, 0.0, 1.0]))
+    def power_loss(self, share: float | None) -> None:
+        """What was confirmed is there, and of the rest the first part."""
+        self.host.power_loss(share=share)
+        self.machine = self.process = self.host.process()
+        self.open()
+        end = self.store.written
+        assert end >= self.confirmed, f"the log ends at {end}, and was flushed to {self.confirmed}"
+        self.appended = [pair for pair in self.appended if pair[1].end <= end]
+        self.ends = {}
+        for made, answer in self.appended:
+            if made.sys_flag in (0, COMMIT):
+                self.ends[(made.topic, made.queue_id)] = answer.queue_offset + 1
+        if not self.store.stall_reason:
+            self.check_messages(len(self.appended))
+            for topic in TOPICS:
+                for key in KEYS:
+                    self.find_by_key(key=key, topic=topic)
+
+    @invariant()
+    def flushed_is_durable(self) -> None:
+        """Attribute and cell of the page."""
+        flushed, size = self.store.flushed, OPTIONS.commitlog_file_size
+        assert self.store.page.flushed <= flushed <= self.store.written
+        self.confirmed = max(self.confirmed, flushed)
+        for start in range(0, flushed, size):
+            path, end = self.root / "commitlog" / f"{start:020d}", min(size, flushed - start)
+            durable = self.host.disk.durable(path)
+            assert durable is not None, f"{path} is flushed, and its name is not durable"
+            assert durable[:end] == self.host.disk.content(path)[:end], f"{path} is not on disk up to {end}"
+
+    def teardown(self) -> None:
+        """Nothing is left but memory."""
+        self.process.kill()
 
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+TestSimStoreMachine = SimStoreMachine.TestCase
+TestSimStoreMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

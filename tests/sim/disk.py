@@ -385,10 +385,20 @@ class SimDisk:
         return found
 
     def settle(self, changes: list[Change]) -> None:
-        """Make changes durable, in their order."""
-        for change in changes:
+        """Make changes durable, in their order. Earlier ones of the same names have no effect any more."""
+        left: list[Change] = []
+        for change in self.changes:
+            if not any(change is one for one in changes):
+                left.append(change)
+                continue
             change.apply()
-        self.changes = [change for change in self.changes if not any(change is done for done in changes)]
+            for earlier in left:
+                earlier.sets = tuple(
+                    one
+                    for one in earlier.sets
+                    if not any(one[0] is where and one[1] == name for where, name, _ in change.sets)
+                )
+        self.changes = [change for change in left if change.sets]
 
     def format(self, path: Path | str) -> None:
         """Make a directory and its parents, durable at once."""

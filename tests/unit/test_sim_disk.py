@@ -93,6 +93,19 @@ def test_a_rename_is_kept_whole_or_not_at_all() -> None:
     assert found == {(("file",), b"new"), (("draft", "file"), b"old")}
 
 
+def test_a_name_that_a_durable_rename_took_away_does_not_come_back() -> None:
+    for seed in range(10):
+        disk, files = make_disk()
+        files.mkdir(ROOT / "inner")
+        files.sync_directory(ROOT)
+        write(files, ROOT / "draft", b"x")
+        files.rename(ROOT / "draft", ROOT / "inner" / "file")
+        files.sync_directory(ROOT / "inner")
+        disk.power_loss(random.Random(seed), share=1.0)
+        files = SimFiles(disk)
+        assert (files.names(ROOT), files.names(ROOT / "inner")) == (["inner"], ["file"])
+
+
 def test_a_link_and_a_removed_name_are_durable_with_their_directory() -> None:
     disk, files = make_disk()
     write(files, FILE, b"old", sync=True)
