@@ -56,6 +56,7 @@ ALLOCATE_BYTES = 1 << 20  # blocks for entries taken at a time
 RELEASE_BYTES = 4 << 20  # written entries that may stay mapped
 GROUP_MAX = 256  # entries written before the header counts them
 SECONDS_MAX = 0x7FFFFFFF
+SIZE_MIN = HEADER_SIZE + SLOT_SIZE + ENTRY_SIZE  # of a file with one slot and one entry
 ENTRIES_PER_SLOT = 4  # of RocketMQ's files
 
 KeyedRecord = tuple[str, tuple[str, ...], int, int]  # topic, keys, physical offset, store time in ms
@@ -338,8 +339,25 @@ class Index:
         self.disk.unlink(self.scratch / "index-file", missing_ok=True)
         paths = list_index_files(self.directory, self.disk)
         for path in paths:
-            slots, entries = index_sizes(self.disk.size(path), self.options)
+            size = self.disk.size(path)
+            try:
+                slots, entries = index_sizes(size, self.options)
+            except StoreError:
+                if size >= SIZE_MIN and not self.files:
+                    raise  # it may be one of other sizes than ours
+                self.drop_unusable(paths[paths.index(path) :])
+                return
             self.files.append(IndexFile(path, slots, entries, writable=path == paths[-1], files=self.disk))
+
+    def drop_unusable(self, paths: list[Path]) -> None:
+        """Remove files that can't be index files, or stand behind one: a power loss leaves new ones without
+        their size. What they held is derived from the log again."""
+        logger.warning(
+            "%s: %d files are no index files; their keys are written anew", self.directory, len(paths)
+        )
+        for path in reversed(paths):
+            self.disk.unlink(path)
+        self.open_last()
 
     def recover(
         self, log_begin: int, end: int, *, trusted_to: int | None, indexed: int, index_end: int

@@ -4,8 +4,9 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
-from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.consumequeue import ConsumeQueue, drop_unusable
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.queue_floors import GivenQueueOffsets, encode
 
@@ -39,11 +40,26 @@ class ConsumeQueues:
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
     @classmethod
-    def load(cls, root: Path, file_size: int, files: Files = FILES) -> "ConsumeQueues":
-        """List the queues on disk. Their ranges are unknown until `truncate`."""
+    def load(cls, root: Path, file_size: int, files: Files = FILES, *, mend: bool = False) -> "ConsumeQueues":
+        """List the queues on disk. Their ranges are unknown until `truncate`.
+
+        Args:
+            mend: remove files that can't be a part of their queue.
+
+        Raises:
+            StoreError: there are such, and they are not to be removed.
+        """
         queues = cls(root, file_size, files)
+        load, scratch = cls.queue_class.load, queues.scratch
         for topic, queue_id, directory in list_queues(queues.directory, files):
-            queues.add(cls.queue_class.load(directory, topic, queue_id, file_size, queues.scratch, files))
+            try:
+                queue = load(directory, topic, queue_id, file_size, scratch, files)
+            except StoreError:
+                if not mend:
+                    raise
+                drop_unusable(directory, file_size, files)
+                queue = load(directory, topic, queue_id, file_size, scratch, files)
+            queues.add(queue)
         return queues
 
     def __iter__(self) -> Iterator[ConsumeQueue]:

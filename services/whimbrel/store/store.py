@@ -110,7 +110,9 @@ class MessageStore(abc.ABC):
 
     def recover_derived(self, log_mark: LogMark, begin: int, end: int, *, clean: bool) -> None:
         """Truncate queues and index to what is known to be right, then rebuild the rest."""
-        self.queues = ConsumeQueues.load(self.root, self.options.consumequeue_file_size, self.files)
+        self.queues = ConsumeQueues.load(
+            self.root, self.options.consumequeue_file_size, self.files, mend=True
+        )
         self.dispatcher.queues = self.queues
         mark = QueueMark.load(self.root, self.files)
         self.dispatched = truncate_queues(

@@ -77,3 +77,41 @@ def test_power_failure_truncates_queues_to_their_mark_and_fills_them_again(tmp_p
         assert store.find_by_key("topic", f"key-{number}") == [answer.physical_offset]
     store.close()
     assert verify(tmp_path / "s") == []
+
+
+@pytest.mark.parametrize("size", [0, 10])
+@pytest.mark.parametrize("what", ["consumequeue/topic/0", "index"])
+def test_a_file_of_queues_or_index_without_its_size_is_written_anew(
+    tmp_path: Path, what: str, size: int
+) -> None:
+    """As a power loss leaves a new one."""
+    store = open_master(tmp_path)
+    for number in range(250):
+        store.append([make_draft(number)])
+    while store.end_tick():
+        pass
+    store.close()
+    for name in sorted((tmp_path / what).iterdir())[-1:]:
+        with name.open("r+b") as file:
+            file.truncate(size)
+    store = open_master(tmp_path)
+    assert store.queue_range("topic", 0) == (0, 250)
+    for number in range(250):
+        assert len(store.find_by_key("topic", f"key-{number}")) == 1
+        assert store.queue_units("topic", 0, number, 1)
+    store.close()
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_queue_that_lacks_a_file_is_written_anew(tmp_path: Path, gone: int) -> None:
+    store = open_master(tmp_path)
+    for number in range(350):
+        store.append([make_draft(number)])
+    store.close(clean=False)
+    files = sorted((tmp_path / "consumequeue" / "topic" / "0").iterdir())
+    assert len(files) == 4
+    files[gone].unlink()
+    store = open_master(tmp_path)
+    assert store.queue_range("topic", 0) == (0, 350)
+    assert all(store.queue_units("topic", 0, number, 1)[0][1] for number in range(350))
+    store.close()
