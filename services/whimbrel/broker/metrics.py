@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from whimbrel.broker.consume.leases import QueueLeases
+from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.metrics import (
     SECONDS,
@@ -257,15 +257,15 @@ class Behind:
     ready: int
 
 
-def behind(states: Iterable[QueueLeases], queues_of: QueuesOf, range_of: RangeOf) -> Iterator[Behind]:
+def behind(table: LeaseTable, queues_of: QueuesOf, range_of: RangeOf) -> Iterator[Behind]:
     """Yield how far groups are on every queue of the topics that they read.
 
     A group that has taken nothing from a queue yet begins at its first message, so all of it lies ahead.
     """
-    started: dict[tuple[str, str], dict[int, QueueLeases]] = {}
-    for state in states:
-        if state.started:
-            started.setdefault((state.group, state.topic), {})[state.queue_id] = state
+    started: dict[tuple[str, str], dict[int, int]] = {}
+    for group, topic, (queue_id, _, committed) in table.positions():
+        if committed >= 0:
+            started.setdefault((group, topic), {})[queue_id] = committed
     for (group, topic), known in started.items():
         for queue_id in sorted({*known, *queues_of(topic)}):
             low, high = range_of(topic, queue_id)
@@ -273,7 +273,11 @@ def behind(states: Iterable[QueueLeases], queues_of: QueuesOf, range_of: RangeOf
             if queue_id not in known:
                 yield Behind(group, topic, queue_id, kept, 0, kept)
                 continue
-            one = known[queue_id]
+            one = table.by_queue.get((group, topic, queue_id))
+            if one is None:  # it rests: nothing is held
+                lag = min(max(high - known[queue_id], 0), kept)
+                yield Behind(group, topic, queue_id, lag, 0, lag)
+                continue
             ready = min(max(high - one.next, 0), kept)
             yield Behind(group, topic, queue_id, min(lag_of(one, high), kept), len(one.leases), ready)
 
@@ -287,7 +291,7 @@ def consumers(role: "Role") -> list[Family]:
         return range(0 if config is None else config.read_queues)
 
     def all_behind() -> Iterator[Behind]:
-        return behind(role.consumption.lease_store.table.states(), queues_of, role.store.queue_range)
+        return behind(role.consumption.lease_store.table, queues_of, role.store.queue_range)
 
     def summed(number: Callable[[Behind], int]) -> Iterator[Point]:
         found: Counter[tuple[str, str]] = Counter()

@@ -36,7 +36,7 @@ def test_queue_that_a_group_has_not_touched_lies_ahead_of_it_as_a_whole() -> Non
     table.state("g", "t", 1).finish(0, 4)
     table.state("idle", "t", 0)  # asked for, and no position yet
     ranges = {0: (10, 15), 1: (0, 6), 2: (0, 0)}
-    found = list(behind(table.states(), lambda topic: range(3), lambda topic, queue_id: ranges[queue_id]))
+    found = list(behind(table, lambda topic: range(3), lambda topic, queue_id: ranges[queue_id]))
     assert found == [
         Behind("g", "t", 0, lag=5, inflight=0, ready=5),
         Behind("g", "t", 1, lag=2, inflight=0, ready=2),
@@ -47,14 +47,14 @@ def test_queue_that_a_group_has_not_touched_lies_ahead_of_it_as_a_whole() -> Non
 def test_messages_that_are_removed_no_longer_lie_ahead() -> None:
     table = LeaseTable(origin=1)
     table.state("g", "t", 0).finish(0, 1)
-    (one,) = behind(table.states(), lambda topic: (), lambda topic, queue_id: (90, 100))
+    (one,) = behind(table, lambda topic: (), lambda topic, queue_id: (90, 100))
     assert (one.lag, one.ready) == (10, 10)
 
 
 def test_position_on_a_queue_that_the_topic_no_longer_has_still_counts() -> None:
     table = LeaseTable(origin=1)
     table.state("g", "t", 7).finish(0, 1)
-    (one,) = behind(table.states(), lambda topic: (), lambda topic, queue_id: (0, 3))
+    (one,) = behind(table, lambda topic: (), lambda topic, queue_id: (0, 3))
     assert (one.queue_id, one.lag) == (7, 2)
 
 

@@ -37,7 +37,7 @@ def unordered(group: str, topic: str) -> DeliveryPolicy:
 class Subscription:
     """A group on one topic: its policy, its queues, and with which of them the next receive begins."""
 
-    __slots__ = ("broker_name", "group", "next_queue", "policy", "queues", "table", "topic")
+    __slots__ = ("broker_name", "group", "next_queue", "policy", "queues", "table", "topic", "used_at")
 
     def __init__(
         self, table: LeaseTable, broker_name: str, group: str, topic: str, policy: DeliveryPolicy
@@ -47,6 +47,7 @@ class Subscription:
         self.policy = policy
         self.queues: dict[int, QueueCursor] = {}
         self.next_queue = 0
+        self.used_at = 0  # by a plan
 
     def queue(self, queue_id: int) -> QueueCursor:
         """Return the cursor of a queue; there is one, used by one plan after the other."""
@@ -87,10 +88,20 @@ class DeliveryPlanner:
         for key in [key for key in self.subscriptions if key[0] == group or key[1] == topic]:
             del self.subscriptions[key]
 
+    def is_idle(self, group: str, topic: str, since: int) -> bool:
+        """Tell whether no plan was made for a subscription since a time."""
+        found = self.subscriptions.get((group, topic))
+        return found is None or found.used_at < since
+
+    def drop(self, group: str, topic: str) -> None:
+        """Drop one subscription, whose states are to rest; a receive makes it anew."""
+        self.subscriptions.pop((group, topic), None)
+
     def plan(self, request: ReceiveRequest, now: int) -> DeliveryPlan:
         """Choose at most `request.batch` messages."""
         subscription = self.subscription(request.group, request.topic)
         policy = subscription.policy
+        subscription.used_at = now
         scan = Scan(self.store, request.topic, request.filter, request.batch)
         plan = DeliveryPlan(self.table, request, now, scan)
         queues = self.begin_queues(subscription, plan)

@@ -19,6 +19,7 @@ import heapq
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -55,6 +56,10 @@ __all__ = [
 # When a wait queue was to be served because a held message is visible, and nothing came of it, it is served
 # again after this time.
 SERVE_AGAIN_MS = 100
+# After this time without a receive a group's state on a topic rests, if nothing is held.
+IDLE_MS = 60_000
+# Pairs of group and topic that `rest_idle` looks at in one call: a few milliseconds.
+RESTED_AT_ONCE = 100
 
 R = TypeVar("R")
 
@@ -155,6 +160,8 @@ class GroupConsumption:
         self.planner = DeliveryPlanner(self.table, store, broker_name, policy_of=policy_of)
         self.polls: LongPolls[ReceivePoll | PullPoll] = LongPolls(polls_max=polls_max)
         self.closed = False
+        self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `rest_idle` has not looked at yet
+        self.look_at = 0  # when it looks at all states again
         # Topics whose polls may find something; a dict as an ordered set.
         self.dirty_topics: dict[str, None] = {}
         self.wakeups: list[tuple[int, str, str]] = []  # (time, topic, group): a held message becomes visible
@@ -165,6 +172,8 @@ class GroupConsumption:
     def open(self) -> None:
         """Load the lease state and begin to write it down."""
         self.lease_store.open()
+        while self.to_rest or not self.look_at:
+            self.rest_idle()
         self.arm_timer()
 
     def close(self) -> None:
@@ -387,10 +396,10 @@ class GroupConsumption:
 
     def get_offset(self, group: str, topic: str, queue_id: int) -> int:
         """Return the group's committed offset; raises OffsetNotFound when it has none."""
-        state = self.table.find(group, topic, queue_id)
-        if state is None or not state.started:
+        known = self.table.position(group, topic, queue_id)
+        if known is None or known[2] < 0:
             raise OffsetNotFound(f"group {group} has no offset on {topic}/{queue_id}")
-        return state.committed
+        return known[2]
 
     def query_offset(
         self, topic: str, queue_id: int, policy: Literal["begin", "end", "time"], timestamp_ms: int = 0
@@ -422,10 +431,11 @@ class GroupConsumption:
         The exports of this broker never lie ahead of its state, so a greater offset was written by RocketMQ.
         Nothing is adopted once a position was reset or a group deleted: the file may be older than that.
         """
-        state = self.table.state(group, topic, queue_id)
         offset = min(offset, self.queue_end(topic, queue_id))
-        if state.epoch or (state.started and offset <= state.committed):
+        known = self.table.position(group, topic, queue_id)
+        if known is not None and (known[1] or offset <= known[2]):
             return False
+        state = self.table.state(group, topic, queue_id)
         # On a full disk the file still has it, and the next start adopts it again.
         self.lease_store.commit_best_effort([(state, 0, offset, None)])
         return True
@@ -433,7 +443,10 @@ class GroupConsumption:
     def committed_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return every group's committed offsets: by (topic, group), by queue."""
         offsets: dict[tuple[str, str], dict[int, int]] = {}
-        for state in self.table.states():
+        for group, topic, found in self.table.resting.committed():
+            if found:
+                offsets[topic, group] = found
+        for state in self.table.by_queue.values():
             if state.started:
                 offsets.setdefault((state.topic, state.group), {})[state.queue_id] = state.committed
         return offsets
@@ -449,8 +462,8 @@ class GroupConsumption:
         """
         found = {
             (state.topic, state.queue_id): self.progress_of(state)
-            for state in self.table.states()
-            if state.group == group and state.started
+            for state in self.table.states(group=group)
+            if state.started
         }
         for topic in {topic for topic, _ in found}:
             for queue_id in queues_of(topic):
@@ -472,7 +485,7 @@ class GroupConsumption:
 
     def groups(self) -> set[str]:
         """Return the groups that have a position anywhere."""
-        return {state.group for state in self.table.states() if state.started}
+        return {group for group, _, (_, _, committed) in self.table.positions() if committed >= 0}
 
     def delete_group(self, group: str) -> None:
         """Forget a group's positions and leases.
@@ -480,12 +493,12 @@ class GroupConsumption:
         The lease streams carry this to the other brokers. A slave that sees the group vanish from its
         metadata must not call this too: it would wipe what the group did since it was created again.
         """
-        self.forget([state for state in self.table.states() if state.group == group])
+        self.forget(self.table.states(group=group))
         self.planner.forget(group, None)
 
     def delete_topic(self, topic: str) -> None:
         """Forget all groups' positions and leases on a topic; slaves as with `delete_group`."""
-        self.forget([state for state in self.table.states() if state.topic == topic])
+        self.forget(self.table.states(topic=topic))
         self.planner.forget(None, topic)
 
     def clamp_to_log(self) -> int:
@@ -496,14 +509,36 @@ class GroupConsumption:
         """
         cut = 0
         self.lease_store.end_of = self.queue_end
-        for state in self.table.states():
-            end = self.queue_end(state.topic, state.queue_id)
-            if state.next > end:
-                logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
-                            state.group, state.topic, state.queue_id, state.next, end)  # fmt: skip
-                self.lease_store.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
-                cut += 1
+        for group, topic, (queue_id, _, committed) in list(self.table.positions()):
+            end = self.queue_end(topic, queue_id)
+            known = self.table.by_queue.get((group, topic, queue_id))
+            if (committed if known is None else known.next) <= end:
+                continue
+            state = self.table.state(group, topic, queue_id)
+            logger.warning("%s on %s/%d knew offsets up to %d, the log ends at %d: the rest is forgotten",
+                        group, topic, queue_id, state.next, end)  # fmt: skip
+            self.lease_store.commit_entries(b"".join(state.entries(state.epoch + 1, end)))
+            cut += 1
         return cut
+
+    def rest_idle(self) -> None:
+        """Keep compactly what nobody uses: some of it in each call, to be called about once a second."""
+        now = self.now()
+        if not self.to_rest and now >= self.look_at:
+            self.look_at = now + IDLE_MS
+            self.table.forget_idle_clients()
+            for state in self.table.by_queue.values():
+                self.to_rest.setdefault((state.group, state.topic), []).append(state)
+        since = now - IDLE_MS
+        for group, topic in list(islice(self.to_rest, RESTED_AT_ONCE)):
+            states = self.to_rest.pop((group, topic))
+            if (
+                self.planner.is_idle(group, topic, since)
+                and not self.polls.has_key(topic, group)
+                and all(state.at_rest for state in states)
+            ):
+                self.planner.drop(group, topic)
+                self.table.rest(states)
 
     # Inside: changes
 

@@ -28,13 +28,15 @@ Below `next`, an offset neither done nor held is a *gap*: its entries have not a
 journal's tail. It counts as unread, so that losing entries delivers twice rather than never. Snapshots list
 a queue's entries by ascending offset, hence one that is cut short leaves no gaps.
 
+States that nobody uses are kept as bare positions (`resting.py`), and are made again when asked for.
+
 The bytes of entries are in `lease_codec.py`. Times are epoch milliseconds and handed in. Writing entries
 down before an answer leaves is the task of `lease_store.py`.
 """
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from math import inf
 from typing import TypeAlias
@@ -47,6 +49,7 @@ from whimbrel.broker.consume.lease_codec import (
     decode_entries,
 )
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.broker.consume.resting import Position, RestingPositions
 from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = [
@@ -233,6 +236,11 @@ class QueueLeases:
         if lease.visible_at <= now and not lease.auto_renew:
             raise InvalidReceiptHandle("the invisible time of this delivery is over")
         return Standing.HELD
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the state says no more than its position: nothing is held, or open below `next`."""
+        return not self.leases and not self.starts and self.committed == self.next
 
     # Changes; all of them joins
 
@@ -427,7 +435,8 @@ class LeaseTable:
         """Start empty; `origin`, the broker id modulo 64, keeps serials apart from those of other brokers."""
         self.origin = origin & 0x3F
         self.serial = 0
-        self.by_queue: dict[tuple[str, str, int], QueueLeases] = {}
+        self.by_queue: dict[tuple[str, str, int], QueueLeases] = {}  # those at work
+        self.resting = RestingPositions()
         self.clients: dict[str, set[QueueLeases]] = {}  # where a client may hold renewed leases
         self.renewals: list[
             tuple[float, int, QueueLeases]
@@ -436,19 +445,64 @@ class LeaseTable:
 
     def state(self, group: str, topic: str, queue_id: int) -> QueueLeases:
         """Return the state, new when there is none."""
-        key = (group, topic, queue_id)
-        state = self.by_queue.get(key)
+        state = self.find(group, topic, queue_id)
         if state is None:
-            state = self.by_queue[key] = QueueLeases(group, topic, queue_id)
+            state = self.by_queue[group, topic, queue_id] = QueueLeases(group, topic, queue_id)
         return state
 
     def find(self, group: str, topic: str, queue_id: int) -> QueueLeases | None:
         """Return the state, if there is one."""
-        return self.by_queue.get((group, topic, queue_id))
+        key = (group, topic, queue_id)
+        state = self.by_queue.get(key)
+        if state is None and (group, topic) in self.resting.by_pair:
+            self.wake(group, topic)
+            state = self.by_queue.get(key)
+        return state
 
-    def states(self) -> list[QueueLeases]:
-        """Return all states."""
-        return list(self.by_queue.values())
+    def states(self, *, group: str | None = None, topic: str | None = None) -> list[QueueLeases]:
+        """Return all states, or those of a group or of a topic; they no longer rest."""
+        for pair in list(self.resting.by_pair):
+            if pair[0] == (group or pair[0]) and pair[1] == (topic or pair[1]):
+                self.wake(*pair)
+        return [
+            state
+            for state in self.by_queue.values()
+            if (group is None or state.group == group) and (topic is None or state.topic == topic)
+        ]
+
+    def positions(self) -> Iterator[tuple[str, str, Position]]:
+        """Yield group, topic and position of all states, whether they rest or not.
+
+        They may change meanwhile. On another thread, a position may be left out that just stops resting.
+        """
+        states, resting = list(self.by_queue.values()), self.resting.all()
+        for state in states:
+            committed = state.committed if state.started else -1
+            yield state.group, state.topic, (state.queue_id, state.epoch, committed)
+        yield from resting
+
+    def position(self, group: str, topic: str, queue_id: int) -> Position | None:
+        """Return one position, whether its state rests or not; None when there is no state."""
+        state = self.by_queue.get((group, topic, queue_id))
+        if state is None:
+            return self.resting.position(group, topic, queue_id)
+        return queue_id, state.epoch, state.committed if state.started else -1
+
+    def rest(self, states: Sequence[QueueLeases]) -> None:
+        """Let states of one group and topic rest, all of them `at_rest`; nobody may use the objects after."""
+        group, topic = states[0].group, states[0].topic
+        for state in states:
+            del self.by_queue[group, topic, state.queue_id]
+        self.resting.put(
+            group, topic, [(one.queue_id, one.epoch, one.committed if one.started else -1) for one in states]
+        )
+
+    def wake(self, group: str, topic: str) -> None:
+        for queue_id, epoch, committed in self.resting.take(group, topic):
+            state = self.by_queue[group, topic, queue_id] = QueueLeases(group, topic, queue_id)
+            state.reset(epoch)
+            if committed >= 0:
+                state.finish(0, committed)
 
     def next_serial(self, now: int) -> int:
         """Return a serial greater than all seen."""
@@ -493,6 +547,8 @@ class LeaseTable:
         """
         changed = []
         for decoded in list(decode_entries(data)):
+            if self.is_known_at_rest(decoded):
+                continue
             found = self.find(decoded.group, decoded.topic, decoded.queue_id)
             if found is not None and decoded.epoch < found.epoch:
                 continue
@@ -519,10 +575,21 @@ class LeaseTable:
                 changed.append(entry.raw)
         return b"".join(changed)
 
+    def is_known_at_rest(self, entry: LeaseEntry) -> bool:
+        """Tell whether an entry says nothing new of a state that rests, and may go on to."""
+        known = self.resting.position(entry.group, entry.topic, entry.queue_id)
+        if known is None or entry.epoch > known[1]:
+            return False
+        return entry.epoch < known[1] or (entry.start >= 0 and entry.end <= known[2])
+
     def snapshot(self) -> Iterator[bytes]:
         """Yield the full state, one entry after the other; it may change meanwhile."""
-        for state in self.states():
+        states, resting = list(self.by_queue.values()), self.resting.all()
+        for state in states:
             yield from state.entries()
+        for group, topic, (queue_id, epoch, committed) in resting:
+            encoder = EntryEncoder(group, topic, queue_id)
+            yield encoder.done(epoch, 0, committed) if committed >= 0 else encoder.epoch(epoch)
 
     def released(self, client_id: str, group: str | None, now: int) -> list[Change]:
         """Return the changes that make what a client holds visible soon (of one group, or of all).

@@ -450,8 +450,9 @@ class Role(ABC):
         self.receives.expire_held(self.machine.monotonic(), BEAT_S)
 
     def sweep(self) -> None:
-        """Let go of clients that are gone."""
+        """Let go of clients that are gone, and of state that nobody uses."""
         self.context.sessions.sweep()
+        self.consumption.rest_idle()
 
     def run_retention(self) -> None:
         """Remove files that may go."""
