@@ -64,6 +64,11 @@ class DryRunQueue(ConsumeQueue):
         """Return what stands in an entry that stays."""
         return super().place_of(index) if index < self.kept_below else -1
 
+    def go_on_at(self, index: int) -> None:
+        """It would begin there."""
+        if index > self.max and self.min == self.max:
+            self.begin_at(index)
+
     def drop_files(self) -> None:
         """Its entries would go."""
         self.kept_below = 0
@@ -124,6 +129,7 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
         dispatcher.log_begin = lambda: view.begin
         dispatch_log(dispatcher, walk, skip_damage=start == view.begin, name=root)
     queues.follow_log(view.begin, drop=False)
+    queues.go_on_all()
     return {"ok": True, "minPhyOffset": view.begin, "maxPhyOffset": view.end, "queues": ranges(queues)}
 
 

@@ -16,6 +16,7 @@ from whimbrel.machine import Files
 from whimbrel.store.codec import encode_record
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.offline_recovery import recover
 from whimbrel.store.queue_floors import GivenQueueOffsets
 from whimbrel.store.slave_store import SlaveStore
 from whimbrel.store.walk import Walk
@@ -141,6 +142,18 @@ def test_lost_queue_files_do_not_begin_a_queue_anew(tmp_path: Path, caplog: pyte
     assert "written anew" not in caplog.text
     assert store.append([make_draft(topic="quiet")])[0].queue_offset == 10
     store.close()
+
+
+def test_a_dry_run_tells_where_queues_go_on(tmp_path: Path) -> None:
+    store = quiet_and_busy(tmp_path)
+    store.append([make_draft(topic="gone")])
+    store.delete_topic("gone")
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    told = recover(tmp_path, dry_run=True)["queues"]
+    assert not (tmp_path / "consumequeue").exists()
+    assert told == recover(tmp_path, dry_run=False)["queues"]
+    assert told["quiet@0"] == [10, 10] and told["busy@0"][1] == 900
 
 
 def test_a_queue_without_room_for_its_file_stays_where_it_is(
