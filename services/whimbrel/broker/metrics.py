@@ -457,6 +457,12 @@ def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
             read=lambda: [((), counted.flushes)],
         ),
         Family(
+            name="whimbrel_failed_syncs_total",
+            kind="counter",
+            help="Syncs of the log that the disk refused since the start.",
+            read=lambda: [((), store.writer.failed_syncs)],
+        ),
+        Family(
             name="whimbrel_sends_parked",
             kind="gauge",
             help="Sends that wait for the disk or for slaves.",

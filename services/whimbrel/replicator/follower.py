@@ -27,7 +27,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from whimbrel.errors import ConnectionClosed, PeerError, RemoteProtocolError, StoreError, StoreFull
+from whimbrel.errors import (
+    ConnectionClosed,
+    NotWritable,
+    PeerError,
+    RemoteProtocolError,
+    StoreError,
+    StoreFull,
+)
 from whimbrel.ha.backoff import ReconnectBackoff
 from whimbrel.ha.protocol import (
     COMPARE_BYTES,
@@ -114,16 +121,17 @@ class Follower:
         self.page.local_ha = ""
         self.page.trouble = ""
         log.on_flushed = self.flushed
+        log.on_failed = loop.wake
 
     def step(self, now: float) -> None:
         """Do what is due.
 
         Raises:
-            StoreError: the disk refused a sync; what is on it is known only after a restart.
+            StoreError: the disk refused a sync, and what it covered can't be written again without a restart.
         """
         log = self.log
         if log.failed:
-            raise StoreError(log.failed)
+            self.mend_log()
         log.publish()
         if now - self.retention_at > RETENTION_S:
             self.retention_at = now
@@ -144,6 +152,21 @@ class Follower:
                 self.connect(now)
         except PeerError as error:
             self.fail(error, now)
+
+    def mend_log(self) -> None:
+        """Get over a failed sync of the log; until then nothing is appended, and nothing new acknowledged.
+
+        Raises:
+            StoreError: only a restart can.
+        """
+        log = self.log
+        if log.lost:
+            raise StoreError(log.failed)
+        log.mend()
+        if not log.failed:
+            self.show_trouble("")
+        elif self.page.trouble != log.failed:
+            self.show_trouble(log.failed)
 
     def idle(self) -> bool:
         """Whether neither the broker nor the disk has anything new for us."""
@@ -203,6 +226,8 @@ class Follower:
                 raise ConnectionClosed(f"{self.peer}: {errno.errorcode.get(code, code)}")
             if self.sync:
                 self.log.flush()  # the first report acknowledges all that we have
+                if self.log.flushed < self.log.end:
+                    raise ConnectionClosed(self.log.failed or "the log is not on disk")
             log, telling = self.log, self.telling
             self.telling = False
             self.core = SlaveProtocol(
@@ -282,12 +307,12 @@ class Follower:
             self.append_pending()
             self.pending = None
             self.stalled = False
-        except StoreFull as error:
+        except (StoreFull, NotWritable) as error:
             self.stall(error, now)
         except PeerError:
             self.pending = None  # what came before the broken frame is ours all the same
             self.event = None
-            with contextlib.suppress(StoreFull):
+            with contextlib.suppress(StoreFull, NotWritable):
                 self.append_bodies()
             raise
         finally:
@@ -302,7 +327,7 @@ class Follower:
             self.backoff.reset()
             if stalled and self.core is not None:
                 self.core.mark_received(now)  # nothing was read meanwhile
-                logger.info("the disk has room again: the log goes on at %d", before)
+                logger.info("the disk takes more again: the log goes on at %d", before)
                 self.show_trouble("")
 
     def append_pending(self) -> None:
@@ -312,7 +337,7 @@ class Follower:
         one write as well.
 
         Raises:
-            StoreFull: there is no room; what is not written is still pending.
+            StoreFull, NotWritable: the disk takes no more; what is not written is still pending.
             RemoteProtocolError: the master broke the protocol, after what is collected.
         """
         assert self.pending is not None
@@ -338,7 +363,7 @@ class Follower:
         """Append the collected bodies; the frames they end are then to be reported.
 
         Raises:
-            StoreFull: there is no room; they stay collected.
+            StoreFull, NotWritable: the disk takes no more; they stay collected.
         """
         bodies = self.bodies
         if bodies.data:
@@ -364,11 +389,14 @@ class Follower:
             self.accepted = True
             self.show_trouble("")
 
-    def stall(self, error: StoreFull, now: float) -> None:
-        """Stop reading until there is room; TCP makes the master wait."""
+    def stall(self, error: StoreFull | NotWritable, now: float) -> None:
+        """Stop reading until the disk takes more; TCP makes the master wait."""
         if not self.stalled:
             self.stalled = True
-            text = f"replication waits for disk space at {self.log.end}: {error}"
+            waits = "replication waits for disk space at"
+            if isinstance(error, NotWritable):
+                waits = "replication waits for the disk at"
+            text = f"{waits} {self.log.end}: {error}"
             logger.error("%s", text)
             self.show_trouble(text)
         self.append_at = now + FULL_RETRY_S

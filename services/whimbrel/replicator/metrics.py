@@ -170,6 +170,12 @@ def follower_families(follower: Follower, flushes: Histogram) -> list[Family]:
             read=lambda: [((), flushes)],
         ),
         Family(
+            name="whimbrel_failed_syncs_total",
+            kind="counter",
+            help="Syncs of the log that the disk refused since the start.",
+            read=lambda: [((), follower.log.failed_syncs)],
+        ),
+        Family(
             name="rocketmq_storage_flush_behind_bytes",
             kind="gauge",
             unit="bytes",

@@ -13,6 +13,12 @@ end, syncs the files that hold data below it, and reports that everything below 
 while a sync runs are served together by the next one. With asynchronous flush there are no requests: it
 flushes by interval, and earlier when much data is waiting.
 
+The writer lists a file as sealed before it leaves it, and the flusher looks at the current file first and at
+the sealed ones afterwards. So it meets every file with bytes below the end that it took before, in one of the
+two places or in both.
+
+A sync that fails is final: `failed_sync.py` says what follows.
+
 `LogReader` is for the other processes: it reads from the shared page's `begin` to its `written`.
 """
 
@@ -28,6 +34,14 @@ from whimbrel.store.checkpoint import read_checkpoint, write_checkpoint
 from whimbrel.store.codec import BLANK_MAGIC, BLANK_SIZE_MIN, SIZE_AND_MAGIC
 from whimbrel.store.cut import keep_cut
 from whimbrel.store.damage import check_whole
+from whimbrel.store.failed_sync import (
+    FailedSync,
+    RewriteState,
+    clear_marker,
+    read_marker,
+    rewrite_file,
+    set_marker,
+)
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, zero
@@ -63,8 +77,10 @@ class LogWriter:
         replicated: whether bytes of a master's log were appended, so that `end` may lie within a record.
         state: what recovery found.
         full_reason: why there is no file for the next record, "" when there is one.
-        failed: why nothing can be written any more (the disk refused a sync), "" normally.
+        failed: why nothing is written at the moment (the disk refused a sync), "" normally.
+        failed_syncs: how many syncs failed since the start.
         on_flushed: called from the flush thread with the new `flushed`.
+        on_failed: called from the flush thread when a sync has failed, and when `mend` can go on.
         on_flush_timed: called with the seconds that each flush took, one at a time.
         store_time_ms: of the last record; for the checkpoint.
     """
@@ -85,7 +101,10 @@ class LogWriter:
         self.sealed: list[Segment] = []  # left by the writer, not flushed yet
         self.flush_lock = machine.lock()
         self.flush_bytes = options.flush_bytes
+        self.failure: FailedSync | None = None  # with the flush lock held, but for a look
+        self.failed_syncs = 0
         self.on_flushed: Callable[[int], None] | None = None
+        self.on_failed: Callable[[], None] | None = None
         self.on_flush_timed: Callable[[float], None] | None = None
         self.mark = LogMark()
         self.boundaries: list[int] = []  # recent boundaries, oldest first; for the mark's `check`
@@ -155,8 +174,7 @@ class LogWriter:
         self.mark = mark or LogMark()
         self.begin, self.end = state.begin, state.end
         self.truncate_tail(state)
-        for start in [start for start in segments.starts if start + self.file_size > state.verified_from]:
-            self.files.fdatasync(segments.fd(start))  # after a kill the page cache may be ahead of the disk
+        self.make_durable(state, mark.offset if mark is not None and state.marked else state.verified_from)
         self.flushed = state.end
         self.mark.offset = state.end
         self.mark.check = state.verified_from
@@ -166,7 +184,8 @@ class LogWriter:
             self.mark.save(root, self.files)
             write_checkpoint(root, files=self.files)
             self.files.touch(root / "abort")
-            self.files.sync_directory(root)  # a crash without it would pass for a clean stop
+            for directory in (root / "whimbrel", root):
+                self.files.sync_directory(directory)  # the marks' names, and the directories themselves
         except OSError as error:  # a few bytes each, but without them the log can't be opened for writing
             raise StoreError(
                 f"the marks of the store {root} can't be written: {error}; see to it, then start again"
@@ -190,6 +209,54 @@ class LogWriter:
             f", cut before {state.fault}" if state.fault else "",
         )
 
+    def make_durable(self, state: LogState, durable: int) -> None:
+        """Have the recovered log on disk: after a kill the page cache may be ahead of it.
+
+        Where a sync fails, or one has failed in this boot before, the files in question are written again.
+
+        Args:
+            durable: bytes below are on disk.
+
+        Raises:
+            StoreError: they can't be; the next start finds a marker that says so.
+        """
+        files, segments = self.files, self.segments
+        marked = read_marker(self.root, self.page, self.machine)
+        doubtful = None if marked is None else max(marked, durable)
+        try:
+            for start in segments.starts:
+                if start + self.file_size > state.verified_from and doubtful is None:
+                    files.fdatasync(segments.fd(start))
+        except OSError as error:
+            logger.error("log %s: the disk refused to sync it: %s; it is written again", self.root, error)
+            doubtful = durable
+            set_marker(self.root, self.page, self.machine, doubtful)
+        if doubtful is not None:
+            doubtful = min(doubtful, state.end)
+            try:
+                for start in [start for start in segments.starts if start + self.file_size > doubtful]:
+                    self.rewrite(start, state.end, boundary=None)
+            except (OSError, StoreFull, StoreError) as error:
+                raise StoreError(
+                    f"the disk refused a sync of the log {self.root}, and what it covered, from {doubtful}"
+                    f" on, can't be written again: {error}; see to the disk, then start again"
+                ) from error
+            segments.close()
+            logger.warning("log %s: written again from %d on, after a failed sync", self.root, doubtful)
+        clear_marker(self.root, self.page, files)
+
+    def rewrite(self, start: int, end: int, *, boundary: int | None) -> None:
+        """Put a new file in a file's place; see `failed_sync.rewrite_file`."""
+        rewrite_file(
+            self.files,
+            self.segments.directory,
+            start,
+            self.file_size,
+            self.root / "whimbrel",
+            end=end,
+            boundary=boundary,
+        )
+
     def truncate_tail(self, state: LogState) -> None:
         """Make the log end where recovery found its end; what is cut off is kept (`cut.py`).
 
@@ -200,11 +267,16 @@ class LogWriter:
         files, scratch = self.files, self.root / "whimbrel"
         if state.removed or state.dirty or not self.was_clean:
             keep_cut(self.root, self.segments, state, self.machine)
-        for name in files.names(scratch):
-            if name.startswith("segment-"):
-                files.unlink(scratch / name)  # it was being created when its writer was killed
-        for start in state.removed:
+        for place in (scratch, directory):
+            for name in files.names(place):
+                if name.startswith("segment-"):
+                    files.unlink(place / name)  # it was being created when its writer was killed
+        if self.segments.leftover is not None:
+            files.unlink(directory / segment_name(self.segments.leftover), missing_ok=True)
+            files.sync_directory(directory)
+        for start in sorted(state.removed, reverse=True):  # a stop in between leaves no gap
             files.unlink(directory / segment_name(start))
+            files.sync_directory(directory)
             self.segments.starts.remove(start)
         last = self.segments.starts[-1] if self.segments.starts else 0
         if self.segments.starts and (state.dirty or not self.was_clean) and state.end < last + self.file_size:
@@ -213,8 +285,6 @@ class LogWriter:
                 zero(files, fd, state.end - last, last + self.file_size - state.end)
             finally:
                 files.close(fd)
-        if state.removed:
-            files.sync_directory(directory)
 
     def create_segment(self, start: int) -> Segment:
         """Create a file; called by the preallocator's thread and by the writer, one at a time."""
@@ -242,12 +312,25 @@ class LogWriter:
                     Segment.open(self.files, self.segments.directory, start, self.file_size, position)
                 )
             else:
-                self.switch_to(self.preallocator.take(start))
+                self.switch_to(self.take_file(start))
         except StoreFull as error:
             self.full_reason = str(error)
             self.retry_at = self.machine.monotonic() + RETRY_ALLOCATE_S
         else:
             self.full_reason = ""
+
+    def take_file(self, start: int) -> Segment:
+        """Return the file that begins at an offset, a new one.
+
+        Raises:
+            StoreFull: there is none, for want of room or whatever else the disk says.
+        """
+        try:
+            return self.preallocator.take(start)
+        except OSError as error:
+            raise StoreFull(
+                f"the next log file can't be made: {error}; writing goes on by itself once it can be"
+            ) from error
 
     def switch_to(self, segment: Segment) -> None:
         """Continue writing in a file."""
@@ -301,7 +384,7 @@ class LogWriter:
         if self.full_reason and self.machine.monotonic() < self.retry_at:
             raise StoreFull(self.full_reason)
         try:
-            following = self.preallocator.take(self.limit)
+            following = self.take_file(self.limit)
         except StoreFull as error:
             self.full_reason = str(error)
             self.retry_at = self.machine.monotonic() + RETRY_ALLOCATE_S
@@ -404,33 +487,126 @@ class LogWriter:
     def flush(self) -> None:
         """Put the log on disk up to its current end; runs in the flush thread, and at `close`."""
         with self.flush_lock:
-            target = self.end  # read before the files, so that they hold all bytes below it
-            sealed = list(self.sealed)
-            segment = self.segment
-            if target == self.flushed and not sealed:
-                return
-            began = self.machine.monotonic()
-            try:
-                for left in sealed:
-                    left.flush()
-                if segment is not None:
-                    segment.flush()
-            except OSError as error:
-                # The kernel has marked the dirty pages clean although they are not on disk: a second sync
-                # would succeed without having written them.
-                self.failed = f"the disk refused a sync: {error.strerror}; restart the broker"
-                logger.critical("log %s: %s", self.root, self.failed)
-                return
-            if self.on_flush_timed is not None:
-                self.on_flush_timed(self.machine.monotonic() - began)
-            for left in sealed:
-                self.sealed.remove(left)
-                left.close()
-            self.flushed = target
-            self.page.flushed = target
-            self.advance_mark(target)
-        if self.on_flushed is not None:
+            failure, target = self.failure, -1
+            if failure is None:
+                target = self.sync()
+                turned = self.failure is not None
+            else:
+                turned = self.write_again(failure)
+        if turned and self.on_failed is not None:
+            self.on_failed()
+        if target >= 0 and self.on_flushed is not None:
             self.on_flushed(target)
+
+    def sync(self) -> int:
+        """Sync the files that hold data below the end; return the new `flushed`, -1 when it has not moved.
+
+        Called with the flush lock held.
+        """
+        target = self.end  # read before the files, so that they hold all bytes below it
+        segment = self.segment  # before the sealed ones: see the module's text
+        sealed = list(self.sealed)
+        if target == self.flushed and not sealed:
+            return -1
+        began = self.machine.monotonic()
+        try:
+            for left in sealed:
+                left.flush()
+            if segment is not None and segment not in sealed:
+                segment.flush()
+        except OSError as error:
+            self.sync_failed(error)
+            return -1
+        if self.on_flush_timed is not None:
+            self.on_flush_timed(self.machine.monotonic() - began)
+        for left in sealed:
+            self.sealed.remove(left)
+            left.close()
+        self.flushed = target
+        self.page.flushed = target
+        self.advance_mark(target)
+        return target
+
+    def sync_failed(self, error: OSError) -> None:
+        """Refuse appends from now on, and leave word for the next process; with the flush lock held."""
+        what = f"the disk refused a sync of {self.segments.directory}: {error.strerror}"
+        self.failure = failure = FailedSync(what, self.flushed)
+        self.failed = failure.refusal(self.root)
+        self.failed_syncs += 1
+        set_marker(self.root, self.page, self.machine, self.flushed)
+        logger.critical(
+            "log %s: from %d on it is not known to be on disk: %s", self.root, self.flushed, self.failed
+        )
+
+    def write_again(self, failure: FailedSync) -> bool:
+        """Make an attempt to get over a failed sync, when one is due; with the flush lock held.
+
+        Returns:
+            Whether it has succeeded.
+        """
+        if not failure.due(self.machine.monotonic()):
+            return False
+        segment = self.segment
+        try:
+            for left in [*self.sealed, *([] if segment is None else [segment])]:
+                if left.start + left.size > failure.durable:
+                    self.rewrite(left.start, failure.end, boundary=max(left.start, self.mark.offset))
+            if segment is not None:
+                failure.current = Segment.open(
+                    self.files, segment.path.parent, segment.start, segment.size, failure.end - segment.start
+                )
+        except (OSError, StoreFull, StoreError) as error:
+            failure.missed(self.machine.monotonic(), counts=not isinstance(error, StoreFull))
+            self.failed = failure.refusal(self.root, str(error))
+            logger.error("log %s: %s", self.root, self.failed)
+            return False
+        self.flush_segments.close()
+        clear_marker(self.root, self.page, self.files)
+        failure.state = RewriteState.WRITTEN
+        return True
+
+    def mend(self) -> None:
+        """Go on after a failed sync, if that can be done now; for the writer's thread, while `failed`.
+
+        The first call of each failure promises that no send which waited for it waits any more: they are
+        answered, with an error. The log may have become writable again, with all of it flushed, on return.
+        """
+        with self.flush_lock:
+            failure = self.failure
+            if failure is None:
+                return
+            if failure.state is RewriteState.FOUND:
+                failure.end, failure.state = self.end, RewriteState.WANTED
+            if failure.state is not RewriteState.WRITTEN:
+                if failure.due(self.machine.monotonic()):
+                    self.flusher.wake()
+                return
+            self.take_over(failure)
+        if self.on_flushed is not None:
+            self.on_flushed(self.flushed)
+
+    @property
+    def lost(self) -> bool:
+        """Whether only a restart can get over a failed sync."""
+        failure = self.failure
+        return failure is not None and failure.state is RewriteState.LOST
+
+    def take_over(self, failure: FailedSync) -> None:
+        """Go on in the files that were written again; with the flush lock held."""
+        for left in self.sealed:
+            left.close()
+        self.sealed.clear()
+        if self.segment is not None:
+            self.preallocator.leave(self.segment)
+            self.segment.close()
+            self.segment = None
+        if failure.current is not None:
+            self.switch_to(failure.current)
+        self.segments.close()
+        self.page.replaced += 1  # before `written` can move: readers look at it afterwards
+        self.flushed = self.page.flushed = failure.end
+        self.failure, self.failed = None, ""
+        logger.warning("log %s: written again up to %d; it takes appends again", self.root, failure.end)
 
     def advance_mark(self, flushed: int) -> None:
         """Write the log's mark when it is due; called with the flush lock held."""
@@ -500,6 +676,7 @@ class LogWriter:
         self.segments.drop_below(self.begin)
         for start in doomed:
             self.files.unlink(self.segments.directory / segment_name(start), missing_ok=True)
+            self.files.sync_directory(self.segments.directory)  # one by one: no gap after a power loss
         logger.info("log %s: begins at %d after removing %d files", self.root, self.begin, len(doomed))
         return len(doomed)
 
@@ -529,18 +706,29 @@ class LogWriter:
         with self.flush_lock:
             if clean and not self.failed:
                 self.page.written = self.end
-                self.save_mark(self.boundary_below(self.flushed))
-                self.files.unlink(self.root / "abort", missing_ok=True)
+                self.finish()
             for segment in self.sealed:
                 segment.close()
             if self.segment is not None:
                 self.segment.close()
+            if self.failure is not None and self.failure.current is not None:
+                self.failure.current.close()
             self.sealed.clear()
             self.segment = None
         self.segments.close()
         self.flush_segments.close()
         self.page.close()
         self.lock.release()
+
+    def finish(self) -> None:
+        """Let the next start trust this stop; where the disk does not take that, it is as after a crash."""
+        try:
+            self.save_mark(self.boundary_below(self.flushed))
+            self.files.unlink(self.root / "abort", missing_ok=True)
+        except OSError:
+            logger.exception(
+                "log %s: the last mark can't be written: the next start verifies more", self.root
+            )
 
 
 class LogReader:
@@ -553,6 +741,7 @@ class LogReader:
     def __init__(self, root: Path, page: SharedPage, file_size: int, files: Files = FILES) -> None:
         self.root, self.page, self.file_size, self.files = root, page, file_size, files
         self.segments = Segments(root / "commitlog", file_size, files)
+        self.replaced = page.replaced
 
     @classmethod
     def open(
@@ -587,6 +776,17 @@ class LogReader:
     def end(self) -> int:
         """End of what may be read."""
         return self.page.written
+
+    def follow(self) -> None:
+        """Let go of files that were written again since; to be called after each look at `end`.
+
+        After another recovery of the log (a new epoch) call `close` in its place: files may have been
+        removed, and others have their names.
+        """
+        replaced = self.page.replaced
+        if replaced != self.replaced:
+            self.segments.close()
+            self.replaced = replaced
 
     def locate(self, offset: int) -> tuple[int, int, int]:
         """Return the start of an offset's file, the position in it, and how many bytes may be read from

@@ -503,6 +503,27 @@ class ConsumeQueue:
             self.released = position
         return files, directories
 
+    def write_again(self, path: Path) -> bool:
+        """Write a file's entries again, since a sync of it failed: the page cache takes them for written.
+
+        Returns:
+            Whether the page cache still has all of them.
+        """
+        start = int(path.name)
+        if start not in self.starts:
+            return True
+        first = start // UNIT_SIZE
+        length = (min(self.max, first + self.file_size // UNIT_SIZE) - first) * UNIT_SIZE
+        fd = self.files.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            data = self.files.pread(fd, length, 0)
+            if len(data) < length or not all(size > 0 for _, size, _ in UNIT.iter_unpack(data)):
+                return False
+            self.files.write_all(fd, data, 0)
+        finally:
+            self.files.close(fd)
+        return True
+
     def unmap(self) -> None:
         """Close the mappings; the next write maps again."""
         if self.mapped is not None:

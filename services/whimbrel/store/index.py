@@ -136,6 +136,7 @@ class IndexFile:
         finally:
             files.close(fd)
         files.sync_directory(directory)
+        files.sync_directory(directory.parent)
         made = cls(directory / name, slots, entries, writable=True, files=files)
         made.allocated = made.entries_at
         if last is not None:
@@ -401,6 +402,13 @@ class Index:
         gone.close()
         self.disk.unlink(gone.path)
         self.open_last()
+
+    def drop_from(self, path: Path, log_begin: int) -> None:
+        """Remove a file and all behind it; what they held is to be indexed again from `position` on."""
+        while any(file.path == path for file in self.files):
+            self.drop_last()
+        self.finished = [file for file in self.finished if file in self.files]
+        self.position = min(self.position, max(self.end_offset, log_begin))
 
     def open_last(self) -> None:
         """Make the last file writable."""

@@ -3,6 +3,10 @@
 The broker's thread collects both between two ticks: the mark, and the files and directories that must be on
 disk for it to be true. The syncs, one for each queue, are left to this thread, so that no message waits for
 them.
+
+What one mark was to sync, and did not, the next one owes: no mark is written before all of it is on disk. A
+file whose sync failed is `doubtful`: its pages count as written and are not, so another sync would prove
+nothing. No mark is written before the store has written that file again (`MessageStore.settle_doubtful`).
 """
 
 import logging
@@ -26,6 +30,11 @@ class MarkWriter:
     def __init__(self, root: Path, machine: Machine) -> None:
         self.root, self.files = root, machine.files
         self.job: Job | None = None  # being written, or about to be
+        # These belong to whoever writes: this thread while `busy`, else the store's.
+        self.owed: set[Path] = set()  # files to sync before the next mark
+        self.owed_directories: set[Path] = set()
+        self.doubtful: set[Path] = set()  # files of which a sync failed; owed as well
+        self.written = True  # whether the last mark is
         self.worker = machine.worker("queue-mark", self.run)
 
     @property
@@ -48,29 +57,53 @@ class MarkWriter:
             return
         try:
             self.write(*self.job)
-        except OSError:
-            logger.exception("the mark of %s can't be written: recovery starts further back", self.root)
+        except OSError as error:
+            logger.error(
+                "the mark of %s can't be written: %s; recovery would start further back", self.root, error
+            )
         finally:
             self.job = None
 
     def write(self, mark: QueueMark, files: set[Path], directories: set[Path], store_time_ms: int) -> None:
-        """Sync, then write the mark and the checkpoint's queue time."""
+        """Sync, then write the mark and the checkpoint's queue time.
+
+        Raises:
+            OSError: the disk refuses; what is not synced stays owed.
+        """
         disk = self.files
-        for path in files:
-            try:
-                fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:  # removed since
-                continue
-            try:
-                disk.fdatasync(fd)
-            finally:
-                disk.close(fd)
-        for directory in directories:
+        self.written = False
+        self.owed |= files
+        self.owed_directories |= directories
+        for path in sorted(self.owed):
+            self.sync(path)
+            self.owed.discard(path)
+        for directory in sorted(self.owed_directories):
             if disk.exists(directory):
                 disk.sync_directory(directory)
+            self.owed_directories.discard(directory)
         mark.save(self.root, disk)
         if store_time_ms:
             write_checkpoint(self.root, queues_ms=store_time_ms, files=disk)
+        self.written = True
+
+    def sync(self, path: Path) -> None:
+        """Put a file on disk, if it is still there.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        disk = self.files
+        try:
+            fd = disk.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # removed since
+            return
+        try:
+            disk.fdatasync(fd)
+        except OSError:
+            self.doubtful.add(path)
+            raise
+        finally:
+            disk.close(fd)
 
     def stop(self) -> None:
         """Finish what was submitted and end the thread."""

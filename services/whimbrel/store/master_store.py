@@ -248,12 +248,13 @@ class MasterStore(MessageStore):
     @property
     def writable(self) -> bool:
         """Whether the disk lets the store append."""
-        return not self.full_reason and not self.writer.failed
+        return not self.full_reason
 
     @property
     def full_reason(self) -> str:
-        """Why the disk has no room; "" when it has."""
-        return self.stall_reason or self.writer.disk_refusal or self.writer.full_reason
+        """Why the disk takes nothing: no room, or a sync that failed; "" when it does."""
+        writer = self.writer
+        return writer.failed or self.stall_reason or writer.disk_refusal or writer.full_reason
 
     def end_tick(self) -> bool:
         """Publish what was appended, index a bounded part of it, and write the queues' mark when it is due.
@@ -285,6 +286,15 @@ class MasterStore(MessageStore):
     @on_flushed.setter
     def on_flushed(self, callback: Callable[[int], None] | None) -> None:
         self.writer.on_flushed = callback
+
+    @property
+    def failed(self) -> str:
+        """Why nothing is appended since a sync of the log failed; "" normally."""
+        return self.writer.failed
+
+    def mend(self) -> None:
+        """Get over a failed sync as far as that goes now; see `LogWriter.mend`."""
+        self.writer.mend()
 
     # The log's range.
 

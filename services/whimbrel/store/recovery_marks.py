@@ -136,7 +136,7 @@ def save(files: Files, path: Path, data: bytes, *, sync: bool = True) -> None:
     new = sync and not files.exists(path)
     fd = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        files.pwrite(fd, data + SEAL.pack(zlib.crc32(data)), 0)
+        files.write_all(fd, data + SEAL.pack(zlib.crc32(data)), 0)
         if sync:
             files.fdatasync(fd)
     finally:

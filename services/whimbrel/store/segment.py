@@ -45,12 +45,14 @@ class Segment:
 
         Raises:
             StoreFull: the disk has no room for it.
-            FileExistsError: the file exists, and may hold messages.
+            FileExistsError: the file exists, and is not empty: it may hold messages.
         """
         draft = scratch / f"segment-{start:020d}"
         path = directory / segment_name(start)
-        if files.exists(path):
-            raise FileExistsError(errno.EEXIST, "this log file is there already", str(path))
+        if files.exists(path) and files.size(path):
+            raise FileExistsError(
+                errno.EEXIST, "a file of that name is there already, and the log ends before it", str(path)
+            )
         fd = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             allocate(files, fd, 0, size)

@@ -14,6 +14,7 @@ from whimbrel.store.segment import segment_name
 
 __all__ = ["FILES_OPEN_MAX", "Segments", "list_segments"]
 
+CHUNK_BYTES = 1 << 20
 FILES_OPEN_MAX = 32  # readers of old data are mostly within a few files
 
 
@@ -23,12 +24,27 @@ def list_segments(directory: Path, files: Files = FILES) -> list[int]:
     return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal() and name.isascii())
 
 
+def is_blank(path: Path, files: Files) -> bool:
+    """Return whether a file holds nothing but zeros."""
+    fd = files.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        position = 0
+        while piece := files.pread(fd, CHUNK_BYTES, position):
+            if piece.strip(b"\0"):
+                return False
+            position += len(piece)
+        return True
+    finally:
+        files.close(fd)
+
+
 class Segments:
     """The log's files by their starts.
 
     Attributes:
         starts: of the files that are part of the log, in order.
         file_size: of each of them.
+        leftover: start of a last file that was made and got neither size nor content, None without one.
     """
 
     def __init__(self, directory: Path, file_size: int, files: Files = FILES) -> None:
@@ -36,6 +52,7 @@ class Segments:
         self.directory = directory
         self.file_size = file_size
         self.starts: list[int] = []
+        self.leftover: int | None = None
         self.open_files: OrderedDict[int, int] = OrderedDict()
 
     @classmethod
@@ -47,10 +64,16 @@ class Segments:
         """
         starts = list_segments(directory, files)
         sizes = [files.size(directory / segment_name(start)) for start in starts]
-        if (
-            sizes and sizes[-1] == 0
-        ):  # made, but not sized, when its writer died (RocketMQ 5.x removes it as well)
-            starts.pop()
+        segments = cls(directory, file_size, files)
+        if sizes and (sizes[-1] == 0 or (len(set(sizes[:-1])) == 1 and sizes[-1] != sizes[0])):
+            # Made, but not sized, when its writer died (RocketMQ 5.x removes it as well).
+            path = directory / segment_name(starts[-1])
+            if not is_blank(path, files):
+                raise StoreError(
+                    f"{path} has {sizes[-1]} bytes, the log's other files have {sizes[0]}, and it is not"
+                    " empty: copy it again if it was copied, or move it away to end the log before it"
+                )
+            segments.leftover = starts.pop()
             sizes.pop()
         if sizes:
             if len(set(sizes)) != 1:
@@ -59,8 +82,7 @@ class Segments:
                 raise StoreError(
                     f"the files in {directory} do not follow each other: {starts}, {sizes[0]} bytes each"
                 )
-            file_size = sizes[0]
-        segments = cls(directory, file_size, files)
+            segments.file_size = sizes[0]
         segments.starts = starts
         return segments
 
@@ -104,7 +126,7 @@ class Segments:
             self.files.close(self.open_files.pop(start))
 
     def close(self) -> None:
-        """Close every file."""
+        """Close every file; a later read opens what bears the name then."""
         while self.open_files:
             self.files.close(self.open_files.popitem()[1])
 

@@ -23,6 +23,7 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     3264  16 slaves: time of connecting * 256 + broker id                               the broker
     3392  address from which a slave's replicator is connected, text of 64 bytes        the replicator
     3456  hosts of known slaves, text of 512 bytes                                      the broker
+    4080  replaced, doubtful                                                            the log's writer
 
 A text is a sequence lock: an int64 that is odd while the text changes, then UTF-8 bytes ended by a zero
 byte or the end of the field. A writer that is killed in between leaves an odd number; the text then reads as
@@ -39,6 +40,11 @@ the log of one epoch. The columns from 3072 on repeat the time of connecting, so
 for another connection's, nor for one of an earlier version's replicator, which does not write them: its slots
 count from their first report on, as they did. An earlier version's broker reads the columns below and counts
 connections.
+
+**Replaced** counts the log files that were written again under their old names (`failed_sync.py`): a reader
+that has such a file open must open it anew before it reads what was appended since. **Doubtful** is 0, or one
+more than the log offset from which on a failed sync leaves it open what is on disk. Processes of an earlier
+version have neither cell.
 
 **Sleeping.** A process that is about to wait sets its flag, reads the cells once more, and only then waits; a
 process that moves a cell reads the other's flag afterwards and rings. That order needs a full memory barrier
@@ -81,6 +87,7 @@ COLUMN_BYTES = 8 * SLAVES_MAX
 ID_BITS = 8  # broker ids are below 64
 LOCAL_HA = 3392
 KNOWN_HOSTS, KNOWN_HOSTS_BYTES = 3456, 512
+FILES = 4080
 TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
 
@@ -160,6 +167,8 @@ class SharedPage:
     log_pid = Cell(LOG + 40)
     log_beat_ns = Cell(LOG + 48)  # time.monotonic_ns() of the writer's last turn
     epoch_count = Cell(LOG + 56)  # the highest epoch so far; only `recovered` changes it
+    replaced = Cell(FILES)  # log files that were written again under their names; moves before `written`
+    doubtful = Cell(FILES + 8)  # offset + 1 from which the log may not be on disk although synced; 0: none
 
     ha_port = Cell(REPLICA)  # bound port of a master's replicator, else 0
     ha_host = Text(HA_HOST, TEXT_BYTES)  # set before the port; "": not known

@@ -112,6 +112,7 @@ class SlaveStore(MessageStore):
             self.log_epoch_changed()
         end = self.page.written
         begin = self.page.begin
+        self.reader.follow()
         if self.dispatched < begin:
             self.dispatched = begin
         if self.dispatched < end and self.machine.monotonic() >= self.retry_at:
@@ -144,6 +145,7 @@ class SlaveStore(MessageStore):
         if not epoch or epoch == self.epoch:
             return
         self.epoch = epoch
+        self.reader.close()  # its files may be others of the same names now
         log_mark = load_log_mark(self.root, self.files)
         lowest = log_mark.lowest_end_since(self.recoveries_seen)
         begin = self.page.begin

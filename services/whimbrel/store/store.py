@@ -6,6 +6,7 @@ index where they lag behind the log (`rebuild.py`).
 """
 
 import abc
+import errno
 import logging
 import resource
 from pathlib import Path
@@ -183,11 +184,43 @@ class MessageStore(abc.ABC):
         """Have the queues' mark written when it is due and the last one is done."""
         now = self.machine.monotonic()
         due = self.dispatched - self.marked_offset >= MARK_BYTES or now - self.marked_at >= MARK_INTERVAL_S
-        if not due or self.dispatched == self.marked_offset or self.mark_writer.busy:
+        writer = self.mark_writer
+        if not due or writer.busy or (self.dispatched == self.marked_offset and writer.written):
             return
         self.marked_at = now
+        try:
+            self.settle_doubtful()
+        except OSError as error:
+            logger.error("%s: the mark of the queues stays where it is: %s", self.root, error)
+            return
         self.marked_offset = self.dispatched
         self.mark_writer.submit(*self.collect_mark())
+
+    def settle_doubtful(self) -> None:
+        """Write again the files of queues and index of which a sync failed; not to be called while a mark is
+        being written.
+
+        Entries of queues are taken from the page cache, which must still have all of them. An index file is
+        dropped and built again from the log: in it, a page that is missing would not show.
+
+        Raises:
+            OSError: that can't be done now; no mark may be written.
+        """
+        writer = self.mark_writer
+        for path in sorted(writer.doubtful):
+            if path.parent == self.index.directory:
+                self.index.drop_from(path, self.min_offset)
+                self.indexer.fall_behind()
+            else:
+                queue = self.queues.get(path.parent.parent.name, int(path.parent.name))
+                if queue is not None and not queue.write_again(path):
+                    raise OSError(
+                        errno.EIO,
+                        "entries are gone from memory and disk, the next start makes them",
+                        str(path),
+                    )
+            writer.doubtful.discard(path)
+            logger.warning("%s: %s is written again: a sync of it failed", self.root, path)
 
     def collect_mark(self) -> tuple[QueueMark, set[Path], set[Path], int]:
         """Return the mark as of now, the files and directories to sync before it is written, and a store
@@ -210,6 +243,7 @@ class MessageStore(abc.ABC):
     def save_mark(self) -> None:
         """Write the mark now, waiting for the disk."""
         self.mark_writer.wait()
+        self.settle_doubtful()
         self.marked_offset, self.marked_at = self.dispatched, self.machine.monotonic()
         self.mark_writer.write(*self.collect_mark())
 
@@ -356,12 +390,15 @@ class MessageStore(abc.ABC):
         """
 
     def finish_derived(self) -> None:
-        """Index the rest, and put queues and index on disk."""
+        """Index the rest, and put queues and index on disk; the next start makes up for what is refused."""
         while self.options.index_enabled and self.indexer.step(
             self.dispatched, records=1 << 30, step_bytes=1 << 30
         ):
             pass
-        self.save_mark()
+        try:
+            self.save_mark()
+        except OSError as error:
+            logger.error("%s: the last mark of the queues can't be written: %s", self.root, error)
 
     def close_derived(self) -> None:
         """Close queues and index."""

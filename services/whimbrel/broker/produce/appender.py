@@ -14,6 +14,9 @@ When both are late the answer is ReplicaTimeout. Both offsets only grow and wait
 by their end, so the head is always the next to be answered. All have equal timeouts, so the head is also the
 next to be late.
 
+A sync that fails is final: sends that waited for it get FlushTimeout at once, before the log is mended and
+`flushed` can move on (`log_failed`).
+
 At the end of a loop tick with an append, the store publishes its `written` mark once, one flush is requested,
 and the replicator is woken if it sleeps: all sends of a tick share that cost. With asynchronous replication
 it is woken at most every `RING_INTERVAL_MIN_S`.
@@ -115,6 +118,13 @@ class AppendLog(Protocol):
 
     def request_flush(self, end: int) -> None:
         """Have the log flushed up to `end`."""
+
+    @property
+    def failed(self) -> str:
+        """Why nothing is appended since a sync failed; "" normally."""
+
+    def mend(self) -> None:
+        """Get over a failed sync, once nobody waits for it any more."""
 
 
 class AckPage(Protocol):
@@ -330,6 +340,23 @@ class Appender:
                 error = FlushTimeout("the message is stored, but the disk did not confirm it in time")
             waiting.popleft()
             head.answer(error)
+
+    def log_failed(self) -> None:
+        """Refuse what waits for a sync that has failed, then have the log mended as far as that goes now.
+
+        To be called now and then while the log is failed. Sends that wait only for slaves go on to do so.
+        """
+        why = self.store.failed
+        if not why:
+            return
+        if self.durability.sync_flush:
+            flushed, waiting = self.store.flushed, self.waiting
+            refused = [send for send in waiting if send.end > flushed]
+            while waiting and waiting[-1].end > flushed:
+                waiting.pop()
+            for send in refused:
+                send.answer(FlushTimeout(f"the message is in the log, but perhaps not on disk: {why}"))
+        self.store.mend()
 
     def start_timer(self) -> None:
         """Compare again after `WAKE_POLL_S` at the latest, so that a lost ring costs no more."""

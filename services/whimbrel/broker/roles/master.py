@@ -85,6 +85,7 @@ class MasterRole(Role):
         )
         if self.options.flush == "sync":
             self.store.on_flushed = self.flushed
+        self.store.writer.on_failed = self.log_failed
         if self.context.counted is not None:
             appender.on_appended = self.context.counted.appended
             self.store.writer.on_flush_timed = self.context.counted.flushes.observe
@@ -178,9 +179,23 @@ class MasterRole(Role):
         """Complete waiting sends; called from the flush thread."""
         self.context.call_from_thread(self.appender.complete_waiting)
 
+    def log_failed(self) -> None:
+        """Get over a failed sync of the log; called from the flush thread."""
+        self.context.call_from_thread(self.mend_log)
+
+    def mend_log(self) -> None:
+        """Answer who waits for a failed sync, and write again as soon as it can be done."""
+        before = self.writable
+        self.appender.log_failed()
+        if self.writable != before:
+            self.page.writable = self.writable
+            self.facts_changed()
+
     def beat(self) -> None:
         """Show that the broker lives, and see what time has changed."""
         self.known_slaves.slots_changed()
+        if self.store.failed:
+            self.mend_log()
         super().beat()
         self.refresh_leadership()
         self.check_refused_slaves()

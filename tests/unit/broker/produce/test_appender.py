@@ -31,6 +31,9 @@ class FakeLog:
         self.flush_wanted = 0
         self.index_left = 0
         self.rests = 0
+        self.failed = ""
+        self.mended_with: list[int] = []  # how many sends were answered when `mend` was called
+        self.answered: list[WhimbrelError | None] = []
 
     def append(self, drafts: Sequence[Any]) -> list[Place]:
         self.written += 100 * len(drafts)
@@ -46,6 +49,9 @@ class FakeLog:
 
     def request_flush(self, end: int) -> None:
         self.flush_wanted = end
+
+    def mend(self) -> None:
+        self.mended_with.append(len(self.answered))
 
 
 class FakePage:
@@ -120,6 +126,33 @@ class Rig:
         place = self.appender.append([object()])[-1]
         if self.appender.waits:
             self.appender.when_durable(place.end, self.answers.append)
+
+
+def test_a_failed_sync_is_answered_before_the_log_is_mended() -> None:
+    rig = Rig(sync_flush=True, acks=1)
+    rig.log.answered = rig.answers
+    rig.page.acks = [0]
+    for _ in range(3):
+        rig.send()
+    rig.loop.tick()
+    rig.log.flushed = 100
+    rig.log.failed = "the disk refused a sync"
+    rig.appender.log_failed()
+    assert [type(answer) for answer in rig.answers] == [FlushTimeout] * 2
+    assert rig.log.mended_with == [2]
+    rig.log.flushed = 300  # written again: it is too late for those two
+    rig.page.acks = [300]
+    rig.appender.complete_waiting()
+    assert rig.answers[2:] == [None]
+
+
+def test_a_failed_sync_leaves_sends_that_wait_for_slaves_alone() -> None:
+    rig = Rig(acks=1)
+    rig.page.acks = [0]
+    rig.send()
+    rig.log.failed = "the disk refused a sync"
+    rig.appender.log_failed()
+    assert rig.answers == [] and rig.log.mended_with == [0]
 
 
 def test_asynchronous_sends_publish_and_ring_once_a_tick() -> None:

@@ -1,0 +1,533 @@
+"""A failed sync of the log is final, until its bytes were written again into another file."""
+
+import dataclasses
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachedisk import CachedMachine
+from storekit import FILE, OPTIONS, make_draft
+from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.errors import FlushTimeout, NotWritable, StoreError
+from whimbrel.store.commitlog import LogReader, LogWriter
+from whimbrel.store.failed_sync import REWRITE_ATTEMPTS_MAX, REWRITE_RETRY_S, read_marker
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.segment import Segment, segment_name
+from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.slave_store import SlaveStore
+
+SYNC = dataclasses.replace(OPTIONS, flush="sync")
+MARKER = Path("whimbrel") / "sync-failed"
+LOG = "/commitlog/"
+
+
+@pytest.fixture
+def machine() -> CachedMachine:
+    return CachedMachine()
+
+
+def open_store(machine: CachedMachine, root: Path) -> MasterStore:
+    root.mkdir(exist_ok=True)
+    return MasterStore.open(root, SYNC, clock=lambda: 1_800_000_000_000, machine=machine)
+
+
+@pytest.fixture
+def store(machine: CachedMachine, tmp_path: Path) -> Iterator[MasterStore]:
+    """Yield a store with one message on disk."""
+    found = open_store(machine, tmp_path / "s")
+    found.append([make_draft(0, size=12_000)])
+    found.writer.flush()
+    yield found
+    if found.writer.segments.directory.exists() and not getattr(found, "closed", False):
+        found.close(clean=False)
+
+
+def close(store: MasterStore) -> None:
+    store.close(clean=False)
+    store.closed = True  # type: ignore[attr-defined]
+
+
+def fail(store: MasterStore, machine: CachedMachine, *, again: int = 0) -> None:
+    """Let the next sync of the log fail, and so many attempts to write it again."""
+    machine.files.failing = {LOG: 1, "/whimbrel/segment-": again}
+    store.writer.flush()
+    assert store.writer.failed
+
+
+def mend(store: MasterStore) -> None:
+    """Do what the loop and the flush thread do."""
+    store.mend()
+    store.writer.flush()
+    store.mend()
+
+
+class Loop:
+    """A loop whose timers never come."""
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_soon(self, callback: Any) -> None: ...
+
+    def call_later(self, delay: float, callback: Any) -> None: ...
+
+
+def make_appender(store: MasterStore) -> Appender:
+    appender = Appender(store, store.page, Durability(sync_flush=True), Loop(), ring=lambda: None)
+    appender.refusal = ""
+    return appender
+
+
+def test_what_a_failed_sync_covered_is_never_answered_as_stored_on_disk(
+    machine: CachedMachine, store: MasterStore
+) -> None:
+    appender = make_appender(store)
+    answers: list[Any] = []
+    placed = appender.append([make_draft(1, size=12_000)])
+    appender.when_durable(placed[0].end, answers.append)
+    appender.end_tick()
+    before = store.flushed
+    fail(store, machine)
+    store.writer.flush()  # the kernel would say yes now
+    appender.complete_waiting()
+    assert answers == []
+    assert store.flushed == store.page.flushed == before
+    appender.log_failed()
+    assert [type(answer) for answer in answers] == [FlushTimeout]
+    assert "refused a sync" in str(answers[0])
+    with pytest.raises(NotWritable, match="written again"):
+        appender.append([make_draft(2)])
+    assert not store.writable and "refused a sync" in store.full_reason
+
+
+def test_the_log_goes_on_in_new_files_with_all_of_it_on_disk(
+    machine: CachedMachine, store: MasterStore, tmp_path: Path
+) -> None:
+    root = store.root
+    for number in range(1, 8):
+        store.append([make_draft(number, size=12_000)])  # over a file's end
+    assert store.writer.sealed
+    names = [segment_name(0), segment_name(FILE)]
+    before = [(root / "commitlog" / name).stat().st_ino for name in names]
+    fail(store, machine)
+    mend(store)
+    assert store.writable and not store.failed
+    assert store.flushed == store.page.flushed == store.written
+    assert [(root / "commitlog" / name).stat().st_ino for name in names] != before
+    for number in range(8, 12):
+        store.append([make_draft(number, size=12_000)])
+    store.writer.flush()
+    machine.boots += 1
+    after = machine.files.power_loss(root, tmp_path / "after")
+    close(store)
+    again = open_store(machine, after)
+    assert again.queue_range("topic", 0) == (0, 12)
+    again.close()
+
+
+def test_new_files_are_synced_before_they_take_the_name_and_the_directory_before_the_mark(
+    machine: CachedMachine, store: MasterStore
+) -> None:
+    store.append([make_draft(1)])
+    fail(store, machine)
+    store.mend()
+    machine.files.calls.clear()
+    before = store.flushed
+    store.writer.flush()
+    name = segment_name(0)
+    calls = machine.files.calls
+    steps = [calls.index(step) for step in (("sync", f"segment-{0:020d}"), ("rename", name))]
+    steps.append(calls.index(("sync", "commitlog")))
+    steps.append(calls.index(("remove", "sync-failed")))
+    assert steps == sorted(steps)
+    assert store.flushed == before  # until the writer's thread has seen it
+    store.mend()
+    assert store.flushed == store.written
+
+
+def test_attempts_are_repeated_by_interval_and_bounded(machine: CachedMachine, store: MasterStore) -> None:
+    store.append([make_draft(1)])
+    fail(store, machine, again=2)
+    mend(store)
+    assert "trying again every" in store.failed
+    mend(store)  # not due yet
+    assert machine.files.failing["/whimbrel/segment-"] == 1
+    for _ in range(2):
+        machine.now += REWRITE_RETRY_S
+        mend(store)
+    assert not store.failed
+    store.append([make_draft(2)])
+    fail(store, machine, again=1000)
+    for _ in range(REWRITE_ATTEMPTS_MAX + 5):
+        machine.now += REWRITE_RETRY_S
+        mend(store)
+    assert machine.files.failing["/whimbrel/segment-"] == 1000 - REWRITE_ATTEMPTS_MAX
+    assert store.writer.lost and "start this process again" in store.failed
+
+
+def test_bytes_that_left_the_cache_are_not_taken_for_written(
+    machine: CachedMachine, store: MasterStore
+) -> None:
+    placed = store.append([make_draft(1, size=12_000)])[0]
+    fail(store, machine)
+    with (store.root / "commitlog" / segment_name(0)).open("r+b") as file:
+        file.seek(placed.physical_offset + 4000)
+        file.write(bytes(4096))
+    before = store.flushed
+    mend(store)
+    assert store.failed and "not whole" in store.failed
+    assert store.flushed == before
+
+
+@pytest.mark.parametrize("lost", ["", "page", "file"])
+def test_a_restart_in_the_same_boot_trusts_no_page_of_that_file(
+    machine: CachedMachine, store: MasterStore, tmp_path: Path, lost: str
+) -> None:
+    store.append([make_draft(1, size=12_000)])
+    fail(store, machine)
+    root = store.root
+    if lost == "page":
+        store.page.doubtful = 0
+    elif lost == "file":
+        (root / MARKER).unlink()
+    close(store)
+    store = open_store(machine, root)
+    assert machine.files.is_on_disk(root / "commitlog" / segment_name(0), store.flushed)
+    assert read_marker(root, store.page, machine) is None and not (root / MARKER).exists()
+    third = store.append([make_draft(2, size=12_000)])[0]
+    store.writer.flush()
+    assert store.flushed >= third.end
+    machine.boots += 1
+    after = machine.files.power_loss(root, tmp_path / "after")
+    close(store)
+    again = open_store(machine, after)
+    assert again.queue_range("topic", 0) == (0, 3)
+    again.close()
+
+
+def test_the_marker_stays_while_a_restart_can_not_write_the_bytes_again(
+    machine: CachedMachine, store: MasterStore
+) -> None:
+    store.append([make_draft(1)])
+    fail(store, machine, again=1)
+    root = store.root
+    close(store)
+    with pytest.raises(StoreError, match="start again"):
+        open_store(machine, root)
+    assert (root / MARKER).exists()
+    store = open_store(machine, root)
+    assert machine.files.is_on_disk(root / "commitlog" / segment_name(0), store.flushed)
+    store.close()
+
+
+def test_a_sync_that_fails_at_the_start_is_final_too(machine: CachedMachine, store: MasterStore) -> None:
+    store.append([make_draft(1, size=12_000)])
+    root = store.root
+    close(store)  # as a kill: the second message is in the cache alone
+    machine.files.failing = {LOG: 1}
+    store = open_store(machine, root)
+    assert machine.files.is_on_disk(root / "commitlog" / segment_name(0), store.flushed)
+    assert store.queue_range("topic", 0) == (0, 2)
+    store.close()
+
+
+def test_a_marker_of_another_boot_asks_for_nothing(machine: CachedMachine, store: MasterStore) -> None:
+    store.append([make_draft(1)])
+    fail(store, machine)
+    root = store.root
+    close(store)
+    machine.boots += 1
+    before = (root / "commitlog" / segment_name(0)).stat().st_ino
+    store = open_store(machine, root)
+    assert (root / "commitlog" / segment_name(0)).stat().st_ino == before
+    assert not (root / MARKER).exists() and not store.page.doubtful
+    store.close()
+
+
+def test_marks_do_not_move_while_the_log_is_in_doubt(machine: CachedMachine, store: MasterStore) -> None:
+    store.append([make_draft(1)])
+    before = store.writer.mark.offset
+    machine.now += 100
+    fail(store, machine)
+    store.writer.flush()
+    assert store.writer.mark.offset == before <= store.flushed
+
+
+def test_a_reader_goes_over_to_the_file_that_was_written_again(
+    machine: CachedMachine, store: MasterStore
+) -> None:
+    reader = LogReader.open(store.root, machine=machine)
+    store.end_tick()
+    assert reader.read(0, 100) == store.read_log(0, 100)
+    store.append([make_draft(1)])
+    fail(store, machine)
+    mend(store)
+    placed = store.append([make_draft(2)])[0]
+    store.end_tick()
+    assert reader.end == placed.end
+    reader.follow()
+    assert reader.read(placed.physical_offset, placed.size) == store.read(placed.physical_offset, placed.size)
+    reader.close()
+    reader.page.close()
+
+
+def test_a_slaves_log_is_written_again_with_a_record_that_is_not_all_there(
+    machine: CachedMachine, store: MasterStore, tmp_path: Path
+) -> None:
+    placed = store.append([make_draft(1, size=12_000)])[0]
+    (tmp_path / "slave").mkdir()
+    log = LogWriter.open(tmp_path / "slave", SYNC, machine=machine)
+    part = placed.physical_offset + 6000
+    log.append_raw(0, store.read_log(0, part))
+    machine.files.failing = {LOG: 1}
+    log.flush()
+    assert log.flushed == 0
+    with pytest.raises(NotWritable):
+        log.append_raw(part, b"x")
+    for step in (log.mend, log.flush, log.mend):
+        step()
+    assert log.flushed == part == log.page.flushed
+    log.append_raw(part, store.read_log(part, placed.end - part))
+    log.flush()
+    assert log.flushed == placed.end
+    assert machine.files.is_on_disk(tmp_path / "slave" / "commitlog" / segment_name(0), placed.end)
+    log.close()
+
+
+def test_a_roll_beside_a_flush_leaves_no_file_out(
+    machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer rolls between any two looks of the flusher at its files."""
+    log = store.writer
+
+    looks: set[str] = set()
+
+    class Rolling(LogWriter):
+        """Rolls just before the flusher looks at one of the `looks`."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in looks and threading.current_thread() is flusher:
+                looks.clear()
+                writer = threading.Thread(target=lambda: store.append([make_draft(3, size=16_000)]))
+                writer.start()
+                writer.join()
+            return super().__getattribute__(name)
+
+    for look in ("sealed", "segment"):
+        looks.add(look)
+        while log.limit - log.end > 15_000:
+            store.append([make_draft(1, size=8000)])
+        start = log.base
+        flusher = threading.Thread(target=log.flush)
+        monkeypatch.setattr(log, "__class__", Rolling)
+        flusher.start()
+        flusher.join()
+        monkeypatch.setattr(log, "__class__", LogWriter)
+        assert log.base == start + FILE
+        path = store.root / "commitlog" / segment_name(start)
+        assert machine.files.is_on_disk(path, min(log.flushed - start, FILE))
+
+
+def test_an_empty_file_behind_the_log_is_removed(machine: CachedMachine, store: MasterStore) -> None:
+    root = store.root
+    close(store)
+    for size in (0, 100):
+        (root / "commitlog" / segment_name(FILE)).write_bytes(bytes(size))
+        store = open_store(machine, root)
+        assert not (root / "commitlog" / segment_name(FILE)).exists()
+        store.close()
+    store = open_store(machine, root)
+    for number in range(12):
+        store.append([make_draft(number, size=12_000)])
+    assert store.written > FILE
+    store.close()
+    path = root / "commitlog" / segment_name(store.written // FILE * FILE + FILE)
+    path.write_bytes(b"not of the log")
+    with pytest.raises(StoreError, match=f"{path} has 14 bytes"):
+        open_store(machine, root)
+
+
+def test_a_file_in_the_next_ones_place_is_said_and_waited_for(
+    machine: CachedMachine, store: MasterStore
+) -> None:
+    path = store.root / "commitlog" / segment_name(FILE)
+    path.write_bytes(b"not of the log")
+    with pytest.raises(Exception, match="there already"):
+        for number in range(12):
+            store.append([make_draft(number, size=12_000)])
+    assert not store.writable and "there already" in store.full_reason
+    path.unlink()
+    machine.now += 1
+    store.append([make_draft(1, size=12_000)])
+    assert store.writable
+
+
+def test_a_next_file_that_can_not_be_made_is_tried_again(
+    machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "create", refuse)
+        with pytest.raises(Exception, match="Too many open files"):
+            for number in range(12):
+                store.append([make_draft(number, size=12_000)])
+        assert not store.writable and "Too many open files" in store.full_reason
+    machine.now += 1
+    store.append([make_draft(1, size=12_000)])
+    assert store.writable
+
+
+def test_an_interrupted_cut_leaves_no_gap(
+    machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        store.append([make_draft(number, size=12_000)])
+    root = store.root
+    store.writer.mark.offset = store.writer.mark.check = 0
+    close(store)
+    (root / "whimbrel" / "log-mark").unlink()
+    with (root / "commitlog" / segment_name(0)).open("r+b") as file:
+        file.seek(30_000)
+        file.write(b"\xff" * 250)
+    remove = machine.files.remove
+    removed: list[Path] = []
+
+    def killed(path: Path) -> None:
+        if path.parent.name == "commitlog":
+            removed.append(path)
+            if len(removed) == 3:
+                raise KeyboardInterrupt
+        remove(path)
+
+    monkeypatch.setattr(machine.files, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        open_store(machine, root)
+    monkeypatch.undo()
+    assert len(list((root / "commitlog").iterdir())) > 1
+    open_store(machine, root).close()
+
+
+def mark(store: MasterStore, machine: CachedMachine) -> None:
+    """Have the queues' mark written as far as it can be."""
+    machine.now += 100
+    store.mark_writer.wait()
+    store.advance_mark()
+    store.mark_writer.wait()
+
+
+@pytest.mark.parametrize("why", ["sync", "open"])
+def test_a_mark_that_could_not_be_written_leaves_its_syncs_to_the_next(
+    machine: CachedMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    options = dataclasses.replace(
+        SYNC, consumequeue_file_size=20 * 1024, commitlog_file_size=4 << 20, index_enabled=False
+    )
+    root = tmp_path / "s"
+    root.mkdir()
+    store = MasterStore.open(root, options, clock=lambda: 1, machine=machine)
+    for number in range(300):
+        store.append([make_draft(number)])
+    store.writer.flush()
+    mark(store, machine)
+    for number in range(300, 1000):
+        store.append([make_draft(number)])
+    store.writer.flush()
+    if why == "sync":
+        machine.files.failing = {"/consumequeue/": 1}
+        mark(store, machine)
+    else:
+        with monkeypatch.context() as patched:
+            patched.setattr(machine.files, "open", out_of_descriptors)
+            mark(store, machine)
+    for number in range(100):
+        store.append([make_draft(number, queue_id=1)])
+    store.writer.flush()
+    mark(store, machine)
+    mark(store, machine)
+    machine.boots += 1
+    after = machine.files.power_loss(root, tmp_path / "after")
+    store.close(clean=False)
+    store = MasterStore.open(after, options, clock=lambda: 1, machine=machine)
+    assert store.queue_range("topic", 0) == (0, 1000)
+    assert all(size for _, size, _ in store.queue_units("topic", 0, 0, 1000))
+    store.close()
+
+
+def out_of_descriptors(path: Path, flags: int, mode: int = 0o777) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+
+def test_an_index_file_whose_sync_failed_is_built_again(machine: CachedMachine, tmp_path: Path) -> None:
+    store = open_store(machine, tmp_path / "s")
+    for number in range(50):
+        store.append([make_draft(number)])
+    store.end_tick()
+    store.index_rest()
+    store.writer.flush()
+    machine.files.failing = {"/index/": 1}
+    mark(store, machine)
+    assert store.mark_writer.doubtful
+    mark(store, machine)
+    assert not store.mark_writer.doubtful
+    store.index_rest()
+    store.append([make_draft(50)])
+    store.index_rest()
+    store.writer.flush()
+    mark(store, machine)
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(51))
+    assert all(machine.files.is_on_disk(file.path, file.size) for file in store.index.files)
+    store.close()
+
+
+def test_a_slaves_broker_reads_no_file_that_was_removed(machine: CachedMachine, tmp_path: Path) -> None:
+    master = open_store(machine, tmp_path / "m")
+    for number in range(700):
+        master.append([make_draft(number)])
+    root = tmp_path / "s"
+    root.mkdir()
+
+    def copy(log: LogWriter) -> None:
+        while log.end < master.written:
+            size = min(master.written - log.end, FILE - log.end % FILE)
+            log.append_raw(log.end, master.read_log(log.end, size))
+        log.publish()
+
+    log = LogWriter.open(root, OPTIONS, machine=machine)
+    copy(log)
+    slave = SlaveStore.open(root, OPTIONS, machine=machine)
+    slave.read(*slave.queue_units("topic", 0, 699, 1)[0][:2])
+    log.close(clean=False)
+    (root / "whimbrel" / "log-mark").write_bytes(b"")
+    with (root / "commitlog" / segment_name(0)).open("r+b") as file:
+        file.seek(40_000)
+        file.write(b"\xff" * 250)
+    log = LogWriter.open(root, OPTIONS, machine=machine)
+    assert log.end < 40_000
+    for number in range(700):
+        master.append([make_draft(number)])
+    copy(log)
+    for _ in range(200):
+        if not slave.dispatch_ready(1 << 20):
+            break
+    assert slave.dispatched == slave.written == master.written
+    assert slave.queue_range("topic", 0) == master.queue_range("topic", 0)
+    slave.close()
+    log.close()
+    master.close()
+
+
+def test_the_page_says_what_is_in_doubt_at_its_end(machine: CachedMachine, store: MasterStore) -> None:
+    """An older process that shares the page has its cells where they were."""
+    store.append([make_draft(1)])
+    fail(store, machine)
+    page = SharedPage.open(store.root, machine)
+    assert page.doubtful == store.flushed + 1
+    assert page.cells[4088 // 8] == page.doubtful and page.cells[4080 // 8] == page.replaced
+    page.close()
