@@ -64,7 +64,7 @@ class Segments:
         """
         starts = list_segments(directory, files)
         sizes = [files.size(directory / segment_name(start)) for start in starts]
-        segments = cls(directory, file_size, files)
+        leftover = None
         if sizes and (sizes[-1] == 0 or (len(set(sizes[:-1])) == 1 and sizes[-1] != sizes[0])):
             # Made, but not sized, when its writer died (RocketMQ 5.x removes it as well).
             path = directory / segment_name(starts[-1])
@@ -73,7 +73,7 @@ class Segments:
                     f"{path} has {sizes[-1]} bytes, the log's other files have {sizes[0]}, and it is not"
                     " empty: copy it again if it was copied, or move it away to end the log before it"
                 )
-            segments.leftover = starts.pop()
+            leftover = starts.pop()
             sizes.pop()
         if sizes:
             if len(set(sizes)) != 1:
@@ -82,8 +82,9 @@ class Segments:
                 raise StoreError(
                     f"the files in {directory} do not follow each other: {starts}, {sizes[0]} bytes each"
                 )
-            segments.file_size = sizes[0]
-        segments.starts = starts
+            file_size = sizes[0]
+        segments = cls(directory, file_size, files)
+        segments.starts, segments.leftover = starts, leftover
         return segments
 
     @property
