@@ -1,8 +1,8 @@
 """A page cache over a disk, as small as it can be: what no sync has confirmed is gone after `power_loss`.
 
 The files of the machine are the page cache, and a copy of what was synced, page by page, is the disk. After a
-sync that fails, the pages stay in the cache and count as clean: the next sync succeeds without writing them,
-unless they were written again. Names and sizes are on disk at once, which is kinder than a disk is.
+sync that fails, a file's first page is on disk and the others are not, and all stay in the cache and count as
+clean: the next sync succeeds without writing them, unless they were written again. Names and sizes are on disk at once, which is kinder than a disk is.
 """
 
 import errno
@@ -49,11 +49,19 @@ class CacheDisk(Files):
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         """Write, and make the pages dirty, also where they are as they were."""
         count = super().pwrite(fd, data, position)
-        clean = self.clean.get(os.fstat(fd).st_ino)
-        if clean is not None:
-            for at in range(position // PAGE * PAGE, position + count, PAGE):
-                clean[at : at + PAGE] = b"\xff" * len(clean[at : at + PAGE])
+        self.make_dirty(fd, position, count)
         return count
+
+    def make_dirty(self, fd: int, position: int, length: int) -> None:
+        clean = self.clean.get(os.fstat(fd).st_ino, bytearray())
+        for at in range(position // PAGE * PAGE, min(position + length, len(clean)), PAGE):
+            clean[at : at + PAGE] = b"\xff" * len(clean[at : at + PAGE])
+
+    def punch_hole(self, fd: int, start: int, length: int) -> bool:
+        """Make a hole, and its pages dirty."""
+        done = super().punch_hole(fd, start, length)
+        self.make_dirty(fd, start, length)
+        return done
 
     def fdatasync(self, fd: int) -> None:
         self.sync(fd)
@@ -73,14 +81,14 @@ class CacheDisk(Files):
             self.write_back(fd, keeps=True)
 
     def write_back(self, fd: int, *, keeps: bool) -> None:
-        """Count all pages as clean; `keeps` is whether the disk takes them."""
+        """Count all pages as clean; `keeps` is whether the disk takes more than the first."""
         inode = os.fstat(fd).st_ino
         content = Path(f"/proc/self/fd/{fd}").read_bytes()
         clean = self.clean.get(inode, bytearray())
         platter = self.platter.setdefault(inode, bytearray())
         platter.extend(bytes(max(len(content) - len(platter), 0)))
         for at in range(0, len(content), PAGE):
-            if keeps and content[at : at + PAGE] != clean[at : at + PAGE]:
+            if (keeps or not at) and content[at : at + PAGE] != clean[at : at + PAGE]:
                 platter[at : at + PAGE] = content[at : at + PAGE]
         self.clean[inode] = bytearray(content)
 

@@ -122,8 +122,6 @@ class Feeder:
         if self.page.epoch != self.epoch:
             self.change_epoch()
         self.begin, self.end = self.page.begin, self.page.written
-        if self.log is not None:
-            self.log.follow()
         if self.ack_timer is not None:
             self.ack_timer.written(self.end, now)
         self.busy = self.send_all(now)

@@ -614,12 +614,12 @@ class LogWriter:
         if flushed - self.mark.offset < MARK_BYTES and now - self.marked_at < MARK_INTERVAL_S:
             return
         self.marked_at = now
-        boundary = self.boundary_below(flushed)
-        if boundary > self.mark.offset:
-            try:
+        try:
+            boundary = self.boundary_below(flushed)
+            if boundary > self.mark.offset:
                 self.save_mark(boundary)
-            except OSError:
-                logger.exception("log %s: the mark can't be written: recovery starts further back", self.root)
+        except (OSError, IllegalOffset):
+            logger.exception("log %s: the mark can't be written: recovery starts further back", self.root)
 
     def boundary_below(self, flushed: int) -> int:
         """Return a boundary between records at or below a flushed offset.
@@ -725,7 +725,7 @@ class LogWriter:
         try:
             self.save_mark(self.boundary_below(self.flushed))
             self.files.unlink(self.root / "abort", missing_ok=True)
-        except OSError:
+        except (OSError, IllegalOffset):
             logger.exception(
                 "log %s: the last mark can't be written: the next start verifies more", self.root
             )
@@ -733,6 +733,9 @@ class LogWriter:
 
 class LogReader:
     """The log for a process that does not write it.
+
+    It keeps files open. Files that were written again are opened anew by themselves; after another recovery
+    of the log (a new epoch) call `close`, since files may have been removed and others have their names.
 
     Attributes:
         page: its `begin` and `written` are the log's range; every call reads them anew.
@@ -777,17 +780,6 @@ class LogReader:
         """End of what may be read."""
         return self.page.written
 
-    def follow(self) -> None:
-        """Let go of files that were written again since; to be called after each look at `end`.
-
-        After another recovery of the log (a new epoch) call `close` in its place: files may have been
-        removed, and others have their names.
-        """
-        replaced = self.page.replaced
-        if replaced != self.replaced:
-            self.segments.close()
-            self.replaced = replaced
-
     def locate(self, offset: int) -> tuple[int, int, int]:
         """Return the start of an offset's file, the position in it, and how many bytes may be read from
         there on.
@@ -798,6 +790,10 @@ class LogReader:
         begin, written = self.page.begin, self.page.written
         if not begin <= offset <= written:
             raise IllegalOffset(f"{offset} is outside the log, which is {begin} to {written}")
+        replaced = self.page.replaced  # after `written`: what was appended since is in the new file
+        if replaced != self.replaced:
+            self.segments.close()
+            self.replaced = replaced
         if self.segments.open_files and min(self.segments.open_files) < begin:
             self.segments.drop_below(begin)
         position = offset % self.file_size

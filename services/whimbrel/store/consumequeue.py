@@ -282,21 +282,21 @@ class ConsumeQueue:
         if self.room > first and not self.starts:
             self.begin_at(self.room)
             return
-        if self.room == first and first * UNIT_SIZE not in self.starts:
-            with refusing_when_full(f"no room for queue {self.queue_id} of {self.topic}"):
+        with refusing_when_full(f"no room for queue {self.queue_id} of {self.topic}"):
+            if self.room == first and first * UNIT_SIZE not in self.starts:
                 self.create(first)
-            return
-        if self.mapped is None:
-            self.map_last(first)
-        path = self.directory / segment_name(first * UNIT_SIZE)
-        start = (self.room - first) * UNIT_SIZE // PAGE * PAGE
-        end = min(self.file_size, start + ALLOCATE_BYTES)
-        fd = self.files.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            allocate(self.files, fd, start, end - start)
-        finally:
-            self.files.close(fd)
-        self.room = first + end // UNIT_SIZE
+                return
+            if self.mapped is None:
+                self.map_last(first)
+            path = self.directory / segment_name(first * UNIT_SIZE)
+            start = (self.room - first) * UNIT_SIZE // PAGE * PAGE
+            end = min(self.file_size, start + ALLOCATE_BYTES)
+            fd = self.files.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                allocate(self.files, fd, start, end - start)
+            finally:
+                self.files.close(fd)
+            self.room = first + end // UNIT_SIZE
 
     def create(self, first: int) -> None:
         """Create the file that begins with an entry, under another name until it has its size."""

@@ -126,12 +126,12 @@ class FailedSync:
 def set_marker(root: Path, page: SharedPage, machine: Machine, durable: int) -> None:
     """Leave word for the next process that the log is not known to be on disk from an offset on."""
     page.doubtful = durable + 1
-    data = MARKER.pack(TAG, durable, machine.boot_id())
     path = root / "whimbrel" / "sync-failed"
     try:
+        data = MARKER.pack(TAG, durable, machine.boot_id())
         machine.files.write_new(path, data + SEAL.pack(zlib.crc32(data)))
         machine.files.sync_directory(path.parent)
-    except OSError as error:
+    except (OSError, StoreError) as error:
         logger.warning("%s can't be written, the shared page alone remembers: %s", path, error)
 
 

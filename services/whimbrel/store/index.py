@@ -400,7 +400,7 @@ class Index:
         """Remove the last file; the one before becomes writable."""
         gone = self.files.pop()
         gone.close()
-        self.disk.unlink(gone.path)
+        self.disk.unlink(gone.path, missing_ok=True)  # a sync of it failed, perhaps
         self.open_last()
 
     def drop_from(self, path: Path, log_begin: int) -> None:

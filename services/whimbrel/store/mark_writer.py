@@ -6,9 +6,12 @@ them.
 
 What one mark was to sync, and did not, the next one owes: no mark is written before all of it is on disk. A
 file whose sync failed is `doubtful`: its pages count as written and are not, so another sync would prove
-nothing. No mark is written before the store has written that file again (`MessageStore.settle_doubtful`).
+nothing. No mark is written before the store has written that file again (`MessageStore.settle_doubtful`). A
+process that is killed before leaves the old mark: the next one writes all entries behind it anew. The index
+has entries of all ages in all of its pages, so its file is removed at once.
 """
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -101,9 +104,18 @@ class MarkWriter:
             disk.fdatasync(fd)
         except OSError:
             self.doubtful.add(path)
+            if path.parent == self.root / "index":
+                self.remove_from(path)
             raise
         finally:
             disk.close(fd)
+
+    def remove_from(self, path: Path) -> None:
+        """Remove an index file and those behind it, the newest first: after a kill they would be trusted."""
+        with contextlib.suppress(OSError):  # `settle_doubtful` tries again, and tells
+            for name in reversed(self.files.names(path.parent)):
+                if name >= path.name:
+                    self.files.unlink(path.parent / name, missing_ok=True)
 
     def stop(self) -> None:
         """Finish what was submitted and end the thread."""

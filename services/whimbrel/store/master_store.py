@@ -5,6 +5,7 @@ room in the log, the record written by one slice assignment, the queue entry, th
 At the end of the tick `end_tick` publishes the log's end once and indexes a bounded part.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -331,8 +332,9 @@ class MasterStore(MessageStore):
         """Stop; also unlocks the log, and removes `abort` when `clean`."""
         if clean:
             self.finish_derived()
-            if self.index.files:
-                write_checkpoint(self.root, index_ms=self.index.files[-1].end_ms, files=self.files)
+            if self.index.files and self.mark_writer.written:
+                with contextlib.suppress(OSError):  # it is RocketMQ's; the disk's other refusals are told
+                    write_checkpoint(self.root, index_ms=self.index.files[-1].end_ms, files=self.files)
         self.close_derived()
         self.writer.close(clean=clean)
 

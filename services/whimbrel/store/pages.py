@@ -27,6 +27,7 @@ __all__ = [
 
 PAGE = mmap.PAGESIZE
 ZERO_CHUNK = bytes(1 << 20)
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_ADVICE = "free some space on it, and writing goes on by itself"
 
@@ -48,14 +49,19 @@ def allocate(files: Files, fd: int, start: int, length: int) -> None:
 
 @contextlib.contextmanager
 def refusing_when_full(what: str) -> Iterator[None]:
-    """Turn the kernel's error for a full disk into StoreFull.
+    """Turn the kernel's errors for a full disk, and for too many open files, into StoreFull.
 
     Raises:
-        StoreFull: the disk has no room; its text names `what`.
+        StoreFull: there is no room, or no descriptor; its text names `what`.
     """
     try:
         yield
     except OSError as error:
+        if error.errno in OUT_OF_FILES:
+            raise StoreFull(
+                f"too many files are open ({what}): let the process open more (ulimit -n); writing goes on by"
+                " itself once some are closed"
+            ) from error
         if error.errno not in FULL:
             raise
         raise StoreFull(f"the disk is full ({what}: {error.strerror}); {FULL_ADVICE}") from error

@@ -112,7 +112,6 @@ class SlaveStore(MessageStore):
             self.log_epoch_changed()
         end = self.page.written
         begin = self.page.begin
-        self.reader.follow()
         if self.dispatched < begin:
             self.dispatched = begin
         if self.dispatched < end and self.machine.monotonic() >= self.retry_at:
@@ -159,7 +158,7 @@ class SlaveStore(MessageStore):
             self.dispatched = limit
         self.recoveries_seen = log_mark.recoveries
         self.page.dispatched = self.dispatched
-        self.save_mark()
+        self.try_save_mark()
         if self.on_truncated is not None:
             self.on_truncated(limit)
 
@@ -170,7 +169,7 @@ class SlaveStore(MessageStore):
         self.mark_writer.wait()
         self.queues.merge_deleted_offsets(text)
         self.queues.follow_log(self.min_offset, drop=False)
-        self.save_mark()
+        self.try_save_mark()
 
     def take_given_offsets(self, place: int, text: str) -> None:
         """Take over how far queues had come on the master at a place in the log, see `queue_floors.py`.

@@ -247,6 +247,13 @@ class MessageStore(abc.ABC):
         self.marked_offset, self.marked_at = self.dispatched, self.machine.monotonic()
         self.mark_writer.write(*self.collect_mark())
 
+    def try_save_mark(self) -> None:
+        """Write the mark now where the disk takes it; else the old one counts, until `advance_mark`."""
+        try:
+            self.save_mark()
+        except OSError as error:
+            logger.error("%s: the mark of the queues stays where it is: %s", self.root, error)
+
     # Reading.
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -369,7 +376,7 @@ class MessageStore(abc.ABC):
         """Delete the queues of a topic; its records stay in the log until their files are removed."""
         self.mark_writer.wait()
         self.queues.delete_topic(topic)
-        self.save_mark()
+        self.try_save_mark()
 
     def run_retention(self, now_ms: int) -> int:
         """Remove the files of queues and index that point below the log's begin; return how many."""
@@ -395,10 +402,7 @@ class MessageStore(abc.ABC):
             self.dispatched, records=1 << 30, step_bytes=1 << 30
         ):
             pass
-        try:
-            self.save_mark()
-        except OSError as error:
-            logger.error("%s: the last mark of the queues can't be written: %s", self.root, error)
+        self.try_save_mark()
 
     def close_derived(self) -> None:
         """Close queues and index."""

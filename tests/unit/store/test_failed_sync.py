@@ -13,7 +13,7 @@ import pytest
 from cachedisk import CachedMachine
 from storekit import FILE, OPTIONS, make_draft
 from whimbrel.broker.produce.appender import Appender, Durability
-from whimbrel.errors import FlushTimeout, NotWritable, StoreError
+from whimbrel.errors import FlushTimeout, NotWritable, StoreError, StoreFull
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.failed_sync import REWRITE_ATTEMPTS_MAX, REWRITE_RETRY_S, read_marker
 from whimbrel.store.master_store import MasterStore
@@ -270,7 +270,6 @@ def test_a_reader_goes_over_to_the_file_that_was_written_again(
     placed = store.append([make_draft(2)])[0]
     store.end_tick()
     assert reader.end == placed.end
-    reader.follow()
     assert reader.read(placed.physical_offset, placed.size) == store.read(placed.physical_offset, placed.size)
     reader.close()
     reader.page.close()
@@ -371,14 +370,14 @@ def test_a_next_file_that_can_not_be_made_is_tried_again(
     machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
         patched.setattr(Segment, "create", refuse)
-        with pytest.raises(Exception, match="Too many open files"):
+        with pytest.raises(Exception, match="Input/output error"):
             for number in range(12):
                 store.append([make_draft(number, size=12_000)])
-        assert not store.writable and "Too many open files" in store.full_reason
+        assert not store.writable and "Input/output error" in store.full_reason
     machine.now += 1
     store.append([make_draft(1, size=12_000)])
     assert store.writable
@@ -460,8 +459,8 @@ def test_a_mark_that_could_not_be_written_leaves_its_syncs_to_the_next(
     store.close()
 
 
-def out_of_descriptors(path: Path, flags: int, mode: int = 0o777) -> int:
-    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+def out_of_descriptors(*_: object) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_an_index_file_whose_sync_failed_is_built_again(machine: CachedMachine, tmp_path: Path) -> None:
@@ -484,6 +483,64 @@ def test_an_index_file_whose_sync_failed_is_built_again(machine: CachedMachine, 
     assert all(store.find_by_key("topic", f"key-{number}") for number in range(51))
     assert all(machine.files.is_on_disk(file.path, file.size) for file in store.index.files)
     store.close()
+
+
+@pytest.mark.parametrize("where", ["/consumequeue/", "/index/"])
+def test_a_kill_after_a_failed_sync_of_what_is_derived_leaves_nothing_to_trust(
+    machine: CachedMachine, tmp_path: Path, where: str
+) -> None:
+    root = tmp_path / "s"
+    store = open_store(machine, root)
+    for number in range(300):
+        store.append([make_draft(number)])
+        store.end_tick()
+    store.index_rest()
+    store.writer.flush()
+    assert len(store.index.files) == 2  # after another boot, only full files are trusted
+    machine.files.failing = {where: 1}
+    mark(store, machine)
+    close(store)
+    store = open_store(machine, root)  # in the same boot; its own marks vouch for all of it
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(300))
+    mark(store, machine)
+    machine.boots += 1
+    after = machine.files.power_loss(root, tmp_path / "after")
+    close(store)
+    store = open_store(machine, after)
+    assert all(size for _, size, _ in store.queue_units("topic", 0, 0, 300))
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(300))
+    store.close()
+
+
+def test_a_queue_without_a_descriptor_refuses_before_the_record_is_stored(
+    machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store.written
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.files, "open", out_of_descriptors)
+        with pytest.raises(StoreFull, match="too many files are open"):
+            store.append([make_draft(1, queue_id=7)])
+    assert store.written == before
+    store.append([make_draft(1, queue_id=7)])
+
+
+def test_the_flush_thread_outlives_a_mark_that_can_not_be_looked_up(
+    machine: CachedMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogWriter.open(make_directory(tmp_path / "slave"), SYNC, machine=machine)
+    log.append_raw(0, b"x" * 100)
+    machine.now += 100
+    log.page.dispatched = 50
+    monkeypatch.setattr(log.flush_segments, "read", out_of_descriptors)
+    log.flush()
+    assert log.flushed == 100
+    monkeypatch.undo()
+    log.close(clean=False)
+
+
+def make_directory(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def test_a_slaves_broker_reads_no_file_that_was_removed(machine: CachedMachine, tmp_path: Path) -> None:
