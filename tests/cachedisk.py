@@ -1,8 +1,9 @@
 """A page cache over a disk, as small as it can be: what no sync has confirmed is gone after `power_loss`.
 
 The files of the machine are the page cache, and a copy of what was synced, page by page, is the disk. After a
-sync that fails, a file's first page is on disk and the others are not, and all stay in the cache and count as
-clean: the next sync succeeds without writing them, unless they were written again. Names and sizes are on disk at once, which is kinder than a disk is.
+sync that fails, a file's first page is on disk and the others are not, and all stay in the cache and count
+as clean: the next sync succeeds without writing them, unless they were written again. Names and sizes are on
+disk at once, which is kinder than a disk is.
 """
 
 import errno
