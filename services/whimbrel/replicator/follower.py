@@ -225,9 +225,10 @@ class Follower:
             if code:
                 raise ConnectionClosed(f"{self.peer}: {errno.errorcode.get(code, code)}")
             if self.sync:
-                self.log.flush()  # the first report acknowledges all that we have
-                if self.log.flushed < self.log.end:
-                    raise ConnectionClosed(self.log.failed or "the log is not on disk")
+                if not self.log.failed:
+                    self.log.flush()  # the first report acknowledges all that we have
+                if self.log.failed:
+                    raise ConnectionClosed(f"our own log can't follow: {self.log.failed}")
             log, telling = self.log, self.telling
             self.telling = False
             self.core = SlaveProtocol(

@@ -76,6 +76,7 @@ class LogWriter:
         page: where other processes see the log's range.
         replicated: whether bytes of a master's log were appended, so that `end` may lie within a record.
         state: what recovery found.
+        recovering: until recovery has put the log on disk.
         full_reason: why there is no file for the next record, "" when there is one.
         failed: why nothing is written at the moment (the disk refused a sync), "" normally.
         failed_syncs: how many syncs failed since the start.
@@ -101,7 +102,7 @@ class LogWriter:
         self.sealed: list[Segment] = []  # left by the writer, not flushed yet
         self.flush_lock = machine.lock()
         self.flush_bytes = options.flush_bytes
-        self.failure: FailedSync | None = None  # with the flush lock held, but for a look
+        self.failure: FailedSync | None = None  # set by the flush thread, withdrawn by the writer's
         self.failed_syncs = 0
         self.on_flushed: Callable[[int], None] | None = None
         self.on_failed: Callable[[], None] | None = None
@@ -117,7 +118,7 @@ class LogWriter:
         self.disk = DiskUse()
         self.disk_retry_at = 0.0  # when the fill level is measured again for an append that it refuses
         self.state = LogState(0, 0, 0, (), False, "", False)
-        self.was_clean = True
+        self.was_clean = self.recovering = True
         window = options.prefault_bytes
         if options.flush == "sync":
             window = min(window, SYNC_PREFAULT_BYTES_MAX)
@@ -199,6 +200,7 @@ class LogWriter:
             file_size=self.file_size,
             pid=os.getpid(),
         )
+        self.recovering = False
         logger.info(
             "log %s: %d to %d, epoch %d, verified from %d%s",
             root,
@@ -486,6 +488,8 @@ class LogWriter:
 
     def flush(self) -> None:
         """Put the log on disk up to its current end; runs in the flush thread, and at `close`."""
+        if self.recovering:  # its end is not on disk yet, although no file is open that could be synced
+            return
         with self.flush_lock:
             failure, target = self.failure, -1
             if failure is None:
@@ -571,16 +575,16 @@ class LogWriter:
         The first call of each failure promises that no send which waited for it waits any more: they are
         answered, with an error. The log may have become writable again, with all of it flushed, on return.
         """
+        failure = self.failure
+        if failure is None:
+            return
+        if failure.state is RewriteState.FOUND:
+            failure.end, failure.state = self.end, RewriteState.WANTED
+        if failure.state is not RewriteState.WRITTEN:  # no lock: the flush thread has it while it copies
+            if failure.due(self.machine.monotonic()):
+                self.flusher.wake()
+            return
         with self.flush_lock:
-            failure = self.failure
-            if failure is None:
-                return
-            if failure.state is RewriteState.FOUND:
-                failure.end, failure.state = self.end, RewriteState.WANTED
-            if failure.state is not RewriteState.WRITTEN:
-                if failure.due(self.machine.monotonic()):
-                    self.flusher.wake()
-                return
             self.take_over(failure)
         if self.on_flushed is not None:
             self.on_flushed(self.flushed)

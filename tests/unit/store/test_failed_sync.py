@@ -17,6 +17,7 @@ from whimbrel.errors import FlushTimeout, NotWritable, StoreError, StoreFull
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.failed_sync import REWRITE_ATTEMPTS_MAX, REWRITE_RETRY_S, read_marker
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.slave_store import SlaveStore
@@ -234,6 +235,47 @@ def test_a_sync_that_fails_at_the_start_is_final_too(machine: CachedMachine, sto
     assert machine.files.is_on_disk(root / "commitlog" / segment_name(0), store.flushed)
     assert store.queue_range("topic", 0) == (0, 2)
     store.close()
+
+
+def test_nothing_counts_as_flushed_before_recovery_has_synced_it(
+    machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append([make_draft(1, size=12_000)])
+    root, end = store.root, store.written
+    close(store)
+    truncate_tail = LogWriter.truncate_tail
+
+    def with_a_flush(log: LogWriter, *arguments: Any) -> None:
+        log.flush()  # by its interval
+        truncate_tail(log, *arguments)
+        log.flush()
+        assert log.flushed < log.end == end
+        mark = LogMark.load(root)
+        assert mark is None or mark.offset < end
+
+    monkeypatch.setattr(LogWriter, "truncate_tail", with_a_flush)
+    open_store(machine, root).close()
+
+
+def test_the_loop_does_not_wait_for_the_copying(
+    machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append([make_draft(1)])
+    fail(store, machine)
+    store.mend()
+    fsync, looked = machine.files.fsync, []
+
+    def slow(fd: int) -> None:
+        if not looked:
+            store.mend()  # as the loop does at each beat; the flush thread holds its lock here
+            looked.append(store.failed)
+        fsync(fd)
+
+    monkeypatch.setattr(machine.files, "fsync", slow)
+    store.writer.flush()
+    assert looked and looked[0]
+    store.mend()
+    assert not store.failed
 
 
 def test_a_marker_of_another_boot_asks_for_nothing(machine: CachedMachine, store: MasterStore) -> None:
