@@ -263,7 +263,8 @@ def test_the_loop_does_not_wait_for_the_copying(
     store.append([make_draft(1)])
     fail(store, machine)
     store.mend()
-    fsync, looked = machine.files.fsync, []
+    fsync = machine.files.fsync
+    looked: list[str] = []
 
     def slow(fd: int) -> None:
         if not looked:
