@@ -1,6 +1,7 @@
 """`whimbrel store`: inspects store directories, ours and RocketMQ's own, at rest or while a broker runs.
 
 `dump` and `verify` only read. `recover` does the recovery of a broker's start, or prints what that would do.
+`repair` is for a store whose log a start refuses: it shows what is damaged, and does what its options say.
 The work is done in `whimbrel.store`; this module has the command lines, and prints results. File sizes are
 known from the files; only an index file's number of slots may have to be given.
 
@@ -11,7 +12,7 @@ tools can cut and search it while it is written; `-o table` is for people.
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,11 +22,16 @@ from whimbrel.errors import StoreError
 from whimbrel.escapes import printable_json
 from whimbrel.model.properties import KEYS, TAGS
 
-__all__ = ["dump", "recover", "store", "verify"]
+if TYPE_CHECKING:
+    from whimbrel.store.repair import Findings
 
-store = group("Dump, verify and recover store directories, also RocketMQ's.")
+__all__ = ["dump", "recover", "repair", "store", "verify"]
+
+store = group("Dump, verify, recover and repair store directories, also RocketMQ's.")
 
 Row = dict[str, Any]
+
+PIECE_S_MAX = 600.0  # for one range of another broker's log
 
 NO_STORE = 2  # exit code of `verify`, whose 1 means damage
 
@@ -216,3 +222,102 @@ def recover(
     rows = [("commitlog", found["minPhyOffset"], found["maxPhyOffset"])]
     rows += [(name, low, high) for name, (low, high) in found["queues"].items()]
     emit(found, output, columns=("what", "begin", "end"), rows=rows)
+
+
+@store.command(
+    epilog=examples(
+        "whimbrel store repair ./store",
+        "whimbrel store repair ./store --from 10.0.0.2:8091",
+        "whimbrel store repair ./store --set-aside",
+    )
+)
+def repair(
+    path: PathArgument,
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside", help="End the log below the damage; keep what is behind in whimbrel/cut/."
+        ),
+    ] = False,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="HOST:PORT",
+            help="Fetch what is damaged from this broker of the same group, a slave or the master.",
+            show_default=False,
+        ),
+    ] = "",
+    file_size: Annotated[
+        int,
+        typer.Option(
+            "--commitlog-file-size",
+            min=0,
+            help="Of the log's files, where they do not tell it any more.",
+            show_default=False,
+        ),
+    ] = 0,
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Show where a log at rest is damaged, and repair it in the way that an option chooses.
+
+    Without --set-aside and --from nothing is changed.
+    """
+    from whimbrel.store import repair as work
+    from whimbrel.store.locking import is_locked
+
+    if set_aside and source:
+        raise typer.BadParameter("choose one of --set-aside and --from")
+    if is_locked(path):
+        raise StoreError(f"{path} is in use: stop its broker, and on a slave its replicator")
+    findings = work.examine(path, file_size=file_size)
+    show_findings(path, findings, output, choices=not set_aside and not source)
+    if not findings.hurt and findings.regular and not findings.state.lost:
+        return
+    if source:
+        count = work.fetch(path, findings, BrokerLog(source))
+        note(f"{count} bytes were fetched from {source}; {path} can be started")
+    elif set_aside:
+        end = work.set_aside(path, findings)
+        note(f"the log ends at {end} now; what was behind is in {path / 'whimbrel' / 'cut'}")
+
+
+def show_findings(path: Path, findings: "Findings", output: Format, *, choices: bool) -> None:
+    """Print what was found; `choices` adds what can be done."""
+    state = findings.state
+    found = {
+        "begin": state.begin,
+        "end": state.end,
+        "synced": state.synced,
+        "startRefused": state.lost or not findings.regular,
+        "recordsBehind": findings.records_behind,
+        "missingFiles": list(findings.missing),
+        "shortFiles": list(findings.short),
+        "damaged": [{"begin": hurt.begin, "end": hurt.end, "what": hurt.what} for hurt in findings.hurt],
+    }
+    rows = [(hurt.begin, hurt.end, hurt.end - hurt.begin, hurt.what) for hurt in findings.hurt]
+    if rows or output is Format.JSON:
+        emit(found, output, columns=("begin", "end", "bytes", "what"), rows=rows)
+    else:
+        print(f"{path}: no damage in the log")
+    if not choices or not (rows or found["startRefused"]):
+        return
+    note(
+        f"--from HOST:PORT fetches these ranges from another broker of the group.\n"
+        f"--set-aside ends the log at {state.end}: whole records behind that are given up"
+        f" ({findings.records_behind}), and kept in whimbrel/cut/."
+    )
+
+
+class BrokerLog:
+    """The log of a broker that runs, as another copy of this one (`repair.LogCopy`)."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def read(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the bytes of a range."""
+        from whimbrel.rpc.api.bulk_calls import log_bytes, open_bulk_channel, stream_blocking
+
+        with open_bulk_channel(self.address) as channel:
+            yield from stream_blocking(channel, log_bytes(begin, end), timeout_s=PIECE_S_MAX)

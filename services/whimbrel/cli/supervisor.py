@@ -206,6 +206,8 @@ class Child:
         self.pidfd = -1
         self.state = "ended"
         self.ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if code == 1 and (said := self.last_log_line()):
+            self.ended += f" ({said})"
 
     def last_log_line(self) -> str:
         """Return the last line of its log, without the time and the name of the logger."""

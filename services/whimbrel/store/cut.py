@@ -59,8 +59,8 @@ def keep_cut(root: Path, segments: Segments, state: LogState, machine: Machine) 
         except StoreFull as error:
             if found.records:
                 raise StoreError(
-                    f"the log of {root} would be cut at {state.end} ({state.fault or 'zeros'}), and there is no"
-                    f" room to keep the {found.records} whole records behind: {error}"
+                    f"the log of {root} would be cut at {state.end} ({state.fault or 'zeros'}), and there is"
+                    f" no room to keep the {found.records} whole records behind: {error}"
                 ) from error
             logger.warning("log %s: %d bytes cut at %d are not kept: %s", root, size, begin, error)
     if not kept:

@@ -5,15 +5,10 @@ from pathlib import Path
 from whimbrel.errors import StoreError
 from whimbrel.store.recovery import NO_NEXT_FILE, LogState
 from whimbrel.store.segment import segment_name
-from whimbrel.store.segments import Segments
+from whimbrel.store.segments import Segments, repair_advice
 from whimbrel.store.survey import survey
 
-__all__ = ["check_whole", "repair_advice"]
-
-
-def repair_advice(root: Path) -> str:
-    """Return the command that helps."""
-    return f"`whimbrel store repair {root}` tells what can be done"
+__all__ = ["check_whole"]
 
 
 def check_whole(root: Path, segments: Segments, state: LogState) -> None:

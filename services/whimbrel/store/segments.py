@@ -12,7 +12,7 @@ from whimbrel.errors import IllegalOffset, StoreError
 from whimbrel.machine import FILES, Files
 from whimbrel.store.segment import segment_name
 
-__all__ = ["FILES_OPEN_MAX", "Segments", "list_segments"]
+__all__ = ["FILES_OPEN_MAX", "Segments", "list_segments", "repair_advice"]
 
 CHUNK_BYTES = 1 << 20
 FILES_OPEN_MAX = 32  # readers of old data are mostly within a few files
@@ -36,6 +36,11 @@ def is_blank(path: Path, files: Files) -> bool:
         return True
     finally:
         files.close(fd)
+
+
+def repair_advice(root: Path) -> str:
+    """Return the command that helps where a log can't be opened."""
+    return f"`whimbrel store repair {root}` tells what can be done"
 
 
 class Segments:
@@ -77,10 +82,14 @@ class Segments:
             sizes.pop()
         if sizes:
             if len(set(sizes)) != 1:
-                raise StoreError(f"the files in {directory} differ in size: {sorted(set(sizes))}")
+                raise StoreError(
+                    f"the files in {directory} differ in size, {sorted(set(sizes))}:"
+                    f" {repair_advice(directory.parent)}"
+                )
             if starts[0] % sizes[0] or starts[-1] - starts[0] != (len(starts) - 1) * sizes[0]:
                 raise StoreError(
-                    f"the files in {directory} do not follow each other: {starts}, {sizes[0]} bytes each"
+                    f"the files in {directory} do not follow each other, {starts}, {sizes[0]} bytes each:"
+                    f" {repair_advice(directory.parent)}"
                 )
             file_size = sizes[0]
         segments = cls(directory, file_size, files)

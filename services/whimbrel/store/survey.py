@@ -1,8 +1,8 @@
 """What lies behind the place at which a log ends: whole records, other bytes, or zeros only.
 
-Behind a fault nothing says where the next record begins. So the walk looks for the magic of a record, and takes
-what stands there for one if it is whole and says itself that it stands there: bytes of a body that look like a
-record do not count, since they stand elsewhere.
+Behind a fault nothing says where the next record begins. So the walk looks for the magic of a record, and
+takes what stands there for one if it is whole and says itself that it stands there: bytes of a body that look
+like a record do not count, since they stand elsewhere.
 """
 
 import re
