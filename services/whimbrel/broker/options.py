@@ -81,6 +81,8 @@ class BrokerOptions:
         8 * MIB, help="bytes of each of the two files of the lease journal", minimum=1 << 20
     )
     flush_interval_ms: int = option(500, help="asynchronous flush: time between two", minimum=1)
+    # RocketMQ's enabledAppendPropCRC. Without it only bodies are covered, by the CRC in the record's head.
+    append_property_crc: bool = option(False, help="each record gets a CRC of all its bytes, in a property")
     reserved_hours: float = option(72.0, help="log files older than this are removed", minimum=0)
     disk_used_ratio_max: float = option(0.75, help="above it old files go at any hour", minimum=0, maximum=1)
     disk_clean_ratio: float = option(0.85, help="above it files go whatever their age", minimum=0, maximum=1)
@@ -146,6 +148,7 @@ class BrokerOptions:
             disk_used_ratio_max=self.disk_used_ratio_max,
             disk_clean_ratio=self.disk_clean_ratio,
             disk_full_ratio=self.disk_full_ratio,
+            append_property_crc=self.append_property_crc,
         )
 
     @property

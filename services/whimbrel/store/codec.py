@@ -21,7 +21,12 @@ code (Java hash of the tag, sign-extended).
 
 Properties are text: `name 0x01 value 0x02 name 0x01 value`, with or without a final 0x02.
 
-RocketMQ: CommitLog.MessageExtEncoder.encode, MessageDecoder.decode, ConsumeQueue.
+The CRC in the head is of the body alone. A record may also be **sealed** (RocketMQ 5.x with
+enabledAppendPropCRC): the last 20 bytes of its properties are `__CRC32# 0x01`, ten decimal digits, the lowest
+first, and 0x02. They are the CRC-32 of the record without these 20 bytes, top bit off. Whoever reads a sealed
+record checks it. One wrong byte in the fixed part of a seal does not unseal a record: it is damaged.
+
+RocketMQ: CommitLog.MessageExtEncoder.encode, MessageDecoder.decode, MessageDecoder.createCrc32, ConsumeQueue.
 """
 
 import ipaddress
@@ -31,7 +36,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, repeat
-from operator import mul
+from operator import eq, mul
 from typing import TYPE_CHECKING, NamedTuple
 
 from whimbrel.errors import CorruptRecord, IllegalTopic, PropertiesTooLarge
@@ -67,6 +72,7 @@ __all__ = [
     "RECORD_BYTES_MAX",
     "RECORD_BYTES_MIN",
     "RECORD_MAGICS",
+    "SEAL_SIZE",
     "SIZE_AND_MAGIC",
     "STORE_TIMES",
     "STORE_V6",
@@ -93,10 +99,12 @@ __all__ = [
     "property_of",
     "record_fault",
     "record_size",
+    "seal_fault",
     "tags_code",
     "topic_and_properties",
     "topic_field",
     "unpack_host",
+    "without_seal",
 ]
 
 MAGIC_V1 = 0xDAA320A7
@@ -157,6 +165,14 @@ PLACE_AND_BODY = {bits: struct.Struct(f">28xq{size - 40}xi") for bits, size in H
 QUEUED_FIELDS_V4 = struct.Struct(">iI4xi4xqqi44xi")
 U16 = struct.Struct(">H")
 
+SEAL_START, SEAL_END = b"__CRC32#\x01", 0x02
+SEAL_DIGITS = 10
+SEAL_SIZE = len(SEAL_START) + SEAL_DIGITS + 1
+UNDERSCORE = ord("_")  # of a seal's first two bytes, one wrong bit leaves one
+# A sector of a page that did not reach the disk reads as zeros. Where no CRC covers it, as in properties, so
+# many of them in a row are taken for that.
+HOLE = bytes(512)
+
 # Names as they stand in a property text.
 RAW_UNIQ_KEY, RAW_KEYS, RAW_TAGS, RAW_DELAY = (
     UNIQ_KEY.encode(),
@@ -207,7 +223,10 @@ class RecordDraft:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> "RecordDraft":
-        """Make a draft with the tags code and the keys of its property text."""
+        """Make a draft with the tags code and the keys of its property text, without the seal of the record
+        that the text came from."""
+        if SEAL_START in properties:
+            properties = without_seal(properties)
         return cls(
             topic,
             queue_id,
@@ -303,7 +322,9 @@ def record_size(draft: RecordDraft) -> int:
     )
 
 
-def encode_record(draft: RecordDraft, physical_offset: int, queue_offset: int, store_timestamp: int) -> bytes:
+def encode_record(
+    draft: RecordDraft, physical_offset: int, queue_offset: int, store_timestamp: int, *, sealed: bool = False
+) -> bytes:
     """Return the record's bytes.
 
     Raises:
@@ -317,6 +338,10 @@ def encode_record(draft: RecordDraft, physical_offset: int, queue_offset: int, s
     topic = topic_field(draft.topic)
     body_length = len(body)
     properties_length = len(properties)
+    if sealed:
+        if properties and properties[-1] != SEAL_END:
+            properties += b"\x02"
+        properties_length = len(properties) + SEAL_SIZE
     if properties_length > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLarge(
             f"{properties_length} bytes of properties, {PROPERTIES_BYTES_MAX} can be stored"
@@ -330,7 +355,7 @@ def encode_record(draft: RecordDraft, physical_offset: int, queue_offset: int, s
         if len(store_host) == HOST_V6_SIZE:
             bits |= STORE_V6
         head, sys_flag = HEADS[bits], sys_flag & ~V6_MASK | bits
-    return (
+    record = (
         head.pack(
             74 + hosts_length + len(topic) + body_length + properties_length,
             MAGIC_V1,
@@ -353,6 +378,32 @@ def encode_record(draft: RecordDraft, physical_offset: int, queue_offset: int, s
         + U16.pack(properties_length)
         + properties
     )
+    return record + seal_of(record) if sealed else record
+
+
+def seal_of(record: "ReadableBuffer") -> bytes:
+    """Return the seal of a record, given all of it but the seal."""
+    digits = f"{zlib.crc32(record) & CRC_MASK:010d}"[::-1]
+    return SEAL_START + digits.encode() + b"\x02"
+
+
+def seal_fault(data: "ReadableBuffer", at: int, end: int) -> str:
+    """Return what is wrong with the seal of the record [at, end), "" for nothing, also when it has none."""
+    view = memoryview(data)
+    found = bytes(view[end - SEAL_SIZE : end])
+    fixed = found[: len(SEAL_START)] + found[-1:]
+    same = sum(map(eq, fixed, SEAL_START + b"\x02"))
+    if same < len(fixed) - 1:
+        return ""  # its properties end in something else
+    if found != seal_of(view[at : end - SEAL_SIZE]):
+        return "it does not match its CRC"
+    return ""
+
+
+def without_seal(properties: bytes) -> bytes:
+    """Return a property text without the seal of the record that it came from."""
+    pairs = properties.split(b"\x02")
+    return b"\x02".join([pair for pair in pairs if not pair.startswith(SEAL_START)])
 
 
 def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool = True) -> StoredMessage:
@@ -360,7 +411,7 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
 
     Raises:
         CorruptRecord: the bytes are not a whole record: wrong magic (a blank too), lengths that do not add
-            up, a body that does not match its CRC, or too few bytes.
+            up, a body or a sealed record that does not match its CRC, or too few bytes.
     """
     view = memoryview(buffer)
     try:
@@ -387,8 +438,15 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
     if end > len(view):
         raise CorruptRecord(f"the record at {offset} is cut off")
     body = bytes(view[body_start:body_end])
-    if check_crc and zlib.crc32(body) & CRC_MASK != head.body_crc & CRC_MASK:
-        raise CorruptRecord(f"the body of the record at {offset} does not match its CRC")
+    if check_crc:
+        if zlib.crc32(body) & CRC_MASK != head.body_crc & CRC_MASK:
+            raise CorruptRecord(f"the body of the record at {offset} does not match its CRC")
+        if properties_length >= SEAL_SIZE and (
+            view[end - SEAL_SIZE] == UNDERSCORE or view[end - SEAL_SIZE + 1] == UNDERSCORE
+        ):
+            fault = seal_fault(view, offset, end)
+            if fault:
+                raise CorruptRecord(f"the record at {offset}: {fault}")
     return StoredMessage(
         head.physical_offset,
         size,
@@ -416,7 +474,9 @@ def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool
     nothing.
 
     The caller has checked magic and size (`PREFIX`). Checked here: that the parts add up to the size, that
-    the record's own offset is `physical_offset`, and that its body matches the CRC.
+    the record's own offset is `physical_offset`, and that its topic is text without control characters; with
+    `check_crc` also that the body matches its CRC, all of the record its seal if it has one, and that its
+    properties have no hole.
     """
     size, magic, sys_flag = PREFIX.unpack_from(chunk, at)
     head_size = HEAD_SIZES[sys_flag & V6_MASK]
@@ -428,18 +488,39 @@ def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool
     if body_length < 0 or body_end + 4 > end:
         return f"body length {body_length} in a record of {size} bytes"
     if magic == MAGIC_V1:
-        topic_end = body_end + 1 + chunk[body_end]
+        topic_at = body_end + 1
+        topic_end = topic_at + chunk[body_end]
     else:
-        topic_end = body_end + 2 + (chunk[body_end] << 8) + chunk[body_end + 1]
+        topic_at = body_end + 2
+        topic_end = topic_at + (chunk[body_end] << 8) + chunk[body_end + 1]
     if topic_end + 2 > end or topic_end + 2 + (chunk[topic_end] << 8) + chunk[topic_end + 1] != end:
         return f"its parts do not make up its size {size}"
     if place != physical_offset:
         return f"it says that it stands at {place}"
+    if not printable(chunk[topic_at:topic_end]):
+        return "its topic is none"
     if check_crc:
         (stored,) = CRC.unpack_from(chunk, at)
         if zlib.crc32(memoryview(chunk)[at + head_size : body_end]) & CRC_MASK != stored & CRC_MASK:
             return "its body does not match its CRC"
+        text_size = end - topic_end - 2
+        if text_size >= SEAL_SIZE:
+            if chunk[end - SEAL_SIZE] == UNDERSCORE or chunk[end - SEAL_SIZE + 1] == UNDERSCORE:
+                fault = seal_fault(chunk, at, end)
+                if fault:
+                    return fault
+            if text_size >= len(HOLE) and chunk.find(HOLE, topic_end + 2, end) >= 0:
+                return "its properties have a hole of zeros"
     return ""
+
+
+@lru_cache(maxsize=4096)
+def printable(topic: bytes) -> bool:
+    """Return whether a topic is text that can be printed. RocketMQ admits letters, digits and `%|_-`."""
+    try:
+        return topic.decode().isprintable()
+    except UnicodeDecodeError:
+        return False
 
 
 def topic_and_properties(data: bytes, at: int) -> tuple[bytes, bytes]:

@@ -53,6 +53,7 @@ class MasterStore(MessageStore):
 
     Attributes:
         writer: of the log.
+        sealed: whether records get a CRC of all their bytes (`codec.py`).
         on_flushed: called with the new flushed offset, by the flush thread.
     """
 
@@ -71,6 +72,7 @@ class MasterStore(MessageStore):
         )
         self.writer, self.clock = writer, clock
         self.given_at = (-1, "")  # a place in the log, and how far the queues had come there
+        self.sealed = options.append_property_crc
 
     @classmethod
     def open(
@@ -131,13 +133,13 @@ class MasterStore(MessageStore):
         if now < self.store_time_ms:
             now = self.store_time(now)
         place = log.end
-        record = encode(draft, place, queue_offset, now)
+        record = encode(draft, place, queue_offset, now, self.sealed)
         size = len(record)
         if entered and queue_offset >= queue.room:
             queue.reserve(1)
         if place + size + BLANK_SIZE_MIN > log.limit or log.failed:
             place = log.reserve(size)  # it goes into the next file
-            record = encode(draft, place, queue_offset, now)
+            record = encode(draft, place, queue_offset, now, self.sealed)
         log.put(record)
         self.store_time_ms = log.store_time_ms = now
         self.dispatched = end = log.end
@@ -160,12 +162,12 @@ class MasterStore(MessageStore):
         if now < self.store_time_ms:
             now = self.store_time(now)
         place, queue_offset = log.end, queue.max
-        records = encode_batch(drafts, place, queue_offset, now)
+        records = encode_batch(drafts, place, queue_offset, now, self.sealed)
         queue.reserve(len(drafts))
         reserved = log.reserve(sum(map(len, records)))
         if reserved != place:
             place = reserved
-            records = encode_batch(drafts, place, queue_offset, now)
+            records = encode_batch(drafts, place, queue_offset, now, self.sealed)
         log.put(b"".join(records))
         self.store_time_ms = log.store_time_ms = now
         self.dispatched = log.end
@@ -351,7 +353,7 @@ def check_batch(drafts: Sequence[RecordDraft]) -> None:
             raise BadRequest("a batch is for one queue and holds no transaction")
 
 
-def encode(draft: RecordDraft, place: int, queue_offset: int, now: int) -> bytes:
+def encode(draft: RecordDraft, place: int, queue_offset: int, now: int, sealed: bool) -> bytes:
     """Return the record of a draft.
 
     Raises:
@@ -360,13 +362,15 @@ def encode(draft: RecordDraft, place: int, queue_offset: int, now: int) -> bytes
     """
     if draft.properties.endswith(b"\0"):
         raise BadRequest("properties that end in a zero byte: recovery could not tell them from torn ones")
-    record = encode_record(draft, place, queue_offset, now)
+    record = encode_record(draft, place, queue_offset, now, sealed=sealed)
     if len(record) > RECORD_BYTES_MAX:
         raise MessageTooLarge(f"a record of {len(record)} bytes, over {RECORD_BYTES_MAX}")
     return record
 
 
-def encode_batch(drafts: Sequence[RecordDraft], place: int, queue_offset: int, now: int) -> list[bytes]:
+def encode_batch(
+    drafts: Sequence[RecordDraft], place: int, queue_offset: int, now: int, sealed: bool
+) -> list[bytes]:
     """Return the records of drafts that stand next to each other from a place on.
 
     Raises:
@@ -374,7 +378,7 @@ def encode_batch(drafts: Sequence[RecordDraft], place: int, queue_offset: int, n
     """
     records = []
     for number, draft in enumerate(drafts, queue_offset):
-        record = encode(draft, place, number, now)
+        record = encode(draft, place, number, now, sealed)
         records.append(record)
         place += len(record)
     return records

@@ -34,6 +34,7 @@ class StoreOptions:
         disk_clean_ratio: above this files are removed whatever their age.
         disk_full_ratio: above this writes are refused.
         index_enabled: whether keys are indexed.
+        append_property_crc: records get a CRC of all their bytes, as RocketMQ's with enabledAppendPropCRC.
         delay_levels: delays of levels 1, 2, ...; master and slave must share them.
     """
 
@@ -51,6 +52,7 @@ class StoreOptions:
     disk_clean_ratio: float = 0.85
     disk_full_ratio: float = 0.90
     index_enabled: bool = True
+    append_property_crc: bool = False
     delay_levels: str = DELAY_LEVELS
 
     def __post_init__(self) -> None:

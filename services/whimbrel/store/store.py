@@ -344,7 +344,7 @@ class MessageStore(abc.ABC):
             try:
                 head = self.read_log(physical_offset, SIZE_AND_MAGIC.size)
                 size = SIZE_AND_MAGIC.unpack(head)[0] if len(head) == SIZE_AND_MAGIC.size else 0
-                message = decode_record(self.read(physical_offset, size), check_crc=False)
+                message = decode_record(self.read(physical_offset, size))
             except (CorruptRecord, IllegalOffset):
                 continue
             if message.topic == topic and key in keys_of(message.properties_raw):
