@@ -26,6 +26,7 @@ from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import StoreError
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.store import jsonconfig
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.inspect import dump_records
 from whimbrel.store.verify import verify
@@ -273,6 +274,27 @@ def test_offsets_of_a_store_without_a_journal_are_not_given_up_silently(
     assert path.read_bytes() == good[:-5]
     path.write_bytes(good)
     assert opened(root) == (original.bodies, original.offsets)
+
+
+@pytest.mark.parametrize("offset", [1_000_000, 10**30])
+def test_offsets_beyond_the_log_are_taken_as_its_end(
+    original: Original, tmp_path: Path, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker of an earlier version wrote down what a client named, and never started again."""
+    root = copied(original.root, tmp_path / "store")
+    topic, queue_id = next((name, number) for (name, number), found in original.bodies.items() if found)
+    path = root / "config" / "consumerOffset.json"
+    content = jsonconfig.load(path)
+    content["offsetTable"][f"{topic}@poisoned"] = {queue_id: offset}
+    path.write_text(jsonconfig.dumps(content))
+    end = len(original.bodies[topic, queue_id])
+    for _ in range(2):
+        bodies, offsets = opened(root)
+        assert bodies == original.bodies
+        assert offsets == {**original.offsets, (topic, "poisoned"): {queue_id: end}}
+    assert caplog.text.count("positions beyond what the log holds") == 1
+    repaired = jsonconfig.load(path)["offsetTable"]
+    assert repaired[f"{topic}@poisoned"] == {queue_id: end}
 
 
 def test_damaged_floors_of_deleted_topics(original: Original, tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Topics that the queues hold messages of, and the table does not know."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from storekit import NOW, OPTIONS, make_draft, open_log, open_master
+from whimbrel.broker.roles.slave import SlaveRole
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.model.topic import MessageType, TopicConfig
@@ -107,13 +110,28 @@ def test_no_topic_is_made_of_names_that_none_can_have(
     assert topics.rows == before and "no topic!" in caplog.text
 
 
-def test_a_slave_adopts_too(tmp_path: Path) -> None:
-    store = open_master(tmp_path)
-    store.append([draft("fresh", 1)])
-    store.close()
-    log = open_log(tmp_path)
-    slave, topics = SlaveStore.open(tmp_path, OPTIONS), topics_of(tmp_path)
-    adopt_topics(topics, slave)
+def test_a_slave_adopts_while_it_has_no_master(tmp_path: Path) -> None:
+    """A topic that only the log tells of, while the broker runs; its master's table would come first."""
+    master = open_master(tmp_path / "master")
+    master.append([draft("fresh", 1)])
+    log = open_log(tmp_path / "slave")
+    slave, topics = SlaveStore.open(tmp_path / "slave", OPTIONS), topics_of(tmp_path / "slave")
+    role: Any = SlaveRole.__new__(SlaveRole)
+    role.store, role.adopted = slave, 0
+    role.context = SimpleNamespace(topics=topics, sessions=SimpleNamespace(sweep=lambda: None))
+    role.metadata_sync = SimpleNamespace(synced=True)
+    log.append_raw(0, master.read_log(0, master.written))
+    log.publish()
+    while slave.dispatch_ready(1 << 20):
+        pass
+    role.sweep()
+    assert topics.get("fresh") is None
+    role.metadata_sync.synced = False
+    role.sweep()
+    assert topics.get("fresh") is not None
+    version = topics.version
+    role.sweep()
+    assert topics.version == version
     slave.close()
     log.close()
-    assert topics.get("fresh") is not None
+    master.close()
