@@ -68,9 +68,6 @@ class Page:
     def reported_ends(self) -> list[int]:
         return []
 
-    def reported_ends(self) -> list[int]:
-        return []
-
     def acknowledged(self, needed: int) -> int:
         return -1
 
