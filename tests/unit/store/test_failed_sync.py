@@ -478,8 +478,8 @@ def test_a_mark_that_could_not_be_written_leaves_its_syncs_to_the_next(
         store.append([make_draft(number)])
     store.writer.flush()
     mark(store, machine)
-    for number in range(300, 1000):
-        store.append([make_draft(number)])
+    for number in range(300, 1100):
+        store.append([make_draft(number)])  # in the queue's second file, too
     store.writer.flush()
     if why == "sync":
         machine.files.failing = {"/consumequeue/": 1}
@@ -488,8 +488,8 @@ def test_a_mark_that_could_not_be_written_leaves_its_syncs_to_the_next(
         with monkeypatch.context() as patched:
             patched.setattr(machine.files, "open", out_of_descriptors)
             mark(store, machine)
-    for number in range(100):
-        store.append([make_draft(number, queue_id=1)])
+    for number in range(1100, 1150):
+        store.append([make_draft(number)])
     store.writer.flush()
     mark(store, machine)
     mark(store, machine)
@@ -497,8 +497,8 @@ def test_a_mark_that_could_not_be_written_leaves_its_syncs_to_the_next(
     after = machine.files.power_loss(root, tmp_path / "after")
     store.close(clean=False)
     store = MasterStore.open(after, options, clock=lambda: 1, machine=machine)
-    assert store.queue_range("topic", 0) == (0, 1000)
-    assert all(size for _, size, _ in store.queue_units("topic", 0, 0, 1000))
+    assert store.queue_range("topic", 0) == (0, 1150)
+    assert all(size for _, size, _ in store.queue_units("topic", 0, 0, 1150))
     store.close()
 
 
