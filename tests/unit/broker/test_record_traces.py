@@ -208,6 +208,7 @@ def test_a_refused_message_leaves_no_span(rig: Any) -> None:
 def test_the_creation_ends_with_the_answer_and_tells_its_error(rig: Any) -> None:
     one = rig(ratio=1.0, acks=1)
     one.store.page.replica_beat_ns = 0
+    one.store.page.fed_epoch = one.store.page.epoch
     one.store.page.set_slave(0, "slave:1", 1)
     one.store.page.set_ack(0, 0)
     deferred = one.send(message())
