@@ -27,8 +27,9 @@ from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Data, Limits
+from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.handlers import Call, Encoded, Service, UnaryMethod
-from whimbrel.rpc.server.native import NativeConnection, NativeServer
+from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.responses import OK, check_client_id
 
 SERVICE = "apache.rocketmq.v2.MessagingService"

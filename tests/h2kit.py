@@ -9,8 +9,9 @@ from typing import Any
 import echokit
 from whimbrel.rpc.http2.frames import HEAD, HEAD_BYTES, PREFACE
 from whimbrel.rpc.http2.stream import Limits
+from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.handlers import BidiMethod, ServerStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.native import NativeConnection, NativeServer
+from whimbrel.rpc.server.native import NativeServer
 
 __all__ = ["NAMES", "Sink", "connected", "echo_server", "frames_of", "recording"]
 

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.errors import ProtocolError
 from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode, value_of
 from whimbrel.rpc.http2.stream import Data, GoAway, Headers, Limits, Reset
@@ -28,7 +29,15 @@ __all__ = ["HONEST_HOST", "Caller", "Ended", "Honest", "Peer", "Target", "Watch"
 
 HONEST_HOST = "127.0.0.2"
 READ_BYTES = 1 << 18
-WINDOWS = Limits(window=1 << 30, connection_window=1 << 30)  # of a client that takes everything
+# Of a client that takes everything.
+WIDE = Limits(
+    window=1 << 30,
+    connection_window=1 << 30,
+    frame=(1 << 24) - 1,
+    block=1 << 28,
+    header_list=1 << 28,
+    empty=1 << 20,
+)
 SAMPLE_S = 0.02
 QUIET_S, QUIET_CPU_S = 0.3, 0.03  # it has done its work when it takes no more than that in that time
 QUIET_WITHIN_S = 120.0
@@ -179,7 +188,7 @@ class Caller(Peer):
 
     def __init__(self, target: Target, *, source: str = "") -> None:
         super().__init__(target, source=source)
-        self.conn = Connection(server=False, limits=WINDOWS)
+        self.conn = Connection(server=False, limits=WIDE)
         self.statuses: dict[int, int] = {}
         self.messages: dict[int, bytes] = {}
 
@@ -201,7 +210,11 @@ class Caller(Peer):
         self, path: str, body: bytes | None, metadata: Sequence[tuple[str, str]] = (), *, end: bool = True
     ) -> Any:
         """Begin a call; without a body its stream stays open. Raises Ended."""
-        stream = self.conn.request()
+        try:
+            stream = self.conn.request()
+        except ProtocolError:
+            self.ended = True
+            raise Ended from None
         self.conn.send_headers(stream, request_fields(path, metadata))
         if body is not None:
             self.conn.send_data(stream, prefixed(body), end=end)

@@ -49,7 +49,7 @@ from whimbrel.rpc.server.limits import Guard, body_code, known_error
 from whimbrel.rpc.server.request_limits import RequestTooLarge
 
 if TYPE_CHECKING:
-    from whimbrel.rpc.server.native import NativeConnection
+    from whimbrel.rpc.server.connection import NativeConnection
 
 __all__ = [
     "BidiServerCall",

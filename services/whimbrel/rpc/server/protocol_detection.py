@@ -27,7 +27,8 @@ from whimbrel.rpc.server.certificates import CertificateError, TlsSettings, conf
 from whimbrel.rpc.server.tls import HANDSHAKE_RECORD, TlsSession
 
 if TYPE_CHECKING:
-    from whimbrel.rpc.server.native import NativeConnection, NativeServer
+    from whimbrel.rpc.server.connection import NativeConnection
+    from whimbrel.rpc.server.native import NativeServer
 
 __all__ = ["HANDSHAKE_S", "ContextProvider", "ProtocolDetector", "RejectionLog", "host_and_port"]
 

@@ -38,17 +38,16 @@ from whimbrel.rpc.http2.grpc_format import prefixed
 from whimbrel.rpc.http2.hpack import encode
 from whimbrel.rpc.http2.stream import Limits
 from whimbrel.rpc.server.certificates import TlsSettings
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
-from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
-from whimbrel.rpc.server.native import (
+from whimbrel.rpc.server.connection import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
     REQUEST_S,
     WRITE_BYTES_HIGH,
     NativeConnection,
-    NativeServer,
-    serve_native,
 )
+from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
+from whimbrel.rpc.server.native import NativeServer, serve_native
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S
 
 MIB = 1 << 20

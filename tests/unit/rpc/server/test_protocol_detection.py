@@ -15,8 +15,9 @@ import uvloop
 from rawpeer import HELLO, RawPeer
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.rpc.server.certificates import FILE_NAME, CertificateError, TlsSettings
+from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.handlers import Service, UnaryMethod
-from whimbrel.rpc.server.native import NativeConnection, NativeServer, serve_native
+from whimbrel.rpc.server.native import NativeServer, serve_native
 from whimbrel.rpc.server.protocol_detection import AGAIN_S, HOSTS_KEPT, WARN_S, RejectionLog
 
 MIB = 1 << 20

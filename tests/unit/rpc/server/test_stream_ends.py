@@ -17,6 +17,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.api.status import DETAILS_KEY
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.http2.errors import Code
+from whimbrel.rpc.server.connection import NativeConnection
 from whimbrel.rpc.server.handlers import (
     BidiMethod,
     Call,
@@ -27,7 +28,7 @@ from whimbrel.rpc.server.handlers import (
     UnaryMethod,
 )
 from whimbrel.rpc.server.limits import RunningServer
-from whimbrel.rpc.server.native import NativeConnection, NativeServer
+from whimbrel.rpc.server.native import NativeServer
 from whimbrel.rpc.server.serving import serve
 
 REQUEST, RESPONSE = service_pb2.HeartbeatRequest, service_pb2.HeartbeatResponse

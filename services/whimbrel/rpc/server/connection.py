@@ -1,0 +1,341 @@
+"""One connection of the native transport, after protocol detection and TLS.
+
+    bytes of a read ──► Connection (`http2/`) ──► events ──► server calls (`calls.py`) ──► frames ──► a write
+
+How it fits into its server, what is bounded and why, is in `native.py`.
+
+**What it holds** counts in the budget of the process (`held_bytes`). It is added up anew when `COUNT_BYTES`
+have gone in and out since the last time, and at every check of its server, so that no call pays for it. When
+all connections together hold too much, the one that holds most is ended.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from whimbrel.rpc.http2.connection import Connection
+from whimbrel.rpc.http2.errors import Code, ProtocolError
+from whimbrel.rpc.http2.grpc_format import CallMetadata, status_block
+from whimbrel.rpc.http2.hpack import HpackError
+from whimbrel.rpc.http2.stream import Data, Drained, Headers, Reset, Stream
+from whimbrel.rpc.server.admission import Place
+from whimbrel.rpc.server.budget import ConnectionBudget, held_too_much
+from whimbrel.rpc.server.call_kinds import KIND_FIELDS, CallKind, kind_of
+from whimbrel.rpc.server.calls import (
+    BidiServerCall,
+    NonGrpcCall,
+    PulledStreamCall,
+    ServerCall,
+    UnaryServerCall,
+)
+from whimbrel.rpc.server.handlers import (
+    BidiMethod,
+    Call,
+    PulledStreamMethod,
+    ServerStreamMethod,
+    UnaryMethod,
+)
+from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
+
+if TYPE_CHECKING:
+    from whimbrel.rpc.server.native import NativeServer
+
+__all__ = ["KEEPALIVE_S", "KEEPALIVE_TIMEOUT_S", "REQUEST_S", "WRITE_BYTES_HIGH", "NativeConnection"]
+
+WRITE_BYTES_HIGH = 256 << 10  # in a transport; from there on nothing is read from its peer
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 60.0, 20.0
+REQUEST_S = 60.0  # for all bytes of a request, 4 MiB of them over half a Mbit/s, 130 MiB over 20
+COUNT_BYTES = 256 << 10
+STREAM_BYTES = 1024  # of an open stream with its call, without header fields
+PING = b"whimbrel"
+UNKNOWN_METHOD = status_block(12, "Method not found!", first=True)  # grpcio's words; none of our errors
+
+# Bounds what the kernel holds unsent, so that a slow reader shows in the transport's buffer.
+UNSENT_LIMIT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+
+logger = logging.getLogger(__name__)
+
+
+class NativeConnection(asyncio.Protocol):
+    """One connection of a peer, after protocol detection and TLS.
+
+    Attributes:
+        paused: the transport holds as much as it should; nothing is read from the peer meanwhile.
+        connected_at, received_at: when it was accepted, and when data came last, by the loop's clock.
+        place: what it has taken of the connections that the server allows.
+        budget: what it holds in memory for requests and responses.
+        uncounted: bytes in and out since its share in the process's budget was counted.
+        waiting_counted: what waited in its streams then.
+        receiving: events of a read are being handled; their responses leave at its end.
+        flush_scheduled: it is on its server's list of connections to flush.
+        pinged: a ping was sent, and nothing came since.
+    """
+
+    def __init__(self, server: "NativeServer", connected_at: float, place: Place | None = None) -> None:
+        self.server, self.place = server, place
+        self.conn = Connection(server=True, limits=server.limits)
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.peer = ""
+        self.paused = self.receiving = self.flush_scheduled = self.pinged = False
+        self.connected_at = self.received_at = connected_at
+        self.budget = ConnectionBudget()
+        self.uncounted = self.waiting_counted = 0
+
+    # Called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the settings, and count the connection in."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's has another base class
+        self.peer = host_and_port(transport.get_extra_info("peername"))
+        self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
+        if UNSENT_LIMIT is not None:
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT, WRITE_BYTES_HIGH)
+        self.server.connections.add(self)
+        self.transport.write(self.conn.take())
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the calls of a read, and write their responses at once."""
+        self.received_at = now = self.server.loop.time()
+        self.pinged = False
+        self.uncounted += len(data)
+        self.receiving = True
+        try:
+            for event in self.conn.receive(data, now):
+                self.handle(event)
+        except Exception:
+            logger.exception("%s: a call can't be answered", self.peer)
+            self.conn.fail(ProtocolError(Code.INTERNAL_ERROR, "internal error; the server's log says more"))
+        finally:
+            self.receiving = False
+        self.flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Abandon all calls."""
+        self.server.connections.discard(self)
+        self.abandon_calls()
+        self.server.budget.count(self, 0)
+        if self.place is not None:
+            self.place.leave()
+        self.server.notify_if_idle()
+
+    def abandon_calls(self) -> None:
+        """End all calls without a response, and drop what they have received and not sent."""
+        for stream in list(self.conn.streams.values()):
+            self.abandon_call(stream)
+        self.conn.drop_streams()
+
+    def pause_writing(self) -> None:
+        """Stop reading from a peer that does not read."""
+        self.paused = True
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read on, and let streams send what was queued."""
+        self.paused = False
+        self.transport.resume_reading()
+        for stream in list(self.conn.streams.values()):
+            if isinstance(stream.app, ServerCall) and not stream.waiting:
+                stream.app.drained()
+
+    # Events
+
+    def handle(self, event: Any) -> None:
+        """Handle an event of the HTTP/2 connection."""
+        kind = type(event)
+        if kind is Data:
+            stream = event.stream
+            self.conn.consumed(stream, event.size)
+            server_call = stream.app
+            if server_call is not None:
+                if event.data:
+                    server_call.data(event.data)
+                if event.ended:
+                    server_call.half_closed()
+                elif not server_call.over:
+                    self.reserve(server_call)
+        elif kind is Headers:
+            if event.trailers:
+                if event.stream.app is not None:
+                    event.stream.app.half_closed()
+            else:
+                self.begin_call(event)
+        elif kind is Reset:
+            self.abandon_call(event.stream)
+        elif kind is Drained and event.stream.app is not None:
+            event.stream.app.drained()
+
+    def reserve(self, server_call: ServerCall) -> None:
+        """Count what a call has received and its handler does not have yet."""
+        size = server_call.received_bytes()
+        before, server_call.held = server_call.held, size
+        if not self.budget.reserve(size, before=before):
+            server_call.end(held_too_much())
+
+    def abandon_call(self, stream: Stream) -> None:
+        """End the call of a stream that is gone."""
+        server_call = stream.app
+        stream.app = None
+        if isinstance(server_call, ServerCall) and not server_call.over:
+            server_call.abandon()
+
+    def begin_call(self, event: Headers) -> None:
+        """Make the server call of a new stream."""
+        stream, shape = event.stream, event.shape
+        kind: CallKind | None = None if shape is None else shape.memo
+        if kind is not None and kind.methods is self.server.methods:
+            metadata = CallMetadata(event.fields, kind.known, kind.varying)
+        else:
+            metadata = CallMetadata(event.fields)
+            try:
+                kind = kind_of(metadata, self.server.methods)
+                if not kind.grpc:
+                    metadata.check()
+            except HpackError as error:
+                self.fail(ProtocolError(Code.COMPRESSION_ERROR, str(error)))
+                return
+            if shape is not None and not shape.varying & KIND_FIELDS:
+                kind.varying, kind.known = shape.varying, {}
+                shape.memo = kind
+        method = kind.method
+        seconds = kind.seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
+        call = Call(kind.path, self.peer, metadata, deadline)
+        if type(method) is UnaryMethod or type(method) is ServerStreamMethod:
+            once = stream.app = UnaryServerCall(self, stream, call, method)
+            if self.server.guard is not None and not once.authorize(self.server.guard):
+                return
+            if event.ended:
+                once.half_closed()
+            return
+        if not kind.grpc:
+            plain = stream.app = NonGrpcCall(self, stream, call, metadata.raw(b":method") or b"")
+            if event.ended:
+                plain.half_closed()
+            return
+        server_call: PulledStreamCall | BidiServerCall
+        if method is None:
+            self.conn.send_headers(stream, UNKNOWN_METHOD, end=True)
+            return
+        elif type(method) is PulledStreamMethod:
+            server_call = PulledStreamCall(self, stream, call, method)
+        else:
+            assert type(method) is BidiMethod
+            server_call = BidiServerCall(self, stream, call, method)
+        stream.app = server_call
+        if self.server.guard is not None and not server_call.authorize(self.server.guard):
+            return
+        if type(server_call) is BidiServerCall:
+            server_call.open()
+        if event.ended:
+            server_call.half_closed()
+
+    # Writing
+
+    @property
+    def unread(self) -> int:
+        """Bytes of responses that this peer has not taken: in outboxes, streams and the transport."""
+        return self.budget.unread(self.waiting_bytes())
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes of responses that wait in streams for windows, and in the transport."""
+        return self.conn.waiting_bytes + self.transport.get_write_buffer_size()
+
+    def schedule_flush(self) -> None:
+        """Write responses soon: at the end of this read, or on the loop's next iteration."""
+        if not self.receiving and not self.flush_scheduled:
+            self.flush_scheduled = True
+            self.server.schedule_flush(self)
+
+    def flush(self) -> None:
+        """Write all frames that are ready; close the connection after an error."""
+        self.flush_scheduled = False
+        self.budget.flushed()
+        if self.server.idle is not None:
+            self.server.notify_if_idle()
+        data = self.conn.take()
+        if self.transport.is_closing():  # the peer left while responses waited for the next iteration
+            return
+        if data:
+            self.transport.write(data)
+            self.uncounted += len(data)
+        if self.conn.error is not None:
+            logger.info("%s: %s (%s)", self.peer, self.conn.error, self.conn.error.code.name)
+            self.transport.close()
+        elif self.uncounted + self.conn.waiting_bytes - self.waiting_counted > COUNT_BYTES:
+            self.count_held()
+
+    # What it holds
+
+    def held_bytes(self) -> int:
+        """Return about how many bytes this connection holds in memory for its peer."""
+        size = self.budget.held + self.unread + len(self.conn.buffer)
+        for stream in self.conn.streams.values():
+            server_call = stream.app
+            size += STREAM_BYTES
+            if isinstance(server_call, ServerCall):
+                size += server_call.field_bytes()
+        return size
+
+    def count_held(self) -> None:
+        """Count what this connection holds in the budget of the process."""
+        self.uncounted, self.waiting_counted = 0, self.conn.waiting_bytes
+        largest = self.server.budget.count(self, self.held_bytes())
+        if largest is not None:
+            largest.end_for_memory()
+
+    def end_for_memory(self) -> None:
+        """End this connection, which holds more than any other when all together hold too much."""
+        held, limit = self.held_bytes(), self.server.budget.limit
+        logger.warning(
+            "%s is cut off: all connections together hold more than %d bytes, and this one %d",
+            self.peer,
+            limit,
+            held,
+        )
+        self.abandon_calls()
+        self.server.budget.ended(self)
+        text = f"all connections together hold more than {limit} bytes, and this one holds most of them"
+        self.conn.fail(ProtocolError(Code.ENHANCE_YOUR_CALM, text))
+        self.flush()
+        if self.transport.get_write_buffer_size() > WRITE_BYTES_HIGH:
+            self.transport.abort()  # it does not read, so it would keep them
+
+    def fail(self, error: ProtocolError) -> None:
+        """End the connection for a protocol error of its peer."""
+        self.conn.fail(error)
+        self.schedule_flush()
+
+    def check_timeouts(self, now: float) -> None:
+        """Ping a silent peer; drop one that does not react, or did not finish HTTP/2's handshake."""
+        if self.conn.streams:
+            self.end_late_requests(now)
+        if self.uncounted or self.waiting_counted or self.conn.streams:
+            self.count_held()
+        quiet = now - self.received_at
+        if not self.conn.settled:
+            if now - self.connected_at > HANDSHAKE_S:
+                self.transport.abort()
+        elif self.pinged:
+            if quiet > KEEPALIVE_S + KEEPALIVE_TIMEOUT_S:
+                logger.info("%s does not answer pings", self.peer)
+                self.transport.abort()
+        elif quiet > KEEPALIVE_S:
+            self.pinged = True
+            self.conn.ping(PING)
+            self.flush()
+
+    def end_late_requests(self, now: float) -> None:
+        """End the calls whose request is not whole in time; it counts from the first check that sees them."""
+        late: list[ServerCall] = []
+        for stream in self.conn.streams.values():
+            server_call = stream.app
+            if stream.remote_closed or not isinstance(server_call, ServerCall) or server_call.lasts:
+                continue
+            if not server_call.seen_at:
+                server_call.seen_at = now
+            elif now - server_call.seen_at > REQUEST_S:
+                late.append(server_call)
+        for server_call in late:
+            server_call.request_missing(REQUEST_S)
