@@ -34,6 +34,8 @@ __all__ = ["HANDSHAKE_S", "ContextProvider", "ProtocolDetector", "RejectionLog",
 
 HANDSHAKE_S = 20.0
 HTTP2_FIRST_BYTE = b"P"[0]
+# A ClientHello comes in a few pieces. What comes in more is read in larger ones.
+HELLO_PIECES_AT_ONCE, HELLO_PAUSE_S = 8, 0.02
 SHOWN_BYTES = 24  # of the first bytes, in the log
 WARN_S = 600.0
 HOSTS_KEPT = 256
@@ -186,6 +188,7 @@ class TlsProtocol(asyncio.Protocol):
         session: None while the server's context is being made.
         connection: None before the handshake is done.
         pending: received before there was a session.
+        pieces: in which the ClientHello has come so far.
     """
 
     def __init__(self, server: "NativeServer", connected_at: float, place: Place) -> None:
@@ -194,6 +197,7 @@ class TlsProtocol(asyncio.Protocol):
         self.session: TlsSession | None = None
         self.connection: NativeConnection | None = None
         self.pending = b""
+        self.pieces = 0
 
     def begin(self, transport: asyncio.Transport, data: bytes) -> None:
         """Take a transport over, and the first bytes that came."""
@@ -229,6 +233,8 @@ class TlsProtocol(asyncio.Protocol):
         session = self.session
         assert session is not None  # reading is paused until there is one
         plain = session.receive(data)
+        if session.hello is not None:
+            self.wait_for_more()
         if self.connection is None and session.established:
             self.server.handshaking.discard(self)
             self.connection = self.server.new_connection(self.connected_at, self.place)
@@ -243,6 +249,18 @@ class TlsProtocol(asyncio.Protocol):
             self.transport.close()
         elif session.ended:
             self.transport.close()
+
+    def wait_for_more(self) -> None:
+        """Read the rest of a ClientHello a little later when it comes in many pieces."""
+        self.pieces += 1
+        if self.pieces > HELLO_PIECES_AT_ONCE and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.server.loop.call_later(HELLO_PAUSE_S, self.read_on)
+
+    def read_on(self) -> None:
+        """Read again."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Pass on to the HTTP/2 connection."""

@@ -31,6 +31,7 @@ from rawpeer import (
     statuses,
     u32,
 )
+from waiting import eventually
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 from whimbrel.rpc.http2.errors import Code
@@ -48,7 +49,7 @@ from whimbrel.rpc.server.connection import (
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, PulledStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.limits import HELD_BYTES_MAX, OUTBOX_MESSAGES_MAX, UNREAD_BYTES_MAX, Guard
 from whimbrel.rpc.server.native import NativeServer, serve_native
-from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S
+from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, HELLO_PIECES_AT_ONCE
 
 MIB = 1 << 20
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 4, 8, 12
@@ -535,6 +536,19 @@ async def test_half_open_connections_are_cut_off(begin: bytes, certificate: Path
         assert not peer.written or begin[:1] == b"P"  # nothing leaves before it is known who it is
         peer.leave()
         assert not server.handshaking and not server.connections
+
+
+async def test_client_hello_in_many_pieces_is_read_in_few(certificate: Path) -> None:
+    async with serving(tls=TlsSettings(certificate=str(certificate), key=str(certificate))) as server:
+        peer = RawPeer(server)
+        hello = b"\x16\x03\x01\x10\x00\x01\x00\x0f\xfc" + bytes(4000)
+        for byte in hello[:HELLO_PIECES_AT_ONCE]:
+            assert not peer.paused
+            peer.send(bytes((byte,)))
+        peer.send(hello[HELLO_PIECES_AT_ONCE:][:1])
+        assert peer.paused
+        await eventually(lambda: not peer.paused)
+        assert not peer.closed and not peer.written
 
 
 async def test_who_does_not_answer_pings_is_cut_off() -> None:
