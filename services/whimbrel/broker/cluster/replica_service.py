@@ -103,7 +103,7 @@ class MetadataWatches:
         self.name = name
         self.source = source
         self.authoritative = authoritative
-        self.open: set[Watch] = set()
+        self.open: dict[Watch, None] = {}  # in the order of their begin
         source.on_change(self.changed)
 
     def method(self) -> BidiMethod:
@@ -121,12 +121,12 @@ class MetadataWatches:
             raise NotReady(
                 "this broker does not lead: it is not a settled master, or behind one of its slaves"
             )
-        self.open.add(watch)
+        self.open[watch] = None
         watch.send(self.source.everything())
 
     def stop(self, watch: "Watch") -> None:
         """Forget a slave."""
-        self.open.discard(watch)
+        self.open.pop(watch, None)
 
     def close(self, error: WhimbrelError) -> None:
         """End all watches."""
@@ -229,7 +229,7 @@ class LeaseStreams:
         self.lease_store = lease_store
         self.settled, self.authoritative = settled, authoritative
         self.on_merged, self.on_report = on_merged, on_report
-        self.open: set[LeaseStream] = set()
+        self.open: dict[LeaseStream, None] = {}  # in the order of their begin
 
     @property
     def merged(self) -> int:
@@ -275,7 +275,7 @@ class LeaseStream:
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
             self.exchange = LeaseExchange(streams.lease_store, ready=self.news)
-            streams.open.add(self)
+            streams.open[self] = None
             slave = Member(
                 broker_id=message.broker_id,
                 address=self.peer,
@@ -296,7 +296,7 @@ class LeaseStream:
 
     def closed(self) -> None:
         """Forget the stream."""
-        self.streams.open.discard(self)
+        self.streams.open.pop(self, None)
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

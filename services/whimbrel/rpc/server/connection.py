@@ -92,7 +92,7 @@ class NativeConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
         if UNSENT_LIMIT is not None:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT, WRITE_BYTES_HIGH)
-        self.server.connections.add(self)
+        self.server.connections[self] = None
         self.transport.write(self.conn.take())
 
     def data_received(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class NativeConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Abandon all calls."""
-        self.server.connections.discard(self)
+        self.server.connections.pop(self, None)
         self.abandon_calls()
         self.server.budget.count(self, 0)
         if self.place is not None:

@@ -109,7 +109,7 @@ class NativeServer:
         self.admission = admission or Admission(connections_max(open_files_limit()))
         self.budget: ProcessBudget[NativeConnection] = ProcessBudget()
         self.context_provider: ContextProvider = None  # type: ignore[assignment]  # set by `start`
-        self.connections: set[NativeConnection] = set()
+        self.connections: dict[NativeConnection, None] = {}  # in the order of their begin
         self.tasks: set[asyncio.Task[None]] = set()
         self.unflushed: list[NativeConnection] = []
         self.host, self.port = "", 0
