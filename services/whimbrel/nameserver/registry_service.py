@@ -16,7 +16,7 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused, Throttled
 from whimbrel.model.limits import TOPICS_MAX
 from whimbrel.model.registration import check_broker, check_log, check_queue_counts, check_topic_name
-from whimbrel.model.route import WILDCARD_HOSTS, Endpoint
+from whimbrel.model.route import WILDCARD_HOSTS, Endpoint, check_host
 from whimbrel.model.topic import MessageType
 from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.nameserver.addresses import (
@@ -173,7 +173,15 @@ class RegistryService:
     def describe_cluster(
         self, call: Call, request: registry_pb.DescribeClusterRequest
     ) -> Deferred[registry_pb.DescribeClusterResponse]:
-        """List the live brokers for a tool that reached this nameserver under `access_host`."""
+        """List the live brokers for a tool that reached this nameserver under `access_host`.
+
+        Raises:
+            BadRequest: that is no host; it would stand in the address of every broker.
+        """
+        try:
+            check_host("access_host", request.access_host)
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
         peer = host_of(call.peer)
         host = request.access_host or (peer if is_loopback(peer) else "")
         deferred: Deferred[registry_pb.DescribeClusterResponse] = Deferred()

@@ -208,3 +208,10 @@ def test_a_second_broker_waits_while_the_place_of_a_lost_one_is_kept() -> None:
     assert answers.sent[-1].displaced_by == ""
     second.received(pb.SessionRequest())
     assert box.sent[-1].displaced_by == "10.0.0.1:8091"
+
+
+@pytest.mark.parametrize("host", ["h" * 256, "h\x1b[2J", "h:8081", "http://h"])
+def test_a_host_that_is_none_stands_in_no_address(host: str) -> None:
+    call = Call("DescribeCluster", "127.0.0.1:5000", {}, None)
+    with pytest.raises(BadRequest, match="access_host: "):
+        Rig().service.describe_cluster(call, pb.DescribeClusterRequest(access_host=host))
