@@ -36,7 +36,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios interop faults \
-	run bench bench-spark soak soak-front hostile release-check clean
+	run bench bench-spark bitrot soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -116,6 +116,9 @@ interop: setup ## only the tests against real RocketMQ
 faults: setup ## kill processes under load, and the whole table of faults with containers (WHIMBREL_FAULT_SEED)
 	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py
 	WHIMBREL_FAULT_PAGE=docs/faults.md REQUIRE_DOCKER=1 $(PY) -m pytest -q -s -m "" tests/containers/test_faults.py
+
+bitrot: setup ## flip 10,000 bits at rest, in sealed and in unsealed records (WHIMBREL_BITROT_FLIPS, WHIMBREL_FAULT_SEED)
+	WHIMBREL_BITROT_FLIPS=$${WHIMBREL_BITROT_FLIPS:-10000} $(PY) -m pytest -q -s --timeout 3600 tests/property/test_bitrot.py
 
 soak: setup ## kill -9 the driver of a streaming archive 20 times, and write docs/soak.md (WHIMBREL_FAULT_SEED)
 	WHIMBREL_SOAK_KILLS=$${WHIMBREL_SOAK_KILLS:-20} WHIMBREL_SOAK_PAGE=docs/soak.md REQUIRE_SPARK=1 \

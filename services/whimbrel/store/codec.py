@@ -59,6 +59,7 @@ __all__ = [
     "HEAD_SIZES",
     "HOST_V4_SIZE",
     "HOST_V6_SIZE",
+    "IDENTITY",
     "MAGIC_V1",
     "MAGIC_V2",
     "PHYSICAL_OFFSET",
@@ -81,6 +82,8 @@ __all__ = [
     "TRANSACTION_MASK",
     "TRANSACTION_PREPARED",
     "TRANSACTION_ROLLBACK",
+    "U16",
+    "UNDERSCORE",
     "UNIT",
     "UNIT_SIZE",
     "V6_MASK",
@@ -153,6 +156,7 @@ RECORD_BYTES_MIN = HEAD_V4.size + 3  # no body, no topic, no properties
 SIZE_AND_MAGIC = struct.Struct(">iI")  # of a blank, too
 PREFIX = struct.Struct(">iI28xi")  # size, magic, system flag
 CRC = struct.Struct(">8xi")
+IDENTITY = struct.Struct(">iI20xq")  # size, magic, physical offset
 PHYSICAL_OFFSET = struct.Struct(">28xq")
 SYS_FLAG = struct.Struct(">36xi")
 STORE_TIMES = {
@@ -473,9 +477,9 @@ def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool
     """Return what is wrong with the record at `at` of a chunk that holds at least its `size` bytes, "" for
     nothing.
 
-    The caller has checked magic and size (`PREFIX`). Checked here: that the parts add up to the size, that
-    the record's own offset is `physical_offset`, and that its topic is text without control characters; with
-    `check_crc` also that the body matches its CRC, all of the record its seal if it has one, and that its
+    The caller has checked magic and size (`PREFIX`). Checked here: that the parts add up to the size, and
+    that the record's own offset is `physical_offset`; with `check_crc` also that the body matches its CRC, all
+    of the record its seal if it has one, that the topic is text without control characters, and that the
     properties have no hole.
     """
     size, magic, sys_flag = PREFIX.unpack_from(chunk, at)
@@ -497,9 +501,9 @@ def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool
         return f"its parts do not make up its size {size}"
     if place != physical_offset:
         return f"it says that it stands at {place}"
-    if not printable(chunk[topic_at:topic_end]):
-        return "its topic is none"
     if check_crc:
+        if not printable(chunk[topic_at:topic_end]):
+            return "its topic is none"
         (stored,) = CRC.unpack_from(chunk, at)
         if zlib.crc32(memoryview(chunk)[at + head_size : body_end]) & CRC_MASK != stored & CRC_MASK:
             return "its body does not match its CRC"

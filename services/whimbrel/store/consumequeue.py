@@ -48,7 +48,7 @@ from whimbrel.store.pages import (
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import list_segments
 
-__all__ = ["ConsumeQueue", "Unit", "drop_unusable", "is_filler"]
+__all__ = ["ConsumeQueue", "Unit", "is_filler"]
 
 ALLOCATE_BYTES = 64 * 1024  # blocks taken at a time: 3276 entries
 RELEASE_BYTES = 256 * 1024  # written entries that may stay resident; there may be thousands of queues
@@ -542,35 +542,6 @@ class ConsumeQueue:
         if self.files.exists(self.directory):
             self.files.rmdir(self.directory)
             self.files.sync_directory(self.directory.parent)
-
-
-def drop_unusable(directory: Path, file_size: int, files: Files) -> None:
-    """Remove the files of a queue from the first one on that can't be a part of it: their entries are derived
-    from the log again.
-
-    A power loss leaves such files: the name of a new one is on disk before its size, or the name of one is
-    and not that of the one before.
-
-    Args:
-        file_size: of a queue without any whole file.
-    """
-    starts = list_segments(directory, files)
-    sizes = [files.size(directory / segment_name(start)) for start in starts]
-    whole = [size for size in sizes if size > 0 and size % UNIT_SIZE == 0]
-    size = max(whole, key=whole.count) if whole else file_size
-    kept = 0
-    while kept < len(starts) and sizes[kept] == size and starts[kept] == starts[0] + kept * size:
-        kept += 1
-    if starts and starts[0] % size:
-        kept = 0
-    logger.warning(
-        "%s: %d of %d files are no part of the queue; their entries are written anew",
-        directory,
-        len(starts) - kept,
-        len(starts),
-    )
-    for start in reversed(starts[kept:]):
-        files.unlink(directory / segment_name(start))
 
 
 def is_filler(unit: Unit) -> bool:

@@ -336,29 +336,27 @@ class Index:
         self.dirty = False
 
     def load(self) -> None:
-        """Map the files; only the last is writable."""
+        """Map the files; only the last is writable.
+
+        The first that can't be one, by its size or its count, is removed with those behind it: the log has
+        their keys.
+        """
         self.disk.unlink(self.scratch / "index-file", missing_ok=True)
         paths = list_index_files(self.directory, self.disk)
-        for path in paths:
-            size = self.disk.size(path)
+        for number, path in enumerate(paths):
             try:
-                slots, entries = index_sizes(size, self.options)
-            except StoreError:
-                if size >= SIZE_MIN and not self.files:
-                    raise  # it may be one of other sizes than ours
-                self.drop_unusable(paths[paths.index(path) :])
+                slots, entries = index_sizes(self.disk.size(path), self.options)
+                file = IndexFile(path, slots, entries, writable=path == paths[-1], files=self.disk)
+                if file.count > entries:
+                    file.close()
+                    raise StoreError(f"it counts {file.count} entries and has room for {entries}")
+            except StoreError as error:
+                logger.warning("%s is no index file (%s): its keys are taken from the log", path, error)
+                for behind in reversed(paths[number:]):
+                    self.disk.unlink(behind)
+                self.open_last()
                 return
-            self.files.append(IndexFile(path, slots, entries, writable=path == paths[-1], files=self.disk))
-
-    def drop_unusable(self, paths: list[Path]) -> None:
-        """Remove files that can't be index files, or stand behind one: a power loss leaves new ones without
-        their size. What they held is derived from the log again."""
-        logger.warning(
-            "%s: %d files are no index files; their keys are written anew", self.directory, len(paths)
-        )
-        for path in reversed(paths):
-            self.disk.unlink(path)
-        self.open_last()
+            self.files.append(file)
 
     def recover(
         self, log_begin: int, end: int, *, trusted_to: int | None, indexed: int, index_end: int

@@ -4,9 +4,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
-from whimbrel.store.consumequeue import ConsumeQueue, drop_unusable
+from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.queue_floors import GivenQueueOffsets, encode
 
@@ -40,26 +39,15 @@ class ConsumeQueues:
         self.by_field: dict[bytes, dict[int, ConsumeQueue]] = {}
 
     @classmethod
-    def load(cls, root: Path, file_size: int, files: Files = FILES, *, mend: bool = False) -> "ConsumeQueues":
+    def load(cls, root: Path, file_size: int, files: Files = FILES) -> "ConsumeQueues":
         """List the queues on disk. Their ranges are unknown until `truncate`.
 
-        Args:
-            mend: remove files that can't be a part of their queue.
-
         Raises:
-            StoreError: there are such, and they are not to be removed.
+            StoreError: there are files that can't be a part of their queue.
         """
         queues = cls(root, file_size, files)
-        load, scratch = cls.queue_class.load, queues.scratch
         for topic, queue_id, directory in list_queues(queues.directory, files):
-            try:
-                queue = load(directory, topic, queue_id, file_size, scratch, files)
-            except StoreError:
-                if not mend:
-                    raise
-                drop_unusable(directory, file_size, files)
-                queue = load(directory, topic, queue_id, file_size, scratch, files)
-            queues.add(queue)
+            queues.add(cls.queue_class.load(directory, topic, queue_id, file_size, queues.scratch, files))
         return queues
 
     def __iter__(self) -> Iterator[ConsumeQueue]:

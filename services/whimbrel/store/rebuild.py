@@ -75,8 +75,9 @@ def truncate_index(
     if mark is not None:
         lowest = log_mark.lowest_end_since(mark.recoveries)
         indexed = mark.indexed if lowest is None else max(0, min(mark.indexed, lowest))
-        # A later recovery may have removed the newest entry that the mark knows.
-        index_end = mark.index_end if lowest is None or mark.index_end < lowest else -1
+        # Where the newest entry that the mark knows is gone, the index is built from its own end on: a later
+        # recovery may have removed entries, a power failure files, and nothing else tells which.
+        index_end = mark.index_end
         if mark.boot != machine.boot_id() and not clean:
             trusted_to = mark.indexed
     elif not clean:

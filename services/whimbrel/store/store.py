@@ -11,14 +11,24 @@ import logging
 import resource
 from pathlib import Path
 
-from whimbrel.errors import CorruptRecord, IllegalOffset, StoreFull
+from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, StoreFull
 from whimbrel.machine import Machine
-from whimbrel.store.codec import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, StoredMessage, decode_record, keys_of
+from whimbrel.store.codec import (
+    IDENTITY,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    StoredMessage,
+    decode_record,
+    keys_of,
+)
 from whimbrel.store.consumequeue import ConsumeQueue, Unit
 from whimbrel.store.dispatch import Arrival, Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
 from whimbrel.store.mark_writer import MarkWriter
+from whimbrel.store.mending import mend_queues
 from whimbrel.store.options import StoreOptions, parse_delay_levels
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.rebuild import dispatch_log, truncate_index, truncate_queues
@@ -111,13 +121,17 @@ class MessageStore(abc.ABC):
 
     def recover_derived(self, log_mark: LogMark, begin: int, end: int, *, clean: bool) -> None:
         """Truncate queues and index to what is known to be right, then rebuild the rest."""
-        self.queues = ConsumeQueues.load(
-            self.root, self.options.consumequeue_file_size, self.files, mend=True
-        )
+        queue_mark = mark = QueueMark.load(self.root, self.files)
+        try:
+            self.queues = self.load_queues()
+        except StoreError as error:
+            logger.warning("%s; all queues are written anew", error)
+            mend_queues(self.root, self.options.consumequeue_file_size, self.files)
+            self.queues = self.load_queues()
+            queue_mark = None
         self.dispatcher.queues = self.queues
-        mark = QueueMark.load(self.root, self.files)
         self.dispatched = truncate_queues(
-            self.queues, mark, log_mark, begin, end, boot=self.machine.boot_id()
+            self.queues, queue_mark, log_mark, begin, end, boot=self.machine.boot_id()
         )
         lowest = log_mark.lowest_end_since(mark.recoveries) if mark is not None else -1
         self.intact_end = end if lowest is None else min(max(lowest, begin), end)
@@ -141,6 +155,14 @@ class MessageStore(abc.ABC):
             )
             self.indexer.step(self.dispatched, step_bytes=CATCH_UP_BYTES)
         self.save_mark()
+
+    def load_queues(self) -> ConsumeQueues:
+        """List the queues on disk.
+
+        Raises:
+            StoreError: the files of one are not as a queue's must be.
+        """
+        return ConsumeQueues.load(self.root, self.options.consumequeue_file_size, self.files)
 
     def dispatch_to(self, end: int, *, skip_damage: bool) -> None:
         """Dispatch up to `end`; sets `stall_reason` when there is no room for all entries."""
@@ -277,10 +299,10 @@ class MessageStore(abc.ABC):
             CorruptRecord: what stands there is no record of that size.
         """
         data = self.read_range(physical_offset, size)
-        if len(data) != size or size < 8:
+        if len(data) != size or size < RECORD_BYTES_MIN:
             raise CorruptRecord(f"no record of {size} bytes at {physical_offset}")
-        stored, magic = SIZE_AND_MAGIC.unpack_from(data)
-        if stored != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
+        stored, magic, place = IDENTITY.unpack_from(data)
+        if stored != size or place != physical_offset or (magic != MAGIC_V1 and magic != MAGIC_V2):
             raise CorruptRecord(f"no record of {size} bytes at {physical_offset}")
         return data
 

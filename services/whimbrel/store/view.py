@@ -19,6 +19,7 @@ from whimbrel.store.index import (
     list_index_files,
 )
 from whimbrel.store.locking import is_locked
+from whimbrel.store.mending import usual_queue_size
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery import LogState, recover_log
 from whimbrel.store.recovery_marks import LogMark
@@ -71,9 +72,9 @@ def store_options(root: Path, *, index_slots: int = 0) -> StoreOptions:
 
 
 def consumequeue_file_size(root: Path) -> int:
-    """Return the size of a store's consume-queue files; RocketMQ's when it has none."""
-    first = next(iter(sorted(root.glob("consumequeue/*/*/[0-9]*"))), None)
-    return first.stat().st_size if first is not None else StoreOptions().consumequeue_file_size
+    """Return the size that most of a store's consume-queue files have; RocketMQ's when it has none."""
+    sizes = [{0: path.stat().st_size} for path in root.glob("consumequeue/*/*/[0-9]*")]
+    return usual_queue_size(sizes, StoreOptions().consumequeue_file_size)
 
 
 def whole_entries(size: int, slots: int) -> int:

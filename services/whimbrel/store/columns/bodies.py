@@ -4,7 +4,8 @@ The compressor is in the system flag (RocketMQ: CompressionType): 0 and 3 are zl
 A body that the gRPC SDKs label GZIP may have either wrapper of the deflate format. An empty body is not
 compressed, whatever its flag.
 
-The CRC is that of the stored bytes, compressed or not.
+The CRC is that of the stored bytes, compressed or not. A sealed record (`codec.py`) is compared with its
+seal, too.
 """
 
 import zlib
@@ -14,10 +15,19 @@ import pyarrow as pa
 
 from whimbrel.errors import CorruptRecord
 from whimbrel.model.limits import INFLATED_BYTES_MAX
-from whimbrel.store.codec import COMPRESSED, COMPRESSOR_MASK, COMPRESSOR_SHIFT, CRC_MASK
-from whimbrel.store.columns.records import Ints, Mask, Records
+from whimbrel.store.codec import (
+    COMPRESSED,
+    COMPRESSOR_MASK,
+    COMPRESSOR_SHIFT,
+    CRC_MASK,
+    SEAL_SIZE,
+    U16,
+    UNDERSCORE,
+    seal_fault,
+)
+from whimbrel.store.columns.records import Ints, Mask, Records, gather
 
-__all__ = ["compressed", "crc_good", "inflate"]
+__all__ = ["compressed", "crc_good", "inflate", "seal_fault_of"]
 
 ZLIB = (0, 3)
 ARROW_NAMES = {1: "lz4", 2: "zstd"}
@@ -26,7 +36,7 @@ PIECE_BYTES_MIN = 64 * 1024
 
 
 def crc_good(records: Records) -> Mask:
-    """Return for each record whether its body matches its CRC."""
+    """Return for each record whether its body matches its CRC, and a sealed one its seal."""
     crc, data = zlib.crc32, records.data
     found = [
         crc(data[start:end])
@@ -34,7 +44,19 @@ def crc_good(records: Records) -> Mask:
     ]
     stored = records.ints("body_crc") & CRC_MASK
     good: Mask = np.array(found, dtype=np.int64) & CRC_MASK == stored
+    seals = records.ends - SEAL_SIZE
+    rows = np.flatnonzero(seals >= records.topic_end + U16.size)
+    starts = seals[rows]
+    sealed = (gather(data, starts, "u1") == UNDERSCORE) | (gather(data, starts + 1, "u1") == UNDERSCORE)
+    for row in rows[sealed].tolist():
+        if seal_fault_of(records, row):
+            good[row] = False
     return good
+
+
+def seal_fault_of(records: Records, row: int) -> str:
+    """Return what is wrong with a record's seal, "" for nothing, also when it has none."""
+    return seal_fault(records.data, int(records.positions[row]), int(records.ends[row]))
 
 
 def compressed(records: Records) -> Ints:

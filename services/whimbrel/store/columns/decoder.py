@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from whimbrel.errors import CorruptRecord
 from whimbrel.store.codec import RAW_KEYS, RAW_TAGS, RAW_UNIQ_KEY
-from whimbrel.store.columns.bodies import compressed, crc_good, inflate
+from whimbrel.store.columns.bodies import compressed, crc_good, inflate, seal_fault_of
 from whimbrel.store.columns.records import Ints, Mask, Records
 from whimbrel.store.columns.schema import COLUMNS, HEADER, LOG_APPEND_TIME, TIMESTAMP, schema_of
 from whimbrel.store.columns.selection import EVERYTHING, Selection
@@ -160,13 +160,14 @@ class Rows:
         self.crc: Mask | None = None
 
     def verify(self) -> None:
-        """Compare bodies with their CRCs, and do what is to be done with those that do not match."""
+        """Compare bodies and sealed records with their CRCs; do what is to be done with those that differ."""
         good = self.crc_ok
         if good.all():
             return
         for row in np.flatnonzero(~good).tolist():
             if row not in self.opaque:
-                self.decoder.note(self.place_of(row), "its body does not match its CRC")
+                what = seal_fault_of(self.records, row) or "its body does not match its CRC"
+                self.decoder.note(self.place_of(row), what)
         if self.decoder.on_corrupt == "skip":
             self.keep(good)
 
@@ -213,7 +214,7 @@ class Rows:
 
     @property
     def crc_ok(self) -> Mask:
-        """Which bodies match their CRC."""
+        """Which records match their CRCs."""
         if self.crc is None:
             self.crc = crc_good(self.records)
         return self.crc
