@@ -193,14 +193,17 @@ class StoreBackend(Backend):
 
 
 def check_end(root: Path, view: LogView, *, fail_on_data_loss: bool) -> None:
-    """Raise DataLoss, or log a warning, when damage ends the log before files that hold records."""
-    behind = [at for at in view.state.removed if store_time_at(view.segments.read, at)]
-    if not behind:
+    """Raise DataLoss, or log a warning, when damage ends the log before files that hold records, or before
+    what was on disk by its mark."""
+    state = view.state
+    behind = [at for at in state.removed if store_time_at(view.segments.read, at)]
+    if not behind and not state.lost:
         return
-    what = f"{root}: the log ends at {view.end} ({view.state.fault}), and {len(behind)} files stand behind"
+    what = f"{root}: the log ends at {view.end} ({state.fault or 'zeros'})"
+    what += f", and {len(behind)} files stand behind" if behind else f", and was on disk up to {state.synced}"
     if fail_on_data_loss:
         raise DataLoss(f"{what}; `whimbrel store verify` says more, failOnDataLoss=false reads up to there")
-    logger.warning("%s, which are passed over", what)
+    logger.warning("%s: what is behind is passed over", what)
 
 
 def by_queue(undispatched: Iterable[Records]) -> UndispatchedRecords:

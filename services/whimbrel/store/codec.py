@@ -478,9 +478,9 @@ def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool
     nothing.
 
     The caller has checked magic and size (`PREFIX`). Checked here: that the parts add up to the size, and
-    that the record's own offset is `physical_offset`; with `check_crc` also that the body matches its CRC, all
-    of the record its seal if it has one, that the topic is text without control characters, and that the
-    properties have no hole.
+    that the record's own offset is `physical_offset`; with `check_crc` also that the body matches its CRC,
+    and all of the record its seal if it has one, that the topic is text without control characters, and that
+    the properties have no hole.
     """
     size, magic, sys_flag = PREFIX.unpack_from(chunk, at)
     head_size = HEAD_SIZES[sys_flag & V6_MASK]

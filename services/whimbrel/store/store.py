@@ -17,6 +17,7 @@ from whimbrel.store.codec import (
     IDENTITY,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_BYTES_MAX,
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
     StoredMessage,
@@ -298,8 +299,8 @@ class MessageStore(abc.ABC):
             IllegalOffset: it is not in the log (any more).
             CorruptRecord: what stands there is no record of that size.
         """
-        data = self.read_range(physical_offset, size)
-        if len(data) != size or size < RECORD_BYTES_MIN:
+        data = self.read_range(physical_offset, size) if size >= RECORD_BYTES_MIN else b""
+        if len(data) != size or not data:
             raise CorruptRecord(f"no record of {size} bytes at {physical_offset}")
         stored, magic, place = IDENTITY.unpack_from(data)
         if stored != size or place != physical_offset or (magic != MAGIC_V1 and magic != MAGIC_V2):
@@ -366,6 +367,8 @@ class MessageStore(abc.ABC):
             try:
                 head = self.read_log(physical_offset, SIZE_AND_MAGIC.size)
                 size = SIZE_AND_MAGIC.unpack(head)[0] if len(head) == SIZE_AND_MAGIC.size else 0
+                if size > RECORD_BYTES_MAX:  # a wrong bit in it must not make this read a whole file
+                    continue
                 message = decode_record(self.read(physical_offset, size))
             except (CorruptRecord, IllegalOffset):
                 continue

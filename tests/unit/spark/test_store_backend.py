@@ -186,3 +186,17 @@ def test_a_topic_that_is_not_there_and_a_folder_that_is_no_store_are_named(tmp_p
         StoreBackend.describe(options(goldens.golden("v493-basic"), subscribe="nowhere"))
     with pytest.raises(Exception, match="is no store"):
         StoreBackend.describe(options(tmp_path))
+
+
+def test_a_log_that_ends_below_what_was_on_disk_is_data_loss(tmp_path: Path) -> None:
+    """One wrong bit near the end of its only file: without the mark it would read as a shorter log."""
+    root = tmp_path / "s"
+    store = open_master(root)
+    answers = [store.append([make_draft(number)])[0] for number in range(20)]
+    store.close()
+    with next((root / "commitlog").iterdir()).open("r+b") as file:
+        file.seek(answers[15].physical_offset + 100)
+        file.write(b"\xff")
+    with pytest.raises(DataLoss, match=f"was on disk up to {answers[-1].end}"):
+        rows(options(root))
+    assert len(rows(options(root, failOnDataLoss="false", isolation="latest"))) == 15
