@@ -553,7 +553,7 @@ class LogWriter:
         segment = self.segment
         try:
             for left in [*self.sealed, *([] if segment is None else [segment])]:
-                if left.start + left.size > failure.durable:
+                if left.start + left.size > max(failure.durable, self.begin):  # else retention took it
                     self.rewrite(left.start, failure.end, boundary=max(left.start, self.mark.offset))
             if segment is not None:
                 failure.current = Segment.open(
@@ -663,6 +663,8 @@ class LogWriter:
         if self.full_reason and free_bytes(self.files, self.segments.directory) >= self.file_size:
             self.full_reason = ""  # without an append, nothing else would notice
         current = self.segments.start_of(max(self.end - 1, 0))
+        if self.failed:  # what is not flushed is being written again, under its name
+            current = min(current, self.segments.start_of(self.flushed))
         doomed = expired_segments(
             self.segments.directory,
             [start for start in self.segments.starts if start < current],

@@ -18,6 +18,7 @@ from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.failed_sync import REWRITE_ATTEMPTS_MAX, REWRITE_RETRY_S, read_marker
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.recovery_marks import LogMark
+from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.slave_store import SlaveStore
@@ -169,6 +170,27 @@ def test_attempts_are_repeated_by_interval_and_bounded(machine: CachedMachine, s
         mend(store)
     assert machine.files.failing["/whimbrel/segment-"] == 1000 - REWRITE_ATTEMPTS_MAX
     assert store.writer.lost and "start this process again" in store.failed
+
+
+def test_retention_leaves_files_alone_that_are_being_written_again(
+    machine: CachedMachine, store: MasterStore
+) -> None:
+    for number in range(1, 8):
+        store.append([make_draft(number, size=12_000)])
+    fail(store, machine)
+    store.mend()
+    store.writer.disk = DiskUse(0.87)
+    store.writer.measure_disk = lambda: None  # type: ignore[method-assign]
+    assert store.writer.run_retention(0) == 0
+    store.writer.flush()
+    store.mend()
+    assert not store.failed and store.flushed == store.written
+    for number in range(8, 14):
+        store.append([make_draft(number, size=12_000)])
+    assert store.writer.run_retention(0) == 2  # also one that is not flushed
+    fail(store, machine)
+    mend(store)
+    assert not store.failed and store.flushed == store.written
 
 
 def test_bytes_that_left_the_cache_are_not_taken_for_written(
