@@ -16,6 +16,7 @@ from whimbrel.model.health import (
     groups_without_master,
     nameserver_check,
     problem_of,
+    what_may_be_lost,
 )
 
 SLAVE_CONNECTION = SlaveStatus(
@@ -177,3 +178,24 @@ def test_a_nameserver_has_to_answer_and_to_be_settled() -> None:
     assert nameserver_check("n:1", Unavailable("no answer from n:1")) == Check(
         "nameserver n:1", False, "no answer", "no answer from n:1"
     )
+
+
+def test_connections_that_do_not_count_are_no_slaves() -> None:
+    twice = (SLAVE_CONNECTION, replace(SLAVE_CONNECTION, peer="10.0.0.2:5001", uncounted=True))
+    master = replace(MASTER, slaves=twice, expected_slaves=2, replication="sync")
+    assert problem_of(master).startswith("1 of 2 slaves are connected: start the missing ones")
+    (slaves,) = [
+        check for check in broker_checks([broker("master", 0)], [master]) if "slaves" in check.component
+    ]
+    assert not slaves.healthy and slaves.state == "1 connected, 2 expected"
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("replication", ["sync", "async"])
+def test_every_mode_says_what_may_be_lost_and_that_acknowledgements_are_in_none(
+    flush: str, replication: str
+) -> None:
+    text = what_may_be_lost(replace(MASTER, flush=flush, replication=replication))
+    assert ("in a power cut nothing that was answered" in text) == (flush == "sync")
+    assert ("in a failover nothing that was answered" in text) == (replication == "sync")
+    assert "acknowledgements of consumers wait for neither" in text and "come again" in text
