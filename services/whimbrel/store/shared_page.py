@@ -144,7 +144,7 @@ class Counted:
     Attributes:
         connected, named, epoch: the cells from which they were counted.
         slaves: the slaves.
-        single: their slots, when each has one connection and that counts; else None.
+        single: the cells of their acknowledgements, when each has one connection and that counts; else None.
     """
 
     __slots__ = ("connected", "epoch", "named", "single", "slaves")
@@ -153,7 +153,7 @@ class Counted:
         self.connected, self.named, self.epoch, self.slaves = connected, named, epoch, slaves
         self.single: list[int] | None = None
         if all(len(slave.slots) == 1 and slave.slots[0].proven for slave in slaves):
-            self.single = [slave.slots[0].number for slave in slaves]
+            self.single = [ACKS // 8 + slave.slots[0].number for slave in slaves]
 
 
 class SharedPage:
@@ -306,11 +306,13 @@ class SharedPage:
 
     def live_acks(self) -> list[int]:
         """Return what the connected slaves have acknowledged, each slave once, in no order."""
-        acks = self.column(ACKS)  # before the slots, which show it when one is another's by now
-        single = self.count_slaves().single
-        if single is None:
-            return [ack for _, ack in self.slave_acks()]
-        return [ack for slot in single if (ack := acks[slot]) >= 0]
+        counted = self.counted
+        if counted.single is not None:
+            cells = self.cells
+            acks = [cells[cell] for cell in counted.single]  # before the slots: one may be another's now
+            if self.count_slaves() is counted:
+                return [ack for ack in acks if ack >= 0]
+        return [ack for _, ack in self.slave_acks()]
 
     def slave_acks(self) -> list[tuple[CountedSlave, int]]:
         """Return the connected slaves that have acknowledged something, with how far."""
