@@ -549,7 +549,8 @@ class LeaseTable:
         for decoded in list(decode_entries(data)):
             if self.is_known_at_rest(decoded):
                 continue
-            found = self.find(decoded.group, decoded.topic, decoded.queue_id)
+            new = self.position(decoded.group, decoded.topic, decoded.queue_id) is None
+            found = None if new else self.find(decoded.group, decoded.topic, decoded.queue_id)
             if found is not None and decoded.epoch < found.epoch:
                 continue
             held = len(found.leases) if found is not None else 0
@@ -559,6 +560,10 @@ class LeaseTable:
             if end_of is not None and entry.end > end_of(entry.topic, entry.queue_id):
                 if refused is not None:
                     refused.append(entry)
+                continue
+            if new and entry.lease is None and not entry.start:
+                if self.resting.add(entry.group, entry.topic, (entry.queue_id, entry.epoch, entry.end)):
+                    changed.append(entry.raw)
                 continue
             state = found or self.state(entry.group, entry.topic, entry.queue_id)
             grown = entry.epoch > state.epoch
@@ -577,6 +582,8 @@ class LeaseTable:
 
     def is_known_at_rest(self, entry: LeaseEntry) -> bool:
         """Tell whether an entry says nothing new of a state that rests, and may go on to."""
+        if entry.lease is not None:
+            return False
         known = self.resting.position(entry.group, entry.topic, entry.queue_id)
         if known is None or entry.epoch > known[1]:
             return False

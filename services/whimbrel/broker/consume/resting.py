@@ -44,19 +44,33 @@ class RestingPositions:
     def __len__(self) -> int:
         return len(self.by_pair)
 
+    def add(self, group: str, topic: str, position: Position) -> bool:
+        """Add the position of a queue of which none rests; return False when it says nothing."""
+        if not says_something(position):
+            return False
+        pair = (group, topic)
+        packed = self.by_pair.get(pair, b"")
+        at = place_of(packed, position[0])
+        tomb = position[2] < 0 and (not packed or pair in self.tombstones)
+        self.keep(pair, packed[:at] + PACKED.pack(*position) + packed[at:], tombstone=tomb)
+        return True
+
     def put(self, group: str, topic: str, positions: Iterable[Position]) -> None:
         """Add positions to what rests of a group's topic; those that say nothing are left out."""
-        pair = (group, topic)
-        kept = [*self.positions(group, topic), *(one for one in positions if one[1] or one[2] >= 0)]
-        if not kept:
+        kept = sorted([*self.positions(group, topic), *filter(says_something, positions)])
+        if kept:
+            packed = b"".join([PACKED.pack(*one) for one in kept])
+            self.keep((group, topic), packed, tombstone=all(one[2] < 0 for one in kept))
+
+    def keep(self, pair: tuple[str, str], packed: bytes, *, tombstone: bool) -> None:
+        self.by_pair[pair] = packed
+        if not tombstone:
+            self.tombstones.pop(pair, None)
             return
-        self.by_pair[pair] = b"".join([PACKED.pack(*one) for one in sorted(kept)])
-        self.tombstones.pop(pair, None)
-        if all(committed < 0 for _, _, committed in kept):
-            self.tombstones[pair] = None
-            if len(self.tombstones) > TOMBSTONES_MAX:
-                oldest = next(iter(self.tombstones))
-                del self.tombstones[oldest], self.by_pair[oldest]
+        self.tombstones[pair] = None
+        if len(self.tombstones) > TOMBSTONES_MAX:
+            oldest = next(iter(self.tombstones))
+            del self.tombstones[oldest], self.by_pair[oldest]
 
     def take(self, group: str, topic: str) -> list[Position]:
         """Take out what rests of a group's topic."""
@@ -71,11 +85,12 @@ class RestingPositions:
 
     def position(self, group: str, topic: str, queue_id: int) -> Position | None:
         """Return what rests of one queue."""
-        packed = self.by_pair.get((group, topic))
-        if packed is not None:
-            for one in PACKED.iter_unpack(packed):
-                if one[0] == queue_id:
-                    return one
+        packed = self.by_pair.get((group, topic), b"")
+        at = place_of(packed, queue_id)
+        if at < len(packed):
+            found: Position = PACKED.unpack_from(packed, at)
+            if found[0] == queue_id:
+                return found
         return None
 
     def committed(self) -> Iterator[tuple[str, str, dict[int, int]]]:
@@ -86,6 +101,22 @@ class RestingPositions:
     def all(self) -> Iterator[tuple[str, str, Position]]:
         """Return everything that rests now, one position after the other."""
         return unpacked(list(self.by_pair.items()))
+
+
+def says_something(position: Position) -> bool:
+    return position[1] > 0 or position[2] >= 0
+
+
+def place_of(packed: bytes, queue_id: int) -> int:
+    """Return where the position of a queue stands among sorted ones, or would have to."""
+    low, high = 0, len(packed) // PACKED.size
+    while low < high:
+        middle = (low + high) // 2
+        if PACKED.unpack_from(packed, middle * PACKED.size)[0] < queue_id:
+            low = middle + 1
+        else:
+            high = middle
+    return low * PACKED.size
 
 
 def unpacked(pairs: Sequence[tuple[tuple[str, str], bytes]]) -> Iterator[tuple[str, str, Position]]:

@@ -10,6 +10,7 @@ from consumekit import Rig, attempts, offsets
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume import resting
 from whimbrel.broker.consume.group_consumption import IDLE_MS
+from whimbrel.broker.consume.lease_codec import EntryEncoder
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.resting import RestingPositions
 from whimbrel.errors import InvalidReceiptHandle, OffsetNotFound
@@ -159,6 +160,29 @@ def test_tombstones_are_bounded_and_the_oldest_go(monkeypatch: pytest.MonkeyPatc
     rests.put("g15", "t", [(2, 0, 5)])
     assert ("g15", "t") not in rests.tombstones
     assert rests.take("g15", "t") == [(0, 1, -1), (1, 1, -1), (2, 0, 5)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_positions_are_found_in_whichever_order_they_came(seed: int) -> None:
+    dice = random.Random(seed)
+    queues = dice.sample(range(65_536), 60)
+    rests, expected = RestingPositions(), {}
+    for queue_id in queues:
+        position = (queue_id, dice.randrange(2), dice.randrange(-1, 3))
+        if rests.add("g", "t", position):
+            expected[queue_id] = position
+        assert ("g", "t") in rests.tombstones or any(one[2] >= 0 for one in expected.values()) or not expected
+    assert rests.positions("g", "t") == sorted(expected.values())
+    for queue_id in (*queues, 0, 65_535, 70_000):
+        assert rests.position("g", "t", queue_id) == expected.get(queue_id)
+
+
+def test_strange_positions_take_little_memory() -> None:
+    """Epochs of groups that nobody knows, as a stranger may send them."""
+    rig = Rig()
+    entries = b"".join(EntryEncoder(f"g{number}", "t", 0).epoch(1) for number in range(20_000))
+    rig.consumption.lease_store.merge(entries)
+    assert at_work(rig) == 0 and len(rig.consumption.table.resting) == resting.TOMBSTONES_MAX
 
 
 def test_positions_beyond_the_log_are_cut_while_they_rest(rig: Rig) -> None:
