@@ -23,7 +23,8 @@ __all__ = [
 ]
 
 OPEN_FILES_WANTED = 1 << 16
-FILES_RESERVED_MIN, FILES_RESERVED_MAX = 128, 1024  # a broker has some 60 files and mappings open
+FILES_RESERVED_MIN = 128  # a broker has some 60 files open, and one for each queue
+FILES_SHARE = 2  # one of so many descriptors is for files
 HOST_CONNECTIONS_MAX = 2000  # clients behind one address of a NAT have one connection to a broker each
 HOST_SHARE = 3, 4  # of all, where few are allowed: others must get in as well
 TOLD_MAX = 64  # refused connections that are kept until their first byte, to be told why
@@ -41,7 +42,7 @@ def open_files_limit() -> int:
 
 def reserved_files(open_files: int) -> int:
     """Return how many descriptors connections must leave alone."""
-    return max(FILES_RESERVED_MIN, min(FILES_RESERVED_MAX, open_files // 4))
+    return max(FILES_RESERVED_MIN, open_files // FILES_SHARE)
 
 
 def connections_max(open_files: int) -> int:

@@ -43,7 +43,7 @@ async def serving(allowed: Admission) -> AsyncIterator[NativeServer]:
 
 
 @pytest.mark.parametrize(
-    ("open_files", "connections"), [(1 << 16, 64_512), (20_000, 18_976), (1024, 768), (300, 172), (64, 1)]
+    ("open_files", "connections"), [(1 << 16, 32_768), (20_000, 10_000), (1024, 512), (200, 72), (64, 1)]
 )
 def test_descriptors_stay_for_files_whatever_the_limit(open_files: int, connections: int) -> None:
     assert connections_max(open_files) == connections
