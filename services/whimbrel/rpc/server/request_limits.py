@@ -47,9 +47,11 @@ __all__ = [
 ]
 
 ENTRY_BYTES_MIN = 2  # a key and a length of nothing
-WALK_BYTES_MIN = 64 << 10  # 32,768 empty entries make about 2 MB
-# A message of a counted field that is no longer is not looked into: 4096 of them hold 2 MB at most.
-LOOK_BYTES_MIN = 512
+WALK_BYTES_MIN = 256 << 10  # 131,072 empty entries make about 9 MB; a batch is rarely larger
+# Entries of a counted field are looked into where the request and the entry have more bytes than these: 1 MiB
+# of entries within entries makes 16 MB at most, and so do 4096 entries of 512 bytes. Looking costs a batch of
+# small messages a tenth of what storing it does.
+LOOK_REQUEST_BYTES_MIN, LOOK_BYTES_MIN = 1 << 20, 512
 FIELDS_MAX = 200_000  # that a request is walked through: more than all limits of a method allow together
 VARINT_BYTES_MAX = 10
 
@@ -255,12 +257,14 @@ class Walker:
     Attributes:
         counts: of the fields that are counted, by their indices.
         seen: fields that were passed.
+        deep: entries of counted fields are looked into.
     """
 
-    __slots__ = ("counts", "data", "seen")
+    __slots__ = ("counts", "data", "deep", "seen")
 
     def __init__(self, data: bytes, size: int) -> None:
         self.data, self.counts, self.seen = data, [0] * size, 0
+        self.deep = len(data) > LOOK_REQUEST_BYTES_MIN
 
     def walk(self, at: int, end: int, within: Field) -> None:
         """Pass the fields of a message from `at` to `end`, or as far as they parse.
@@ -306,7 +310,7 @@ class Walker:
             self.counts[field.index] += 1
             if self.counts[field.index] > field.allowed:
                 raise too_many(field.path, field.allowed)
-        if field.fields and end - at > field.look_bytes:
+        if field.fields and end - at > field.look_bytes and (self.deep or field.index < 0):
             self.walk(at, end, field)
 
 

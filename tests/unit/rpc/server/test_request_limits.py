@@ -18,6 +18,7 @@ from whimbrel.rpc.server.request_limits import (
     ACK_ENTRIES_MAX,
     FIELDS_MAX,
     LIMITS,
+    LOOK_REQUEST_BYTES_MIN,
     SEND_MESSAGES_MAX,
     SEND_PROPERTIES_MAX,
     SMALL_BYTES,
@@ -92,6 +93,7 @@ def varint(number: int) -> bytes:
     return found + bytes((number,))
 
 
+LARGE = messages(1, b"\x22" + varint(LOOK_REQUEST_BYTES_MIN) + bytes(LOOK_REQUEST_BYTES_MIN))
 ACKS, SENDS = messaging.AckMessageRequest, messaging.SendMessageRequest
 
 
@@ -99,20 +101,21 @@ ACKS, SENDS = messaging.AckMessageRequest, messaging.SendMessageRequest
     ("path", "request_class", "within", "beyond"),
     [
         (ACK, ACKS, entries(ACK_ENTRIES_MAX), entries(ACK_ENTRIES_MAX + 1)),
-        (ACK, ACKS, entries(7) + b"\x0a\x00" * 100_000, entries(ACK_ENTRIES_MAX + 1) + bytes(WALK_BYTES_MIN)),
+        (ACK, ACKS, entries(7) + b"\x0a\x00" * 150_000, entries(ACK_ENTRIES_MAX + 1) + bytes(WALK_BYTES_MIN)),
         (SEND, SENDS, messages(SEND_MESSAGES_MAX), messages(SEND_MESSAGES_MAX + 1)),
-        (SEND, SENDS, messages(SEND_MESSAGES_MAX, bytes([34, 17]) + bytes(17)), messages(1 << 20)),
+        (SEND, SENDS, messages(SEND_MESSAGES_MAX, bytes([34, 100]) + bytes(100)), messages(1 << 20)),
         (
             SEND,
             SENDS,
-            messages(2, b"\x12\x00" * (SEND_PROPERTIES_MAX // 2)),
-            messages(2, b"\x12\x00" * (SEND_PROPERTIES_MAX // 2 + 1)),
+            LARGE + messages(2, b"\x12\x00" * (SEND_PROPERTIES_MAX // 2)),
+            LARGE + messages(2, b"\x12\x00" * (SEND_PROPERTIES_MAX // 2 + 1)),
         ),
         (
             SEND,
             SENDS,
-            messages(1, b"\x1a" + varint(2 * SEND_PROPERTIES_MAX) + b"\x12\x00" * SEND_PROPERTIES_MAX),
-            messages(70, b"\x1a" + varint(2000) + b"\x12\x00" * 1000),
+            LARGE
+            + messages(1, b"\x1a" + varint(2 * SEND_PROPERTIES_MAX) + b"\x12\x00" * SEND_PROPERTIES_MAX),
+            LARGE + messages(70, b"\x1a" + varint(2000) + b"\x12\x00" * 1000),
         ),
         (
             TELEMETRY,
