@@ -209,6 +209,8 @@ class RequestLimit:
         for path, count in allowed.entries.items():
             self.add(path, count, descriptor)
             self.free_bytes = min(self.free_bytes, ENTRY_BYTES_MIN * count)
+            if any(path.startswith(f"{other}.") for other in allowed.entries):
+                continue  # it is looked for in requests of more than LOOK_REQUEST_BYTES_MIN alone
             if "." in path:
                 self.walk_bytes = min(self.walk_bytes, ENTRY_BYTES_MIN * count)
             else:

@@ -147,6 +147,12 @@ def test_nothing_is_decoded_of_a_walked_request_with_too_many_entries() -> None:
         limit_of(ACK, Never).read(Never, entries(1 << 19))
 
 
+def test_usual_batches_are_not_walked() -> None:
+    limit = limit_of(SEND, SENDS)
+    assert (limit.free_bytes, limit.walk_bytes) == (2 * SEND_MESSAGES_MAX, WALK_BYTES_MIN)
+    assert limit_of(ACK, ACKS).walk_bytes == WALK_BYTES_MIN
+
+
 def test_fields_that_no_limit_names_are_walked_up_to_a_bound() -> None:
     limit = limit_of(ACK, ACKS)
     data = b"\x78\x01" * (FIELDS_MAX + 1)
