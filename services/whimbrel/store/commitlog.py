@@ -793,11 +793,10 @@ class LogReader:
         Raises:
             IllegalOffset: the offset is below the log's begin or above its end.
         """
-        begin, written = self.page.begin, self.page.written
+        begin, written, replaced = self.page.log_range()
         if not begin <= offset <= written:
             raise IllegalOffset(f"{offset} is outside the log, which is {begin} to {written}")
-        replaced = self.page.replaced  # after `written`: what was appended since is in the new file
-        if replaced != self.replaced:
+        if replaced != self.replaced:  # what was appended since is in the new file
             self.segments.close()
             self.replaced = replaced
         if self.segments.open_files and min(self.segments.open_files) < begin:

@@ -88,6 +88,7 @@ ID_BITS = 8  # broker ids are below 64
 LOCAL_HA = 3392
 KNOWN_HOSTS, KNOWN_HOSTS_BYTES = 3456, 512
 FILES = 4080
+LOG_BEGIN, LOG_WRITTEN, REPLACED = (LOG + 8) // 8, (LOG + 16) // 8, FILES // 8  # numbers of cells
 TEXT_READS_MAX = 100  # a text that is still changing after so many reads has a dead writer
 
 
@@ -273,6 +274,11 @@ class SharedPage:
         self.epoch_count = epoch = self.epoch_count + 1
         self.epoch = epoch  # last: a process that sees it sees the other cells
         return epoch
+
+    def log_range(self) -> tuple[int, int, int]:
+        """Return begin, written and replaced, looked at in this order: for each read of the log."""
+        cells = self.cells
+        return cells[LOG_BEGIN], cells[LOG_WRITTEN], cells[REPLACED]
 
     def replica_alive(self, now_ns: int) -> bool:
         """Return whether the replicator has beaten lately."""
