@@ -560,7 +560,11 @@ class LogWriter:
                     self.files, segment.path.parent, segment.start, segment.size, failure.end - segment.start
                 )
         except (OSError, StoreFull, StoreError) as error:
-            failure.missed(self.machine.monotonic(), counts=not isinstance(error, StoreFull))
+            failure.missed(
+                self.machine.monotonic(),
+                counts=not isinstance(error, StoreFull),
+                bytes_gone=isinstance(error, StoreError),
+            )
             self.failed = failure.refusal(self.root, str(error))
             logger.error("log %s: %s", self.root, self.failed)
             return False

@@ -16,7 +16,8 @@ a file that is mapped. So nothing is asked of it but to still hold the bytes, an
 `LogWriter` holds the state. FOUND to WANTED is for the thread that appends: a send that the failed sync
 covered has its error before the bytes are written again, so that it is never answered as stored on disk. In
 WANTED an attempt that fails is repeated after `REWRITE_RETRY_S`, at most `REWRITE_ATTEMPTS_MAX` times; one
-for which the disk has no room does not count, since room can be made.
+for which the disk has no room does not count, since room can be made. Where the cache has let go of a page
+meanwhile, a record is not whole any more and no attempt can succeed: a restart ends the log before it.
 
 **The marker** keeps the next process of the same boot from trusting the cache: the cell `doubtful` of the
 shared page, for when the disk takes nothing, and a file, for when the page can't be kept either. At a start
@@ -114,13 +115,17 @@ class FailedSync:
         again = f"; trying again every {REWRITE_RETRY_S:.0f} s ({trouble})" if trouble else ""
         return f"{self.what}: what it covered is being written again, into new files{again}"
 
-    def missed(self, now: float, *, counts: bool) -> None:
-        """Note that an attempt failed; `counts` is whether it is one of those that are bounded."""
+    def missed(self, now: float, *, counts: bool, bytes_gone: bool) -> None:
+        """Note that an attempt failed.
+
+        Args:
+            counts: it is one of those that are bounded.
+            bytes_gone: the cache has let go of what was to be written: no later attempt can succeed.
+        """
         self.retry_at = now + REWRITE_RETRY_S
-        if counts:
-            self.attempts += 1
-            if self.attempts >= REWRITE_ATTEMPTS_MAX:
-                self.state = RewriteState.LOST
+        self.attempts += counts
+        if bytes_gone or self.attempts >= REWRITE_ATTEMPTS_MAX:
+            self.state = RewriteState.LOST
 
 
 def set_marker(root: Path, page: SharedPage, machine: Machine, durable: int) -> None:
