@@ -380,6 +380,8 @@ class Index:
             complete = max(last, 0)
         complete = min(complete, end)
         self.truncate(complete)  # always: slots may lead to entries of an uncounted group
+        # A process that was killed may have filled files and not synced them: no mark vouches for those yet.
+        self.finished = [file for file in self.files[:-1] if file.end_offset >= indexed]
         self.position = max(log_begin, complete)
 
     @property

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from storekit import make_draft, open_master
+from sim.machine import SimHost
+from sim.scheduler import Scheduler
+from storekit import OPTIONS, make_draft, open_master
 from whimbrel.store.index import IndexFile
 from whimbrel.store.inspect import verify
+from whimbrel.store.master_store import MasterStore
 from whimbrel.store.recovery_marks import QueueMark
 
 
@@ -114,4 +117,34 @@ def test_a_queue_that_lacks_a_file_is_written_anew(tmp_path: Path, gone: int) ->
     store = open_master(tmp_path)
     assert store.queue_range("topic", 0) == (0, 350)
     assert all(store.queue_units("topic", 0, number, 1)[0][1] for number in range(350))
+    store.close()
+
+
+def test_index_files_of_a_killed_process_are_synced_before_a_mark_vouches_for_them() -> None:
+    host, root = SimHost(Scheduler(1)), Path("/store")
+    host.disk.format(root)
+
+    def start() -> MasterStore:
+        machine = host.process()
+        return MasterStore.open(root, OPTIONS, clock=machine.wall_ms, machine=machine)
+
+    store = start()
+    count = (
+        2 * (OPTIONS.index_entries - 1) + 1
+    )  # the third file has one entry, and is begun anew at the start
+    for number in range(count):
+        store.append([make_draft(number)])
+        if number == 50:
+            store.index_rest()
+            store.save_mark()
+    while store.end_tick():
+        pass
+    store.index_rest()
+    assert len(store.index.files) == 3
+    store.writer.flush()
+    host.processes[0].kill()
+    start()
+    host.power_loss(share=0.0)
+    store = start()
+    assert all(len(store.find_by_key("topic", f"key-{number}")) == 1 for number in range(count))
     store.close()
