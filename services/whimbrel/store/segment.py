@@ -56,6 +56,7 @@ class Segment:
         fd = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             allocate(files, fd, 0, size)
+            files.fsync(fd)  # its size is on disk before its name: else a power loss may leave it empty
             try:
                 files.rename(draft, path)
             except OSError as error:
@@ -66,6 +67,7 @@ class Segment:
                 fd = there
                 files.unlink(draft)
                 allocate(files, fd, 0, size)
+                files.fsync(fd)
             files.sync_directory(directory)
             return cls(files, path, start, size, fd)
         except BaseException:
