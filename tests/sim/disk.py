@@ -331,7 +331,7 @@ class SimDisk:
     def find(self, path: Path | str, *, durable: bool = False) -> Node | None:
         """Return what bears a path, in the cache or on the medium; None for nothing."""
         node: Node = self.root
-        for name in Path(path).parts[1:]:
+        for name in (path if isinstance(path, Path) else Path(path)).parts[1:]:
             if not isinstance(node, Directory):
                 return None
             found = (node.durable if durable else node.entries).get(name)
