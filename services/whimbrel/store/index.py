@@ -371,11 +371,13 @@ class Index:
         """
         if not self.files:
             self.load()
+        found = len(self.files)
         if trusted_to is not None:
             while self.files and not (self.files[-1].full and self.files[-1].end_offset <= trusted_to):
                 self.drop_last()
         last = self.end_offset
-        complete = indexed if last >= index_end else 0  # else a file is missing
+        # Else a file is missing. One that was dropped may have held further keys of the last record.
+        complete = indexed if last >= index_end and len(self.files) == found else 0
         if complete <= last:  # the last record's keys may be in only partly: it is removed and indexed again
             complete = max(last, 0)
         complete = min(complete, end)

@@ -8,6 +8,7 @@ import pytest
 from sim.machine import SimHost
 from sim.scheduler import Scheduler
 from storekit import OPTIONS, make_draft, open_master
+from whimbrel.store.codec import format_properties
 from whimbrel.store.index import IndexFile
 from whimbrel.store.inspect import verify
 from whimbrel.store.master_store import MasterStore
@@ -147,4 +148,31 @@ def test_index_files_of_a_killed_process_are_synced_before_a_mark_vouches_for_th
     host.power_loss(share=0.0)
     store = start()
     assert all(len(store.find_by_key("topic", f"key-{number}")) == 1 for number in range(count))
+    store.close()
+
+
+def test_keys_of_a_record_in_two_index_files_survive_a_power_loss() -> None:
+    """The second file is not full, hence dropped; the first one ends with the same record."""
+    host, root = SimHost(Scheduler(1)), Path("/store")
+    host.disk.format(root)
+
+    def start() -> MasterStore:
+        machine = host.process()
+        return MasterStore.open(root, OPTIONS, clock=machine.wall_ms, machine=machine)
+
+    store = start()
+    for number in range(OPTIONS.index_entries - 2):
+        store.append([make_draft(number)])
+    draft = make_draft()
+    pairs = [("KEYS", "one two")]
+    store.append([dataclasses.replace(draft, properties=format_properties(pairs), keys=("one", "two"))])
+    while store.end_tick():
+        pass
+    store.index_rest()
+    assert len(store.index.files) == 2
+    store.writer.flush()
+    store.save_mark()
+    host.power_loss(share=0.0)
+    store = start()
+    assert len(store.find_by_key("topic", "one")) == len(store.find_by_key("topic", "two")) == 1
     store.close()
