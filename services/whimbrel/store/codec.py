@@ -91,6 +91,7 @@ __all__ = [
     "StoredMessage",
     "decode_record",
     "encode_record",
+    "encode_sealed",
     "format_properties",
     "index_key_hash",
     "index_key_hashes",
@@ -175,7 +176,13 @@ SEAL_SIZE = len(SEAL_START) + SEAL_DIGITS + 1
 UNDERSCORE = ord("_")  # of a seal's first two bytes, one wrong bit leaves one
 # A sector of a page that did not reach the disk reads as zeros. Where no CRC covers it, as in properties, so
 # many of them in a row are taken for that.
-HOLE = bytes(512)
+HOLE_SIZE = 512
+HOLE = bytes(HOLE_SIZE)
+
+PRINTABLE_TOPICS_MAX = 4096
+printable_topics: set[bytes] = (
+    set()
+)  # those that recovery has met: few, and asking costs more than looking up
 
 # Names as they stand in a property text.
 RAW_UNIQ_KEY, RAW_KEYS, RAW_TAGS, RAW_DELAY = (
@@ -326,9 +333,7 @@ def record_size(draft: RecordDraft) -> int:
     )
 
 
-def encode_record(
-    draft: RecordDraft, physical_offset: int, queue_offset: int, store_timestamp: int, *, sealed: bool = False
-) -> bytes:
+def encode_record(draft: RecordDraft, physical_offset: int, queue_offset: int, store_timestamp: int) -> bytes:
     """Return the record's bytes.
 
     Raises:
@@ -342,10 +347,6 @@ def encode_record(
     topic = topic_field(draft.topic)
     body_length = len(body)
     properties_length = len(properties)
-    if sealed:
-        if properties and properties[-1] != SEAL_END:
-            properties += b"\x02"
-        properties_length = len(properties) + SEAL_SIZE
     if properties_length > PROPERTIES_BYTES_MAX:
         raise PropertiesTooLarge(
             f"{properties_length} bytes of properties, {PROPERTIES_BYTES_MAX} can be stored"
@@ -359,7 +360,7 @@ def encode_record(
         if len(store_host) == HOST_V6_SIZE:
             bits |= STORE_V6
         head, sys_flag = HEADS[bits], sys_flag & ~V6_MASK | bits
-    record = (
+    return (
         head.pack(
             74 + hosts_length + len(topic) + body_length + properties_length,
             MAGIC_V1,
@@ -382,7 +383,22 @@ def encode_record(
         + U16.pack(properties_length)
         + properties
     )
-    return record + seal_of(record) if sealed else record
+
+
+def encode_sealed(draft: RecordDraft, physical_offset: int, queue_offset: int, store_timestamp: int) -> bytes:
+    """Return the bytes of the record with a seal.
+
+    Raises:
+        PropertiesTooLarge, IllegalTopic: as in `encode_record`; the seal counts.
+    """
+    text = draft.properties
+    joint = b"\x02" if text and text[-1] != SEAL_END else b""
+    draft.properties = text + joint + bytes(SEAL_SIZE)
+    try:
+        record = encode_record(draft, physical_offset, queue_offset, store_timestamp)[:-SEAL_SIZE]
+    finally:
+        draft.properties = text
+    return record + seal_of(record)
 
 
 def seal_of(record: "ReadableBuffer") -> bytes:
@@ -442,12 +458,11 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
     if end > len(view):
         raise CorruptRecord(f"the record at {offset} is cut off")
     body = bytes(view[body_start:body_end])
+    properties = bytes(view[topic_end + 2 : end])
     if check_crc:
         if zlib.crc32(body) & CRC_MASK != head.body_crc & CRC_MASK:
             raise CorruptRecord(f"the body of the record at {offset} does not match its CRC")
-        if properties_length >= SEAL_SIZE and (
-            view[end - SEAL_SIZE] == UNDERSCORE or view[end - SEAL_SIZE + 1] == UNDERSCORE
-        ):
+        if properties_length >= SEAL_SIZE and UNDERSCORE in properties[-SEAL_SIZE : 2 - SEAL_SIZE]:
             fault = seal_fault(view, offset, end)
             if fault:
                 raise CorruptRecord(f"the record at {offset}: {fault}")
@@ -468,7 +483,7 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
         head.prepared_offset,
         body,
         str(view[topic_start:topic_end], "utf-8", "replace"),
-        bytes(view[topic_end + 2 : end]),
+        properties,
         head.store_host,
     )
 
@@ -502,29 +517,29 @@ def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool
     if place != physical_offset:
         return f"it says that it stands at {place}"
     if check_crc:
-        if not printable(chunk[topic_at:topic_end]):
+        topic = chunk[topic_at:topic_end]
+        if topic not in printable_topics and not printable(topic):
             return "its topic is none"
         (stored,) = CRC.unpack_from(chunk, at)
         if zlib.crc32(memoryview(chunk)[at + head_size : body_end]) & CRC_MASK != stored & CRC_MASK:
             return "its body does not match its CRC"
-        text_size = end - topic_end - 2
-        if text_size >= SEAL_SIZE:
-            if chunk[end - SEAL_SIZE] == UNDERSCORE or chunk[end - SEAL_SIZE + 1] == UNDERSCORE:
-                fault = seal_fault(chunk, at, end)
-                if fault:
-                    return fault
-            if text_size >= len(HOLE) and chunk.find(HOLE, topic_end + 2, end) >= 0:
-                return "its properties have a hole of zeros"
+        if UNDERSCORE in chunk[end - SEAL_SIZE : end - SEAL_SIZE + 2]:
+            if end - topic_end - 2 >= SEAL_SIZE and (fault := seal_fault(chunk, at, end)):
+                return fault
+        if end - topic_end > HOLE_SIZE and chunk.find(HOLE, topic_end + 2, end) >= 0:
+            return "its properties have a hole of zeros"
     return ""
 
 
-@lru_cache(maxsize=4096)
 def printable(topic: bytes) -> bool:
     """Return whether a topic is text that can be printed. RocketMQ admits letters, digits and `%|_-`."""
     try:
-        return topic.decode().isprintable()
+        good = topic.decode().isprintable()
     except UnicodeDecodeError:
         return False
+    if good and len(printable_topics) < PRINTABLE_TOPICS_MAX:
+        printable_topics.add(topic)
+    return good
 
 
 def topic_and_properties(data: bytes, at: int) -> tuple[bytes, bytes]:

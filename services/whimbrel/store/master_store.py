@@ -22,6 +22,7 @@ from whimbrel.store.codec import (
     TRANSACTION_ROLLBACK,
     RecordDraft,
     encode_record,
+    encode_sealed,
 )
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
@@ -34,6 +35,8 @@ __all__ = ["Appended", "MasterStore"]
 # How far the clock may be set back with store times waiting for it. Steps of a clock that is kept by NTP are
 # far below a second.
 CLOCK_BEHIND_MAX_MS = 60_000
+
+Encoder = Callable[[RecordDraft, int, int, int], bytes]
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ class MasterStore(MessageStore):
 
     Attributes:
         writer: of the log.
-        sealed: whether records get a CRC of all their bytes (`codec.py`).
+        encoder: of records; with or without a CRC of all their bytes (`codec.py`).
         on_flushed: called with the new flushed offset, by the flush thread.
     """
 
@@ -72,7 +75,7 @@ class MasterStore(MessageStore):
         )
         self.writer, self.clock = writer, clock
         self.given_at = (-1, "")  # a place in the log, and how far the queues had come there
-        self.sealed = options.append_property_crc
+        self.encoder: Encoder = encode_sealed if options.append_property_crc else encode_record
 
     @classmethod
     def open(
@@ -133,13 +136,13 @@ class MasterStore(MessageStore):
         if now < self.store_time_ms:
             now = self.store_time(now)
         place = log.end
-        record = encode(draft, place, queue_offset, now, self.sealed)
+        record = encode(draft, place, queue_offset, now, self.encoder)
         size = len(record)
         if entered and queue_offset >= queue.room:
             queue.reserve(1)
         if place + size + BLANK_SIZE_MIN > log.limit or log.failed:
             place = log.reserve(size)  # it goes into the next file
-            record = encode(draft, place, queue_offset, now, self.sealed)
+            record = encode(draft, place, queue_offset, now, self.encoder)
         log.put(record)
         self.store_time_ms = log.store_time_ms = now
         self.dispatched = end = log.end
@@ -162,12 +165,12 @@ class MasterStore(MessageStore):
         if now < self.store_time_ms:
             now = self.store_time(now)
         place, queue_offset = log.end, queue.max
-        records = encode_batch(drafts, place, queue_offset, now, self.sealed)
+        records = encode_batch(drafts, place, queue_offset, now, self.encoder)
         queue.reserve(len(drafts))
         reserved = log.reserve(sum(map(len, records)))
         if reserved != place:
             place = reserved
-            records = encode_batch(drafts, place, queue_offset, now, self.sealed)
+            records = encode_batch(drafts, place, queue_offset, now, self.encoder)
         log.put(b"".join(records))
         self.store_time_ms = log.store_time_ms = now
         self.dispatched = log.end
@@ -353,7 +356,7 @@ def check_batch(drafts: Sequence[RecordDraft]) -> None:
             raise BadRequest("a batch is for one queue and holds no transaction")
 
 
-def encode(draft: RecordDraft, place: int, queue_offset: int, now: int, sealed: bool) -> bytes:
+def encode(draft: RecordDraft, place: int, queue_offset: int, now: int, encoder: Encoder) -> bytes:
     """Return the record of a draft.
 
     Raises:
@@ -362,14 +365,14 @@ def encode(draft: RecordDraft, place: int, queue_offset: int, now: int, sealed: 
     """
     if draft.properties.endswith(b"\0"):
         raise BadRequest("properties that end in a zero byte: recovery could not tell them from torn ones")
-    record = encode_record(draft, place, queue_offset, now, sealed=sealed)
+    record = encoder(draft, place, queue_offset, now)
     if len(record) > RECORD_BYTES_MAX:
         raise MessageTooLarge(f"a record of {len(record)} bytes, over {RECORD_BYTES_MAX}")
     return record
 
 
 def encode_batch(
-    drafts: Sequence[RecordDraft], place: int, queue_offset: int, now: int, sealed: bool
+    drafts: Sequence[RecordDraft], place: int, queue_offset: int, now: int, encoder: Encoder
 ) -> list[bytes]:
     """Return the records of drafts that stand next to each other from a place on.
 
@@ -378,7 +381,7 @@ def encode_batch(
     """
     records = []
     for number, draft in enumerate(drafts, queue_offset):
-        record = encode(draft, place, number, now, sealed)
+        record = encode(draft, place, number, now, encoder)
         records.append(record)
         place += len(record)
     return records
