@@ -13,8 +13,9 @@ from whimbrel.store.recovery import READ_BYTES, ReadAt
 
 __all__ = ["ZEROS_MAX", "Survey", "survey"]
 
-# Zeros in a row that end a look for what a crash has left: more than the kernel lets a disk be behind.
-ZEROS_MAX = 256 * 1024 * 1024
+# Zeros in a row that end a look for what a crash has left: as much as may wait for a flush (`flush_bytes`).
+ZEROS_MAX = 64 * 1024 * 1024
+ZEROS = bytes(READ_BYTES)
 MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 MAGIC_AT = 4  # of a record
 
@@ -58,8 +59,7 @@ def survey(
     while position < end and zeros < zeros_max and found.records < records_max:
         file_end = min(position - position % file_size + file_size, end)
         chunk = read(position, min(READ_BYTES, file_end - position))
-        used = len(chunk.rstrip(b"\0"))
-        if used:
+        if chunk != ZEROS and (used := len(chunk.rstrip(b"\0"))):
             zeros, found.used_end = 0, position + used
             position = survey_chunk(read, chunk, position, file_end, found, first)
         else:
