@@ -280,6 +280,8 @@ class LogWriter:
             files.unlink(directory / segment_name(start))
             files.sync_directory(directory)
             self.segments.starts.remove(start)
+        if state.removed:
+            self.segments.close()  # new files will have their names
         last = self.segments.starts[-1] if self.segments.starts else 0
         if self.segments.starts and (state.dirty or not self.was_clean) and state.end < last + self.file_size:
             fd = files.open(directory / segment_name(last), os.O_RDWR | os.O_CLOEXEC)

@@ -16,7 +16,7 @@ import pytest
 
 from sim.machine import SimHost, SimMachine
 from sim.scheduler import Crash, Scheduler
-from storekit import OPTIONS, make_draft
+from storekit import FILE, OPTIONS, make_draft
 from whimbrel.store import jsonconfig
 from whimbrel.store.codec import decode_record
 from whimbrel.store.master_store import Appended, MasterStore
@@ -277,3 +277,20 @@ def test_a_changed_config_file_is_the_old_or_the_new_one() -> None:
         assert found in (last + 1, last + 2)
 
     print("calls:", crash_everywhere(set_up, act, check, seeds=3))
+
+
+def test_a_file_made_ahead_that_a_start_removes_is_not_read_under_its_old_descriptor() -> None:
+    scene = Scene(0)
+    scene.open()
+    scene.append(15)
+    assert scene.store is not None
+    writer = scene.store.writer
+    assert writer.segment is not None
+    writer.preallocator.wake(writer.segment, writer.end)
+    scene.pass_time(1.0)
+    assert scene.host.disk.find(ROOT / "commitlog" / f"{FILE:020d}"), "it is made ahead"
+    scene.process.kill()
+    scene.open()
+    scene.append(32)
+    for _, answer in scene.appended:
+        scene.store.read(answer.physical_offset, answer.size)
