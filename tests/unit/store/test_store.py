@@ -153,18 +153,6 @@ def test_an_opening_that_fails_lets_go_of_everything(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         open_master(root)
     assert left_open(root) == []
-    (root / "whimbrel" / "queue-floors.json").unlink()
-    for start in (0, 2 * OPTIONS.consumequeue_file_size):  # a queue file is missing
-        path = root / "consumequeue" / "topic" / "0" / f"{start:020d}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes(OPTIONS.consumequeue_file_size))
-    with pytest.raises(StoreError):
-        open_master(root)
-    log = open_log(root)
-    with pytest.raises(StoreError):
-        SlaveStore.open(root, OPTIONS)
-    log.close()
-    assert left_open(root) == []
 
 
 def test_a_store_knows_the_lowest_end_of_its_log_since_it_was_last_open(tmp_path: Path) -> None:
