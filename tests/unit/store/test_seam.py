@@ -37,6 +37,8 @@ PATH_CALLS = {
 SEAM = {"files", "disk", "machine", "FILES", "MACHINE"}  # names of what comes from the machine
 # Tools that only read, on real files.
 READERS = {"view.py", "verify.py", "inspect.py"}
+# The mode of a process's files, which it sets for itself before it opens a store.
+READERS |= {"modes.py"}
 ALLOWED = {
     ("commitlog.py", "os.getpid"): "a process has one, on every machine",
     ("locking.py", "fcntl.fcntl"): "`is_locked`, for the tools that only read",
