@@ -204,7 +204,7 @@ def test_bytes_that_left_the_cache_are_not_taken_for_written(
     before = store.flushed
     mend(store)
     assert store.failed and "not whole" in store.failed
-    assert store.writer.lost  # no later attempt can succeed: a slave's replicator starts again, and fetches them
+    assert store.writer.lost  # no later attempt can succeed
     assert store.flushed == before
 
 
