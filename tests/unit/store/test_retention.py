@@ -76,7 +76,7 @@ def test_young_files_stay_and_aged_ones_wait_for_their_hour(
 
 
 def test_one_wrong_time_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, path: cls(0.5)))
+    monkeypatch.setattr(DiskUse, "of", classmethod(lambda cls, *_: cls(0.5)))
     options = dataclasses.replace(OPTIONS, delete_when=tuple(range(24)))
     store = open_master(tmp_path, options)
     for number in range(100):

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whimbrel.errors import BadRequest, RequestError
-from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
+from whimbrel.model.limits import ACK_ENTRIES_MAX, RPC_MESSAGE_BYTES_MAX, SEND_MESSAGES_MAX, TOPICS_MAX
 from whimbrel.model.wire import (
     ADMIN_SERVICE,
     BULK_SERVICE,
@@ -58,16 +58,11 @@ VARINT_BYTES_MAX = 10
 SMALL_BYTES = 128 << 10  # names, offsets, and a filter expression of 16 Ki characters
 ECHOED_BYTES = 4 << 10  # names of services, which responses repeat
 
-# SDKs acknowledge one message or the 32 of a receive at a time.
-ACK_ENTRIES_MAX = 1024
-# RocketMQ bounds a batch by its bytes alone, 4 MiB: so many messages of 1 KiB. Our client sends far fewer.
-SEND_MESSAGES_MAX = 4096
 SEND_PROPERTIES_MAX = SEND_KEYS_MAX = 1 << 16  # of all messages: 16 each, or 128 of each of 512
 SETTINGS_TOPICS_MAX = 4096  # that one client sends to, or subscribes to
 SETTINGS_ENTRIES_MAX = 1024  # addresses, properties, steps of a backoff
 REPLAYED_RECORDS_MAX = 1024  # the call itself takes 256 (REPLAY_BATCH_MAX), and says so
 DESCRIBED_TOPICS_MAX = 1 << 14
-REGISTERED_TOPICS_MAX = 100_000  # of a broker
 
 
 class RequestTooLarge(RequestError):
@@ -154,9 +149,9 @@ LIMITS: dict[str, Allowed] = {
     **rows(
         REGISTRY_SERVICE,
         "DescribeCluster",
-        {"Session": Allowed(16 << 20, {"topics": REGISTERED_TOPICS_MAX})},
+        {"Session": Allowed(16 << 20, {"topics": TOPICS_MAX})},
     ),
-    **rows(REPLICA_SERVICE, "WatchMetadata", {"SyncLeases": LEASE_ENTRIES}),
+    **rows(REPLICA_SERVICE, "WatchMetadata Introduce", {"SyncLeases": LEASE_ENTRIES}),
     **dict.fromkeys(
         (
             "/grpc.health.v1.Health/Check",

@@ -47,8 +47,8 @@ class PageCache:
         path = Path(f"/proc/self/fd/{fd}")
         if self.root in path.readlink().parents:
             if path.is_dir():
-                for name in path.readlink().iterdir():
-                    self.names[name] = name.stat().st_ino
+                names = [name for name in path.readlink().iterdir() if name.is_file()]
+                self.names.update((name, name.stat().st_ino) for name in names)
                 return
             inode = os.fstat(fd).st_ino
             if inode not in self.kept:
