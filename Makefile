@@ -124,6 +124,15 @@ soak: setup ## kill -9 the driver of a streaming archive 20 times, and write doc
 	WHIMBREL_SOAK_KILLS=$${WHIMBREL_SOAK_KILLS:-20} WHIMBREL_SOAK_PAGE=docs/soak.md REQUIRE_SPARK=1 \
 		$(PY) -m pytest -q -s tests/spark/test_archive_kills.py
 
+sim: setup ## a simulated cluster under faults: SEED=n repeats a seed, SECONDS=n runs as many as fit, RULES=1 tests the test
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run $(if $(SEED),$(SEED),$(if $(RULES),--without all, \
+		--seconds $(or $(SECONDS),240) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1)))
+
+soak-sim: setup ## hours of seeds: HOURS=n
+	@git log -1 --format='commit %h'
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --seconds $$(( $(or $(HOURS),8) * 3600 )) \
+		--jobs $(or $(JOBS),2) --first $(or $(FIRST),1000)
+
 soak-front: setup ## 30 minutes of mixed load on the native transport, and write docs/soak-front.md (WHIMBREL_SOAK_S)
 	WHIMBREL_SOAK_S=$${WHIMBREL_SOAK_S:-1800} WHIMBREL_SOAK_PAGE=docs/soak-front.md \
 		$(PY) -m pytest -q -s -m "" tests/integration/test_soak_front.py

@@ -1,0 +1,166 @@
+"""Clients of a simulated cluster, and the history of what they saw.
+
+Each is the client library on a loop of its own, on a host of its own. Calls are tried once, so that the history knows
+the outcome of every try.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from histories import History, Place, Sent, outcome_of
+from sim.network import SimNetwork
+from sim.nodes import LoopNode
+from sim.process import SimProcess
+from whimbrel.client import Consumer, Message, Producer, PullConsumer
+from whimbrel.client.options import ConsumerOptions, ProducerOptions
+from whimbrel.client.retry import RetryPolicy
+from whimbrel.errors import IllegalOffset, WhimbrelError
+from whimbrel.model.message import ReceivedMessage
+
+__all__ = ["ConsumerClient", "ProducerClient", "ReaderClient", "place_of"]
+
+ONCE = RetryPolicy(attempts_max=1)
+CLIENT_S = 3.0  # of a call
+
+
+def place_of(message: ReceivedMessage) -> Place:
+    """Return where a message lies; two brokers may have the same queue of a topic."""
+    return f"{message.queue.broker_name}/{message.topic}", message.queue_id, message.queue_offset
+
+
+class ProducerClient(LoopNode):
+    """Sends messages one after the other until `until`."""
+
+    def __init__(
+        self,
+        process: SimProcess,
+        network: SimNetwork,
+        history: History,
+        *,
+        endpoint: str,
+        topic: str,
+        pause_s: tuple[float, float],
+        until: float,
+        on_ack: Callable[[Sent], None],
+    ) -> None:
+        super().__init__(process, network)
+        self.history, self.endpoint, self.topic = history, endpoint, topic
+        self.pause_s, self.until, self.on_ack = pause_s, until, on_ack
+        self.rng = random.Random(process.rng.getrandbits(64))
+        self.errors: dict[str, int] = {}
+        self.launch(self.main)
+
+    async def main(self) -> str:
+        """Send."""
+        scheduler, name = self.process.scheduler, self.process.name
+        options = ProducerOptions(retry=ONCE, send_timeout_s=8.0, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
+        number = 0
+        async with Producer(self.endpoint, options=options) as producer:
+            while scheduler.now < self.until:
+                body = b"%s-%d" % (name.encode(), number)
+                number += 1
+                size = self.rng.choice((0, 0, 0, 200, 3000))
+                sent = self.history.send(body, name, self.topic, scheduler.now)
+                message = Message(
+                    topic=self.topic,
+                    body=body,
+                    keys=(body.decode(),),
+                    properties={"pad": "x" * size} if size else {},
+                )
+                try:
+                    receipt = await producer.send(message)
+                except WhimbrelError as error:
+                    sent.outcome = outcome_of(error)
+                    self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
+                else:
+                    sent.outcome = "ok"
+                    if receipt.queue_id is not None:
+                        sent.place = (
+                            f"{receipt.broker_name}/{receipt.topic}",
+                            receipt.queue_id,
+                            receipt.queue_offset,
+                        )
+                sent.ended = scheduler.now
+                if sent.outcome == "ok":
+                    self.on_ack(sent)
+                await asyncio.sleep(self.rng.uniform(*self.pause_s))
+        return "done"
+
+
+class ConsumerClient(LoopNode):
+    """A member of a group: receives, and acknowledges most of it."""
+
+    def __init__(
+        self,
+        process: SimProcess,
+        network: SimNetwork,
+        history: History,
+        *,
+        endpoint: str,
+        topic: str,
+        group: str,
+    ) -> None:
+        super().__init__(process, network)
+        self.history, self.endpoint, self.topic, self.group = history, endpoint, topic, group
+        self.rng = random.Random(process.rng.getrandbits(64))
+        self.errors: dict[str, int] = {}
+        self.launch(self.main)
+
+    async def main(self) -> str:
+        """Receive."""
+        scheduler = self.process.scheduler
+        options = ConsumerOptions(
+            retry=ONCE, request_timeout_s=CLIENT_S, invisible_s=10.0, route_ttl_s=5.0, assignment_s=5.0
+        )
+        async with Consumer(self.endpoint, self.group, {self.topic: "*"}, options=options) as consumer:
+            while True:
+                try:
+                    for message in await consumer.receive(wait_s=5.0):
+                        place = place_of(message)
+                        self.history.deliver(self.group, message.body, place, scheduler.now)
+                        if self.rng.random() < 0.95:
+                            await consumer.ack(message)
+                            self.history.ack(self.group, place, scheduler.now)
+                except WhimbrelError as error:
+                    self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
+                    await asyncio.sleep(self.rng.uniform(0.1, 0.5))
+
+
+class ReaderClient(LoopNode):
+    """Reads every queue from its begin on.
+
+    Attributes:
+        name: of the reader in the history.
+        ends: by queue, the next offset to read.
+    """
+
+    def __init__(
+        self, process: SimProcess, network: SimNetwork, history: History, *, endpoint: str, topic: str
+    ) -> None:
+        super().__init__(process, network)
+        self.history, self.endpoint, self.topic = history, endpoint, topic
+        self.rng = random.Random(process.rng.getrandbits(64))
+        self.next: dict[tuple[str, int], int] = {}
+        self.launch(self.main)
+
+    async def main(self) -> str:
+        """Read."""
+        options = ConsumerOptions(retry=ONCE, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
+        async with PullConsumer(self.endpoint, "reader", options=options) as reader:
+            while True:
+                try:
+                    for queue in await reader.queues(self.topic):
+                        key = queue.broker_name, queue.queue_id
+                        at = self.next.get(key, 0)
+                        try:
+                            result = await reader.pull(queue, at)
+                        except IllegalOffset:
+                            continue
+                        for message in result.messages:
+                            self.history.read("reader", place_of(message), message.body)
+                            at = message.queue_offset + 1
+                        self.next[key] = at
+                except WhimbrelError:
+                    pass
+                await asyncio.sleep(self.rng.uniform(0.5, 2.0))

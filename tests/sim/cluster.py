@@ -1,0 +1,505 @@
+"""A cluster in one process, by seed: what is drawn, what goes wrong, and what must hold all the same.
+
+    layout     one or two nameservers; one group of a master and one or two slaves, each broker with its replicator on a
+               host and a disk of its own; two producers, a consumer group, a reader of all queues
+    modes      synchronous or asynchronous flush, synchronous or asynchronous replication
+    phases     until QUIET_S faults come and go; then all is healed and what is dead is started again, and the cluster must
+               come to rest by END_S: take sends, have equal logs, and deliver everything
+
+A process that ends by itself is started again after a second or two, as a supervisor does.
+
+`Plan.draw` draws layout, modes and faults from the seed alone, so that a shrunk plan (fewer faults) is the same run
+otherwise. `invariants.py` says what is checked after every step.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from histories import History, Sent
+from sim.clients import ConsumerClient, ProducerClient, ReaderClient
+from sim.disk import SimDisk
+from sim.machine import SimHost
+from sim.network import SimNetwork
+from sim.nodes import BrokerNode, NameserverNode, ReplicatorNode
+from sim.process import SimProcess
+from sim.scheduler import Scheduler
+from whimbrel.broker.options import BrokerOptions
+from whimbrel.nameserver.options import NameserverOptions
+from whimbrel.replicator.options import ReplicatorOptions
+
+__all__ = ["END_S", "FAULTS", "QUIET_S", "Cluster", "Fault", "Member", "Plan"]
+
+logger = logging.getLogger("sim")
+
+BEGIN_S = 4.0  # before it no faults
+QUIET_S = 45.0
+END_S = 75.0
+ROOT = Path("/store")
+TOPIC = "orders"
+RESTART_S = (0.3, 2.0)
+NAMESERVER_PORT, BROKER_PORT, HA_PORT = 8081, 8082, 10912
+
+Mode = Literal["sync", "async"]
+FAULTS = (
+    "kill",
+    "kill",
+    "pause",
+    "cut",
+    "reset",
+    "power",
+    "power_all",
+    "clock",
+    "sync_error",
+    "full",
+    "replace",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+        at: when, in virtual seconds.
+        kind: one of FAULTS.
+        target: name of a process or host; empty for all.
+        other: of a second host, where there is one.
+        for_s: how long it lasts.
+        amount: what it is measured by: a share, seconds, a number of calls.
+    """
+
+    at: float
+    kind: str
+    target: str = ""
+    other: str = ""
+    for_s: float = 0.0
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        parts = [f"{self.at:7.3f} {self.kind} {self.target or 'all'}"]
+        if self.other:
+            parts.append(f"<- {self.other}" if self.amount else f"<-> {self.other}")
+        if self.for_s:
+            parts.append(f"for {self.for_s:.2f} s")
+        if self.amount:
+            parts.append(f"amount {self.amount:.3f}")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is."""
+
+    seed: int
+    nameservers: int
+    slaves: int
+    flush: Mode
+    replication: Mode
+    faults: tuple[Fault, ...]
+    own_entry: bool
+    line_share: float
+
+    @classmethod
+    def draw(cls, seed: int) -> "Plan":
+        """Draw a plan."""
+        rng = random.Random(seed)
+        nameservers, slaves = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
+        flush: Mode = rng.choice(("sync", "async"))
+        replication: Mode = rng.choice(("sync", "sync", "async"))
+        plan = cls(seed, nameservers, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
+        faults = [plan.draw_fault(rng) for _ in range(rng.randint(3, 7))]
+        return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+    @property
+    def brokers(self) -> list[str]:
+        """Names of the brokers' hosts, the master's first."""
+        return [f"b{number}" for number in range(1 + self.slaves)]
+
+    def draw_fault(self, rng: random.Random) -> Fault:
+        """Draw one fault that the modes must stand."""
+        at = rng.uniform(BEGIN_S, QUIET_S - 5.0)
+        brokers = self.brokers
+        processes = [f"{name}.{part}" for name in brokers for part in ("broker", "replicator")]
+        processes += [f"n{number}.nameserver" for number in range(self.nameservers)]
+        hosts = [*brokers, *(f"n{number}" for number in range(self.nameservers)), "c0", "c1"]
+        kind = rng.choice(FAULTS)
+        match kind:
+            case "kill":
+                return Fault(at, kind, rng.choice(processes), for_s=rng.choice((0.05, 0.5, 3.0, 8.0)))
+            case "pause":
+                return Fault(at, kind, rng.choice(processes), for_s=rng.uniform(0.2, 8.0))
+            case "cut":
+                one, other = rng.sample(hosts, 2)
+                return Fault(
+                    at, kind, one, other, for_s=rng.uniform(0.3, 20.0), amount=float(rng.random() < 0.5)
+                )
+            case "reset":
+                return Fault(at, kind, amount=rng.choice((0.2, 0.5, 1.0)))
+            case "power":
+                # Without synchronous flush a master that lost its tail waits for a person.
+                names = brokers if self.flush == "sync" else brokers[1:]
+                return Fault(at, kind, rng.choice(names), for_s=rng.uniform(0.5, 8.0))
+            case "power_all" if self.flush == "sync":
+                return Fault(at, kind, for_s=rng.uniform(0.5, 5.0))
+            case "clock":
+                return Fault(
+                    at, kind, rng.choice(brokers), amount=rng.choice((-3600.0, -5.0, 5.0, 3600.0, 400_000.0))
+                )
+            case "sync_error":
+                return Fault(at, kind, rng.choice(brokers), amount=float(rng.randint(1, 4)))
+            case "full":
+                return Fault(at, kind, rng.choice(brokers), for_s=rng.uniform(1.0, 8.0))
+            case "replace":
+                return Fault(at, kind, rng.choice(brokers[1:]), for_s=rng.uniform(0.5, 3.0))
+        return Fault(at, "kill", rng.choice(processes), for_s=0.5)
+
+
+@dataclass
+class Member:
+    """A host of the group with its broker and its replicator.
+
+    Attributes:
+        lives: how often its disk was replaced.
+        epochs: what invariants remember of it.
+    """
+
+    name: str
+    address: str
+    host: SimHost
+    number: int
+    broker: BrokerNode | None = None
+    replicator: ReplicatorNode | None = None
+    up: bool = True
+    held_down: set[str] = field(default_factory=set)  # parts that a fault keeps from being restarted
+    lives: int = 0
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def disk(self) -> SimDisk:
+        """Its disk."""
+        return self.host.disk
+
+
+class Cluster:
+    """A run of a plan.
+
+    Attributes:
+        history: what clients saw.
+        findings: what must not have happened.
+        after_step: called after every fault and every CHECK_S.
+    """
+
+    CHECK_S = 0.5
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.scheduler = Scheduler(plan.seed)
+        self.network = SimNetwork(self.scheduler, random.Random(self.scheduler.rng.getrandbits(64)))
+        self.history = History()
+        self.log: list[str] = []
+        self.processes: list[SimProcess] = []
+        self.nodes: list[
+            Any
+        ] = []  # all there ever were: what a dead process leaves is collected after the run
+        self.nameservers: dict[str, tuple[SimHost, str, NameserverNode | None]] = {}
+        self.members: dict[str, Member] = {}
+        self.addresses: dict[str, str] = {}
+        self.failures: list[str] = []
+        self.clients: list[Any] = []
+        self.healing = False
+        self.held: set[str] = set()
+        self.after_step: list[Callable[[], None]] = []
+        self.on_ack: list[Callable[[Sent], None]] = []
+        self.build()
+
+    # Building
+
+    def build(self) -> None:
+        """Start everything."""
+        plan = self.plan
+        for number in range(plan.nameservers):
+            self.addresses[f"n{number}"] = f"10.0.1.{number + 1}"
+        for number, name in enumerate(plan.brokers):
+            self.addresses[name] = f"10.0.0.{number + 1}"
+        self.endpoints = tuple(
+            f"{self.addresses[f'n{number}']}:{NAMESERVER_PORT}" for number in range(plan.nameservers)
+        )
+        for number in range(plan.nameservers):
+            name = f"n{number}"
+            host = SimHost(self.scheduler, SimDisk(random.Random(0)), name=name)
+            self.nameservers[name] = (host, self.addresses[name], None)
+            self.start_nameserver(name)
+        for number, name in enumerate(plan.brokers):
+            host = SimHost(self.scheduler, self.new_disk(), name=name, line_share=plan.line_share)
+            member = self.members[name] = Member(name, self.addresses[name], host, number)
+            self.start_replicator(member)
+            self.start_broker(member)
+        access = ";".join(self.endpoints)
+        for number in range(2):
+            name = f"c{number}"
+            self.addresses[name] = f"10.0.2.{number + 1}"
+            common: dict[str, Any] = {"endpoint": access, "topic": TOPIC}
+            self.clients.append(
+                ProducerClient(
+                    self.process(f"p{number}", self.addresses[name]),
+                    self.network,
+                    self.history,
+                    pause_s=(0.1, 0.6),
+                    until=END_S - 12.0,
+                    on_ack=self.acknowledged,
+                    **common,
+                )
+            )
+            if number == 0:
+                consumer = self.process("consumer", self.addresses[name])
+                self.clients.append(
+                    ConsumerClient(consumer, self.network, self.history, group="billing", **common)
+                )
+            else:
+                reader = self.process("reader", self.addresses[name])
+                self.clients.append(ReaderClient(reader, self.network, self.history, **common))
+        for fault in plan.faults:
+            self.scheduler.at(fault.at, lambda fault=fault: self.happen(fault))  # type: ignore[misc]
+        self.scheduler.at(QUIET_S, self.heal)
+
+    def acknowledged(self, sent: Sent) -> None:
+        """A send was answered OK."""
+        for look in self.on_ack:
+            look(sent)
+
+    def new_disk(self) -> SimDisk:
+        """Return an empty disk with the directory of the store."""
+        disk = SimDisk(random.Random(self.scheduler.rng.getrandbits(64)), own_entry=self.plan.own_entry)
+        disk.format(ROOT)
+        return disk
+
+    def process(self, name: str, address: str, host: SimHost | None = None) -> SimProcess:
+        """Return a new process."""
+        host = host or SimHost(self.scheduler, SimDisk(random.Random(0)), name=name)
+        rng = random.Random(self.scheduler.rng.getrandbits(64))
+        process = SimProcess(name, address, host.process(name), self.scheduler, rng)
+        self.processes.append(process)
+        return process
+
+    def start_nameserver(self, name: str) -> None:
+        """Start a nameserver."""
+        host, address, _ = self.nameservers[name]
+        process = self.process(f"{name}.nameserver", address, host)
+        options = NameserverOptions(
+            host=address, port=NAMESERVER_PORT, expected_brokers=len(self.plan.brokers)
+        )
+        node = NameserverNode(process, self.network, options)
+        self.nameservers[name] = (host, address, node)
+        self.nodes.append(node)
+
+    def start_broker(self, member: Member) -> None:
+        """Start a broker."""
+        plan = self.plan
+        process = self.process(f"{member.name}.broker", member.address, member.host)
+        options = BrokerOptions(
+            name="broker-a",
+            id=member.number,
+            role="slave" if member.number else "master",
+            store=str(ROOT),
+            host=member.address,
+            port=BROKER_PORT,
+            advertise_host=member.address,
+            nameservers=self.endpoints,
+            flush=plan.flush,
+            replication=plan.replication,
+            expected_slaves=plan.slaves,
+            auto_create_topics=True,
+            auto_create_groups=True,
+            commitlog_file_size=64 * 1024,
+            consumequeue_file_size=20 * 64,
+            index_slots=64,
+            index_entries=256,
+            lease_file_size=64 * 1024,
+            flush_interval_ms=200,
+            disk_used_ratio_max=1.0,
+            disk_clean_ratio=1.0,
+            disk_full_ratio=1.0,
+        )
+        member.broker = BrokerNode(process, self.network, options)
+        self.nodes.append(member.broker)
+
+    def start_replicator(self, member: Member) -> None:
+        """Start a replicator."""
+        process = self.process(f"{member.name}.replicator", member.address, member.host)
+        options = ReplicatorOptions(
+            role="slave" if member.number else "master",
+            store=str(ROOT),
+            host=member.address,
+            port=HA_PORT,
+            advertise_host=member.address,
+            flush=self.plan.flush,
+            commitlog_file_size=64 * 1024,
+            disk_used_ratio_max=1.0,
+            disk_clean_ratio=1.0,
+        )
+        member.replicator = ReplicatorNode(process, self.network, options)
+        self.nodes.append(member.replicator)
+
+    # Running
+
+    def run(self, until: float = END_S) -> None:
+        """Run to the end."""
+        self.scheduler.later(self.CHECK_S, self.check)
+        self.scheduler.later(0.2, self.supervise)
+        self.scheduler.run_until(until)
+
+    def check(self) -> None:
+        """Look at everything, again and again."""
+        for look in self.after_step:
+            look()
+        self.scheduler.later(self.CHECK_S, self.check)
+
+    def supervise(self) -> None:
+        """Start again what has ended by itself."""
+        for member in self.members.values():
+            if not member.up:
+                continue
+            for part, start in (("broker", self.start_broker), ("replicator", self.start_replicator)):
+                node = getattr(member, part)
+                if node.process.dead and part not in member.held_down:
+                    self.note(f"{member.name}.{part} is started again ({node.exit or 'killed'})")
+                    start(member)
+        for name, (_, _, nameserver) in list(self.nameservers.items()):
+            if nameserver is not None and nameserver.process.dead and name not in self.held:
+                self.start_nameserver(name)
+        rng = self.scheduler.rng
+        self.scheduler.later(rng.uniform(*RESTART_S), self.supervise)
+
+    def note(self, text: str) -> None:
+        """Keep a line for people."""
+        self.log.append(f"{self.scheduler.now:8.3f} {text}")
+        logger.info("%s", self.log[-1])
+
+    # Faults
+
+    def parts(self, name: str) -> tuple[Any, Member | None, str]:
+        """Return (node, its member, part) of a process."""
+        host, part = name.split(".")
+        if part == "nameserver":
+            return self.nameservers[host][2], None, host
+        member = self.members[host]
+        return getattr(member, part), member, part
+
+    def kill(self, node: Any) -> None:
+        """kill -9."""
+        node.process.machine.kill()
+        node.process.die()
+
+    def happen(self, fault: Fault) -> None:
+        """Let a fault happen, and end after its time."""
+        self.note(str(fault))
+        getattr(self, f"fault_{fault.kind}")(fault)
+        for look in self.after_step:
+            look()
+
+    def fault_kill(self, fault: Fault) -> None:
+        """Kill a process; it stays away for a while."""
+        node, member, part = self.parts(fault.target)
+        if member is not None and not member.up:
+            return
+        held = self.held if member is None else member.held_down
+        held.add(part)
+        if not node.process.dead:
+            self.kill(node)
+        self.scheduler.later(fault.for_s, lambda: held.discard(part))
+
+    def fault_pause(self, fault: Fault) -> None:
+        """Stop a process for a while."""
+        node, _, _ = self.parts(fault.target)
+        process = node.process
+        process.pause()
+        self.scheduler.later(fault.for_s, process.resume)
+
+    def fault_cut(self, fault: Fault) -> None:
+        """Cut two hosts off from each other, or one way."""
+        one, other = self.addresses[fault.target], self.addresses[fault.other]
+        self.network.cut(other, one)
+        if not fault.amount:
+            self.network.cut(one, other)
+        self.scheduler.later(fault.for_s, lambda: self.network.mend(one, other))
+
+    def fault_reset(self, fault: Fault) -> None:
+        """Lose connections."""
+        self.network.lose_connections(fault.amount)
+
+    def fault_power(self, fault: Fault) -> None:
+        """A host loses power."""
+        self.lose_power(self.members[fault.target], fault.for_s)
+
+    def fault_power_all(self, fault: Fault) -> None:
+        """All hosts of the group lose power."""
+        for member in self.members.values():
+            self.lose_power(member, fault.for_s * self.scheduler.rng.uniform(0.5, 1.5))
+
+    def lose_power(self, member: Member, for_s: float, disk: SimDisk | None = None) -> None:
+        """Let a host lose power, and come back."""
+        if not member.up:
+            return
+        member.up = False
+        self.history.losses.append(self.scheduler.now)
+        for node in (member.broker, member.replicator):
+            assert node is not None
+            node.process.die()
+        self.network.lose_power(member.address)
+        member.host.power_loss(disk=disk)
+        if disk is not None:
+            member.lives += 1
+        member.seen.clear()
+        self.scheduler.later(for_s, lambda: self.power_on(member))
+
+    def power_on(self, member: Member) -> None:
+        """Start a host again."""
+        member.up = True
+        self.network.power_on(member.address)
+        parts = [self.start_broker, self.start_replicator]
+        if self.scheduler.rng.random() < 0.5:
+            parts.reverse()
+        for start in parts:
+            start(member)
+
+    def fault_replace(self, fault: Fault) -> None:
+        """A slave gets an empty disk."""
+        self.lose_power(self.members[fault.target], fault.for_s, disk=self.new_disk())
+
+    def fault_clock(self, fault: Fault) -> None:
+        """A wall clock jumps."""
+        self.members[fault.target].host.jump(fault.amount)
+
+    def fault_sync_error(self, fault: Fault) -> None:
+        """Syncs of the log fail for a while, with EIO."""
+        disk = self.members[fault.target].disk
+        for pattern in ("commitlog/*", "whimbrel/segment-*"):  # a log file was opened under its first name
+            disk.inject("sync", path=f"{ROOT}/{pattern}", times=int(fault.amount))
+
+    def fault_full(self, fault: Fault) -> None:
+        """A disk has no room for a while."""
+        member = self.members[fault.target]
+        disk = member.disk
+        disk.capacity = disk.used
+
+        def end() -> None:
+            disk.capacity = None
+
+        self.scheduler.later(fault.for_s, end)
+
+    def heal(self) -> None:
+        """All faults end."""
+        self.note("healed")
+        self.healing = True
+        self.network.heal()
+        self.held.clear()
+        for process in self.processes:
+            process.resume()
+        for member in self.members.values():
+            member.held_down.clear()
+            member.disk.heal()
+            member.disk.capacity = None

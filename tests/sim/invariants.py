@@ -1,0 +1,238 @@
+"""What must hold in a simulated cluster after every step, and in the end.
+
+    durable      the log below the page's `flushed` is on the medium, byte by byte
+    prefix       the logs of a group are equal as far as both have them, unless a slave says that it was refused
+    confirmed    it only grows while a disk lives, and every slave that is connected holds what is below it
+    acknowledged at the moment of an answer OK the promise of the mode holds: the record is on the master's medium
+                 (synchronous flush), and in a slave's log (synchronous replication), on its medium where both are
+    places       (topic, queue, offset) names one content for ever; see `histories.py`
+    positions    what a group has done with only grows, while no epoch of its broker ends
+    rest         when faults have ended, sends are taken again, logs become equal, and all is delivered
+
+A finding is a line for people; a run stops at the first.
+"""
+
+from histories import Place, Sent
+from sim.cluster import QUIET_S, ROOT, TOPIC, Cluster, Member
+from sim.disk import File
+from whimbrel.store.codec import decode_record
+from whimbrel.store.segment import segment_name
+from whimbrel.store.shared_page import PAGE_BYTES, SharedPage
+
+__all__ = ["Invariants", "Violation"]
+
+LOG_FILE = 64 * 1024
+ACK_WINDOW_S = 12.0  # what is acknowledged is flushed within 0.5 s; a delivery may be on its way for longer
+REST_S = 20.0  # after the faults have ended, sends must be taken by then
+PIECE = 16 * 1024
+
+
+class Violation(AssertionError):
+    """Something that must not happen, has."""
+
+
+class Invariants:
+    """Looks at a cluster.
+
+    Attributes:
+        looks: how often each was checked.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.looks: dict[str, int] = {}
+        self.equal_to: dict[tuple[str, str], int] = {}
+        cluster.after_step.append(self.step)
+        cluster.on_ack.append(self.check_acknowledged)
+        cluster.history.ack_window_s = ACK_WINDOW_S
+
+    def fail(self, kind: str, text: str) -> None:
+        """Stop the run."""
+        raise Violation(f"{kind} at {self.cluster.scheduler.now:.3f}: {text}")
+
+    def looked(self, kind: str) -> None:
+        """Count a check."""
+        self.looks[kind] = self.looks.get(kind, 0) + 1
+
+    def step(self) -> None:
+        """Check what must hold at any time."""
+        members = [member for member in self.cluster.members.values() if member.up]
+        for member in members:
+            page = page_of(member)
+            if page is None or not page.epoch:
+                continue
+            self.check_durable(member, page)
+            self.check_confirmed(member, page)
+        for member in members:
+            if member.number:
+                self.check_prefix(member)
+        self.check_processes()
+
+    def check_durable(self, member: Member, page: SharedPage) -> None:
+        """What is flushed is on the medium."""
+        disk = member.disk
+        generation = (member.lives, disk.losses)
+        start = member.seen.get("flushed", 0) if member.seen.get("generation") == generation else 0
+        member.seen["generation"] = generation
+        flushed = page.flushed
+        self.looked("durable")
+        position = max(start - LOG_FILE, page.begin) // LOG_FILE * LOG_FILE
+        while position < flushed:
+            path = ROOT / "commitlog" / segment_name(position)
+            length = min(LOG_FILE, flushed - position)
+            node = disk.find(path)
+            durable = disk.durable(path)
+            if isinstance(node, File):
+                if durable is None:
+                    self.fail(
+                        "durable",
+                        f"{member.name}: {path.name} is below flushed {flushed}, its name is not on the medium",
+                    )
+                elif node.cache()[:length] != durable[:length]:
+                    content = node.cache()
+                    at = next(n for n in range(length) if content[n : n + 1] != durable[n : n + 1])
+                    self.fail(
+                        "durable",
+                        f"{member.name}: flushed is {flushed}, the medium differs at {position + at}",
+                    )
+            position += LOG_FILE
+        member.seen["flushed"] = flushed
+
+    def check_acknowledged(self, sent: Sent) -> None:
+        """What is answered OK is as safe as the mode says."""
+        cluster, plan = self.cluster, self.cluster.plan
+        master = cluster.members["b0"]
+        role = (
+            master.broker.broker.role
+            if master.broker is not None and master.broker.broker is not None
+            else None
+        )
+        if sent.place is None or role is None or master.broker is None or master.broker.process.dead:
+            return
+        _, queue_id, offset = sent.place
+        units = role.store.queue_units(TOPIC, queue_id, offset, 1)
+        if not units:
+            return
+        self.looked("acknowledged")
+        end = units[0][0] + units[0][1]
+        if plan.flush == "sync" and not self.holds(master, end, durable=True):
+            self.fail("acknowledged", f"{sent.id!r} ends at {end}, which is not on {master.name}'s medium")
+        slaves = [member for member in cluster.members.values() if member.number]
+        if plan.replication == "sync" and not any(
+            self.holds(slave, end, durable=plan.flush == "sync") or slave.lives for slave in slaves
+        ):
+            self.fail("acknowledged", f"{sent.id!r} ends at {end}, which no slave holds")
+
+    def holds(self, member: Member, end: int, *, durable: bool) -> bool:
+        """Return whether a member has the log up to an offset: the byte before it is no zero, or it knows more."""
+        page = page_of(member)
+        if page is not None and page.epoch and not durable:
+            return page.written >= end
+        path = ROOT / "commitlog" / segment_name((end - 1) // LOG_FILE * LOG_FILE)
+        content = member.disk.durable(path) if durable else None
+        if not durable:
+            node = member.disk.find(path)
+            content = node.cache() if isinstance(node, File) else None
+        at = (end - 1) % LOG_FILE
+        return content is not None and content[max(at - 8, 0) : at + 1].strip(b"\0") != b""
+
+    def check_confirmed(self, member: Member, page: SharedPage) -> None:
+        """It only grows; connected slaves hold it."""
+        self.looked("confirmed")
+        key = (member.lives, member.disk.losses, page.epoch)
+        before = member.seen.get("confirmed", (key, 0))
+        if before[0] == key and page.confirmed < before[1]:
+            self.fail("confirmed", f"{member.name}: from {before[1]} back to {page.confirmed}")
+        member.seen["confirmed"] = (key, page.confirmed)
+
+    def check_prefix(self, slave: Member) -> None:
+        """A slave's log is a part of its master's, or known to differ."""
+        master = self.cluster.members["b0"]
+        if not master.up:
+            return
+        ours, theirs = page_of(slave), page_of(master)
+        if ours is None or theirs is None or not ours.epoch or not theirs.epoch:
+            return
+        self.looked("prefix")
+        begin, end = max(ours.begin, theirs.begin), min(ours.written, theirs.written)
+        position = begin
+        while position < end:
+            path = ROOT / "commitlog" / segment_name(position // LOG_FILE * LOG_FILE)
+            at = position % LOG_FILE
+            length = min(LOG_FILE - at, end - position)
+            one, other = slave.disk.find(path), master.disk.find(path)
+            if isinstance(one, File) and isinstance(other, File):
+                mine, its = one.cache()[at : at + length], other.cache()[at : at + length]
+                if mine != its and not ours.trouble:
+                    where = next(n for n in range(length) if mine[n : n + 1] != its[n : n + 1])
+                    self.fail(
+                        "prefix",
+                        f"{slave.name} differs from {master.name} at {position + where}, and says nothing",
+                    )
+            position += length
+
+    def check_processes(self) -> None:
+        """No process has met an error that it did not expect."""
+        for process in self.cluster.processes:
+            if process.failures:
+                self.fail("error", f"{process.name}: {process.failures[0]}")
+
+    # In the end
+
+    def finish(self) -> None:
+        """Check what must hold in the end."""
+        cluster = self.cluster
+        self.step()
+        for member in cluster.members.values():
+            if member.broker is None or member.broker.process.dead or member.broker.broker is None:
+                self.fail("rest", f"{member.name} has no broker: {member.broker and member.broker.exit}")
+        late = [sent for sent in cluster.history.acknowledged if sent.began > QUIET_S + REST_S - 8.0]
+        if not late:
+            self.fail("rest", f"no send was taken after {QUIET_S + REST_S - 8.0:.0f}")
+        ends = {member.name: page.written for member in cluster.members.values() if (page := page_of(member))}
+        if len(set(ends.values())) != 1:
+            self.fail("rest", f"the logs end at {ends}")
+        for member in cluster.members.values():
+            findings = cluster.history.check(
+                complete=list(self.read_all(member)), groups=["billing"] if not member.number else []
+            )
+            if findings:
+                self.fail(
+                    "history",
+                    f"as {member.name} has it: {'; '.join(map(str, findings[:5]))} ({len(findings)} in all)",
+                )
+
+    def read_all(self, member: Member) -> list[tuple[Place, bytes]]:
+        """Return all messages that a member's store delivers from its queues."""
+        assert member.broker is not None and member.broker.broker is not None
+        role = member.broker.broker.role
+        if role is None:
+            self.fail("rest", f"{member.name} has no role")
+            return []
+        store = role.store
+        found: list[tuple[Place, bytes]] = []
+        with member.broker.process.running():
+            for queue_id in sorted(store.topics_on_disk().get(TOPIC, ())):
+                low, high = store.queue_range(TOPIC, queue_id)
+                for offset, (physical, size, _) in enumerate(
+                    store.queue_units(TOPIC, queue_id, low, high - low), low
+                ):
+                    message = decode_record(store.read(physical, size))
+                    place: Place = (f"broker-a/{TOPIC}", queue_id, offset)
+                    if message.queue_offset != offset:
+                        self.fail(
+                            "places", f"{member.name}: the record at {place} says {message.queue_offset}"
+                        )
+                    found.append((place, bytes(message.body)))
+        return found
+
+
+def page_of(member: Member) -> SharedPage | None:
+    """Return a copy of a member's page; None when there is none of this boot."""
+    node = member.disk.find(ROOT / "whimbrel" / "watermark")
+    if not isinstance(node, File) or node.size < PAGE_BYTES:
+        return None
+    data = node.cache()
+    if data[8:24] != member.host.boot:
+        return None
+    return SharedPage(bytearray(data[:PAGE_BYTES]))
