@@ -1,7 +1,19 @@
-"""A machine for tests: virtual time, a disk that fails, processes that are killed; all by one seed.
+"""Machines and a cluster for tests: virtual time, disks and networks that fail, processes that are killed.
+
+One seed is one run; docs/testing.md ("The simulation") says how to repeat one.
 
 scheduler.py   virtual time, events, and the threads that take turns
 disk.py        files and names, with what is durable apart from what is in the page cache
 files.py       one process's view of a disk, in the place of `whimbrel.machine.Files`
 machine.py     hosts and their processes, in the place of `whimbrel.machine.Machine`
+
+process.py     a process that lives, pauses and dies, and the clocks that its code sees
+network.py     streams between processes, with delay, loss and cuts
+loop.py        asyncio over virtual time and that network
+nodes.py       nameserver, broker and replicator: the production code on all of these
+clients.py     producers, a consumer and a reader, and what they note in a history (`histories.py`)
+cluster.py     a plan drawn from a seed, and the run of a cluster by it, with its faults
+invariants.py  what must hold meanwhile, and in the end
+rules.py       rules of the production code to switch off: each must be missed
+run.py         the command: runs seeds, shrinks what fails
 """

@@ -1,7 +1,7 @@
 """Clients of a simulated cluster, and the history of what they saw.
 
-Each is the client library on a loop of its own, on a host of its own. Calls are tried once, so that the history knows
-the outcome of every try.
+Each is the client library on a loop of its own. Calls are tried once, so that the history knows the outcome
+of every try. What a call raises goes into the outcome of its send; other calls are made again after a while.
 """
 
 import asyncio
@@ -30,7 +30,13 @@ def place_of(message: ReceivedMessage) -> Place:
 
 
 class ProducerClient(LoopNode):
-    """Sends messages one after the other until `until`."""
+    """Sends messages one after the other.
+
+    Attributes:
+        pause_s: shortest and longest time from an answer to the next send.
+        until: the virtual time at which it ends.
+        on_ack: called when a send was answered OK.
+    """
 
     def __init__(
         self,
@@ -48,10 +54,9 @@ class ProducerClient(LoopNode):
         self.history, self.endpoint, self.topic = history, endpoint, topic
         self.pause_s, self.until, self.on_ack = pause_s, until, on_ack
         self.rng = random.Random(process.rng.getrandbits(64))
-        self.errors: dict[str, int] = {}
         self.launch(self.main)
 
-    async def main(self) -> str:
+    async def main(self) -> None:
         """Send."""
         scheduler, name = self.process.scheduler, self.process.name
         options = ProducerOptions(retry=ONCE, send_timeout_s=8.0, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
@@ -72,7 +77,6 @@ class ProducerClient(LoopNode):
                     receipt = await producer.send(message)
                 except WhimbrelError as error:
                     sent.outcome = outcome_of(error)
-                    self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
                 else:
                     sent.outcome = "ok"
                     if receipt.queue_id is not None:
@@ -85,11 +89,10 @@ class ProducerClient(LoopNode):
                 if sent.outcome == "ok":
                     self.on_ack(sent)
                 await asyncio.sleep(self.rng.uniform(*self.pause_s))
-        return "done"
 
 
 class ConsumerClient(LoopNode):
-    """A member of a group: receives, and acknowledges most of it."""
+    """The only member of a group: receives, and acknowledges most of it."""
 
     def __init__(
         self,
@@ -104,10 +107,9 @@ class ConsumerClient(LoopNode):
         super().__init__(process, network)
         self.history, self.endpoint, self.topic, self.group = history, endpoint, topic, group
         self.rng = random.Random(process.rng.getrandbits(64))
-        self.errors: dict[str, int] = {}
         self.launch(self.main)
 
-    async def main(self) -> str:
+    async def main(self) -> None:
         """Receive."""
         scheduler = self.process.scheduler
         options = ConsumerOptions(
@@ -122,17 +124,15 @@ class ConsumerClient(LoopNode):
                         if self.rng.random() < 0.95:
                             await consumer.ack(message)
                             self.history.ack(self.group, place, scheduler.now)
-                except WhimbrelError as error:
-                    self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
+                except WhimbrelError:
                     await asyncio.sleep(self.rng.uniform(0.1, 0.5))
 
 
 class ReaderClient(LoopNode):
-    """Reads every queue from its begin on.
+    """Reads every queue from its begin on; it is "reader" in the history.
 
     Attributes:
-        name: of the reader in the history.
-        ends: by queue, the next offset to read.
+        next: by broker and queue id, the next offset to read.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ReaderClient(LoopNode):
         self.next: dict[tuple[str, int], int] = {}
         self.launch(self.main)
 
-    async def main(self) -> str:
+    async def main(self) -> None:
         """Read."""
         options = ConsumerOptions(retry=ONCE, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
         async with PullConsumer(self.endpoint, "reader", options=options) as reader:

@@ -1,21 +1,23 @@
-"""A cluster in one process, by seed: what is drawn, what goes wrong, and what must hold all the same.
+"""A cluster in one process, by seed: what is drawn, and what goes wrong.
 
-    layout     one or two nameservers; one group of a master and one or two slaves, each broker with its replicator on a
-               host and a disk of its own; two producers, a consumer group, a reader of all queues
+    layout     one or two nameservers; one group of a master and one or two slaves, each broker with its
+               replicator on a host and a disk of its own; two producers, a consumer, a reader of all queues
     modes      synchronous or asynchronous flush, synchronous or asynchronous replication
-    phases     until QUIET_S faults come and go; then all is healed and what is dead is started again, and the cluster must
-               come to rest by END_S: take sends, have equal logs, and deliver everything
+    phases     from BEGIN_S until QUIET_S faults come and go; then all is healed and what is dead is started
+               again, and the cluster must come to rest by END_S: take sends, have equal logs, deliver all
 
-A process that ends by itself is started again after a second or two, as a supervisor does.
+A process that has ended is started again after some of RESTART_S, as a supervisor does, or when the fault
+that keeps it down ends.
 
-`Plan.draw` draws layout, modes and faults from the seed alone, so that a shrunk plan (fewer faults) is the same run
-otherwise. `invariants.py` says what is checked after every step.
+`Plan.draw` draws layout, modes and faults from the seed alone, so that a shrunk plan (fewer faults) has the
+same layout and modes. `invariants.py` says what is checked, and when.
 """
 
 import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +26,7 @@ from sim.clients import ConsumerClient, ProducerClient, ReaderClient
 from sim.disk import SimDisk
 from sim.machine import SimHost
 from sim.network import SimNetwork
-from sim.nodes import BrokerNode, NameserverNode, ReplicatorNode
+from sim.nodes import BrokerNode, LoopNode, NameserverNode, ReplicatorNode
 from sim.process import SimProcess
 from sim.scheduler import Scheduler
 from whimbrel.broker.options import BrokerOptions
@@ -61,7 +63,7 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """Something that goes wrong; `fault_KIND` of `Cluster` says what.
 
     Attributes:
         at: when, in virtual seconds.
@@ -69,7 +71,8 @@ class Fault:
         target: name of a process or host; empty for all.
         other: of a second host, where there is one.
         for_s: how long it lasts.
-        amount: what it is measured by: a share, seconds, a number of calls.
+        amount: what it is measured by: the share of connections that are lost, the seconds of a clock's jump,
+            the number of syncs that fail; of a cut, 1 for one way and 0 for both.
     """
 
     at: float
@@ -92,7 +95,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is."""
+    """What a run is.
+
+    Attributes:
+        own_entry: whether a file's sync makes its own name durable (`disk.py`).
+        line_share: how often workers are interrupted between two lines (`machine.py`); none is drawn yet.
+    """
 
     seed: int
     nameservers: int
@@ -163,8 +171,11 @@ class Member:
     """A host of the group with its broker and its replicator.
 
     Attributes:
+        number: 0 is the master.
+        up: whether its host has power.
+        held_down: parts that a fault keeps from being started again.
         lives: how often its disk was replaced.
-        epochs: what invariants remember of it.
+        seen: what invariants remember of it.
     """
 
     name: str
@@ -174,7 +185,7 @@ class Member:
     broker: BrokerNode | None = None
     replicator: ReplicatorNode | None = None
     up: bool = True
-    held_down: set[str] = field(default_factory=set)  # parts that a fault keeps from being restarted
+    held_down: set[str] = field(default_factory=set)
     lives: int = 0
     seen: dict[str, Any] = field(default_factory=dict)
 
@@ -189,8 +200,12 @@ class Cluster:
 
     Attributes:
         history: what clients saw.
-        findings: what must not have happened.
+        log: lines for people about faults and restarts.
+        processes, nodes: all that there ever were: what a dead process leaves is collected after the run.
+        addresses: of hosts, by name.
+        held: nameservers that a fault keeps from being started again.
         after_step: called after every fault and every CHECK_S.
+        on_ack: called when a send was answered OK.
     """
 
     CHECK_S = 0.5
@@ -202,15 +217,10 @@ class Cluster:
         self.history = History()
         self.log: list[str] = []
         self.processes: list[SimProcess] = []
-        self.nodes: list[
-            Any
-        ] = []  # all there ever were: what a dead process leaves is collected after the run
+        self.nodes: list[LoopNode | ReplicatorNode] = []
         self.nameservers: dict[str, tuple[SimHost, str, NameserverNode | None]] = {}
         self.members: dict[str, Member] = {}
         self.addresses: dict[str, str] = {}
-        self.failures: list[str] = []
-        self.clients: list[Any] = []
-        self.healing = False
         self.held: set[str] = set()
         self.after_step: list[Callable[[], None]] = []
         self.on_ack: list[Callable[[Sent], None]] = []
@@ -243,7 +253,7 @@ class Cluster:
             name = f"c{number}"
             self.addresses[name] = f"10.0.2.{number + 1}"
             common: dict[str, Any] = {"endpoint": access, "topic": TOPIC}
-            self.clients.append(
+            self.nodes.append(
                 ProducerClient(
                     self.process(f"p{number}", self.addresses[name]),
                     self.network,
@@ -256,18 +266,18 @@ class Cluster:
             )
             if number == 0:
                 consumer = self.process("consumer", self.addresses[name])
-                self.clients.append(
+                self.nodes.append(
                     ConsumerClient(consumer, self.network, self.history, group="billing", **common)
                 )
             else:
                 reader = self.process("reader", self.addresses[name])
-                self.clients.append(ReaderClient(reader, self.network, self.history, **common))
+                self.nodes.append(ReaderClient(reader, self.network, self.history, **common))
         for fault in plan.faults:
-            self.scheduler.at(fault.at, lambda fault=fault: self.happen(fault))  # type: ignore[misc]
+            self.scheduler.at(fault.at, partial(self.happen, fault))
         self.scheduler.at(QUIET_S, self.heal)
 
     def acknowledged(self, sent: Sent) -> None:
-        """A send was answered OK."""
+        """Tell that a send was answered OK."""
         for look in self.on_ack:
             look(sent)
 
@@ -347,7 +357,11 @@ class Cluster:
     # Running
 
     def run(self, until: float = END_S) -> None:
-        """Run to the end."""
+        """Run to a virtual time.
+
+        Raises:
+            Exception: what checks found, and what a worker stumbled over.
+        """
         self.scheduler.later(self.CHECK_S, self.check)
         self.scheduler.later(0.2, self.supervise)
         self.scheduler.run_until(until)
@@ -381,18 +395,15 @@ class Cluster:
 
     # Faults
 
-    def parts(self, name: str) -> tuple[Any, Member | None, str]:
-        """Return (node, its member, part) of a process."""
+    def parts(self, name: str) -> tuple[SimProcess, Member | None, str]:
+        """Return a process, its member if it has one, and by what it is held down."""
         host, part = name.split(".")
         if part == "nameserver":
-            return self.nameservers[host][2], None, host
+            nameserver = self.nameservers[host][2]
+            assert nameserver is not None
+            return nameserver.process, None, host
         member = self.members[host]
-        return getattr(member, part), member, part
-
-    def kill(self, node: Any) -> None:
-        """kill -9."""
-        node.process.machine.kill()
-        node.process.die()
+        return getattr(member, part).process, member, part
 
     def happen(self, fault: Fault) -> None:
         """Let a fault happen, and end after its time."""
@@ -403,19 +414,17 @@ class Cluster:
 
     def fault_kill(self, fault: Fault) -> None:
         """Kill a process; it stays away for a while."""
-        node, member, part = self.parts(fault.target)
+        process, member, part = self.parts(fault.target)
         if member is not None and not member.up:
             return
         held = self.held if member is None else member.held_down
         held.add(part)
-        if not node.process.dead:
-            self.kill(node)
+        process.die()
         self.scheduler.later(fault.for_s, lambda: held.discard(part))
 
     def fault_pause(self, fault: Fault) -> None:
         """Stop a process for a while."""
-        node, _, _ = self.parts(fault.target)
-        process = node.process
+        process, _, _ = self.parts(fault.target)
         process.pause()
         self.scheduler.later(fault.for_s, process.resume)
 
@@ -432,11 +441,11 @@ class Cluster:
         self.network.lose_connections(fault.amount)
 
     def fault_power(self, fault: Fault) -> None:
-        """A host loses power."""
+        """Let a host lose power."""
         self.lose_power(self.members[fault.target], fault.for_s)
 
     def fault_power_all(self, fault: Fault) -> None:
-        """All hosts of the group lose power."""
+        """Let all hosts of the group lose power."""
         for member in self.members.values():
             self.lose_power(member, fault.for_s * self.scheduler.rng.uniform(0.5, 1.5))
 
@@ -467,23 +476,22 @@ class Cluster:
             start(member)
 
     def fault_replace(self, fault: Fault) -> None:
-        """A slave gets an empty disk."""
+        """Give a slave an empty disk."""
         self.lose_power(self.members[fault.target], fault.for_s, disk=self.new_disk())
 
     def fault_clock(self, fault: Fault) -> None:
-        """A wall clock jumps."""
+        """Let a wall clock jump."""
         self.members[fault.target].host.jump(fault.amount)
 
     def fault_sync_error(self, fault: Fault) -> None:
-        """Syncs of the log fail for a while, with EIO."""
+        """Let the next syncs of the log fail with EIO."""
         disk = self.members[fault.target].disk
         for pattern in ("commitlog/*", "whimbrel/segment-*"):  # a log file was opened under its first name
             disk.inject("sync", path=f"{ROOT}/{pattern}", times=int(fault.amount))
 
     def fault_full(self, fault: Fault) -> None:
-        """A disk has no room for a while."""
-        member = self.members[fault.target]
-        disk = member.disk
+        """Let a disk have no room for a while."""
+        disk = self.members[fault.target].disk
         disk.capacity = disk.used
 
         def end() -> None:
@@ -492,9 +500,8 @@ class Cluster:
         self.scheduler.later(fault.for_s, end)
 
     def heal(self) -> None:
-        """All faults end."""
+        """End all faults."""
         self.note("healed")
-        self.healing = True
         self.network.heal()
         self.held.clear()
         for process in self.processes:

@@ -1,29 +1,34 @@
 """A network in memory: streams between simulated processes, with delay, loss of connections, and cuts.
 
-A connection is two `Pipe`s, one each way. Bytes leave in segments; each takes a drawn delay, none overtakes another
-of its pipe, but connections overtake each other. What is on its way and what the receiver has not
+A connection is two `Pipe`s, one each way. Bytes leave in segments; each takes a drawn delay, none overtakes
+another of its pipe, but connections overtake each other. What is on its way and what the receiver has not
 taken is bounded by `WINDOW_BYTES`: a sender finds its socket full.
 
-    cut(a, b)       nothing goes from a to b any more (one way); `heal` ends it. Segments wait, as TCP repeats
-                    them, and a connection with a segment that waits for `GIVE_UP_S` is reset at both ends
-    reset           a connection is lost: both ends learn of it, each after its own delay, and what was on its
-                    way is gone
-    kill            the kernel of a killed process closes its ends: what was on its way still arrives, then a reset
-    power loss      the other ends learn nothing until they send and the host is back, or their own timers end it
+    cut(a, b)    nothing goes from a to b any more (one way); `mend` or `heal` ends it. Segments wait, as TCP
+                 repeats them, and a connection with one that waits for `GIVE_UP_S` is reset
+    reset        a connection is lost: both ends learn of it, each after its own delay, and what was on its way
+                 is gone
+    killed       the kernel of a killed process closes its ends: after a delay they are reset
+    power loss   the other ends learn nothing until they send and the host is back, or their timers end it
+    close        an end sends the end behind its last byte
 
-Attempts to connect: refused when the host is up and nobody listens; no answer when it is down or cut off.
+Attempts to connect: refused when the host is up and nobody listens; when it is down or cut off, no answer for
+`NO_ANSWER_S`.
 
-Two kinds of ends: `SimTransport`, an asyncio transport, and `SimSocket`, what the replicator uses of a socket.
+Two kinds of ends: `SimTransport`, an asyncio transport, and `SimSocket`, which the replicator uses.
 """
 
 import asyncio
 import errno
+import random
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
+from sim.scheduler import Scheduler
 from whimbrel.errors import StoreError
 
 if TYPE_CHECKING:
@@ -46,21 +51,24 @@ class Pipe:
     Attributes:
         arrived: bytes that the receiver has not taken.
         in_flight: bytes sent that have not arrived.
-        ended: the sender has closed; the receiver learns of it behind the last byte.
-        broken: the connection is lost, as the receiver has learnt.
+        ended: the sender has closed.
+        end_arrived: the receiver may learn of it, behind the last byte.
+        waiting: arrivals that a cut holds up, in the order of their begin, since `waiting_since`.
+        on_arrival: called when there is more to take.
+        on_room: called when a pipe that was full has room.
     """
 
-    def __init__(self, network: "SimNetwork", source: str, target: str) -> None:
-        self.network, self.source, self.target = network, source, target
+    def __init__(self, connection: "Connection", source: str, target: str) -> None:
+        self.connection, self.network = connection, connection.network
+        self.source, self.target = source, target
         self.arrived: deque[bytes] = deque()
         self.arrived_bytes = self.in_flight = 0
-        self.ended = self.end_arrived = self.broken = False
+        self.ended = self.end_arrived = False
         self.last_at = 0.0
-        self.waiting: deque[Callable[[], None]] = deque()  # segments that a cut holds up
+        self.waiting: deque[Callable[[], None]] = deque()
         self.waiting_since = 0.0
         self.on_arrival: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
-        self.connection: Connection
 
     @property
     def room(self) -> int:
@@ -147,14 +155,24 @@ class Pipe:
 
 
 class Connection:
-    """Two pipes, and the processes at their ends."""
+    """Two pipes, and the processes at their ends.
 
-    def __init__(self, network: "SimNetwork", client: str, server: str, ports: tuple[int, int]) -> None:
-        self.network = network
+    Attributes:
+        number: how many were before it.
+        hosts, ports: the client's, then the server's.
+        out, back: what the client sends, and the server.
+        lost: it was reset; the ends learn of it by `on_lost`.
+        owners: by host, the process that has the end; None until it has taken it.
+        generations: by host, its generation at the begin.
+    """
+
+    def __init__(
+        self, network: "SimNetwork", number: int, client: str, server: str, ports: tuple[int, int]
+    ) -> None:
+        self.network, self.number = network, number
         self.hosts, self.ports = (client, server), ports
-        self.out = Pipe(network, client, server)
-        self.back = Pipe(network, server, client)
-        self.out.connection = self.back.connection = self
+        self.out = Pipe(self, client, server)
+        self.back = Pipe(self, server, client)
         self.lost = False
         self.owners: dict[str, SimProcess | None] = {client: None, server: None}
         self.generations = {host: network.generation(host) for host in (client, server)}
@@ -169,9 +187,9 @@ class Connection:
         if self.lost:
             return
         self.lost = True
-        self.network.connections.discard_one(self)
+        self.network.connections.discard(self)
         for told in self.on_lost:
-            self.network.scheduler.later(self.network.delay(), lambda told=told: told(OSError(code, text)))  # type: ignore[misc]
+            self.network.scheduler.later(self.network.delay(), partial(told, OSError(code, text)))
 
 
 class Connections:
@@ -179,29 +197,46 @@ class Connections:
 
     def __init__(self) -> None:
         self.found: dict[int, Connection] = {}
-        self.numbers: dict[int, int] = {}
         self.count = 0
 
-    def add(self, connection: Connection) -> None:
+    def begin(self, network: "SimNetwork", client: str, server: str, ports: tuple[int, int]) -> Connection:
+        """Return a new one."""
+        connection = self.found[self.count] = Connection(network, self.count, client, server, ports)
         self.count += 1
-        self.found[self.count] = connection
-        connection.number = self.count  # type: ignore[attr-defined]
+        return connection
 
-    def discard_one(self, connection: Connection) -> None:
-        self.found.pop(connection.number, None)  # type: ignore[attr-defined]
+    def discard(self, connection: Connection) -> None:
+        """Forget one; harmless when it is forgotten."""
+        self.found.pop(connection.number, None)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Connection]:
+        """Yield those that live now, also when some end meanwhile."""
         return iter(list(self.found.values()))
 
 
-class SimNetwork:
-    """All hosts, and what lies between them."""
+class Listener(Protocol):
+    """What takes connections at an address."""
 
-    def __init__(self, scheduler: Any, rng: Any) -> None:
+    process: "SimProcess"
+
+    def accepted(self, connection: Connection) -> None:
+        """Take a connection."""
+
+
+class SimNetwork:
+    """All hosts, and what lies between them. A host is its address.
+
+    Attributes:
+        cuts: (source, target) between which nothing passes.
+        connections: those that are neither lost nor closed at both ends.
+        held: pipes with arrivals that a cut holds up.
+        bells, bell_names: doorbells by number, and by store and name.
+    """
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:
         self.scheduler, self.rng = scheduler, rng
-        self.cuts: dict[tuple[str, str], int] = {}
-        self.slow: dict[tuple[str, str], float] = {}
-        self.listeners: dict[tuple[str, int], Any] = {}
+        self.cuts: set[tuple[str, str]] = set()
+        self.listeners: dict[tuple[str, int], Listener] = {}
         self.connections = Connections()
         self.held: list[Pipe] = []
         self.down: dict[str, bool] = {}
@@ -227,7 +262,7 @@ class SimNetwork:
     def delay(self) -> float:
         """Draw how long something takes."""
         low, high = DELAY_S
-        drawn: float = self.rng.uniform(low, high)
+        drawn = self.rng.uniform(low, high)
         if self.rng.random() < 0.01:
             drawn += self.rng.uniform(0, 0.05)
         return drawn
@@ -235,12 +270,11 @@ class SimNetwork:
     def cut(self, source: str, target: str) -> None:
         """Let nothing through from one host to another."""
         if source != target:
-            self.cuts[source, target] = 1
+            self.cuts.add((source, target))
 
     def mend(self, one: str, other: str) -> None:
         """End the cuts between two hosts."""
-        self.cuts.pop((one, other), None)
-        self.cuts.pop((other, one), None)
+        self.cuts -= {(one, other), (other, one)}
         self.let_through()
 
     def heal(self) -> None:
@@ -275,10 +309,10 @@ class SimNetwork:
         for connection in self.connections:
             if process in connection.owners.values():
                 self.scheduler.later(
-                    self.delay(), lambda c=connection: c.reset("Connection reset by peer", errno.ECONNRESET)
+                    self.delay(), partial(connection.reset, "Connection reset by peer", errno.ECONNRESET)
                 )
-        for key in [key for key, bell in self.bells.items() if bell.process is process]:
-            del self.bells[key]
+        for number in [number for number, bell in self.bells.items() if bell.process is process]:
+            del self.bells[number]
 
     def lose_connections(self, share: float) -> int:
         """Reset some connections, as a flapping link or a full table does; return how many."""
@@ -289,12 +323,20 @@ class SimNetwork:
 
     # For loops
 
-    def serve(self, loop: "SimLoop", factory: Any, host: str, port: int) -> "SimServer":
-        """Listen for an asyncio server."""
+    def serve(self, loop: "SimLoop", factory: Callable[[], Any], port: int) -> "SimServer":
+        """Listen for an asyncio server on the loop's host; port 0 is a free one.
+
+        Raises:
+            OSError: the port is taken.
+        """
         return SimServer(self, loop, factory, self.bind(loop.host, port))
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Return an address of a host that is free."""
+        """Return an address of a host that is free; port 0 is any.
+
+        Raises:
+            OSError: it is taken.
+        """
         if not port:
             port = self.free_port()
         if (host, port) in self.listeners:
@@ -306,19 +348,25 @@ class SimNetwork:
         self.next_port += 1
         return self.next_port
 
-    async def connect(self, loop: "SimLoop", factory: Any, host: str, port: int) -> Any:
-        """Connect for an asyncio client."""
-        future = loop.create_future()
+    async def connect(
+        self, loop: "SimLoop", factory: Callable[[], Any], host: str, port: int
+    ) -> "tuple[SimTransport, Any]":
+        """Connect for an asyncio client; return transport and protocol.
+
+        Raises:
+            OSError: refused, or no answer.
+        """
+        future: asyncio.Future[Connection] = loop.create_future()
 
         def done(connection: Connection | None, error: OSError | None) -> None:
             if future.done():
                 if connection is not None:
                     connection.reset("Connection reset by peer", errno.ECONNRESET)
                 return
-            if error is not None:
-                loop.call_soon(fail, future, error)
-            else:
+            if connection is not None:
                 loop.call_soon(fulfil, future, connection)
+            elif error is not None:
+                loop.call_soon(fail, future, error)
 
         self.dial(loop.host, host, port, done)
         connection = await future
@@ -328,8 +376,14 @@ class SimNetwork:
         transport.begin()
         return transport, protocol
 
-    def dial(self, source: str, host: str, port: int, done: Callable[..., None]) -> None:
-        """Try to connect; `done` gets a connection or an error, or nothing where nobody answers for long."""
+    def dial(
+        self,
+        source: str,
+        host: str,
+        port: int,
+        done: Callable[[Connection | None, OSError | None], None],
+    ) -> None:
+        """Try to connect; `done` gets a connection or an error."""
 
         def arrive() -> None:
             if not self.up(host) or not self.passes(source, host) or not self.passes(host, source):
@@ -343,8 +397,7 @@ class SimNetwork:
                     self.delay(), lambda: done(None, OSError(errno.ECONNREFUSED, "Connection refused"))
                 )
                 return
-            connection = Connection(self, source, host, (self.free_port(), port))
-            self.connections.add(connection)
+            connection = self.connections.begin(self, source, host, (self.free_port(), port))
             connection.owners[host] = listener.process
             listener.accepted(connection)
             self.scheduler.later(self.delay(), lambda: done(connection, None))
@@ -352,14 +405,16 @@ class SimNetwork:
         self.scheduler.later(self.delay(), arrive)
 
 
-def fulfil(future: "asyncio.Future[Any]", value: Any) -> None:
+def fulfil(future: "asyncio.Future[Connection]", connection: Connection) -> None:
+    """Give a connection to whoever waits; reset it when nobody does any more."""
     if not future.done():
-        future.set_result(value)
-    elif value is not None:
-        value.reset("Connection reset by peer", errno.ECONNRESET)
+        future.set_result(connection)
+    else:
+        connection.reset("Connection reset by peer", errno.ECONNRESET)
 
 
-def fail(future: "asyncio.Future[Any]", error: OSError) -> None:
+def fail(future: "asyncio.Future[Connection]", error: OSError) -> None:
+    """Give an error to whoever waits."""
     if not future.done():
         future.set_exception(error)
 
@@ -367,7 +422,9 @@ def fail(future: "asyncio.Future[Any]", error: OSError) -> None:
 class SimServer:
     """A listener of an asyncio server."""
 
-    def __init__(self, network: SimNetwork, loop: "SimLoop", factory: Any, address: tuple[str, int]) -> None:
+    def __init__(
+        self, network: SimNetwork, loop: "SimLoop", factory: Callable[[], Any], address: tuple[str, int]
+    ) -> None:
         self.network, self.loop, self.factory, self.address = network, loop, factory, address
         self.process = loop.process
         self.sockets = [NamedSocket(address)]
@@ -427,8 +484,8 @@ class SimTransport(asyncio.Transport):
         self.high, self.low = 64 << 10, 16 << 10
         self.paused = self.closing = self.gone = self.full = self.planned = False
         incoming.on_arrival = self.plan_read
-        outgoing.on_room = lambda: self.loop.call_soon(self.write_more)
-        connection.on_lost.append(lambda error: self.loop.call_soon(self.lose, error))
+        outgoing.on_room = self.plan_write
+        connection.on_lost.append(self.plan_lose)
         here, there = incoming.target, incoming.source
         ports = connection.ports if here == connection.hosts[0] else connection.ports[::-1]
         self.extra = {
@@ -448,6 +505,14 @@ class SimTransport(asyncio.Transport):
         if not self.planned:
             self.planned = True
             self.loop.call_soon(self.read)
+
+    def plan_write(self) -> None:
+        """Send more in the next iteration."""
+        self.loop.call_soon(self.write_more)
+
+    def plan_lose(self, error: OSError) -> None:
+        """Learn of the loss in the next iteration."""
+        self.loop.call_soon(self.lose, error)
 
     def read(self) -> None:
         """Give the protocol what has arrived."""

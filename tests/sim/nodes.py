@@ -1,13 +1,17 @@
-"""The processes of a cluster: nameserver, broker and replicator, the production code of each on simulated parts.
+"""The processes of a cluster: nameserver, broker and replicator, production code on simulated parts.
 
 nameserver   `whimbrel.nameserver.__main__.run` on a `SimLoop`
 broker       `whimbrel.broker.broker.Broker` on a `SimLoop`
 replicator   `whimbrel.replicator.replicator.Replicator` over `TurnLoop`, which replaces the selector
+
+A node is a process from its start to its end. It ends by an error that its program would end with (`exit`
+says which), or because the process is killed; starting another one is the cluster's (`cluster.py`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +41,32 @@ class LoopNode:
 
     Attributes:
         exit: how the coroutine ended; None while it runs.
+        task: what runs it, once the loop has had its first iteration.
     """
 
     def __init__(self, process: SimProcess, network: SimNetwork) -> None:
         self.process, self.network = process, network
         self.loop = SimLoop(process, network, process.host)
         self.exit: str | None = None
+        self.task: asyncio.Task[None] | None = None
         process.on_death.append(lambda: network.killed(process))
 
-    def launch(self, main: Callable[[], Any]) -> None:
+    def launch(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Begin to run."""
 
         async def run() -> None:
             try:
-                found = await main()
+                await main()
             except (WhimbrelError, OSError) as error:
                 self.exit = str(error)
                 self.process.die()
             else:
-                self.exit = f"ended: {found}"
+                self.exit = "it has ended"
 
-        self.loop.call_soon(lambda: setattr(self, "task", self.loop.create_task(run())))
+        def begin() -> None:
+            self.task = self.loop.create_task(run())
+
+        self.loop.call_soon(begin)
 
 
 class NameserverNode(LoopNode):
@@ -69,7 +78,11 @@ class NameserverNode(LoopNode):
 
 
 class BrokerNode(LoopNode):
-    """A broker."""
+    """A broker.
+
+    Attributes:
+        broker: the production code's; None before its first iteration.
+    """
 
     def __init__(self, process: SimProcess, network: SimNetwork, options: BrokerOptions) -> None:
         super().__init__(process, network)
@@ -77,35 +90,30 @@ class BrokerNode(LoopNode):
         self.broker: Broker | None = None
         self.launch(self.main)
 
-    async def main(self) -> str:
+    async def main(self) -> None:
         """Start, and serve for ever."""
-        self.broker = Broker(
-            self.options,
-            machine=self.process.machine,
-            doorbell=lambda root, name: SimDoorbell(self.network, self.process, root, name),  # type: ignore[arg-type,return-value]
-        )
+        doorbell: Any = partial(SimDoorbell, self.network, self.process)
+        self.broker = Broker(self.options, machine=self.process.machine, doorbell=doorbell)
         await self.broker.start()
-        await asyncio.get_running_loop().create_future()
-        return ""
+        await self.loop.create_future()
 
 
 class TurnLoop:
-    """What `whimbrel.replicator.loop.Loop` is to a replicator: `turn` never waits, and says for how long it would.
+    """What `whimbrel.replicator.loop.Loop` is to a replicator, in virtual time: `turn` never waits.
 
-    A turn calls back for the sockets that are ready, and the process is run again when one becomes ready, the bell
-    rings, or the time that it would have waited has passed.
+    A turn calls back for the sockets that are ready, and the process is run again when one becomes ready, the
+    bell rings, or the time that it would have waited has passed.
     """
 
-    def __init__(self, process: SimProcess, network: SimNetwork, root: Path) -> None:
+    def __init__(self, process: SimProcess, network: SimNetwork, root: Path, run: Callable[[], None]) -> None:
         self.process, self.machine = process, process.machine
         self.network = ReplicatorNetwork(network, process, process.host)
         self.page = SharedPage.open(root, process.machine)
         self.bell = SimDoorbell(network, process, root, "replicator")
         self.bell.on_ring = lambda: self.plan(0.0)
         self.watched: dict[int, tuple[SimSocket, int, Callable[[int], None]]] = {}
-        self.stopping = False
+        self.run = run
         self.planned_at = float("inf")
-        self.run: Callable[[], None] = lambda: None
 
     def plan(self, delay: float) -> None:
         """Have a turn after a while, unless one comes earlier."""
@@ -129,10 +137,6 @@ class TurnLoop:
     def wake(self) -> None:
         """Have a turn soon."""
         self.plan(0.0)
-
-    def stop(self, *_: object) -> None:
-        """End after the current turn."""
-        self.stopping = True
 
     def watch(self, sock: SimSocket, events: int, callback: Callable[[int], None]) -> None:
         """Call back whenever a socket is ready."""
@@ -166,23 +170,19 @@ class TurnLoop:
             if ready:
                 called = True
                 callback(ready)
-        if called or timeout <= 0 or self.stopping or not idle():
+        if called or timeout <= 0 or not idle():
             self.plan(0.0)
             return
         page.replica_sleeping = 1
         self.plan(min(timeout, WAKE_POLL_S))
-
-    def close(self) -> None:
-        """Close everything."""
-        self.bell.close()
-        self.page.close()
 
 
 class ReplicatorNode:
     """A replicator.
 
     Attributes:
-        exit: why it ended; None while it runs.
+        exit: why it ended by itself; None while it runs.
+        replicator: the production code's; None before its start.
     """
 
     def __init__(self, process: SimProcess, network: SimNetwork, options: ReplicatorOptions) -> None:
@@ -201,9 +201,7 @@ class ReplicatorNode:
         with self.process.running():
             try:
                 self.process.machine.files.make_directories(self.root / "whimbrel")
-                loop: Any = TurnLoop(self.process, self.network, self.root)
-                loop.run = self.turn
-                self.loop = loop
+                loop: Any = TurnLoop(self.process, self.network, self.root, self.turn)
                 self.replicator = Replicator(loop, self.options, clock=self.process.machine.monotonic)
                 loop.page.replica_pid = 1
                 kind = MasterRole if self.options.role == "master" else SlaveRole
@@ -213,10 +211,10 @@ class ReplicatorNode:
                 return
             except Crash:
                 return
-        self.loop.plan(0.0)
+        loop.plan(0.0)
 
     def turn(self) -> None:
-        """One turn of the production code."""
+        """Run one turn of the production code."""
         assert self.replicator is not None
         try:
             self.replicator.turn()
@@ -226,7 +224,7 @@ class ReplicatorNode:
             return
 
     def end(self, why: str) -> None:
-        """The process ends with an error of its own."""
+        """End the process with an error of its own."""
         if self.process.dead:
             return
         self.exit = why

@@ -1,7 +1,12 @@
 """A simulated process: what it runs while it lives, pauses and dies; and the clocks that its code sees.
 
-Code asks `time.monotonic` and its kin in many places that are not the store's. `clocks_of_processes` puts functions in
-their place that ask the machine of the process whose code runs; outside of any they are the real ones.
+    lives     its loop or its turns run it, within `running`
+    paused    as after SIGSTOP: whoever would run it asks to be called by `on_resume`
+    dead      as after SIGKILL: whoever would run it does not; files, workers and connections are gone
+
+Code asks `time.monotonic` and its kin in many places that are not the store's. `clocks_of_processes` puts
+functions in their place that ask the machine of the process whose code runs; outside of any they are the real
+ones.
 """
 
 import contextlib
@@ -11,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sim.machine import SimMachine
+from sim.scheduler import Scheduler
 
 __all__ = ["SimProcess", "clocks_of_processes"]
 
@@ -22,12 +28,16 @@ class SimProcess:
     """One process.
 
     Attributes:
+        host: the address of its host.
         machine: where its files, clocks and workers come from.
         dead, paused: what its code notices by not being run.
         failures: errors that nobody caught.
+        on_death: called in this order when it dies.
     """
 
-    def __init__(self, name: str, host: str, machine: SimMachine, scheduler: Any, rng: random.Random) -> None:
+    def __init__(
+        self, name: str, host: str, machine: SimMachine, scheduler: Scheduler, rng: random.Random
+    ) -> None:
         self.name, self.host, self.machine, self.scheduler, self.rng = name, host, machine, scheduler, rng
         self.dead = self.paused = False
         self.waiting: list[Callable[[], None]] = []
@@ -44,7 +54,7 @@ class SimProcess:
             running.pop()
 
     def on_resume(self, callback: Callable[[], None]) -> None:
-        """Run when the pause ends."""
+        """Have something called when the pause ends."""
         self.waiting.append(callback)
 
     def pause(self) -> None:

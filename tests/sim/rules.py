@@ -1,6 +1,7 @@
 """Rules of the production code that can be switched off, one at a time: the simulation must find each.
 
-That tests the simulation. A rule is switched off by a patch of the code that follows it, for the time of a run.
+That tests the simulation. A rule is switched off by a patch of the code that follows it, for the time of a
+run: an entry of `RULES` says which attribute of what gets which other value.
 """
 
 import contextlib
@@ -43,7 +44,11 @@ RULES: dict[str, tuple[Any, str, Any]] = {
 
 @contextlib.contextmanager
 def switched_off(rule: str) -> Iterator[None]:
-    """Run without a rule."""
+    """Run without a rule.
+
+    Raises:
+        KeyError: there is none of this name.
+    """
     target, name, instead = RULES[rule]
     with patch.object(target, name, instead):
         yield

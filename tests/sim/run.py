@@ -1,7 +1,10 @@
 """Runs seeds: `python -m sim.run SEED ...`, or `--seconds N` for as many as fit; shrinks what fails.
 
-Prints for each seed what it did; a failing seed with its schedule, the shortest schedule that fails as well, and the
-line that repeats it. Exit code 1 when one failed.
+Prints what it did for each seed that was named, then, for each that failed, the finding, a schedule of few
+faults that fails as well, and the line that repeats it. With `--without RULE` it switches rules off instead
+(`rules.py`), and looks for a seed that notices. Exit code 1 when a seed failed, or none noticed.
+
+One seed is one run only where the hashes of strings are: PYTHONHASHSEED has to be set, as `make sim` does.
 """
 
 import argparse
@@ -37,7 +40,15 @@ class NoCollector:
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """What a run came to.
+
+    Attributes:
+        error: the finding that ended it; empty when it came to its end.
+        acknowledged, delivered, steps: sends answered OK, messages that came to the group, events.
+        seconds: of real time.
+        log: faults and restarts, as lines for people.
+        looks: how often each invariant was checked.
+    """
 
     plan: Plan
     error: str
@@ -82,7 +93,7 @@ def run(plan: Plan) -> Result:
 
 
 def shrink(plan: Plan) -> Plan:
-    """Return a plan with as few faults as still fail."""
+    """Return a plan with fewer faults that fails as well: each is tried once whether it can be left out."""
     faults = list(plan.faults)
     at = 0
     while at < len(faults):
@@ -123,7 +134,7 @@ def prepare(*, verbose: bool) -> None:
     logging.basicConfig(
         level=logging.INFO if verbose else logging.CRITICAL + 1, format="%(name)s %(message)s"
     )
-    broker_module.gc = NoCollector  # type: ignore[attr-defined]
+    broker_module.gc = NoCollector  # type: ignore[assignment,attr-defined]
     sys.unraisablehook = lambda _: None  # tasks of dead processes have no loop on which they could end
 
 
@@ -179,9 +190,9 @@ def main(arguments: list[str]) -> int:
         looks.update(result.looks)
         if options.seeds:
             print(
-                f"seed {plan.seed}: flush {plan.flush}, replication {plan.replication}, {plan.slaves} slaves, "
-                f"{plan.nameservers} nameservers; {result.acknowledged} acknowledged, {result.delivered} delivered, "
-                f"{result.steps} steps, {result.seconds:.2f} s"
+                f"seed {plan.seed}: flush {plan.flush}, replication {plan.replication}, "
+                f"{plan.slaves} slaves, {plan.nameservers} nameservers; {result.acknowledged} acknowledged, "
+                f"{result.delivered} delivered, {result.steps} steps, {result.seconds:.2f} s"
             )
             print("\n".join(f"  {line}" for line in result.log))
         if result.error:
@@ -189,14 +200,15 @@ def main(arguments: list[str]) -> int:
             print(f"seed {plan.seed} FAILED: {result.error}", flush=True)
             if not options.no_shrink:
                 small = shrink(plan)
-                print("  the shortest schedule that fails as well:")
+                print("  a schedule of few faults that fails as well:")
                 print("\n".join(f"    {fault}" for fault in small.faults))
             print(f"  again: make sim SEED={plan.seed}", flush=True)
     seconds = time.monotonic() - began
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")
     print(
-        f"{count} seeds from {options.first} on, {count * END_S:.0f} virtual seconds, {acknowledged} acknowledged sends "
-        f"in {seconds:.0f} s ({60 * count / seconds:.1f} seeds a minute); {len(failed)} failed: {sorted(failed)}"
+        f"{count} seeds from {options.first} on, {count * END_S:.0f} virtual seconds, "
+        f"{acknowledged} acknowledged sends in {seconds:.0f} s ({60 * count / seconds:.1f} seeds a minute); "
+        f"{len(failed)} failed: {sorted(failed)}"
     )
     return bool(failed)
 
