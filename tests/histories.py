@@ -119,6 +119,11 @@ class History:
         """Sends that were answered OK."""
         return [sent for sent in self.sends.values() if sent.outcome == "ok"]
 
+    def is_acknowledged(self, message: bytes) -> bool:
+        """Return whether a message was sent, and answered OK."""
+        sent = self.sends.get(message)
+        return sent is not None and sent.outcome == "ok"
+
     # Checks
 
     def check(
@@ -172,6 +177,9 @@ class History:
         for place, message, reader in self.seen(final):
             known = content.setdefault(place, message)
             places[message].add(place)
+            # What nobody was told is stored may be read, and then lost with the power.
+            if self.losses and not (self.is_acknowledged(known) and self.is_acknowledged(message)):
+                continue
             if known != message and (place, message) not in told:
                 told.add((place, message))
                 found.append(Finding("moved", f"{place} is {known!r}, and {message!r} to {reader}"))

@@ -158,7 +158,10 @@ class Plan:
                     at, kind, rng.choice(brokers), amount=rng.choice((-3600.0, -5.0, 5.0, 3600.0, 400_000.0))
                 )
             case "sync_error":
-                return Fault(at, kind, rng.choice(brokers), amount=float(rng.randint(1, 4)))
+                target, amount = rng.choice(brokers), float(rng.randint(1, 4))
+                # A master that can't write its log again comes back shorter than its slaves, and waits for
+                # a person.
+                return Fault(at, kind, target, amount=1.0 if target == brokers[0] else amount)
             case "full":
                 return Fault(at, kind, rng.choice(brokers), for_s=rng.uniform(1.0, 8.0))
             case "replace":
