@@ -1,7 +1,8 @@
 """A checker of histories: what clients sent and saw, and whether a broker may have behaved like that.
 
-A history is a list of events in the order in which clients noted them. What a message is, its body says: an id that no
-other message has. A send has one of four outcomes, by what its error says (`whimbrel.errors`, `effect`):
+A history is a list of events in the order in which clients noted them. What a message is, its body says: an
+id that no other message has. A send has one of four outcomes, by what its error says (`whimbrel.errors`,
+`effect`):
 
     ok        acknowledged: the receipt names queue and offset
     stored    stored, but not as safe as asked (FlushTimeout, ReplicaTimeout)
@@ -10,19 +11,24 @@ other message has. A send has one of four outcomes, by what its error says (`whi
 
 `check` returns findings of these kinds:
 
-    lost       acknowledged, and not in any complete read
-    aborted    read although its send was refused
-    phantom    read, and never sent
-    duplicate  acknowledged, and stored at more than one place although no try of it had an unknown outcome
-    moved      one place (topic, queue, offset) with two contents, or a receipt that names another place than reads do
-    order      two messages of one producer in one queue, the second sent after the first was acknowledged, the other
-               way round in the queue
-    skip       a reader of a queue got an offset, then one further on, and something lies between that it never got
-    undelivered  acknowledged, and never delivered to a group that had time for all
-    redelivered  delivered again to a group although its acknowledgement had been taken, and no loss of power
-               (`losses`) came so soon after it (`ack_window_s`) that it may be forgotten
+    lost          acknowledged, and not in any complete read
+    aborted       read although its send was refused
+    phantom       read, and never sent
+    duplicate     at more than one place although no try of it had an unknown outcome
+    moved         one place (topic, queue, offset) with two contents, or a receipt that names a place where
+                  nothing is while its message lies at another one; what was not acknowledged may lose its
+                  place to another message where power was lost
+    order         two messages of one producer in one queue, the second sent after the first was acknowledged,
+                  the other way round in the queue
+    skip          a reader of a queue got an offset, then one further on, and something lies between that it
+                  never got
+    undelivered   acknowledged, and never delivered to a group that had time for all
+    redelivered   delivered again to a group longer than `ack_window_s` after its acknowledgement was taken,
+                  and no loss of power (`losses`) came so near to that that it may be forgotten. A loss shortly
+                  before counts as well: a client notes an acknowledgement later than a broker takes it
 
-Sources: the anomalies are those of public descriptions of tests of logs and queues (lost write, aborted read, ...).
+Sources: the anomalies are those of public descriptions of tests of logs and queues (lost write, aborted read,
+...).
 """
 
 from collections import defaultdict
@@ -64,7 +70,6 @@ class Sent:
     outcome: Outcome = "unknown"
     place: Place | None = None
     tries_unknown: bool = False
-    number: int = 0
 
 
 @dataclass(slots=True)
@@ -83,35 +88,36 @@ class History:
 
     Attributes:
         ack_window_s: how old an acknowledgement may be that a loss of power takes back; None: not checked.
+        sends: by id.
+        acked: by group and place, when acknowledgements were taken.
+        reads: reader, place and id, in the order of each reader.
         losses: times at which a broker of the group lost power, or its disk.
     """
 
     ack_window_s: float | None = None
     sends: dict[bytes, Sent] = field(default_factory=dict)
     deliveries: list[Delivered] = field(default_factory=list)
-    acked: dict[tuple[str, Place], float] = field(default_factory=dict)
-    reads: list[tuple[str, Place, bytes]] = field(
-        default_factory=list
-    )  # by a reader of a queue, in its order
+    acked: dict[tuple[str, Place], list[float]] = field(default_factory=lambda: defaultdict(list))
+    reads: list[tuple[str, Place, bytes]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
     # Notes
 
     def send(self, message: bytes, producer: str, topic: str, at: float) -> Sent:
-        """A send begins."""
-        sent = self.sends[message] = Sent(message, producer, topic, at, number=len(self.sends))
+        """Note that a send begins; what comes of it goes into what is returned."""
+        sent = self.sends[message] = Sent(message, producer, topic, at)
         return sent
 
     def deliver(self, group: str, message: bytes, place: Place, at: float) -> None:
-        """A message was delivered."""
+        """Note that a message was delivered to a member of a group."""
         self.deliveries.append(Delivered(group, message, place, at))
 
     def ack(self, group: str, place: Place, at: float) -> None:
-        """An acknowledgement was taken."""
-        self.acked.setdefault((group, place), at)
+        """Note that a group's acknowledgement was taken."""
+        self.acked[group, place].append(at)
 
     def read(self, reader: str, place: Place, message: bytes) -> None:
-        """A reader of a queue got the next message."""
+        """Note what a reader of a queue got next."""
         self.reads.append((reader, place, message))
 
     @property
@@ -138,7 +144,7 @@ class History:
         final = None if complete is None else list(complete)
         found = self.check_places(final or [])
         found += self.check_reads(final or [])
-        found += self.check_order(final or [])
+        found += self.check_order()
         if final is not None:
             there = {message for _, message in final}
             found += [
@@ -169,11 +175,20 @@ class History:
         found = []
         content: dict[Place, bytes] = {}
         places: dict[bytes, set[Place]] = defaultdict(set)
-        for sent in self.acknowledged:
-            if sent.place is not None:
-                content[sent.place] = sent.id
-                places[sent.id].add(sent.place)
         told = set()
+        kept, stored = {place for place, _ in final}, {message for _, message in final}
+        moved = set()
+        for sent in self.acknowledged:
+            if sent.place is None:
+                continue
+            known = content.setdefault(sent.place, sent.id)
+            if known != sent.id:
+                told.add((sent.place, sent.id))
+                found.append(Finding("moved", f"{sent.place} is {known!r}, and {sent.id!r} by its receipt"))
+            if sent.id in stored and sent.place not in kept:
+                moved.add(sent.id)
+                found.append(Finding("moved", f"{sent.id!r} is not at {sent.place}, which its receipt names"))
+            places[sent.id].add(sent.place)
         for place, message, reader in self.seen(final):
             known = content.setdefault(place, message)
             places[message].add(place)
@@ -187,6 +202,7 @@ class History:
             sent_as = self.sends.get(message)
             if (
                 len(where) > 1
+                and message not in moved
                 and sent_as is not None
                 and not sent_as.tries_unknown
                 and sent_as.outcome != "unknown"
@@ -205,7 +221,7 @@ class History:
                 found[message] = Finding("aborted", f"{message!r} at {place} to {reader}")
         return list(found.values())
 
-    def check_order(self, final: list[tuple[Place, bytes]]) -> list[Finding]:
+    def check_order(self) -> list[Finding]:
         """Messages of one producer that were sent one after the other stand so in their queue."""
         found = []
         queues: dict[tuple[str, str, int], list[tuple[int, Sent]]] = defaultdict(list)
@@ -228,12 +244,14 @@ class History:
         found = []
         there = {place for place, _ in final}
         there |= {sent.place for sent in self.acknowledged if sent.place is not None}
+        got = {(reader, place) for reader, place, _ in self.reads}
         last: dict[tuple[str, str, int], int] = {}
         for reader, (topic, queue, offset), _ in self.reads:
             key = (reader, topic, queue)
             before = last.get(key)
             if before is not None:
-                missed = [number for number in range(before + 1, offset) if (topic, queue, number) in there]
+                between = ((topic, queue, number) for number in range(before + 1, offset))
+                missed = [place[2] for place in between if place in there and (reader, place) not in got]
                 if missed:
                     found.append(
                         Finding(
@@ -254,15 +272,17 @@ class History:
                 f"{delivery.id!r} to {delivery.group} at {delivery.at:.3f}, acknowledged at {acked:.3f}",
             )
             for delivery in self.deliveries
-            if (acked := self.acked.get((delivery.group, delivery.place))) is not None
-            and delivery.at - acked > self.ack_window_s
-            and not any(
-                acked < loss + self.ack_window_s and loss < acked + self.ack_window_s for loss in self.losses
-            )
+            for acked in self.acked.get((delivery.group, delivery.place), ())
+            if delivery.at - acked > self.ack_window_s
+            and not any(abs(acked - loss) < self.ack_window_s for loss in self.losses)
         ]
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of a send that failed."""
-    effect = getattr(error, "effect", "unknown")
-    return {"none": "none", "stored": "stored"}.get(str(effect), "unknown")  # type: ignore[return-value]
+    """Return the outcome of a send that failed: unknown where the error says nothing of its effect."""
+    match str(getattr(error, "effect", "unknown")):
+        case "none":
+            return "none"
+        case "stored":
+            return "stored"
+    return "unknown"

@@ -4,8 +4,8 @@ A connection is two `Pipe`s, one each way. Bytes leave in segments; each takes a
 another of its pipe, but connections overtake each other. What is on its way and what the receiver has not
 taken is bounded by `WINDOW_BYTES`: a sender finds its socket full.
 
-    cut(a, b)    nothing goes from a to b any more (one way); `mend` or `heal` ends it. Segments wait, as TCP
-                 repeats them, and a connection with one that waits for `GIVE_UP_S` is reset
+    cut(a, b)    nothing goes from a to b any more (one way); `mend` or `heal` ends it. Segments wait: TCP
+                 repeats them; a connection with one that waits for `GIVE_UP_S` is reset
     reset        a connection is lost: both ends learn of it, each after its own delay, and what was on its way
                  is gone
     killed       the kernel of a killed process closes its ends: after a delay they are reset
