@@ -10,7 +10,8 @@ taken is bounded by `WINDOW_BYTES`: a sender finds its socket full.
                  is gone
     killed       the kernel of a killed process closes its ends: after a delay they are reset
     power loss   the other ends learn nothing until they send and the host is back, or their timers end it
-    close        an end sends the end behind its last byte
+    close        an end sends the end behind its last byte; once both ends have, the network forgets the
+                 connection: nothing can happen to it any more
 
 Attempts to connect: refused when the host is up and nobody listens; when it is down or cut off, no answer for
 `NO_ANSWER_S`.
@@ -85,6 +86,7 @@ class Pipe:
         if not self.ended:
             self.ended = True
             self.carry(self.arrive_end)
+            self.connection.end_closed()
 
     def carry(self, arrival: Callable[[], None]) -> None:
         """Bring something to the other side, behind all that was sent before."""
@@ -190,6 +192,11 @@ class Connection:
         self.network.connections.discard(self)
         for told in self.on_lost:
             self.network.scheduler.later(self.network.delay(), partial(told, OSError(code, text)))
+
+    def end_closed(self) -> None:
+        """Have the network forget it when the other end has closed as well."""
+        if self.out.ended and self.back.ended:
+            self.network.connections.discard(self)
 
 
 class Connections:
