@@ -24,7 +24,7 @@ id that no other message has. A send has one of four outcomes, by what its error
                   never got
     undelivered   acknowledged, and never delivered to a group that had time for all
     redelivered   delivered again to a group longer than `ack_window_s` after its acknowledgement was taken,
-                  and no loss of power (`losses`) came so near to that that it may be forgotten. A loss shortly
+                  and no loss of power (`losses`) came so near to that that it may be forgotten. One shortly
                   before counts as well: a client notes an acknowledgement later than a broker takes it
 
 Sources: the anomalies are those of public descriptions of tests of logs and queues (lost write, aborted read,

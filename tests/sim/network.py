@@ -6,8 +6,8 @@ taken is bounded by `WINDOW_BYTES`: a sender finds its socket full.
 
     cut(a, b)    nothing goes from a to b any more (one way); `mend` or `heal` ends it. Segments wait: TCP
                  repeats them; a connection with one that waits for `GIVE_UP_S` is reset
-    reset        a connection is lost: both ends learn of it, each after its own delay, and what was on its way
-                 is gone
+    reset        a connection is lost: both ends learn of it, each after its own delay, and what was on
+                 its way is gone
     killed       the kernel of a killed process closes its ends: after a delay they are reset
     power loss   the other ends learn nothing until they send and the host is back, or their timers end it
     close        an end sends the end behind its last byte; once both ends have, the network forgets the

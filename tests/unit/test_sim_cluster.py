@@ -1,0 +1,94 @@
+"""The simulated cluster: a seed is one run, and what fails is shrunk."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.run
+from sim.cluster import BEGIN_S, FAULTS, QUIET_S, Fault, Plan
+from sim.rules import RULES, switched_off
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 12
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """Run the command, as `make sim` does."""
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": f"{ROOT / 'services'}:{ROOT / 'tests'}"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "sim.run", *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_seed_runs_through_and_is_the_same_run_again() -> None:
+    runs = [start(str(SEED)) for _ in range(2)]
+    first, second = (
+        re.sub(r"\d+(\.\d+)? s\b|[\d.]+ seeds a minute", "TIME", run.communicate()[0]) for run in runs
+    )
+    assert [run.returncode for run in runs] == [0, 0], first
+    assert first == second
+    found = re.search(r"(\d+) acknowledged, (\d+) delivered, (\d+) steps", first)
+    assert found is not None
+    assert all(int(number) > 100 for number in found.groups())
+    assert "0 failed: []" in first
+
+
+def test_a_seed_draws_one_plan() -> None:
+    assert Plan.draw(7) == Plan.draw(7)
+    plans = [Plan.draw(seed) for seed in range(200)]
+    assert len({replace(plan, seed=0) for plan in plans}) > 190
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
+    assert {(plan.flush, plan.replication) for plan in plans} == {
+        (flush, replication) for flush in ("sync", "async") for replication in ("sync", "async")
+    }
+    for plan in plans:
+        times = [fault.at for fault in plan.faults]
+        assert times == sorted(times)
+        assert BEGIN_S <= times[0] <= times[-1] < QUIET_S
+
+
+def outcome(plan: Plan, error: str) -> sim.run.Result:
+    return sim.run.Result(plan, error, 0, 0, 0, 0.0, [], {})
+
+
+def test_shrinking_leaves_the_faults_without_which_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = {Fault(6.0, "kill", "b0.broker"), Fault(9.0, "reset")}
+    others = [Fault(float(at), "clock", "b0") for at in (5, 7, 8, 10)]
+    plan = replace(Plan.draw(SEED), faults=tuple(sorted([*needed, *others], key=lambda fault: fault.at)))
+
+    def run(tried: Plan) -> sim.run.Result:
+        assert replace(tried, faults=()) == replace(plan, faults=())
+        return outcome(tried, "failed" if needed <= set(tried.faults) else "")
+
+    monkeypatch.setattr(sim.run, "run", run)
+    assert set(sim.run.shrink(plan).faults) == needed
+
+
+def test_a_failing_seed_is_told_with_its_few_faults_and_how_to_repeat_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sim.run, "prepare", lambda **_: None)
+    monkeypatch.setattr(sim.run, "run", lambda plan: outcome(plan, "Violation: lost"))
+    assert sim.run.main([str(SEED)]) == 1
+    told = capsys.readouterr().out
+    assert f"seed {SEED} FAILED: Violation: lost" in told
+    assert f"again: make sim SEED={SEED}" in told
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_switched_off_for_a_run_alone(rule: str) -> None:
+    target, name, instead = RULES[rule]
+    before = inspect.getattr_static(target, name)
+    with switched_off(rule):
+        assert inspect.getattr_static(target, name) is instead
+    assert inspect.getattr_static(target, name) is before
