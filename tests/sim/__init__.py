@@ -9,6 +9,8 @@ machine.py     hosts and their processes, in the place of `whimbrel.machine.Mach
 
 process.py     a process that lives, pauses and dies, and the clocks that its code sees
 network.py     streams between processes, with delay, loss and cuts
+transport.py   their ends for asyncio
+sockets.py     their ends for the replicator, and the bell between processes
 loop.py        asyncio over virtual time and that network
 nodes.py       nameserver, broker and replicator: the production code on all of these
 clients.py     producers, a consumer and a reader, and what they note in a history (`histories.py`)

@@ -7,9 +7,9 @@ one iteration of asyncio's own loop: what a callback schedules with `call_soon` 
     call_soon, call_at      a queue of callbacks, and a timer of the scheduler
     iteration               one event of the scheduler, some of `TICK_S` after it was asked for: the time that
                             code takes
-    create_server, create_connection     streams of `network.py`
+    create_server, create_connection     streams of `transport.py`
     run_in_executor         runs in one piece some of `EXECUTOR_S` later, and has its result then
-    add_reader              for the doorbell alone, which is no file (`network.py SimDoorbell`)
+    add_reader              for the doorbell alone, which is no file (`sockets.py SimDoorbell`)
 
 A process that is paused keeps its iterations for later; one that was killed loses them.
 """
@@ -22,8 +22,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
+from sim.transport import SimServer, SimTransport, connect, serve
+
 if TYPE_CHECKING:
-    from sim.network import SimNetwork, SimServer, SimTransport
+    from sim.network import SimNetwork
     from sim.process import SimProcess
 
 __all__ = ["SimLoop"]
@@ -195,19 +197,19 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any
-    ) -> "SimServer":
+    ) -> SimServer:
         """Listen on a port of this process's host, whatever `host` says."""
-        return self.network.serve(self, protocol_factory, port)
+        return serve(self, protocol_factory, port)
 
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any
-    ) -> "tuple[SimTransport, Any]":
+    ) -> tuple[SimTransport, Any]:
         """Connect.
 
         Raises:
             OSError: refused, or no answer for `NO_ANSWER_S`.
         """
-        return await self.network.connect(self, protocol_factory, host, port)
+        return await connect(self, protocol_factory, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         """Every name is an address here."""

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from sim.loop import SimLoop
-from sim.network import ReplicatorNetwork, SimDoorbell, SimNetwork, SimSocket
+from sim.network import SimNetwork
 from sim.process import SimProcess
 from sim.scheduler import Crash
+from sim.sockets import ReplicatorNetwork, SimDoorbell, SimSocket
 from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.errors import WhimbrelError

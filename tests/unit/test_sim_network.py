@@ -13,9 +13,11 @@ import pytest
 from sim.disk import SimDisk
 from sim.loop import SimLoop
 from sim.machine import SimHost
-from sim.network import GIVE_UP_S, NO_ANSWER_S, WINDOW_BYTES, SimDoorbell, SimNetwork, SimSocket
+from sim.network import GIVE_UP_S, NO_ANSWER_S, WINDOW_BYTES, SimNetwork
 from sim.process import SimProcess
 from sim.scheduler import Scheduler
+from sim.sockets import SimDoorbell, SimSocket
+from sim.transport import serve
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 ROOT = Path("/store")
@@ -96,7 +98,7 @@ class Recorder(asyncio.Protocol):
 def streams(world: World) -> tuple[Recorder, Recorder]:
     """Return the near and the far protocol of a connection of asyncio's."""
     far, near = Recorder(), Recorder()
-    server = world.network.serve(world.far_loop, lambda: far, 0)
+    server = serve(world.far_loop, lambda: far, 0)
     world.result(world.loop.create_connection(lambda: near, THERE, server.address[1]))
     server.close()
     return near, far
@@ -249,7 +251,7 @@ def test_an_attempt_to_connect_is_refused_where_nobody_listens() -> None:
 @pytest.mark.parametrize("cause", ["down", "cut there", "cut back"])
 def test_an_attempt_to_connect_finds_no_answer_where_no_host_is_reached(cause: str) -> None:
     world = World()
-    world.network.serve(world.far_loop, Recorder, 9)
+    serve(world.far_loop, Recorder, 9)
     match cause:
         case "down":
             world.network.lose_power(THERE)
@@ -265,7 +267,7 @@ def test_an_attempt_to_connect_finds_no_answer_where_no_host_is_reached(cause: s
 
 def test_an_address_is_taken_once() -> None:
     world = World()
-    server = world.network.serve(world.far_loop, Recorder, 9)
+    server = serve(world.far_loop, Recorder, 9)
     with pytest.raises(OSError, match="in use"):
         SimSocket(world.network, world.far, THERE).listen(9)
     server.close()
