@@ -115,7 +115,7 @@ def elapse(seconds: float) -> None:
         pass
 
 
-def environment() -> dict[str, str]:
+def environment(services: Path = SERVICES) -> dict[str, str]:
     """Return the environment of a child: ours, the package on its path, and no settings from outside.
 
     WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way; WHIMBREL_CLIENT_TRANSPORT=native lets
@@ -126,7 +126,7 @@ def environment() -> dict[str, str]:
         kept |= {"WHIMBREL_BROKER_TRANSPORT": transport, "WHIMBREL_NAMESERVER_TRANSPORT": transport}
     if transport := os.environ.get("WHIMBREL_CLIENT_TRANSPORT"):
         kept["WHIMBREL_CLIENT_TRANSPORT"] = transport
-    return kept | {"PYTHONPATH": str(SERVICES), "PYTHONUNBUFFERED": "1"}
+    return kept | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
 
 
 def transport() -> str:
@@ -141,15 +141,15 @@ def dev(directory: Path, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return program(["-c", COMMAND, "dev", "--dir", directory, "--port", "0", *arguments], log)
 
 
-def program(arguments: Sequence[str | Path], log: Path | int) -> subprocess.Popen[bytes]:
+def program(
+    arguments: Sequence[str | Path], log: Path | int, services: Path = SERVICES
+) -> subprocess.Popen[bytes]:
     """Start a Python program in a session of its own, so that a signal to the tests does not reach it."""
-    command = [sys.executable, *map(str, arguments)]
+    command, variables = [sys.executable, *map(str, arguments)], environment(services)
     if isinstance(log, int):
-        return subprocess.Popen(command, env=environment(), stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(command, env=variables, stdout=log, stderr=log, start_new_session=True)
     with log.open("ab") as output:
-        return subprocess.Popen(
-            command, env=environment(), stdout=output, stderr=output, start_new_session=True
-        )
+        return subprocess.Popen(command, env=variables, stdout=output, stderr=output, start_new_session=True)
 
 
 def session_members(leader: int) -> list[int]:
@@ -177,6 +177,7 @@ class Process:
         kind: `nameserver`, `broker` or `replicator`.
         name: names its ready file and its log below `root`.
         ready: what the ready file said at the last start.
+        services: the directory of the package that the next start runs, ours or that of another version.
     """
 
     def __init__(self, root: Path, kind: str, name: str, **settings: object) -> None:
@@ -186,6 +187,7 @@ class Process:
         self.ready_file = root / f"{name}.ready.json"
         self.log = root / f"{name}.log"
         self.child: subprocess.Popen[bytes] | None = None
+        self.services = SERVICES
         self.ready: dict[str, Any] = {}
         self.ready_s = 0.0
         root.mkdir(parents=True, exist_ok=True)
@@ -236,7 +238,7 @@ class Process:
         assert not self.running, f"{self.name} runs already"
         self.ready_file.unlink(missing_ok=True)
         self.started = time.monotonic()
-        self.child = program(self.command(), self.log)
+        self.child = program(self.command(), self.log, self.services)
         alive.add(self)
         return self
 

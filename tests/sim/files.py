@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from sim.disk import PAGE, Change, Directory, Fault, File, Node, SimDisk
 from sim.scheduler import Crash
 from whimbrel.machine import Files
+from whimbrel.store.locking import held
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -493,6 +494,7 @@ class SimFiles(Files):
         self.table.clear()
         self.flocks.clear()
         self.lockfs.clear()
+        held.difference_update([identity for identity in held if identity[0] == self.device])
         for node in {node.number: node for node, seen in self.mappings if is_mapped(seen)}.values():
             others = [view for view, seen in node.mappings if view is not self and is_mapped(seen)]
             if not node.opens and not others:
