@@ -120,7 +120,9 @@ class Plan:
         replication: Mode = rng.choice(("sync", "sync", "async"))
         plan = cls(seed, nameservers, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
         faults = [plan.draw_fault(rng) for _ in range(rng.randint(3, 7))]
-        return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+        return replace(
+            plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.brokers[0]))
+        )
 
     @property
     def brokers(self) -> list[str]:
@@ -167,6 +169,19 @@ class Plan:
             case "replace":
                 return Fault(at, kind, rng.choice(brokers[1:]), for_s=rng.uniform(0.5, 3.0))
         return Fault(at, "kill", rng.choice(processes), for_s=0.5)
+
+
+def bearable(faults: list[Fault], master: str) -> list[Fault]:
+    """Leave a master that has to write its log again a disk that takes it: one failed sync, and room.
+
+    Else it may come back shorter than its slaves, and wait for a person. Lost connections take the place of
+    what is too much.
+    """
+    refused = [fault for fault in faults if fault.kind == "sync_error" and fault.target == master]
+    too_much = refused[1:]
+    if refused:
+        too_much += [fault for fault in faults if fault.kind == "full" and fault.target == master]
+    return [Fault(fault.at, "reset", amount=0.5) if fault in too_much else fault for fault in faults]
 
 
 @dataclass

@@ -164,7 +164,9 @@ class Invariants:
         if ours is None or theirs is None or not ours.epoch or not theirs.epoch:
             return
         self.looked("prefix")
-        begin, end = max(ours.begin, theirs.begin), min(ours.written, theirs.written)
+        # Of what a failed sync covered, the cache may have let go before it is written again.
+        known = theirs.flushed if theirs.doubtful else theirs.written
+        begin, end = max(ours.begin, theirs.begin), min(ours.written, known)
         position = begin
         while position < end:
             path = ROOT / "commitlog" / segment_name(position // LOG_FILE * LOG_FILE)
