@@ -135,8 +135,11 @@ class IndexFile:
             raise
         finally:
             files.close(fd)
-        files.sync_directory(directory)
-        files.sync_directory(directory.parent)
+        try:
+            files.sync_directory(directory)
+        except OSError:  # nobody knows whether its name is on disk
+            files.unlink(directory / name, missing_ok=True)
+            raise
         made = cls(directory / name, slots, entries, writable=True, files=files)
         made.allocated = made.entries_at
         if last is not None:

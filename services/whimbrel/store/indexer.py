@@ -87,10 +87,10 @@ class Indexer:
                 self.walk_log(end, step_bytes)
             else:
                 self.drain(end, records, 1 if rest else GROUP_RECORDS)
-        except StoreFull as error:
+        except (StoreFull, OSError) as error:  # the log has what the disk does not take now
             self.fall_behind()
             if not self.retry_at:
-                logger.warning("the index waits for room: %s", error)
+                logger.warning("the index waits for the disk: %s", error)
             self.retry_at = self.clock() + RETRY_S
             return False
         self.retry_at = 0.0

@@ -20,6 +20,7 @@ from whimbrel.errors import (
     PropertiesTooLarge,
     StoreFull,
 )
+from whimbrel.machine import Files
 from whimbrel.store import commitlog
 from whimbrel.store.codec import (
     BLANK_MAGIC,
@@ -326,6 +327,25 @@ def test_the_index_waits_for_room_and_catches_up(tmp_path: Path, monkeypatch: py
     store.indexer.retry_at = 0.0
     store.append([make_draft(1)])
     assert store.find_by_key("topic", "key-0") and store.find_by_key("topic", "key-1")
+    store.close()
+
+
+def test_the_index_waits_for_a_disk_that_refuses_its_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_master(tmp_path / "s")
+    store.append([make_draft(0)])
+
+    def refused(files: Files, path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Files, "sync_directory", refused)
+        store.end_tick()
+        store.index_rest()
+    assert store.indexer.behind and not list((tmp_path / "s" / "index").iterdir())
+    store.indexer.retry_at = 0.0
+    assert store.find_by_key("topic", "key-0")
     store.close()
 
 
