@@ -4,6 +4,7 @@ All of them go against one nameserver and one broker, one after the other.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,8 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(transport() != "native", reason="the limits are those of the native transport"),
 ]
+
+CPU_SLACK = 3  # `make hostile` holds the bounds themselves, on a machine that does nothing else
 
 TIMES = {
     "window-updates": 1.0,
@@ -42,7 +45,8 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def test_attack_costs_little_and_others_are_served(
     attack: Attack, attacked: Rig, measured: Callable[[str], None]
 ) -> None:
-    cost = measure(attack, attacked, TIMES[attack.name])
+    bounded = replace(attack, cpu_s_max=CPU_SLACK * attack.cpu_s_max)
+    cost = measure(bounded, attacked, TIMES[attack.name])
     measured(
         f"{cost.sent_bytes:,} bytes in, {cost.cpu_s:.2f} s of CPU, {cost.grown_bytes / 1e6:.0f} MB more, "
         f"the longest wait {cost.wait_s * 1000:.0f} ms"
