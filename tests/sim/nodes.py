@@ -61,6 +61,9 @@ class LoopNode:
             except (WhimbrelError, OSError) as error:
                 self.exit = str(error)
                 self.process.die()
+            except Exception as error:  # a finding of a check, or a bug: nobody else would hear of it
+                self.process.report_failure(error)
+                raise
             else:
                 self.exit = "it has ended"
 

@@ -28,10 +28,9 @@ def nothing(*_: Any, **__: Any) -> None:
 RULES: dict[str, tuple[Any, str, Any]] = {
     "the log is synced before it counts as flushed": (Segment, "flush", nothing),
     "a failed sync is final": (LogWriter, "sync_failed", nothing),
-    "sends wait for slaves": (SharedPage, "acknowledged", lambda self, needed: 1 << 62),
+    "sends wait for slaves": (SharedPage, "acknowledged", lambda self, needed: self.written),
     "a slave reports what is on its disk": (Follower, "held", property(lambda self: self.log.end)),
     "names are durable before what they lead to": (SimFiles, "sync_directory", nothing),
-    "what lies behind the log's end is cut": (LogWriter, "truncate_tail", nothing),
     "queues are on disk before a mark vouches for them": (
         MarkWriter,
         "write",
