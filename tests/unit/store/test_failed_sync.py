@@ -23,7 +23,7 @@ from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.slave_store import SlaveStore
 
-SYNC = dataclasses.replace(OPTIONS, flush="sync")
+SYNC = dataclasses.replace(OPTIONS, flush="sync", flush_interval_ms=3_600_000)  # tests flush themselves
 MARKER = Path("whimbrel") / "sync-failed"
 LOG = "/commitlog/"
 
