@@ -126,7 +126,7 @@ soak: setup ## kill -9 the driver of a streaming archive 20 times, and write doc
 
 sim: setup ## a simulated cluster under faults: SEED=n repeats a seed, SECONDS=n runs as many as fit, RULES=1 tests the test
 	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run $(if $(SEED),$(SEED),$(if $(RULES),--without all, \
-		--seconds $(or $(SECONDS),240) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1)))
+		--seconds $(or $(SECONDS),240) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
 
 soak-sim: setup ## hours of seeds: HOURS=n
 	@git log -1 --format='commit %h'

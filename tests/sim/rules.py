@@ -13,7 +13,6 @@ from sim.files import SimFiles
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.replicator.follower import Follower
 from whimbrel.store.commitlog import LogWriter
-from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.segment import Segment
 from whimbrel.store.shared_page import SharedPage
@@ -36,7 +35,6 @@ RULES: dict[str, tuple[Any, str, Any]] = {
         "write",
         lambda self, mark, files, directories, time_ms: mark.save(self.root, self.files),
     ),
-    "what lies behind a queue's end is cut": (ConsumeQueue, "scrub_behind", nothing),
     "acknowledgements are written down": (LeaseJournal, "append", nothing),
 }
 

@@ -144,19 +144,21 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
         yield from (run(Plan.draw(seed)) for seed in options.seeds)
         return
     end = time.monotonic() + options.seconds
-    seeds = itertools.count(options.first)
+    seeds = itertools.islice(itertools.count(options.first), options.count or None)
     if options.jobs == 1:
-        while time.monotonic() < end:
-            yield run(Plan.draw(next(seeds)))
+        for seed in seeds:
+            if time.monotonic() >= end:
+                return
+            yield run(Plan.draw(seed))
         return
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(run_seed, next(seeds)) for _ in range(2 * options.jobs)}
+        waiting = {pool.submit(run_seed, seed) for seed in itertools.islice(seeds, 2 * options.jobs)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 yield future.result()
             if time.monotonic() < end:
-                waiting |= {pool.submit(run_seed, next(seeds)) for _ in done}
+                waiting |= {pool.submit(run_seed, seed) for seed in itertools.islice(seeds, len(done))}
 
 
 def main(arguments: list[str]) -> int:
@@ -164,6 +166,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="sim", description="Run seeds of a simulated cluster.")
     parser.add_argument("seeds", nargs="*", type=int, help="seeds to run, with what happened in each")
     parser.add_argument("--first", type=int, default=1, help="the first seed, where none is named")
+    parser.add_argument("--count", type=int, default=0, help="run no more seeds than this; 0: no limit")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on, where none is named")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--verbose", action="store_true", help="show the log lines of all processes")
