@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -31,13 +32,14 @@ from whimbrel.errors import StoreError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["FILES", "MACHINE", "Files", "Machine", "Worker"]
+__all__ = ["FILES", "MACHINE", "Files", "Machine", "Worker", "open_files_limit"]
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MADV_DONTNEED = 4
 MADV_POPULATE_WRITE = 23  # Linux 5.14; an older kernel refuses it, and pages come with page faults
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
+OPEN_FILES_WANTED = 1 << 16  # a mapped queue file holds a descriptor, and the usual soft limit is 1024
 CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 COPY_BYTES = 1 << 20
 
@@ -333,6 +335,16 @@ class Machine:
     def lock(self) -> AbstractContextManager[Any]:
         """Return a lock for what a worker and its owner share."""
         return threading.Lock()
+
+
+def open_files_limit() -> int:
+    """Raise the process's limit of open files as far as it may and is useful; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 FILES = Files()

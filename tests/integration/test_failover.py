@@ -216,6 +216,7 @@ def test_a_topic_made_while_the_slaves_broker_was_down_is_served_without_the_mas
     with Cluster(tmp_path, slaves=1, broker=SYNC | settings) as cluster:
         master, broker = Peer(cluster.master), cluster.slaves[0]
         until(master.writable, timeout=15, what="a writable master")
+        until(lambda: master.view().slaves, timeout=15, what="the slave being connected")
         broker.kill()
         master.administer("CreateTopic", topic=admin.Topic(name="fresh", read_queues=3, write_queues=3))
         answer = master("SendMessage", messages=[message("fresh", b"kept")])

@@ -237,7 +237,8 @@ class LogWriter:
             doubtful = min(doubtful, state.end)
             try:
                 for start in [start for start in segments.starts if start + self.file_size > doubtful]:
-                    self.rewrite(start, state.end, boundary=None)
+                    # What recovery has read, the cache may have let go of since: the copy is verified, too.
+                    self.rewrite(start, state.end, boundary=max(start, state.verified_from))
             except (OSError, StoreFull, StoreError) as error:
                 raise StoreError(
                     f"the disk refused a sync of the log {self.root}, and what it covered, from {doubtful}"
@@ -247,7 +248,7 @@ class LogWriter:
             logger.warning("log %s: written again from %d on, after a failed sync", self.root, doubtful)
         clear_marker(self.root, self.page, files)
 
-    def rewrite(self, start: int, end: int, *, boundary: int | None) -> None:
+    def rewrite(self, start: int, end: int, *, boundary: int) -> None:
         """Put a new file in a file's place; see `failed_sync.rewrite_file`."""
         rewrite_file(
             self.files,

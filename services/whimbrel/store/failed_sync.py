@@ -41,7 +41,7 @@ from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import Files, Machine
-from whimbrel.store.pages import allocate
+from whimbrel.store.pages import allocate, replacing
 from whimbrel.store.recovery import verify_file
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.shared_page import SharedPage
@@ -176,14 +176,14 @@ def clear_marker(root: Path, page: SharedPage, files: Files) -> None:
 
 
 def rewrite_file(
-    files: Files, directory: Path, start: int, size: int, scratch: Path, *, end: int, boundary: int | None
+    files: Files, directory: Path, start: int, size: int, scratch: Path, *, end: int, boundary: int
 ) -> None:
     """Copy a log file into a new one, and put that on disk in its place.
 
     Args:
         start, size: of the file.
         end: of the log; what lies behind becomes zeros.
-        boundary: between two records of the file, from which the copy is checked; None: it was checked.
+        boundary: between two records of the file, from which on the copy is checked.
 
     Raises:
         StoreFull: the disk has no room for a second file.
@@ -197,23 +197,12 @@ def rewrite_file(
         stat = files.fstat(old)
         if files.stat(scratch).st_dev != stat.st_dev:
             scratch = directory  # a file system of its own; other names are ignored there
-        draft = scratch / f"segment-{start:020d}"
-        new = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, stat.st_mode & 0o777)
-        try:
+        with replacing(files, path, scratch / f"segment-{start:020d}", stat.st_mode & 0o777) as new:
             allocate(files, new, 0, size)
             copy(files, old, new, length)
-            if boundary is not None:
-                check_copy(files, new, start, size, end=start + length, boundary=boundary)
-            files.fsync(new)
-            files.rename(draft, path)
-        except BaseException:
-            files.unlink(draft, missing_ok=True)
-            raise
-        finally:
-            files.close(new)
+            check_copy(files, new, start, size, end=start + length, boundary=boundary)
     finally:
         files.close(old)
-    files.sync_directory(directory)
 
 
 def copy(files: Files, source: int, target: int, length: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from whimbrel.errors import BadRequest, MessageTooLarge, StoreFull
-from whimbrel.machine import MACHINE, Machine
+from whimbrel.machine import MACHINE, Machine, open_files_limit
 from whimbrel.model.names import SCHEDULE_TOPIC
 from whimbrel.store.checkpoint import write_checkpoint
 from whimbrel.store.codec import (
@@ -28,7 +28,7 @@ from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.dispatch import NO_ENTRY, deliver_time
 from whimbrel.store.options import StoreOptions
-from whimbrel.store.store import RETRY_S, MessageStore, raise_file_limit
+from whimbrel.store.store import RETRY_S, MessageStore
 
 __all__ = ["Appended", "MasterStore"]
 
@@ -86,7 +86,7 @@ class MasterStore(MessageStore):
         Raises:
             StoreError: it is in use, or its files can't be a store.
         """
-        raise_file_limit()
+        open_files_limit()
         writer = LogWriter.open(root, options, machine=machine)
         store = None
         try:

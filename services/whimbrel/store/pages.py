@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ __all__ = [
     "allocate",
     "free_bytes",
     "refusing_when_full",
+    "replacing",
     "zero",
 ]
 
@@ -74,6 +76,25 @@ def zero(files: Files, fd: int, start: int, length: int) -> None:
     end = start + length
     while start < end:
         start += files.pwrite(fd, ZERO_CHUNK[: end - start], start)
+
+
+@contextlib.contextmanager
+def replacing(files: Files, path: Path, draft: Path, mode: int = 0o644) -> Iterator[int]:
+    """Yield the descriptor of a new file that takes a name, and its place there, once it is on disk.
+
+    An error leaves the old file, and nothing of the new one; else the name is on disk, too.
+    """
+    fd = files.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        yield fd
+        files.fsync(fd)
+        files.rename(draft, path)
+    except BaseException:
+        files.unlink(draft, missing_ok=True)
+        raise
+    finally:
+        files.close(fd)
+    files.sync_directory(path.parent)
 
 
 def free_bytes(files: Files, path: Path) -> int:

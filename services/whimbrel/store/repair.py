@@ -29,7 +29,7 @@ from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.cut import keep_range
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import COMMITLOG_FILE_SIZE_MIN, StoreOptions
-from whimbrel.store.pages import refusing_when_full
+from whimbrel.store.pages import refusing_when_full, replacing
 from whimbrel.store.recovery import READ_BYTES, LogState, ReadAt, recover_log, verify_file
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.segment import segment_name
@@ -43,7 +43,6 @@ __all__ = ["Findings", "Hurt", "LogCopy", "examine", "fetch", "set_aside"]
 logger = logging.getLogger(__name__)
 
 AROUND_BYTES = 1 << 20
-CREATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 DRAFT = "repair-"
 
 
@@ -351,10 +350,8 @@ def write_again(files: Files, segments: "LenientSegments", start: int, patches: 
     """Put a new file in a file's place, with what it held and the patches."""
     size = segments.file_size
     path = segments.directory / segment_name(start)
-    draft = segments.directory / f"{DRAFT}{path.name}"
     with refusing_when_full(f"no room to write {path} again"):
-        fd = files.open(draft, CREATE, 0o644)
-        try:
+        with replacing(files, path, segments.directory / f"{DRAFT}{path.name}") as fd:
             files.ftruncate(fd, size)
             for position in range(0, size, READ_BYTES):
                 piece = segments.read(start + position, READ_BYTES)
@@ -364,11 +361,3 @@ def write_again(files: Files, segments: "LenientSegments", start: int, patches: 
                 first, last = max(begin, start), min(begin + len(data), start + size)
                 if first < last:
                     files.write_all(fd, data[first - begin : last - begin], first - start)
-            files.fsync(fd)
-            files.rename(draft, path)
-        except BaseException:
-            files.unlink(draft, missing_ok=True)
-            raise
-        finally:
-            files.close(fd)
-    files.sync_directory(segments.directory)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Self
 
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
-from whimbrel.machine import FILES, MACHINE, Files, Machine
+from whimbrel.machine import FILES, MACHINE, Files, Machine, open_files_limit
 from whimbrel.store.commitlog import LogReader
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.shared_page import SharedPage
-from whimbrel.store.store import RETRY_S, MessageStore, raise_file_limit
+from whimbrel.store.store import RETRY_S, MessageStore
 from whimbrel.store.walk import Walk
 
 __all__ = ["SlaveStore"]
@@ -62,7 +62,7 @@ class SlaveStore(MessageStore):
             NotRecovered: the log is not recovered yet.
             StoreError: the files of queues or index can't be a store's.
         """
-        raise_file_limit()
+        open_files_limit()
         page = SharedPage.open(root, machine)
         store = None
         try:

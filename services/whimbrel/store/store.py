@@ -8,7 +8,6 @@ index where they lag behind the log (`rebuild.py`).
 import abc
 import errno
 import logging
-import resource
 from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, StoreFull
@@ -38,12 +37,11 @@ from whimbrel.store.recovery_marks import MARK_BYTES, MARK_INTERVAL_S, LogMark, 
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.walk import Walk
 
-__all__ = ["RETRY_S", "MessageStore", "raise_file_limit"]
+__all__ = ["RETRY_S", "MessageStore"]
 
 logger = logging.getLogger(__name__)
 
 CATCH_UP_BYTES = 32 * 1024 * 1024  # of log indexed before the store opens, or before a search by key
-OPEN_FILES_WANTED = 65536  # a mapped queue file holds a descriptor, and the usual soft limit is 1024
 STORE_TIME_MAX = (1 << 63) - 1
 RETRY_S = 0.5  # queues without room: how often writing an entry is tried again
 
@@ -434,11 +432,3 @@ class MessageStore(abc.ABC):
         self.mark_writer.stop()
         self.queues.close()
         self.index.close()
-
-
-def raise_file_limit() -> None:
-    """Let this process keep a file open for each queue."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

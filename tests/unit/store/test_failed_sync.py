@@ -14,6 +14,8 @@ from cachedisk import CachedMachine
 from storekit import FILE, OPTIONS, make_draft
 from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.errors import FlushTimeout, NotWritable, StoreError, StoreFull
+from whimbrel.machine import Files
+from whimbrel.store import failed_sync
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.failed_sync import REWRITE_ATTEMPTS_MAX, REWRITE_RETRY_S, read_marker
 from whimbrel.store.master_store import MasterStore
@@ -654,3 +656,26 @@ def test_the_page_says_what_is_in_doubt_at_its_end(machine: CachedMachine, store
     assert page.doubtful == store.flushed + 1
     assert page.cells[4088 // 8] == page.doubtful and page.cells[4080 // 8] == page.replaced
     page.close()
+
+
+def test_a_start_verifies_what_it_has_written_again(
+    machine: CachedMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache may let go of a page after recovery has read it, and before it is copied."""
+    placed = store.append([make_draft(1, size=12_000)])[0]
+    fail(store, machine)
+    root = store.root
+    close(store)
+    real = failed_sync.copy
+
+    def copy(files: Files, source: int, target: int, length: int) -> None:
+        real(files, source, target, length)
+        files.write_all(target, bytes(4096), placed.physical_offset + 4000)
+
+    with monkeypatch.context() as evicting:
+        evicting.setattr(failed_sync, "copy", copy)
+        with pytest.raises(StoreError, match="not whole any more"):
+            open_store(machine, root)
+    again = open_store(machine, root)
+    assert again.queue_range("topic", 0) == (0, 2)
+    again.close()

@@ -47,10 +47,6 @@ ALLOWED = {
     ("shared_page.py", "page.write_text"): "the same",
     ("shared_page.py", "self.read_text"): "the same",
     ("shared_page.py", "self.write_text"): "the same",
-    ("store.py", "resource.RLIMIT_NOFILE"): "the limit of this process's descriptors",
-    ("store.py", "resource.RLIM_INFINITY"): "the same",
-    ("store.py", "resource.getrlimit"): "the same",
-    ("store.py", "resource.setrlimit"): "the same",
 }
 
 

@@ -9,7 +9,8 @@ can say that they hold more than this master (`leadership.py`). Where addresses 
 slot has the address that was told: such slaves count by host.
 
 `STORE/whimbrel/slaves.json` keeps the hosts by id, the replicator's first: a master that comes back must
-believe a slave whose broker is dead by then.
+believe a slave whose broker is dead by then. Everybody can introduce slaves, so the file is written by the
+beat, not by the calls.
 """
 
 import ipaddress
@@ -49,6 +50,7 @@ class KnownSlaves:
         self.hosts: dict[int, tuple[str, ...]] = {}
         self.replicas: dict[int, str] = {}
         self.counted: Counted | None = None  # what slots were looked at last
+        self.unsaved = False  # the file lacks what `hosts` has
         try:
             self.hosts = jsonconfig.open_own(self.path, decoded, files)[0] or {}
         except StoreError as error:
@@ -98,7 +100,7 @@ class KnownSlaves:
         while len(self.hosts) > SLAVES_MAX:
             del self.hosts[next(iter(self.hosts))]  # which changed longest ago
         self.publish()
-        self.save()
+        self.unsaved = True
 
     def knows(self, host: str) -> bool:
         """Tell whether a slave is known at a host."""
@@ -108,8 +110,15 @@ class KnownSlaves:
         """Have the replicator keep slots, one for each slave."""
         self.page.known_hosts = [hosts[0] for hosts in reversed(self.hosts.values())]
 
+    def beat(self) -> None:
+        """Name connections and write the file where there is news; to be called periodically."""
+        self.slots_changed()
+        if self.unsaved:
+            self.save()
+
     def save(self) -> None:
-        """Write the file."""
+        """Write the file; a disk that refuses is asked again with the next news."""
+        self.unsaved = False
         bean = {str(broker_id): list(hosts) for broker_id, hosts in self.hosts.items()}
         try:
             jsonconfig.save(self.path, jsonconfig.dumps(bean), self.files)

@@ -193,7 +193,7 @@ class MasterRole(Role):
 
     def beat(self) -> None:
         """Show that the broker lives, and see what time has changed."""
-        self.known_slaves.slots_changed()
+        self.known_slaves.beat()
         if self.store.failed:
             self.mend_log()
         super().beat()

@@ -4,12 +4,11 @@
                 └─────► refused: told why and closed, or closed at once when many are being told
 
 A process that runs out of descriptors can open no file any more: a broker could write neither its tables nor
-its offsets. So the number of connections follows from the limit of the process (`open_files_limit`), less
+its offsets. So the number of connections follows from the process's limit (`machine.open_files_limit`), less
 `reserved_files` of it. One host gets `HOST_CONNECTIONS_MAX` of them, and never all. A host is an IPv4
 address, or the network of 64 bits that an IPv6 address belongs to, all of which is usually one machine's.
 """
 
-import resource
 from ipaddress import IPv6Address
 
 __all__ = [
@@ -18,26 +17,14 @@ __all__ = [
     "Place",
     "connections_max",
     "network_of",
-    "open_files_limit",
     "reserved_files",
 ]
 
-OPEN_FILES_WANTED = 1 << 16
 FILES_RESERVED_MIN = 128  # a broker has some 60 files open, and one for each queue
 FILES_SHARE = 2  # one of so many descriptors is for files
 HOST_CONNECTIONS_MAX = 2000  # clients behind one address of a NAT have one connection to a broker each
 HOST_SHARE = 3, 4  # of all, where few are allowed: others must get in as well
 TOLD_MAX = 64  # refused connections that are kept until their first byte, to be told why
-
-
-def open_files_limit() -> int:
-    """Raise the process's limit of open files as far as it may and is useful; return it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 def reserved_files(open_files: int) -> int:

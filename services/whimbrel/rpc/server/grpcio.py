@@ -39,10 +39,11 @@ from google.protobuf.message import DecodeError
 
 from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, Refused, WhimbrelError
+from whimbrel.machine import open_files_limit
 from whimbrel.model.limits import RPC_MESSAGE_BYTES_MAX
 from whimbrel.model.wire import REASON_TRAILER
 from whimbrel.rpc.api.status import grpc_status
-from whimbrel.rpc.server.admission import connections_max, open_files_limit
+from whimbrel.rpc.server.admission import connections_max
 from whimbrel.rpc.server.budget import OutboxQueue, unread_too_much
 from whimbrel.rpc.server.handlers import (
     BidiMethod,

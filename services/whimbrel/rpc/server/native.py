@@ -34,8 +34,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from whimbrel.errors import Refused
+from whimbrel.machine import open_files_limit
 from whimbrel.rpc.http2.stream import Limits
-from whimbrel.rpc.server.admission import Admission, Place, connections_max, open_files_limit
+from whimbrel.rpc.server.admission import Admission, Place, connections_max
 from whimbrel.rpc.server.budget import ProcessBudget
 from whimbrel.rpc.server.calls import NativeOutbox
 from whimbrel.rpc.server.certificates import TlsSettings

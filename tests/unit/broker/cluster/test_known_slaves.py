@@ -95,6 +95,7 @@ def test_slots_are_kept_for_the_replicators_hosts_first(page: SharedPage, slaves
 
 def test_what_is_known_outlives_the_process_and_the_boot(slaves: KnownSlaves, tmp_path: Path) -> None:
     slaves.introduced(1, "10.0.1.1:1000", peer="10.0.0.1:5000")
+    slaves.beat()
     (tmp_path / "whimbrel" / "watermark").unlink()
     page = SharedPage.open(tmp_path)
     again = KnownSlaves(page, tmp_path)
@@ -107,15 +108,26 @@ def test_a_damaged_file_counts_as_missing(text: str, page: SharedPage, tmp_path:
     slaves = KnownSlaves(page, tmp_path)
     assert slaves.hosts == {}
     slaves.introduced(1, "10.0.1.1:1000", peer="10.0.0.1:5000")
+    slaves.beat()
     assert KnownSlaves(page, tmp_path).knows("10.0.1.1")
 
 
 def test_the_file_is_written_only_when_there_is_news(slaves: KnownSlaves, tmp_path: Path) -> None:
     slaves.introduced(1, "10.0.1.1:1000", peer="10.0.0.1:5000")
+    slaves.beat()
     (tmp_path / "whimbrel" / "slaves.json").unlink()
     slaves.introduced(1, "10.0.1.1:1001", peer="10.0.0.1:5001")
     slaves.seen([member(1, "10.0.0.1:8091"), member(1, "slave-1:8091")])
+    slaves.beat()
     assert not (tmp_path / "whimbrel" / "slaves.json").exists()
+
+
+def test_introductions_by_the_thousand_write_one_file(slaves: KnownSlaves, tmp_path: Path) -> None:
+    for number in range(1000):
+        slaves.introduced(1, f"10.0.{number // 250}.{number % 250}:1000", peer="10.9.9.9:5000")
+    assert not (tmp_path / "whimbrel" / "slaves.json").exists()
+    slaves.beat()
+    assert (tmp_path / "whimbrel" / "slaves.json").exists()
 
 
 def test_what_is_known_has_bounds(slaves: KnownSlaves) -> None:

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from rawpeer import GOAWAY, HELLO, RawPeer, call, statuses
+from whimbrel.machine import open_files_limit
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2
 from whimbrel.rpc.client.channel import open_aio_channel
 from whimbrel.rpc.http2.errors import Code
@@ -21,7 +22,6 @@ from whimbrel.rpc.server.admission import (
     Admission,
     connections_max,
     network_of,
-    open_files_limit,
     reserved_files,
 )
 from whimbrel.rpc.server.grpcio import serve_grpcio
