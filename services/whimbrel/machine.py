@@ -16,6 +16,7 @@ some 50 ns beside a system call, and nothing where a hot path works on a mapping
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -66,6 +67,20 @@ class Files:
     def pread(self, fd: int, length: int, position: int) -> bytes:
         """As `os.pread`."""
         return os.pread(fd, length, position)
+
+    def next_data(self, fd: int, position: int) -> int:
+        """Return where a file has anything but a hole next, `position` itself if there; -1 for nowhere.
+
+        What was allocated and never written is a hole. A file system that knows none says `position`.
+        """
+        try:
+            return os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return -1
+            if error.errno == errno.EINVAL:
+                return position
+            raise
 
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         """As `os.pwrite`: it may take fewer bytes than there are."""

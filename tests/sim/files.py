@@ -193,6 +193,12 @@ class SimFiles(Files):
         self.enter("pread", fd, length, position, path=path)
         return os.pread(fd, length, position)
 
+    def next_data(self, fd: int, position: int) -> int:
+        """See `Files`."""
+        _, path = self.file_of(fd)
+        self.enter("lseek", fd, position, path=path)
+        return super().next_data(fd, position)
+
     def pwrite(self, fd: int, data: "ReadableBuffer", position: int) -> int:
         """See `Files`."""
         node, path = self.file_of(fd, writing=True)

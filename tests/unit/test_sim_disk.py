@@ -11,7 +11,7 @@ import pytest
 from sim.disk import SECTOR, SimDisk
 from sim.files import SimFiles
 from sim.scheduler import Crash
-from whimbrel.machine import Files
+from whimbrel.machine import FILES, Files
 
 PAGE = 4096
 ROOT = Path("/store")
@@ -210,6 +210,20 @@ def test_a_short_write_takes_a_part() -> None:
     assert 0 < files.pwrite(fd, b"x" * 100, 0) < 100
     files.write_all(fd, b"y" * 100, 0)
     assert files.read_bytes(FILE) == b"y" * 100
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_holes_are_passed_over(tmp_path: Path, *, simulated: bool) -> None:
+    files, path = (make_disk()[1], FILE) if simulated else (FILES, tmp_path / "file")
+    fd = files.open(path, CREATE, 0o644)
+    files.posix_fallocate(fd, 0, 64 * PAGE)
+    assert files.next_data(fd, 0) == -1
+    files.pwrite(fd, b"x", 40 * PAGE + 5)
+    assert files.next_data(fd, 0) == 40 * PAGE
+    assert files.next_data(fd, 40 * PAGE + 7) == 40 * PAGE + 7
+    assert files.next_data(fd, 41 * PAGE) == -1
+    assert files.next_data(fd, 65 * PAGE) == -1
+    files.close(fd)
 
 
 def test_room_is_taken_by_blocks_and_given_back() -> None:

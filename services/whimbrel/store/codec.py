@@ -73,6 +73,8 @@ __all__ = [
     "RECORD_BYTES_MAX",
     "RECORD_BYTES_MIN",
     "RECORD_MAGICS",
+    "SEAL_BEGIN",
+    "SEAL_REST",
     "SEAL_SIZE",
     "SIZE_AND_MAGIC",
     "STORE_TIMES",
@@ -83,7 +85,6 @@ __all__ = [
     "TRANSACTION_PREPARED",
     "TRANSACTION_ROLLBACK",
     "U16",
-    "UNDERSCORE",
     "UNIT",
     "UNIT_SIZE",
     "V6_MASK",
@@ -173,7 +174,7 @@ U16 = struct.Struct(">H")
 SEAL_START, SEAL_END = b"__CRC32#\x01", 0x02
 SEAL_DIGITS = 10
 SEAL_SIZE = len(SEAL_START) + SEAL_DIGITS + 1
-UNDERSCORE = ord("_")  # of a seal's first two bytes, one wrong bit leaves one
+SEAL_BEGIN, SEAL_REST = SEAL_START[:4], SEAL_START[4:]  # one wrong bit leaves one of them
 # A sector of a page that did not reach the disk reads as zeros. Where no CRC covers it, as in properties, so
 # many of them in a row are taken for that.
 HOLE_SIZE = 512
@@ -462,7 +463,10 @@ def decode_record(buffer: "ReadableBuffer", offset: int = 0, *, check_crc: bool 
     if check_crc:
         if zlib.crc32(body) & CRC_MASK != head.body_crc & CRC_MASK:
             raise CorruptRecord(f"the body of the record at {offset} does not match its CRC")
-        if properties_length >= SEAL_SIZE and UNDERSCORE in properties[-SEAL_SIZE : 2 - SEAL_SIZE]:
+        if properties_length >= SEAL_SIZE and (
+            properties.startswith(SEAL_BEGIN, -SEAL_SIZE)
+            or properties.startswith(SEAL_REST, len(SEAL_BEGIN) - SEAL_SIZE)
+        ):
             fault = seal_fault(view, offset, end)
             if fault:
                 raise CorruptRecord(f"the record at {offset}: {fault}")
@@ -523,8 +527,9 @@ def record_fault(chunk: bytes, at: int, physical_offset: int, *, check_crc: bool
         (stored,) = CRC.unpack_from(chunk, at)
         if zlib.crc32(memoryview(chunk)[at + head_size : body_end]) & CRC_MASK != stored & CRC_MASK:
             return "its body does not match its CRC"
-        if UNDERSCORE in chunk[end - SEAL_SIZE : end - SEAL_SIZE + 2]:
-            if end - topic_end - 2 >= SEAL_SIZE and (fault := seal_fault(chunk, at, end)):
+        seal_at = end - SEAL_SIZE
+        if chunk.startswith(SEAL_BEGIN, seal_at) or chunk.startswith(SEAL_REST, seal_at + len(SEAL_BEGIN)):
+            if seal_at >= topic_end + 2 and (fault := seal_fault(chunk, at, end)):
                 return fault
         if end - topic_end > HOLE_SIZE and chunk.find(HOLE, topic_end + 2, end) >= 0:
             return "its properties have a hole of zeros"

@@ -129,6 +129,12 @@ class Segments:
         position = offset % self.file_size
         return self.files.pread(self.fd(offset - position), min(length, self.file_size - position), position)
 
+    def next_data(self, offset: int) -> int:
+        """Return the next offset at which its file is not a hole; the file's end when there is none."""
+        position = offset % self.file_size
+        found = self.files.next_data(self.fd(offset - position), position)
+        return offset - position + (self.file_size if found < 0 else found)
+
     def drop_below(self, begin: int) -> None:
         """Close and unlist the files before `begin`; the caller removes them."""
         self.starts = [start for start in self.starts if start >= begin]

@@ -138,6 +138,20 @@ def test_a_torn_tail_without_a_whole_record_is_kept_with_one_line_of_information
     assert list((root / "whimbrel" / "cut").iterdir()) == [kept]
 
 
+def test_bytes_behind_a_hole_are_kept(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    answers = written(root, 3, clean=False)
+    path = root / "commitlog" / segment_name(0)
+    with path.open("r+b") as file:
+        file.seek(60_000)
+        file.write(b"left over")
+    before = path.read_bytes()
+    open_master(root).close()
+    (kept,) = (root / "whimbrel" / "cut").iterdir()
+    assert kept.read_bytes() == before[answers[2].end : 60_009]
+    assert path.read_bytes()[answers[2].end :].strip(b"\0") == b""
+
+
 def test_the_oldest_cuts_make_room_for_new_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

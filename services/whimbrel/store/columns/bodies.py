@@ -20,9 +20,10 @@ from whimbrel.store.codec import (
     COMPRESSOR_MASK,
     COMPRESSOR_SHIFT,
     CRC_MASK,
+    SEAL_BEGIN,
+    SEAL_REST,
     SEAL_SIZE,
     U16,
-    UNDERSCORE,
     seal_fault,
 )
 from whimbrel.store.columns.records import Ints, Mask, Records, gather
@@ -47,7 +48,8 @@ def crc_good(records: Records) -> Mask:
     seals = records.ends - SEAL_SIZE
     rows = np.flatnonzero(seals >= records.topic_end + U16.size)
     starts = seals[rows]
-    sealed = (gather(data, starts, "u1") == UNDERSCORE) | (gather(data, starts + 1, "u1") == UNDERSCORE)
+    sealed = gather(data, starts, "S4") == SEAL_BEGIN
+    sealed |= gather(data, starts + len(SEAL_BEGIN), "S5") == SEAL_REST
     for row in rows[sealed].tolist():
         if seal_fault_of(records, row):
             good[row] = False
