@@ -14,7 +14,8 @@ sockets.py     their ends for the replicator, and the bell between processes
 loop.py        asyncio over virtual time and that network
 nodes.py       nameserver, broker and replicator: the production code on all of these
 clients.py     producers, a consumer and a reader, and what they note in a history (`histories.py`)
-cluster.py     a plan drawn from a seed, and the run of a cluster by it, with its faults
+plan.py        layout, modes and faults, drawn from a seed
+cluster.py     the run of a cluster by a plan, with its faults
 invariants.py  what must hold meanwhile, and in the end
 rules.py       rules of the production code to switch off: each must be missed
 run.py         the command: runs seeds, shrinks what fails

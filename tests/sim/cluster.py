@@ -1,25 +1,23 @@
-"""A cluster in one process, by seed: what is drawn, and what goes wrong.
+"""A cluster in one process, by a plan: its processes, and what goes wrong with them.
 
     layout     one or two nameservers; one group of a master and one or two slaves, each broker with its
                replicator on a host and a disk of its own; two producers, a consumer, a reader of all queues
-    modes      synchronous or asynchronous flush, synchronous or asynchronous replication
     phases     from BEGIN_S until QUIET_S faults come and go; then all is healed and what is dead is started
                again, and the cluster must come to rest by END_S: take sends, have equal logs, deliver all
 
 A process that has ended is started again after some of RESTART_S, as a supervisor does, or when the fault
 that keeps it down ends.
 
-`Plan.draw` draws layout, modes and faults from the seed alone, so that a shrunk plan (fewer faults) has the
-same layout and modes. `invariants.py` says what is checked, and when.
+`plan.py` draws layout, modes and faults. `invariants.py` says what is checked, and when.
 """
 
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from histories import History, Sent
 from sim.clients import ConsumerClient, ProducerClient, ReaderClient
@@ -27,161 +25,21 @@ from sim.disk import SimDisk
 from sim.machine import SimHost
 from sim.network import SimNetwork
 from sim.nodes import BrokerNode, LoopNode, NameserverNode, ReplicatorNode
+from sim.plan import END_S, QUIET_S, Fault, Plan
 from sim.process import SimProcess
 from sim.scheduler import Scheduler
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator.options import ReplicatorOptions
 
-__all__ = ["END_S", "FAULTS", "QUIET_S", "Cluster", "Fault", "Member", "Plan"]
+__all__ = ["ROOT", "TOPIC", "Cluster", "Member"]
 
 logger = logging.getLogger("sim")
 
-BEGIN_S = 4.0  # before it no faults
-QUIET_S = 45.0
-END_S = 75.0
 ROOT = Path("/store")
 TOPIC = "orders"
 RESTART_S = (0.3, 2.0)
 NAMESERVER_PORT, BROKER_PORT, HA_PORT = 8081, 8082, 10912
-
-Mode = Literal["sync", "async"]
-FAULTS = (
-    "kill",
-    "kill",
-    "pause",
-    "cut",
-    "reset",
-    "power",
-    "power_all",
-    "clock",
-    "sync_error",
-    "full",
-    "replace",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that goes wrong; `fault_KIND` of `Cluster` says what.
-
-    Attributes:
-        at: when, in virtual seconds.
-        kind: one of FAULTS.
-        target: name of a process or host; empty for all.
-        other: of a second host, where there is one.
-        for_s: how long it lasts.
-        amount: what it is measured by: the share of connections that are lost, the seconds of a clock's jump,
-            the number of syncs that fail; of a cut, 1 for one way and 0 for both.
-    """
-
-    at: float
-    kind: str
-    target: str = ""
-    other: str = ""
-    for_s: float = 0.0
-    amount: float = 0.0
-
-    def __str__(self) -> str:
-        parts = [f"{self.at:7.3f} {self.kind} {self.target or 'all'}"]
-        if self.other:
-            parts.append(f"<- {self.other}" if self.amount else f"<-> {self.other}")
-        if self.for_s:
-            parts.append(f"for {self.for_s:.2f} s")
-        if self.amount:
-            parts.append(f"amount {self.amount:.3f}")
-        return " ".join(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run is.
-
-    Attributes:
-        own_entry: whether a file's sync makes its own name durable (`disk.py`).
-        line_share: how often workers are interrupted between two lines (`machine.py`); none is drawn yet.
-    """
-
-    seed: int
-    nameservers: int
-    slaves: int
-    flush: Mode
-    replication: Mode
-    faults: tuple[Fault, ...]
-    own_entry: bool
-    line_share: float
-
-    @classmethod
-    def draw(cls, seed: int) -> "Plan":
-        """Draw a plan."""
-        rng = random.Random(seed)
-        nameservers, slaves = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
-        flush: Mode = rng.choice(("sync", "async"))
-        replication: Mode = rng.choice(("sync", "sync", "async"))
-        plan = cls(seed, nameservers, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
-        faults = [plan.draw_fault(rng) for _ in range(rng.randint(3, 7))]
-        return replace(
-            plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.brokers[0]))
-        )
-
-    @property
-    def brokers(self) -> list[str]:
-        """Names of the brokers' hosts, the master's first."""
-        return [f"b{number}" for number in range(1 + self.slaves)]
-
-    def draw_fault(self, rng: random.Random) -> Fault:
-        """Draw one fault that the modes must stand."""
-        at = rng.uniform(BEGIN_S, QUIET_S - 5.0)
-        brokers = self.brokers
-        processes = [f"{name}.{part}" for name in brokers for part in ("broker", "replicator")]
-        processes += [f"n{number}.nameserver" for number in range(self.nameservers)]
-        hosts = [*brokers, *(f"n{number}" for number in range(self.nameservers)), "c0", "c1"]
-        kind = rng.choice(FAULTS)
-        match kind:
-            case "kill":
-                return Fault(at, kind, rng.choice(processes), for_s=rng.choice((0.05, 0.5, 3.0, 8.0)))
-            case "pause":
-                return Fault(at, kind, rng.choice(processes), for_s=rng.uniform(0.2, 8.0))
-            case "cut":
-                one, other = rng.sample(hosts, 2)
-                return Fault(
-                    at, kind, one, other, for_s=rng.uniform(0.3, 20.0), amount=float(rng.random() < 0.5)
-                )
-            case "reset":
-                return Fault(at, kind, amount=rng.choice((0.2, 0.5, 1.0)))
-            case "power":
-                # Without synchronous flush a master that lost its tail waits for a person.
-                names = brokers if self.flush == "sync" else brokers[1:]
-                return Fault(at, kind, rng.choice(names), for_s=rng.uniform(0.5, 8.0))
-            case "power_all" if self.flush == "sync":
-                return Fault(at, kind, for_s=rng.uniform(0.5, 5.0))
-            case "clock":
-                return Fault(
-                    at, kind, rng.choice(brokers), amount=rng.choice((-3600.0, -5.0, 5.0, 3600.0, 400_000.0))
-                )
-            case "sync_error":
-                target, amount = rng.choice(brokers), float(rng.randint(1, 4))
-                # A master that can't write its log again comes back shorter than its slaves, and waits for
-                # a person.
-                return Fault(at, kind, target, amount=1.0 if target == brokers[0] else amount)
-            case "full":
-                return Fault(at, kind, rng.choice(brokers), for_s=rng.uniform(1.0, 8.0))
-            case "replace":
-                return Fault(at, kind, rng.choice(brokers[1:]), for_s=rng.uniform(0.5, 3.0))
-        return Fault(at, "kill", rng.choice(processes), for_s=0.5)
-
-
-def bearable(faults: list[Fault], master: str) -> list[Fault]:
-    """Leave a master that has to write its log again a disk that takes it: one failed sync, and room.
-
-    Else it may come back shorter than its slaves, and wait for a person. Lost connections take the place of
-    what is too much.
-    """
-    refused = [fault for fault in faults if fault.kind == "sync_error" and fault.target == master]
-    too_much = refused[1:]
-    if refused:
-        too_much += [fault for fault in faults if fault.kind == "full" and fault.target == master]
-    return [Fault(fault.at, "reset", amount=0.5) if fault in too_much else fault for fault in faults]
 
 
 @dataclass

@@ -19,8 +19,9 @@ finding is a line for people; a run stops at the first.
 from typing import NoReturn
 
 from histories import Place, Sent
-from sim.cluster import QUIET_S, ROOT, TOPIC, Cluster, Member
+from sim.cluster import ROOT, TOPIC, Cluster, Member
 from sim.disk import File
+from sim.plan import QUIET_S
 from whimbrel.store.codec import decode_record
 from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import PAGE_BYTES, SharedPage

@@ -21,9 +21,10 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import whimbrel.broker.broker as broker_module
-from sim.cluster import END_S, Cluster, Plan
+from sim.cluster import Cluster
 from sim.invariants import Invariants, Violation
 from sim.machine import WorkerFailed
+from sim.plan import END_S, Plan
 from sim.process import REAL, clocks_of_processes
 from sim.rules import RULES, switched_off
 from sim.scheduler import Deadlock

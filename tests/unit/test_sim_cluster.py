@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sim.run
-from sim.cluster import BEGIN_S, FAULTS, QUIET_S, Fault, Plan
+from sim.plan import BEGIN_S, FAULTS, QUIET_S, Fault, Plan
 from sim.rules import RULES, switched_off
 
 ROOT = Path(__file__).resolve().parents[2]
