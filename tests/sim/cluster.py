@@ -1,6 +1,6 @@
 """A cluster in one process, by a plan: its processes, and what goes wrong with them.
 
-    layout     one or two nameservers; one group of a master and one or two slaves, each broker with its
+    layout     one or two nameservers; one or two groups of a master and slaves, each broker with its
                replicator on a host and a disk of its own; two producers, a consumer, a reader of all queues
     phases     from BEGIN_S until QUIET_S faults come and go; then all is healed and what is dead is started
                again, and the cluster must come to rest by END_S: take sends, have equal logs, deliver all
@@ -38,16 +38,18 @@ logger = logging.getLogger("sim")
 
 ROOT = Path("/store")
 TOPIC = "orders"
+GROUPS = ("broker-a", "broker-b")
 RESTART_S = (0.3, 2.0)
 NAMESERVER_PORT, BROKER_PORT, HA_PORT = 8081, 8082, 10912
 
 
 @dataclass
 class Member:
-    """A host of the group with its broker and its replicator.
+    """A host of a group with its broker and its replicator.
 
     Attributes:
-        number: 0 is the master.
+        group: the name that the group's brokers share.
+        number: the broker's id; 0 is the master.
         up: whether its host has power.
         held_down: parts that a fault keeps from being started again.
         lives: how often its disk was replaced.
@@ -57,6 +59,7 @@ class Member:
     name: str
     address: str
     host: SimHost
+    group: str
     number: int
     broker: BrokerNode | None = None
     replicator: ReplicatorNode | None = None
@@ -119,11 +122,13 @@ class Cluster:
             host = SimHost(self.scheduler, SimDisk(random.Random(0)), name=name)
             self.nameservers[name] = (host, self.addresses[name], None)
             self.start_nameserver(name)
-        for number, name in enumerate(plan.brokers):
-            host = SimHost(self.scheduler, self.new_disk(), name=name, line_share=plan.line_share)
-            member = self.members[name] = Member(name, self.addresses[name], host, number)
-            self.start_replicator(member)
-            self.start_broker(member)
+        for group in range(plan.groups):
+            for number, name in enumerate(plan.hosts_of(group)):
+                host = SimHost(self.scheduler, self.new_disk(), name=name, line_share=plan.line_share)
+                member = Member(name, self.addresses[name], host, GROUPS[group], number)
+                self.members[name] = member
+                self.start_replicator(member)
+                self.start_broker(member)
         access = ";".join(self.endpoints)
         for number in range(2):
             name = f"c{number}"
@@ -187,7 +192,7 @@ class Cluster:
         plan = self.plan
         process = self.process(f"{member.name}.broker", member.address, member.host)
         options = BrokerOptions(
-            name="broker-a",
+            name=member.group,
             id=member.number,
             role="slave" if member.number else "master",
             store=str(ROOT),
@@ -229,6 +234,25 @@ class Cluster:
         )
         member.replicator = ReplicatorNode(process, self.network, options)
         self.nodes.append(member.replicator)
+
+    # Who is who
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups."""
+        return list(GROUPS[: self.plan.groups])
+
+    def group(self, name: str) -> list[Member]:
+        """Return a group's members."""
+        return [member for member in self.members.values() if member.group == name]
+
+    def master(self, group: str) -> Member:
+        """Return the present master of a group."""
+        return next(member for member in self.group(group) if not member.number)
+
+    def slaves(self, group: str) -> list[Member]:
+        """Return the present slaves of a group."""
+        return [member for member in self.group(group) if member.number]
 
     # Running
 
@@ -321,7 +345,7 @@ class Cluster:
         self.lose_power(self.members[fault.target], fault.for_s)
 
     def fault_power_all(self, fault: Fault) -> None:
-        """Let all hosts of the group lose power."""
+        """Let all hosts with brokers lose power."""
         for member in self.members.values():
             self.lose_power(member, fault.for_s * self.scheduler.rng.uniform(0.5, 1.5))
 

@@ -110,14 +110,16 @@ class Invariants:
     def check_acknowledged(self, sent: Sent) -> None:
         """What is answered OK is as safe as the mode says."""
         cluster, plan = self.cluster, self.cluster.plan
-        master = cluster.members["b0"]
+        if sent.place is None:
+            return
+        topic, queue_id, offset = sent.place
+        master = cluster.master(topic.partition("/")[0])
         node = master.broker
-        if sent.place is None or node is None or node.process.dead or node.broker is None:
+        if node is None or node.process.dead or node.broker is None:
             return
         role = node.broker.role
         if role is None:
             return
-        _, queue_id, offset = sent.place
         units = role.store.queue_units(TOPIC, queue_id, offset, 1)
         if not units:
             return
@@ -125,7 +127,7 @@ class Invariants:
         end = units[0][0] + units[0][1]
         if plan.flush == "sync" and not self.holds(master, end, durable=True):
             self.fail("acknowledged", f"{sent.id!r} ends at {end}, which is not on {master.name}'s medium")
-        slaves = [member for member in cluster.members.values() if member.number]
+        slaves = cluster.slaves(master.group)
         if plan.replication == "sync" and not any(
             self.holds(slave, end, durable=plan.flush == "sync") or slave.lives for slave in slaves
         ):
@@ -158,7 +160,7 @@ class Invariants:
 
     def check_prefix(self, slave: Member) -> None:
         """A slave's log is a part of its master's, or known to differ."""
-        master = self.cluster.members["b0"]
+        master = self.cluster.master(slave.group)
         if not master.up:
             return
         ours, theirs = page_of(slave), page_of(master)
@@ -201,18 +203,25 @@ class Invariants:
                 self.fail("rest", f"{member.name} has no broker: {member.broker and member.broker.exit}")
         if not any(sent.began > LATE_S for sent in cluster.history.acknowledged):
             self.fail("rest", f"no send that began after {LATE_S:.0f} was taken")
-        ends = {member.name: page.written for member in cluster.members.values() if (page := page_of(member))}
-        if len(set(ends.values())) != 1:
-            self.fail("rest", f"the logs end at {ends}")
+        for group in cluster.groups:
+            self.check_ends(group)
+        held = {member.name: self.read_all(member) for member in cluster.members.values()}
         for member in cluster.members.values():
-            findings = cluster.history.check(
-                complete=list(self.read_all(member)), groups=["billing"] if not member.number else []
-            )
+            others = [cluster.master(group) for group in cluster.groups if group != member.group]
+            complete = [entry for one in (member, *others) for entry in held[one.name]]
+            findings = cluster.history.check(complete=complete, groups=[] if member.number else ["billing"])
             if findings:
                 self.fail(
                     "history",
                     f"as {member.name} has it: {'; '.join(map(str, findings[:5]))} ({len(findings)} in all)",
                 )
+
+    def check_ends(self, group: str) -> None:
+        """The logs of a group's members end alike."""
+        pages = {member.name: page_of(member) for member in self.cluster.group(group)}
+        ends = {name: page.written for name, page in pages.items() if page is not None}
+        if len(set(ends.values())) != 1:
+            self.fail("rest", f"the logs end at {ends}")
 
     def read_all(self, member: Member) -> list[tuple[Place, bytes]]:
         """Return all messages that a member's store delivers from its queues."""
@@ -229,7 +238,7 @@ class Invariants:
                     store.queue_units(TOPIC, queue_id, low, high - low), low
                 ):
                     message = decode_record(store.read(physical, size))
-                    place: Place = (f"broker-a/{TOPIC}", queue_id, offset)
+                    place: Place = (f"{member.group}/{TOPIC}", queue_id, offset)
                     if message.queue_offset != offset:
                         self.fail(
                             "places", f"{member.name}: the record at {place} says {message.queue_offset}"

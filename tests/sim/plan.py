@@ -1,6 +1,6 @@
 """What is drawn from a seed: the layout of a cluster, its modes, and what goes wrong in it when.
 
-    layout     one or two nameservers; one group of a master and one or two slaves
+    layout     one or two nameservers; one group of a master and one or two slaves, or two with one slave each
     modes      synchronous or asynchronous flush, synchronous or asynchronous replication
     faults     three to seven, from BEGIN_S on, the last some seconds before QUIET_S
 
@@ -71,12 +71,15 @@ class Plan:
     """What a run is.
 
     Attributes:
+        groups: of brokers; they share the topic.
+        slaves: of each group.
         own_entry: whether a file's sync makes its own name durable (`disk.py`).
         line_share: how often workers are interrupted between two lines (`machine.py`); none is drawn yet.
     """
 
     seed: int
     nameservers: int
+    groups: int
     slaves: int
     flush: Mode
     replication: Mode
@@ -88,24 +91,33 @@ class Plan:
     def draw(cls, seed: int) -> "Plan":
         """Draw a plan."""
         rng = random.Random(seed)
-        nameservers, slaves = rng.choice((1, 1, 2)), rng.choice((1, 1, 2))
+        nameservers = rng.choice((1, 1, 2))
+        groups, slaves = rng.choice(((1, 1), (1, 1), (1, 2), (1, 2), (2, 1), (2, 1)))
         flush: Mode = rng.choice(("sync", "async"))
         replication: Mode = rng.choice(("sync", "sync", "async"))
-        plan = cls(seed, nameservers, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
+        plan = cls(seed, nameservers, groups, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
         faults = [plan.draw_fault(rng) for _ in range(rng.randint(3, 7))]
-        return replace(
-            plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.brokers[0]))
-        )
+        return replace(plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.masters)))
+
+    def hosts_of(self, group: int) -> list[str]:
+        """Names of a group's hosts, the master's first."""
+        return [f"b{10 * group + number}" for number in range(1 + self.slaves)]
 
     @property
     def brokers(self) -> list[str]:
-        """Names of the brokers' hosts, the master's first."""
-        return [f"b{number}" for number in range(1 + self.slaves)]
+        """Names of all brokers' hosts."""
+        return [name for group in range(self.groups) for name in self.hosts_of(group)]
+
+    @property
+    def masters(self) -> list[str]:
+        """Names of the hosts that have the masters at first."""
+        return [self.hosts_of(group)[0] for group in range(self.groups)]
 
     def draw_fault(self, rng: random.Random) -> Fault:
         """Draw one fault that the modes must stand."""
         at = rng.uniform(BEGIN_S, QUIET_S - 5.0)
-        brokers = self.brokers
+        brokers, masters = self.brokers, self.masters
+        slaves = [name for name in brokers if name not in masters]
         processes = [f"{name}.{part}" for name in brokers for part in ("broker", "replicator")]
         processes += [f"n{number}.nameserver" for number in range(self.nameservers)]
         hosts = [*brokers, *(f"n{number}" for number in range(self.nameservers)), "c0", "c1"]
@@ -124,7 +136,7 @@ class Plan:
                 return Fault(at, kind, amount=rng.choice((0.2, 0.5, 1.0)))
             case "power":
                 # Without synchronous flush a master that lost its tail waits for a person.
-                names = brokers if self.flush == "sync" else brokers[1:]
+                names = brokers if self.flush == "sync" else slaves
                 return Fault(at, kind, rng.choice(names), for_s=rng.uniform(0.5, 8.0))
             case "power_all" if self.flush == "sync":
                 return Fault(at, kind, for_s=rng.uniform(0.5, 5.0))
@@ -136,22 +148,24 @@ class Plan:
                 target, amount = rng.choice(brokers), float(rng.randint(1, 4))
                 # A master that can't write its log again comes back shorter than its slaves, and waits for
                 # a person.
-                return Fault(at, kind, target, amount=1.0 if target == brokers[0] else amount)
+                return Fault(at, kind, target, amount=1.0 if target in masters else amount)
             case "full":
                 return Fault(at, kind, rng.choice(brokers), for_s=rng.uniform(1.0, 8.0))
             case "replace":
-                return Fault(at, kind, rng.choice(brokers[1:]), for_s=rng.uniform(0.5, 3.0))
+                return Fault(at, kind, rng.choice(slaves), for_s=rng.uniform(0.5, 3.0))
         return Fault(at, "kill", rng.choice(processes), for_s=0.5)
 
 
-def bearable(faults: list[Fault], master: str) -> list[Fault]:
+def bearable(faults: list[Fault], masters: list[str]) -> list[Fault]:
     """Leave a master that has to write its log again a disk that takes it: one failed sync, and room.
 
     Else it may come back shorter than its slaves, and wait for a person. Lost connections take the place of
     what is too much.
     """
-    refused = [fault for fault in faults if fault.kind == "sync_error" and fault.target == master]
-    too_much = refused[1:]
-    if refused:
-        too_much += [fault for fault in faults if fault.kind == "full" and fault.target == master]
+    too_much = []
+    for master in masters:
+        refused = [fault for fault in faults if fault.kind == "sync_error" and fault.target == master]
+        too_much += refused[1:]
+        if refused:
+            too_much += [fault for fault in faults if fault.kind == "full" and fault.target == master]
     return [Fault(fault.at, "reset", amount=0.5) if fault in too_much else fault for fault in faults]

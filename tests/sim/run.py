@@ -195,7 +195,8 @@ def main(arguments: list[str]) -> int:
         if options.seeds:
             print(
                 f"seed {plan.seed}: flush {plan.flush}, replication {plan.replication}, "
-                f"{plan.slaves} slaves, {plan.nameservers} nameservers; {result.acknowledged} acknowledged, "
+                f"{plan.groups} groups, {plan.slaves} slaves, {plan.nameservers} nameservers; "
+                f"{result.acknowledged} acknowledged, "
                 f"{result.delivered} delivered, {result.steps} steps, {result.seconds:.2f} s"
             )
             print("\n".join(f"  {line}" for line in result.log))
