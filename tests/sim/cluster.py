@@ -21,22 +21,25 @@ from typing import Any
 
 from histories import History, Sent
 from sim.clients import ConsumerClient, ProducerClient, ReaderClient
-from sim.disk import SimDisk
+from sim.disk import File, SimDisk
 from sim.machine import SimHost
 from sim.network import SimNetwork
 from sim.nodes import BrokerNode, LoopNode, NameserverNode, ReplicatorNode
 from sim.plan import END_S, QUIET_S, Fault, Plan
 from sim.process import SimProcess
 from sim.scheduler import Scheduler
+from sim.takeover import Takeovers
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator.options import ReplicatorOptions
+from whimbrel.store.shared_page import PAGE_BYTES, SharedPage
 
-__all__ = ["ROOT", "TOPIC", "Cluster", "Member"]
+__all__ = ["LOG_FILE", "ROOT", "TOPIC", "Cluster", "Member"]
 
 logger = logging.getLogger("sim")
 
 ROOT = Path("/store")
+LOG_FILE = 64 * 1024
 TOPIC = "orders"
 GROUPS = ("broker-a", "broker-b")
 RESTART_S = (0.3, 2.0)
@@ -53,6 +56,7 @@ class Member:
         up: whether its host has power.
         held_down: parts that a fault keeps from being started again.
         lives: how often its disk was replaced.
+        replaced_at: when it was last.
         seen: what invariants remember of it.
     """
 
@@ -66,12 +70,24 @@ class Member:
     up: bool = True
     held_down: set[str] = field(default_factory=set)
     lives: int = 0
+    replaced_at: float = 0.0
     seen: dict[str, Any] = field(default_factory=dict)
 
     @property
     def disk(self) -> SimDisk:
         """Its disk."""
         return self.host.disk
+
+    @property
+    def page(self) -> SharedPage | None:
+        """A copy of its page; None when there is none of this boot."""
+        node = self.disk.find(ROOT / "whimbrel" / "watermark")
+        if not isinstance(node, File) or node.size < PAGE_BYTES:
+            return None
+        data = node.cache()
+        if data[8:24] != self.host.boot:
+            return None
+        return SharedPage(bytearray(data[:PAGE_BYTES]))
 
 
 class Cluster:
@@ -85,9 +101,11 @@ class Cluster:
         held: nameservers that a fault keeps from being started again.
         after_step: called after every fault and every CHECK_S.
         on_ack: called when a send was answered OK.
+        takeovers: the person who sees to groups whose master is lost.
     """
 
     CHECK_S = 0.5
+    ROOT, LOG_FILE = ROOT, LOG_FILE
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -103,6 +121,7 @@ class Cluster:
         self.held: set[str] = set()
         self.after_step: list[Callable[[], None]] = []
         self.on_ack: list[Callable[[Sent], None]] = []
+        self.takeovers = Takeovers(self)
         self.build()
 
     # Building
@@ -205,7 +224,7 @@ class Cluster:
             expected_slaves=plan.slaves,
             auto_create_topics=True,
             auto_create_groups=True,
-            commitlog_file_size=64 * 1024,
+            commitlog_file_size=LOG_FILE,
             consumequeue_file_size=20 * 64,
             index_slots=64,
             index_entries=256,
@@ -228,7 +247,7 @@ class Cluster:
             port=HA_PORT,
             advertise_host=member.address,
             flush=self.plan.flush,
-            commitlog_file_size=64 * 1024,
+            commitlog_file_size=LOG_FILE,
             disk_used_ratio_max=1.0,
             disk_clean_ratio=1.0,
         )
@@ -307,6 +326,9 @@ class Cluster:
 
     def happen(self, fault: Fault) -> None:
         """Let a fault happen, and end after its time."""
+        if not self.takeovers.bears(fault):
+            self.note(f"{fault} is more than the modes promise to stand now: left out")
+            return
         self.note(str(fault))
         getattr(self, f"fault_{fault.kind}")(fault)
         for look in self.after_step:
@@ -349,21 +371,28 @@ class Cluster:
         for member in self.members.values():
             self.lose_power(member, fault.for_s * self.scheduler.rng.uniform(0.5, 1.5))
 
-    def lose_power(self, member: Member, for_s: float, disk: SimDisk | None = None) -> None:
-        """Let a host lose power, and come back."""
+    def lose_power(self, member: Member, for_s: float | None, disk: SimDisk | None = None) -> None:
+        """Let a host lose power, and come back unless that is for good, with another disk if one is given."""
         if not member.up:
             return
+        self.takeovers.slave_loses(member, all_of_it=disk is not None)
+        self.network.lose_power(member.address)
+        self.halt(member)
+        member.host.power_loss(disk=disk)
+        if disk is not None:
+            member.lives += 1
+            member.replaced_at = self.scheduler.now
+        if for_s is not None:
+            self.scheduler.later(for_s, lambda: self.power_on(member))
+
+    def halt(self, member: Member) -> None:
+        """End a host's processes, until it is powered on."""
         member.up = False
         self.history.losses.append(self.scheduler.now)
         for node in (member.broker, member.replicator):
             assert node is not None
             node.process.die()
-        self.network.lose_power(member.address)
-        member.host.power_loss(disk=disk)
-        if disk is not None:
-            member.lives += 1
         member.seen.clear()
-        self.scheduler.later(for_s, lambda: self.power_on(member))
 
     def power_on(self, member: Member) -> None:
         """Start a host again."""
@@ -375,6 +404,12 @@ class Cluster:
         for start in parts:
             start(member)
 
+    def fault_promote(self, fault: Fault) -> None:
+        """Lose a master for good; `takeover.py` says what follows."""
+        self.takeovers.lose_master(fault)
+
+    fault_rejoin = fault_shorter = fault_promote
+
     def fault_replace(self, fault: Fault) -> None:
         """Give a slave an empty disk."""
         self.lose_power(self.members[fault.target], fault.for_s, disk=self.new_disk())
@@ -385,6 +420,7 @@ class Cluster:
 
     def fault_sync_error(self, fault: Fault) -> None:
         """Let the next syncs of the log fail with EIO."""
+        self.takeovers.slave_loses(self.members[fault.target], all_of_it=False)
         disk = self.members[fault.target].disk
         for pattern in ("commitlog/*", "whimbrel/segment-*"):  # a log file was opened under its first name
             disk.inject("sync", path=f"{ROOT}/{pattern}", times=int(fault.amount))

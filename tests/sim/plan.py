@@ -2,7 +2,8 @@
 
     layout     one or two nameservers; one group of a master and one or two slaves, or two with one slave each
     modes      synchronous or asynchronous flush, synchronous or asynchronous replication
-    faults     three to seven, from BEGIN_S on, the last some seconds before QUIET_S
+    faults     three to seven, from BEGIN_S on, the last some seconds before QUIET_S; in half of the plans the
+               loss of a master as well, or its return with less
 
 `Plan.draw` draws all of it from the seed alone, so that a shrunk plan (fewer faults) has the same layout and
 modes. Only such faults are drawn as the modes must stand without a person.
@@ -12,7 +13,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["BEGIN_S", "END_S", "FAULTS", "QUIET_S", "Fault", "Mode", "Plan"]
+__all__ = ["BEGIN_S", "END_S", "FAULTS", "QUIET_S", "TAKEOVERS", "Fault", "Mode", "Plan"]
 
 BEGIN_S = 4.0  # before it no faults
 QUIET_S = 45.0
@@ -32,6 +33,8 @@ FAULTS = (
     "full",
     "replace",
 )
+TAKEOVER_SHARE = 0.5
+TAKEOVERS = ("promote", "rejoin", "shorter")  # of which a plan has one at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,13 @@ class Fault:
 
     Attributes:
         at: when, in virtual seconds.
-        kind: one of FAULTS.
+        kind: one of FAULTS, or of TAKEOVERS.
         target: name of a process or host; empty for all.
         other: of a second host, where there is one.
         for_s: how long it lasts.
         amount: what it is measured by: the share of connections that are lost, the seconds of a clock's jump,
-            the number of syncs that fail; of a cut, 1 for one way and 0 for both.
+            the number of syncs that fail; of a cut, 1 for one way and 0 for both; the seconds until a lost
+            master's machine is back.
     """
 
     at: float
@@ -97,6 +101,7 @@ class Plan:
         replication: Mode = rng.choice(("sync", "sync", "async"))
         plan = cls(seed, nameservers, groups, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
         faults = [plan.draw_fault(rng) for _ in range(rng.randint(3, 7))]
+        faults += plan.draw_takeover(rng) if rng.random() < TAKEOVER_SHARE else []
         return replace(plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.masters)))
 
     def hosts_of(self, group: int) -> list[str]:
@@ -112,6 +117,17 @@ class Plan:
     def masters(self) -> list[str]:
         """Names of the hosts that have the masters at first."""
         return [self.hosts_of(group)[0] for group in range(self.groups)]
+
+    def draw_takeover(self, rng: random.Random) -> list[Fault]:
+        """Draw the loss of a master, or its return with less; sometimes its slaves lag before."""
+        kind = rng.choice(TAKEOVERS if self.flush == "async" else TAKEOVERS[:2])
+        master, *slaves = self.hosts_of(rng.randrange(self.groups))
+        at = rng.uniform(BEGIN_S + 4.0, QUIET_S - 15.0)
+        drawn = [Fault(at, kind, master, for_s=rng.uniform(0.5, 4.0), amount=rng.uniform(1.0, 6.0))]
+        if rng.random() < 0.5:
+            lag = rng.uniform(0.5, 4.0)
+            drawn += [Fault(at - lag, "cut", slave, master, for_s=lag + 3.0) for slave in slaves]
+        return drawn
 
     def draw_fault(self, rng: random.Random) -> Fault:
         """Draw one fault that the modes must stand."""
