@@ -16,6 +16,8 @@ nodes.py       nameserver, broker and replicator: the production code on all of 
 clients.py     producers, a consumer and a reader, and what they note in a history (`histories.py`)
 plan.py        layout, modes and faults, drawn from a seed
 cluster.py     the run of a cluster by a plan, with its faults
+takeover.py    what a person does when a master is lost, and what may be lost with it
+confirmation.py  what a confirmed mark promises
 invariants.py  what must hold meanwhile, and in the end
 rules.py       rules of the production code to switch off: each must be missed
 run.py         the command: runs seeds, shrinks what fails

@@ -103,6 +103,7 @@ class Takeovers:
             str, float
         ] = {}  # by slave: when its broker had its master's lease state last
         self.troubled: dict[str, int] = {}  # by slave: looks at which its log was not a part of its master's
+        self.opened: dict[str, int] = {}  # by slave: the epoch of its log
         self.told: list[Callable[[Takeover], None]] = []
         cluster.scheduler.later(LOOK_S, self.look)
 
@@ -310,6 +311,7 @@ class Takeovers:
         for member in cluster.members.values():
             if member.up and member.number:
                 self.look_at_leases(member)
+                self.look_at_disk(member)
                 if member.group in self.watched and member.group not in self.open:
                     self.look_at_log(member)
         cluster.scheduler.later(LOOK_S, self.look)
@@ -321,6 +323,16 @@ class Takeovers:
             return
         if getattr(node.broker.role, "exchanged", False):
             self.exchanged_at[slave.name] = cluster.scheduler.now
+
+    def look_at_disk(self, slave: "Member") -> None:
+        """Note that a slave's log may lose something soon, or has just lost it: its disk refuses syncs."""
+        page = slave.page
+        if page is None:
+            return
+        opened = self.opened.get(slave.name), page.epoch
+        self.opened[slave.name] = page.epoch
+        if page.doubtful or opened[0] != opened[1] or any(one.fired < one.times for one in slave.disk.faults):
+            self.slave_loses(slave, all_of_it=False)
 
     def look_at_log(self, slave: "Member") -> None:
         """Give a slave whose log is another one an empty disk."""
