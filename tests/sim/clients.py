@@ -7,6 +7,7 @@ of every try. What a call raises goes into the outcome of its send; other calls 
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 from histories import History, Place, Sent, outcome_of
 from sim.network import SimNetwork
@@ -18,7 +19,7 @@ from whimbrel.client.retry import RetryPolicy
 from whimbrel.errors import IllegalOffset, WhimbrelError
 from whimbrel.model.message import ReceivedMessage
 
-__all__ = ["ConsumerClient", "ProducerClient", "ReaderClient", "place_of"]
+__all__ = ["BurstClient", "ConsumerClient", "ProducerClient", "ReaderClient", "place_of"]
 
 ONCE = RetryPolicy(attempts_max=1)
 CLIENT_S = 3.0  # of a call
@@ -53,42 +54,73 @@ class ProducerClient(LoopNode):
         super().__init__(process, network)
         self.history, self.endpoint, self.topic = history, endpoint, topic
         self.pause_s, self.until, self.on_ack = pause_s, until, on_ack
+        self.number = 0
         self.rng = random.Random(process.rng.getrandbits(64))
         self.launch(self.main)
 
     async def main(self) -> None:
         """Send."""
-        scheduler, name = self.process.scheduler, self.process.name
         options = ProducerOptions(retry=ONCE, send_timeout_s=8.0, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
-        number = 0
         async with Producer(self.endpoint, options=options) as producer:
-            while scheduler.now < self.until:
-                body = b"%s-%d" % (name.encode(), number)
-                number += 1
-                size = self.rng.choice((0, 0, 0, 200, 3000))
-                sent = self.history.send(body, name, self.topic, scheduler.now)
-                message = Message(
-                    topic=self.topic,
-                    body=body,
-                    keys=(body.decode(),),
-                    properties={"pad": "x" * size} if size else {},
+            await self.send_all(producer)
+
+    async def send_all(self, producer: Producer) -> None:
+        """Send until the time has come."""
+        while self.process.scheduler.now < self.until:
+            await self.send(producer)
+            await asyncio.sleep(self.rng.uniform(*self.pause_s))
+
+    async def send(self, producer: Producer) -> None:
+        """Send one message, and note what came of it."""
+        scheduler, name = self.process.scheduler, self.process.name
+        body = b"%s-%d" % (name.encode(), self.number)
+        self.number += 1
+        size = self.rng.choice((0, 0, 0, 200, 3000))
+        sent = self.history.send(body, name, self.topic, scheduler.now)
+        message = Message(
+            topic=self.topic,
+            body=body,
+            keys=(body.decode(),),
+            properties={"pad": "x" * size} if size else {},
+        )
+        try:
+            receipt = await producer.send(message)
+        except WhimbrelError as error:
+            sent.outcome = outcome_of(error)
+        else:
+            sent.outcome = "ok"
+            if receipt.queue_id is not None:
+                sent.place = (
+                    f"{receipt.broker_name}/{receipt.topic}",
+                    receipt.queue_id,
+                    receipt.queue_offset,
                 )
-                try:
-                    receipt = await producer.send(message)
-                except WhimbrelError as error:
-                    sent.outcome = outcome_of(error)
-                else:
-                    sent.outcome = "ok"
-                    if receipt.queue_id is not None:
-                        sent.place = (
-                            f"{receipt.broker_name}/{receipt.topic}",
-                            receipt.queue_id,
-                            receipt.queue_offset,
-                        )
-                sent.ended = scheduler.now
-                if sent.outcome == "ok":
-                    self.on_ack(sent)
-                await asyncio.sleep(self.rng.uniform(*self.pause_s))
+        sent.ended = scheduler.now
+        if sent.outcome == "ok":
+            self.on_ack(sent)
+
+
+class BurstClient(ProducerClient):
+    """Sends many messages at once, when it is asked to.
+
+    Attributes:
+        asked: how many messages the coming bursts have.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.asked: asyncio.Queue[int] = asyncio.Queue()
+
+    async def send_all(self, producer: Producer) -> None:
+        """Send bursts."""
+        while True:
+            count = await self.asked.get()
+            await asyncio.gather(*(self.send(producer) for _ in range(count)))
+
+    def burst(self, count: int) -> None:
+        """Ask for a burst of so many messages."""
+        with self.process.running():
+            self.loop.call_soon(self.asked.put_nowait, count)
 
 
 class ConsumerClient(LoopNode):

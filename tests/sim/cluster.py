@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from histories import History, Sent
-from sim.clients import ConsumerClient, ProducerClient, ReaderClient
+from sim.clients import BurstClient, ConsumerClient, ProducerClient, ReaderClient
 from sim.disk import File, SimDisk
 from sim.machine import SimHost
 from sim.network import SimNetwork
@@ -43,6 +43,7 @@ LOG_FILE = 64 * 1024
 TOPIC = "orders"
 GROUPS = ("broker-a", "broker-b")
 RESTART_S = (0.3, 2.0)
+SLOW_SYNC_S = (0.1, 0.5)
 NAMESERVER_PORT, BROKER_PORT, HA_PORT = 8081, 8082, 10912
 
 
@@ -172,6 +173,17 @@ class Cluster:
             else:
                 reader = self.process("reader", self.addresses[name])
                 self.nodes.append(ReaderClient(reader, self.network, self.history, **common))
+        self.bursts = BurstClient(
+            self.process("p2", self.addresses["c1"]),
+            self.network,
+            self.history,
+            endpoint=access,
+            topic=TOPIC,
+            pause_s=(0.0, 0.0),
+            until=END_S,
+            on_ack=self.acknowledged,
+        )
+        self.nodes.append(self.bursts)
         for fault in plan.faults:
             self.scheduler.at(fault.at, partial(self.happen, fault))
         self.scheduler.at(QUIET_S, self.heal)
@@ -403,6 +415,20 @@ class Cluster:
             parts.reverse()
         for start in parts:
             start(member)
+
+    def fault_slow(self, fault: Fault) -> None:
+        """Let a disk take its time for a while."""
+        host = self.members[fault.target].host
+        host.slow_s = SLOW_SYNC_S
+
+        def end() -> None:
+            host.slow_s = None
+
+        self.scheduler.later(fault.for_s, end)
+
+    def fault_burst(self, fault: Fault) -> None:
+        """Let many messages come at once."""
+        self.bursts.burst(int(fault.amount))
 
     def fault_promote(self, fault: Fault) -> None:
         """Lose a master for good; `takeover.py` says what follows."""

@@ -42,6 +42,7 @@ class SimHost:
 
     Attributes:
         sync_s: shortest and longest time of a sync.
+        slow_s: the same in workers while the disk is slow.
         wake_s: the same of a worker's beginning after `wake`.
         line_share: how often a worker is interrupted between two lines; 0 for never.
         wall_offset_ns, drift: of the wall clock; may change at any time.
@@ -61,6 +62,7 @@ class SimHost:
         self.rng = random.Random(scheduler.rng.getrandbits(64))
         self.disk = disk or SimDisk(self.rng)
         self.sync_s = (0.0002, 0.02)
+        self.slow_s: tuple[float, float] | None = None
         self.wake_s = (0.0, 0.001)
         self.line_share = line_share
         self.wall_offset_ns = 0
@@ -196,8 +198,10 @@ class SimMachine(Machine):
             fiber.pause()
 
     def sync_time(self) -> None:
-        """Let the time of a sync pass."""
-        self.sleep(self.rng.uniform(*self.host.sync_s))
+        """Let the time of a sync pass; a slow disk slows workers only: the world waits for main threads."""
+        host = self.host
+        in_worker = self.scheduler.current is not None
+        self.sleep(self.rng.uniform(*(host.slow_s if host.slow_s and in_worker else host.sync_s)))
 
     def may_yield(self) -> None:
         """In a worker: let others run now and then."""

@@ -3,7 +3,8 @@
     layout     one or two nameservers; one group of a master and one or two slaves, or two with one slave each
     modes      synchronous or asynchronous flush, synchronous or asynchronous replication
     faults     three to seven, from BEGIN_S on, the last some seconds before QUIET_S; in half of the plans the
-               loss of a master as well, or its return with less
+               loss of a master as well, or its return with less; in some a loss of power with much that is
+               not on the disk yet
 
 `Plan.draw` draws all of it from the seed alone, so that a shrunk plan (fewer faults) has the same layout and
 modes. Only such faults are drawn as the modes must stand without a person.
@@ -32,7 +33,11 @@ FAULTS = (
     "sync_error",
     "full",
     "replace",
+    "slow",
+    "burst",
 )
+TORN_SHARE = 0.4
+BURST = (8, 24)  # messages
 TAKEOVER_SHARE = 0.5
 TAKEOVERS = ("promote", "rejoin", "shorter")  # of which a plan has one at most
 
@@ -48,8 +53,8 @@ class Fault:
         other: of a second host, where there is one.
         for_s: how long it lasts.
         amount: what it is measured by: the share of connections that are lost, the seconds of a clock's jump,
-            the number of syncs that fail; of a cut, 1 for one way and 0 for both; the seconds until a lost
-            master's machine is back.
+            the number of syncs that fail, or of messages of a burst; of a cut, 1 for one way and 0 for both;
+            the seconds until a lost master's machine is back.
     """
 
     at: float
@@ -102,6 +107,7 @@ class Plan:
         plan = cls(seed, nameservers, groups, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
         faults = [plan.draw_fault(rng) for _ in range(rng.randint(3, 7))]
         faults += plan.draw_takeover(rng) if rng.random() < TAKEOVER_SHARE else []
+        faults += plan.draw_torn(rng) if rng.random() < TORN_SHARE else []
         return replace(plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.masters)))
 
     def hosts_of(self, group: int) -> list[str]:
@@ -124,10 +130,30 @@ class Plan:
         master, *slaves = self.hosts_of(rng.randrange(self.groups))
         at = rng.uniform(BEGIN_S + 4.0, QUIET_S - 15.0)
         drawn = [Fault(at, kind, master, for_s=rng.uniform(0.5, 4.0), amount=rng.uniform(1.0, 6.0))]
-        if rng.random() < 0.5:
+        if kind == "shorter":
+            drawn += self.burst_before(rng, drawn[0])
+        elif rng.random() < 0.5:
             lag = rng.uniform(0.5, 4.0)
             drawn += [Fault(at - lag, "cut", slave, master, for_s=lag + 3.0) for slave in slaves]
         return drawn
+
+    def draw_torn(self, rng: random.Random) -> list[Fault]:
+        """Draw a loss of power with much that is not on the disk yet, and then kills of who goes on there."""
+        brokers = self.brokers
+        if self.flush == "async":
+            brokers = [name for name in brokers if name not in self.masters]
+        target = rng.choice(brokers)
+        loss = Fault(rng.uniform(BEGIN_S + 4.0, QUIET_S - 20.0), "power", target, for_s=rng.uniform(0.3, 2.0))
+        kills = [
+            Fault(loss.at + loss.for_s + rng.uniform(2.0, 14.0), "kill", f"{target}.{part}", for_s=0.05)
+            for part in ("broker", "broker", "replicator")
+        ]
+        return [*self.burst_before(rng, loss), loss, *kills]
+
+    def burst_before(self, rng: random.Random, loss: Fault) -> list[Fault]:
+        """Have a disk be slow, and many messages come, just before its host loses power."""
+        slow = Fault(loss.at - rng.uniform(0.1, 1.0), "slow", loss.target, for_s=rng.uniform(1.0, 3.0))
+        return [slow, Fault(slow.at, "burst", amount=float(rng.randint(*BURST)))]
 
     def draw_fault(self, rng: random.Random) -> Fault:
         """Draw one fault that the modes must stand."""
@@ -167,6 +193,10 @@ class Plan:
                 return Fault(at, kind, target, amount=1.0 if target in masters else amount)
             case "full":
                 return Fault(at, kind, rng.choice(brokers), for_s=rng.uniform(1.0, 8.0))
+            case "slow":
+                return Fault(at, kind, rng.choice(brokers), for_s=rng.uniform(0.5, 5.0))
+            case "burst":
+                return Fault(at, kind, amount=float(rng.randint(*BURST)))
             case "replace":
                 return Fault(at, kind, rng.choice(slaves), for_s=rng.uniform(0.5, 3.0))
         return Fault(at, "kill", rng.choice(processes), for_s=0.5)

@@ -233,6 +233,7 @@ class Takeovers:
             assert node is not None
             node.process.die()
         del self.open[old.group]
+        self.risk[old.group] = taken.end  # those that are slaves now may have less
         self.done.append(taken)
         for look in self.told:
             look(taken)
