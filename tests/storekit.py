@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from whimbrel.machine import FILES, Machine
 from whimbrel.store.codec import RecordDraft, format_properties, pack_host
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.master_store import MasterStore
@@ -47,10 +48,22 @@ def make_draft(
     )
 
 
+class StoppedClock(Machine):
+    """This machine, at a time of its own; its files have the real one."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(FILES)
+        self.now_ms = now_ms
+
+    def wall_ns(self) -> int:
+        """See `Machine`."""
+        return self.now_ms * 1_000_000
+
+
 def open_master(root: Path, options: StoreOptions = OPTIONS, now: int = NOW) -> MasterStore:
     """Open a store as its master."""
     root.mkdir(exist_ok=True)
-    return MasterStore.open(root, options, clock=lambda: now)
+    return MasterStore.open(root, options, clock=lambda: now, machine=StoppedClock(now))
 
 
 def open_log(root: Path, options: StoreOptions = OPTIONS) -> LogWriter:

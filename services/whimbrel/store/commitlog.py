@@ -48,7 +48,7 @@ from whimbrel.store.pages import FULL_ADVICE, free_bytes, refusing_when_full, ze
 from whimbrel.store.preallocation import RESIDENT_BEHIND_BYTES, Preallocator
 from whimbrel.store.recovery import LogState, is_boundary, recover_log, store_time_at
 from whimbrel.store.recovery_marks import CHECK_BYTES, MARK_BYTES, MARK_INTERVAL_S, LogMark
-from whimbrel.store.retention import DiskUse, RetentionClock, expired_segments
+from whimbrel.store.retention import DiskUse, RetentionClock, changed_ms, expired_segments
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.shared_page import SharedPage
@@ -114,7 +114,7 @@ class LogWriter:
         self.store_time_ms = 0
         self.full_reason = self.failed = ""
         self.retry_at = 0.0
-        self.retention_clock = RetentionClock()
+        self.retention_clock = RetentionClock(root, self.files)
         self.disk = DiskUse()
         self.disk_retry_at = 0.0  # when the fill level is measured again for an append that it refuses
         self.state = LogState(0, 0, 0, (), False, "", False)
@@ -191,6 +191,7 @@ class LogWriter:
             raise StoreError(
                 f"the marks of the store {root} can't be written: {error}; see to it, then start again"
             ) from error
+        self.look_at_clock()
         if state.begin < state.end:
             self.open_tail()
         epoch = self.page.recovered(
@@ -406,6 +407,14 @@ class LogWriter:
             self.preallocator.leave(self.segment)
             self.sealed.append(self.segment)
             self.segment = None
+            self.look_at_clock()
+
+    def look_at_clock(self) -> None:
+        """Have a wall clock that is far ahead doubted before a file that it has given its time is closed."""
+        closed = [start for start in self.segments.starts if start + self.file_size < self.end]
+        now_ms = self.machine.wall_ms()
+        changed = changed_ms(self.segments.directory, closed[-1], self.files) if closed else now_ms
+        self.retention_clock.look(now_ms, self.machine.monotonic(), changed)
 
     def put(self, record: bytes) -> None:
         """Append a record for which `reserve` has made room."""

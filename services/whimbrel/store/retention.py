@@ -21,26 +21,38 @@ At the start it should be where the newest closed file was changed last. So a br
 or whose log rests, ages its files by each other for a day after a start: they stay longer, never shorter. A
 file was not changed before the files ahead of it, whatever a clock said that was behind for a while.
 
+**A doubt outlives the process**, since a file that is closed meanwhile has a time of the doubted clock, and a
+start that took that for right would age all older files by it. The clock is looked at when the log is opened,
+whenever a log file is closed, and at each round. While it is doubted, `STORE/whimbrel/retention-clock` says
+`{"doubted_s":…,"now_ms":…,"wall_ms":…}`, as of the doubt's begin or some `SAVE_S` ago at most; the next start
+goes on from that time, with the doubt as long as it was, or from its begin where the clock is further ahead
+than such a while. It is removed when the clock is believed. Without room for it nothing is lost but this.
+
 What this leaves: a clock that is ahead for longer than `DOUBT_S`, and a log that was begun while the clock
 was behind, whose files look older than they are once a day has passed with the right time.
 """
 
+import json
 import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from whimbrel.errors import StoreFull
 from whimbrel.machine import FILES, Files
+from whimbrel.store.jsonconfig import save
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.segment import segment_name
 
-__all__ = ["FILES_REMOVED_MAX", "DiskUse", "RetentionClock", "expired_segments"]
+__all__ = ["FILES_REMOVED_MAX", "DiskUse", "RetentionClock", "changed_ms", "expired_segments"]
 
 logger = logging.getLogger(__name__)
 
+FILE = "retention-clock"
 FILES_REMOVED_MAX = 10  # in one round; removing files of 1 GiB keeps the disk busy
 MS_PER_HOUR = 3_600_000
 JUMP_MS_MAX = 10 * 60_000  # of the wall clock between two rounds, which are 10 s apart; files stay for hours
+SAVE_S = 600.0
 DOUBT_S = 24 * 3600.0  # enough for people to notice what else a wrong clock does
 
 
@@ -59,6 +71,16 @@ class DiskUse:
         return cls(used / usable if usable else 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What an earlier process has left: how long it had doubted the clock, the time by which it aged files, and
+    the doubted one."""
+
+    doubted_s: float
+    now_ms: int
+    wall_ms: int
+
+
 class RetentionClock:
     """The time by which files age; see above. The times of both clocks are handed in.
 
@@ -68,11 +90,15 @@ class RetentionClock:
             while it is believed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path | None = None, files: Files = FILES) -> None:
+        """Read what an earlier process has left; without a store's root, nothing is read or written."""
+        self.path, self.files = root / "whimbrel" / FILE if root is not None else None, files
         self.now_ms = -1
         self.looked_at = 0.0
         self.doubted_since: float | None = None
         self.shift_ms = 0  # from the monotonic clock to the wall clock that is doubted
+        self.saved_at: float | None = None  # None while there is no file
+        self.left = self.load()
 
     def look(self, wall_ms: int, monotonic_s: float, changed_ms: int) -> int:
         """Return the time.
@@ -83,6 +109,9 @@ class RetentionClock:
             changed_ms: when the newest closed file was changed last; for the first look.
         """
         first = self.now_ms < 0
+        if first and self.left is not None:
+            self.go_on(self.left, wall_ms, monotonic_s)
+            first = False
         due_ms = changed_ms if first else self.now_ms + int((monotonic_s - self.looked_at) * 1000)
         self.looked_at = monotonic_s
         if wall_ms - due_ms <= JUMP_MS_MAX or self.outlasted(wall_ms, monotonic_s):
@@ -90,6 +119,7 @@ class RetentionClock:
                 logger.info("the clock is believed again: files of the log age by it")
             self.doubted_since = None
             self.now_ms = wall_ms
+            self.forget()
             return wall_ms
         if self.doubted_since is None:
             logger.log(
@@ -103,6 +133,8 @@ class RetentionClock:
         if self.doubted_since is None or abs(shift_ms - self.shift_ms) > JUMP_MS_MAX:
             self.doubted_since, self.shift_ms = monotonic_s, shift_ms
         self.now_ms = due_ms
+        if self.saved_at is None or monotonic_s - self.saved_at >= SAVE_S:
+            self.save(wall_ms, monotonic_s)
         return due_ms
 
     def outlasted(self, wall_ms: int, monotonic_s: float) -> bool:
@@ -112,6 +144,51 @@ class RetentionClock:
             and monotonic_s - self.doubted_since >= DOUBT_S
             and abs(wall_ms - int(monotonic_s * 1000) - self.shift_ms) <= JUMP_MS_MAX
         )
+
+    # A doubt outlives the process
+
+    def go_on(self, left: "Doubt", wall_ms: int, monotonic_s: float) -> None:
+        """Go on from what an earlier process has left."""
+        same = abs(wall_ms - left.wall_ms) <= SAVE_S * 1000 + JUMP_MS_MAX
+        self.now_ms, self.looked_at = left.now_ms, monotonic_s
+        self.doubted_since = monotonic_s - (left.doubted_s if same else 0.0)
+        self.shift_ms = wall_ms - int(monotonic_s * 1000)
+        self.saved_at = float("-inf")
+
+    def load(self) -> "Doubt | None":
+        """Return what an earlier process has left; None when it believed the clock."""
+        if self.path is None or not self.files.exists(self.path):
+            return None
+        try:
+            found = json.loads(self.files.read_bytes(self.path).decode("utf-8", "replace"))
+            return Doubt(float(found["doubted_s"]), int(found["now_ms"]), int(found["wall_ms"]))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            logger.warning("%s is damaged, and left out: %r", self.path, error)
+            return None
+
+    def save(self, wall_ms: int, monotonic_s: float) -> None:
+        """Write down that the clock is doubted; what can't be written is tried again at the next look."""
+        if self.path is None or self.doubted_since is None:
+            return
+        doubt = {"doubted_s": monotonic_s - self.doubted_since, "now_ms": self.now_ms, "wall_ms": wall_ms}
+        try:
+            save(self.path, json.dumps(doubt, separators=(",", ":")), self.files)
+        except (OSError, StoreFull) as error:
+            logger.warning("that the clock is doubted can't be written down: %s", error)
+        else:
+            self.saved_at = monotonic_s
+
+    def forget(self) -> None:
+        """Remove the file: the clock is believed."""
+        if self.path is None or self.saved_at is None:
+            return
+        try:
+            self.files.unlink(self.path, missing_ok=True)
+            self.files.sync_directory(self.path.parent)
+        except OSError as error:
+            logger.warning("%s can't be removed: %s", self.path, error)
+        else:
+            self.saved_at = None
 
 
 def expired_segments(

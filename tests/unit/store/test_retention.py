@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from sim.machine import SimHost
+from sim.scheduler import Scheduler
 from storekit import FILE, NOW, OPTIONS, make_draft, open_master
 from whimbrel.errors import (
     IllegalOffset,
 )
-from whimbrel.store.retention import DOUBT_S, DiskUse, RetentionClock
+from whimbrel.machine import FILES
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.retention import DOUBT_S, SAVE_S, DiskUse, RetentionClock
 
 HOUR = 3_600_000
 
@@ -138,3 +142,89 @@ def test_after_a_rest_files_age_by_each_other_for_a_day(caplog: pytest.LogCaptur
     assert clock.look(NOW, 5.0, NOW - 50 * HOUR) == NOW - 50 * HOUR
     assert clock.look(NOW + int(DOUBT_S * 1000), 5.0 + DOUBT_S, 0) == NOW + int(DOUBT_S * 1000)
     assert not caplog.records  # nothing to warn of
+
+
+def fill(store: MasterStore, count: int) -> None:
+    """Append so many messages, four of which do not fit into a file with another one."""
+    for number in range(count):
+        store.append([make_draft(number, size=15_000)])
+    store.end_tick()
+    store.writer.flush()
+
+
+@pytest.mark.parametrize("jump_first", [False, True])
+def test_a_file_that_is_closed_under_a_wrong_clock_makes_none_older_after_a_restart(jump_first: bool) -> None:
+    host, root = SimHost(Scheduler(1)), Path("/store")
+    host.disk.format(root)
+    options = dataclasses.replace(OPTIONS, commitlog_file_size=64 * 1024, delete_when=tuple(range(24)))
+
+    def open_store() -> MasterStore:
+        machine = host.process()
+        return MasterStore.open(root, options, clock=machine.wall_ms, machine=machine)
+
+    store = open_store()
+    fill(store, 12)
+    if jump_first:  # the next process looks at nothing else
+        store.close()
+        store = open_store()
+    host.jump(400_000.0)
+    fill(store, 8)
+    for _ in range(3):  # whether anybody looked at the clock since the jump or not
+        store.machine.kill()
+        store = open_store()
+        assert store.run_retention(store.machine.wall_ms()) == 0
+        assert store.min_offset == 0
+        fill(store, 4)
+    host.jump(-400_000.0)
+    assert store.run_retention(store.machine.wall_ms()) == 0
+    assert not store.files.exists(root / "whimbrel" / "retention-clock")  # it is believed again
+    store.close()
+
+
+def test_a_doubt_goes_on_in_the_next_process_until_its_time_is_over(tmp_path: Path) -> None:
+    jump, minute = 96 * HOUR, 60.0
+    clock = RetentionClock(tmp_path)
+    assert clock.look(NOW, 100.0, NOW) == NOW
+    assert clock.look(NOW + jump, 100.0 + minute, 0) == NOW + 60_000
+    half = DOUBT_S / 2
+    assert clock.look(NOW + jump + int(half * 1000), 100.0 + minute + half, 0) == NOW + 60_000 + half * 1000
+
+    again = RetentionClock(tmp_path)  # another monotonic clock; a file was closed with the wrong time
+    wall = NOW + jump + int(half * 1000) + 30_000
+    assert again.look(wall, 7.0, wall) == NOW + 60_000 + half * 1000
+    rest = half + SAVE_S
+    assert again.look(wall + int(rest * 1000), 7.0 + rest, 0) == wall + int(rest * 1000)
+    assert RetentionClock(tmp_path).left is None
+
+
+def test_a_clock_that_jumps_between_two_processes_is_doubted_anew(tmp_path: Path) -> None:
+    clock = RetentionClock(tmp_path)
+    clock.look(NOW, 0.0, NOW - 50 * HOUR)
+    clock.look(NOW + int((DOUBT_S - 60) * 1000), DOUBT_S - 60, 0)
+    again = RetentionClock(tmp_path)
+    again.look(NOW + 200 * HOUR, 0.0, NOW + 200 * HOUR)
+    assert again.doubted_since == 0.0
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"doubted_s":1,"now_ms":null,"wall_ms":1}', b"\xff"])
+def test_a_doubt_that_can_not_be_read_is_left_out(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "whimbrel").mkdir()
+    (tmp_path / "whimbrel" / "retention-clock").write_bytes(content)
+    clock = RetentionClock(tmp_path)
+    assert clock.look(NOW, 5.0, NOW - 50 * HOUR) == NOW - 50 * HOUR
+    assert RetentionClock(tmp_path).left is not None  # written anew
+
+
+def test_a_doubt_that_can_not_be_written_down_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    clock = RetentionClock(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(FILES, "write_new", refuse)
+        assert clock.look(NOW, 5.0, NOW - 50 * HOUR) == NOW - 50 * HOUR
+    assert RetentionClock(tmp_path).left is None
+    assert clock.look(NOW + 10_000, 15.0, 0) == NOW - 50 * HOUR + 10_000
+    assert RetentionClock(tmp_path).left is not None
