@@ -14,6 +14,8 @@ id that no other message has. A send has one of four outcomes, by what its error
     lost          acknowledged, and not in any complete read
     aborted       read although its send was refused
     phantom       read, and never sent
+    gone          read, and not in the complete read, though no broker lost its power; consumers may read what
+                  no slave has yet, so this may be where a master is lost and a slave read in its place
     duplicate     at more than one place although no try of it had an unknown outcome
     moved         one place (topic, queue, offset) with two contents, or a receipt that names a place where
                   nothing is while its message lies at another one; what was not acknowledged may lose its
@@ -22,7 +24,7 @@ id that no other message has. A send has one of four outcomes, by what its error
                   the other way round in the queue
     skip          a reader of a queue got an offset, then one further on, and something lies between that it
                   never got
-    undelivered   acknowledged, and never delivered to a group that had time for all
+    undelivered   acknowledged, and never delivered to a group (or read by a reader) that had time for all
     redelivered   delivered again to a group longer than `ack_window_s` after its acknowledgement was taken,
                   and no loss of power (`losses`) came so near to that that it may be forgotten. One shortly
                   before counts as well: a client notes an acknowledgement later than a broker takes it
@@ -139,7 +141,7 @@ class History:
 
         Args:
             complete: places and contents of all that can be read in the end; None: nobody looked.
-            groups: those that had time to get everything.
+            groups: those, and readers, that had time to get everything.
         """
         final = None if complete is None else list(complete)
         found = self.check_places(final or [])
@@ -152,8 +154,10 @@ class History:
                 for sent in self.acknowledged
                 if sent.id not in there
             ]
+            found += self.check_gone(there)
         for group in groups:
             got = {delivery.id for delivery in self.deliveries if delivery.group == group}
+            got |= {message for reader, _, message in self.reads if reader == group}
             found += [
                 Finding("undelivered", f"{sent.id!r} to {group}")
                 for sent in self.acknowledged
@@ -221,12 +225,27 @@ class History:
                 found[message] = Finding("aborted", f"{message!r} at {place} to {reader}")
         return list(found.values())
 
+    def check_gone(self, there: set[bytes]) -> list[Finding]:
+        """What was read is still there; what was acknowledged and is not counts as lost."""
+        if self.losses:
+            return []
+        return [
+            Finding("gone", f"{message!r} at {place}, which {reader} got")
+            for message, (place, reader) in {
+                message: (place, reader) for place, message, reader in self.seen([])
+            }.items()
+            if message not in there and message in self.sends and not self.is_acknowledged(message)
+        ]
+
     def check_order(self) -> list[Finding]:
-        """Messages of one producer that were sent one after the other stand so in their queue."""
+        """Messages of one producer that were sent one after the other stand so in their queue.
+
+        A receipt's place is that of the try which was answered, so earlier tries change nothing.
+        """
         found = []
         queues: dict[tuple[str, str, int], list[tuple[int, Sent]]] = defaultdict(list)
         for sent in self.acknowledged:
-            if sent.place is not None and not sent.tries_unknown:
+            if sent.place is not None:
                 queues[sent.producer, sent.place[0], sent.place[1]].append((sent.place[2], sent))
         for queue, members in queues.items():
             latest = None  # of those before in the queue, the one that began last

@@ -1,7 +1,7 @@
 """What is left when processes, logs and disks go away at bad moments: nothing acknowledged is lost.
 
-Sends go straight to the master over the client API, without an SDK's retries between, so that each
-acknowledgement is counted once. Which process dies when comes from a seed, which stands in the summary.
+Clients try each call once, and note what they sent and saw in a history (`noting.py`), which is checked
+against what the stores hold. Which process dies when comes from a seed, which stands in the summary.
 
     WHIMBREL_FAULT_SEED  repeat a run
 """
@@ -23,6 +23,8 @@ import pytest
 
 import provenance
 from brokerapi import Api, message, queue
+from histories import Place
+from noting import Load
 from processes import Cluster, Process, always, polls, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -32,6 +34,7 @@ from whimbrel.store.view import LogView
 pytestmark = pytest.mark.process
 
 TOPIC = "load"
+BROKER = "broker-a"  # the name that all brokers here share
 SYNC: dict[str, object] = {"replication": "sync", "slave_timeout_ms": 1500}
 KILL_AFTER_MAX = 300  # acknowledged messages: some tenths of a second
 
@@ -62,7 +65,11 @@ class Peer(Api):
 
     def bodies(self, topic: str) -> list[bytes]:
         """Pull all that the topic holds."""
-        found: list[bytes] = []
+        return [body for _, body in self.records(topic)]
+
+    def records(self, topic: str) -> list[tuple[Place, bytes]]:
+        """Do the same, with places."""
+        found: list[tuple[Place, bytes]] = []
         for queue_id, (offset, end) in self.ends(topic).items():
             while offset < end:
                 frames = self(
@@ -73,52 +80,13 @@ class Peer(Api):
                     batch_size=32,
                 )
                 assert frames[0].status.code == v2.OK, frames[0].status
-                found += [frame.message.body for frame in frames if frame.HasField("message")]
+                for frame in frames:
+                    if frame.HasField("message"):
+                        place = f"{BROKER}/{topic}", queue_id, frame.message.system_properties.queue_offset
+                        found.append((place, frame.message.body))
                 assert frames[-1].next_offset > offset
                 offset = frames[-1].next_offset
         return found
-
-
-class Load:
-    """Threads that send one message after the other to the master."""
-
-    def __init__(self, process: Process, *, threads: int = 4, size: int = 700) -> None:
-        self.acknowledged: list[bytes] = []
-        self.codes: dict[str, int] = {}
-        self.stopped = threading.Event()
-        self.size = size
-        self.threads = [
-            threading.Thread(target=self.run, args=(Peer(process), b"%d." % index))
-            for index in range(threads)
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def run(self, peer: Peer, prefix: bytes) -> None:
-        number = 0
-        while not self.stopped.is_set():
-            number += 1
-            body = (prefix + b"%d." % number).ljust(self.size, b"x")
-            try:
-                sent = message(TOPIC, body, message_id=os.urandom(17).hex().upper())
-                answer = peer("SendMessage", messages=[sent], timeout=4.0)
-                code = v2.Code.Name(answer.status.code)
-            except grpc.RpcError as error:
-                code = error.code().name
-            self.codes[code] = self.codes.get(code, 0) + 1
-            if code == "OK":
-                self.acknowledged.append(body)
-            else:
-                self.stopped.wait(0.01)
-
-    def wait_for(self, more: int, what: str) -> None:
-        wanted = len(self.acknowledged) + more
-        until(lambda: len(self.acknowledged) >= wanted, timeout=30, what=f"{what} ({self.codes})")
-
-    def end(self) -> None:
-        self.stopped.set()
-        for thread in self.threads:
-            thread.join()
 
 
 def log_bytes(store: Path) -> tuple[int, bytes]:
@@ -150,9 +118,9 @@ def dice_of(test: str) -> tuple[int, random.Random]:
 def kills_then_the_slave_alone(tmp_path: Path, rounds: int, measured: Callable[[str], None]) -> None:
     seed, dice = dice_of("alone")
     with Cluster(tmp_path, broker=SYNC) as cluster:
-        load = Load(cluster.master)
+        cluster.wait_usable()
         kills = 0
-        try:
+        with Load(cluster.endpoint, TOPIC, producers=4, pad_bytes=700) as load:
             load.wait_for(50, "the first messages")
             for _ in range(rounds):
                 victims: list[list[Process]] = [[process] for process in cluster.processes]
@@ -170,28 +138,29 @@ def kills_then_the_slave_alone(tmp_path: Path, rounds: int, measured: Callable[[
                     cluster.restart()
                     load.wait_for(30, f"messages after {len(dying)} kills at once")
             cluster.kill()  # in the middle of the load
-        finally:
-            load.end()
-        missing = 0
-        away = cluster.master.store.with_suffix(".away")
-        cluster.master.store.rename(away)
-        for process in (cluster.nameserver, cluster.slaves[0], cluster.slave_replicators[0]):
-            process.launch()
-        slave = Peer(cluster.slaves[0].wait_ready())
-        until(lambda: slave.view().dispatched_offset == slave.view().log_end, what="the slave's queues")
-        held = slave.bodies(TOPIC)
-        missing = len(set(load.acknowledged) - set(held))
+            load.stop_sending()
+            away = cluster.master.store.with_suffix(".away")
+            cluster.master.store.rename(away)
+            for process in (cluster.nameserver, cluster.slaves[0], cluster.slave_replicators[0]):
+                process.launch()
+            slave = Peer(cluster.slaves[0].wait_ready())
+            until(lambda: slave.view().dispatched_offset == slave.view().log_end, what="the slave's queues")
+            held = slave.records(TOPIC)
+            # Consumers may have read of the master what the slave, now alone, has not got.
+            alone = [found for found in load.history.check(complete=held) if found.kind != "gone"]
+            assert alone == []
+            away.rename(cluster.master.store)
+            cluster.restart()
+            master = Peer(cluster.master)
+            until(master.writable, timeout=15, what="a writable master")
+            until(equal_logs(cluster.master, cluster.slaves[0]), what="equal logs")
+            load.settle()
+        findings = load.check(master.records(TOPIC))
         measured(
-            f"seed {seed}, {kills} kills, {len(load.acknowledged)} acknowledged, {len(held)} on the slave, "
-            f"{missing} missing, answers {load.codes}"
+            f"seed {seed}, {kills} kills, {load.counts()}, {len(held)} on the slave, "
+            f"{len(findings)} findings, errors {load.kinds()}"
         )
-        assert not missing
-        away.rename(cluster.master.store)
-        cluster.restart()
-        master = Peer(cluster.master)
-        until(master.writable, timeout=15, what="a writable master")
-        until(equal_logs(cluster.master, cluster.slaves[0]), what="equal logs")
-        assert not set(load.acknowledged) - set(master.bodies(TOPIC))
+        assert findings == []
         assert master.ends(TOPIC) == slave.ends(TOPIC)
         cluster.kill()
         assert log_bytes(cluster.master.store) == log_bytes(cluster.slaves[0].store)

@@ -1,33 +1,28 @@
 """Clients of a simulated cluster, and the history of what they saw.
 
-Each is the client library on a loop of its own. Calls are tried once, so that the history knows the outcome
-of every try. What a call raises goes into the outcome of its send; other calls are made again after a while.
+Each is the client library on a loop of its own; `noting.py` has what they note. Calls are tried once, so that
+the history knows the outcome of every try. What a call raises goes into the outcome of its send; other calls
+are made again after a while.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
 
-from histories import History, Place, Sent, outcome_of
+import noting
+from histories import History, Sent
 from sim.network import SimNetwork
 from sim.nodes import LoopNode
 from sim.process import SimProcess
 from whimbrel.client import Consumer, Message, Producer, PullConsumer
 from whimbrel.client.options import ConsumerOptions, ProducerOptions
-from whimbrel.client.retry import RetryPolicy
-from whimbrel.errors import IllegalOffset, WhimbrelError
-from whimbrel.model.message import ReceivedMessage
+from whimbrel.errors import WhimbrelError
 
-__all__ = ["BurstClient", "ConsumerClient", "ProducerClient", "ReaderClient", "place_of"]
+__all__ = ["BurstClient", "ConsumerClient", "ProducerClient", "ReaderClient"]
 
-ONCE = RetryPolicy(attempts_max=1)
 CLIENT_S = 3.0  # of a call
-
-
-def place_of(message: ReceivedMessage) -> Place:
-    """Return where a message lies; two brokers may have the same queue of a topic."""
-    return f"{message.queue.broker_name}/{message.topic}", message.queue_id, message.queue_offset
 
 
 class ProducerClient(LoopNode):
@@ -60,7 +55,9 @@ class ProducerClient(LoopNode):
 
     async def main(self) -> None:
         """Send."""
-        options = ProducerOptions(retry=ONCE, send_timeout_s=8.0, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
+        options = ProducerOptions(
+            retry=noting.ONCE, send_timeout_s=8.0, request_timeout_s=CLIENT_S, route_ttl_s=5.0
+        )
         async with Producer(self.endpoint, options=options) as producer:
             await self.send_all(producer)
 
@@ -76,26 +73,13 @@ class ProducerClient(LoopNode):
         body = b"%s-%d" % (name.encode(), self.number)
         self.number += 1
         size = self.rng.choice((0, 0, 0, 200, 3000))
-        sent = self.history.send(body, name, self.topic, scheduler.now)
         message = Message(
             topic=self.topic,
             body=body,
             keys=(body.decode(),),
             properties={"pad": "x" * size} if size else {},
         )
-        try:
-            receipt = await producer.send(message)
-        except WhimbrelError as error:
-            sent.outcome = outcome_of(error)
-        else:
-            sent.outcome = "ok"
-            if receipt.queue_id is not None:
-                sent.place = (
-                    f"{receipt.broker_name}/{receipt.topic}",
-                    receipt.queue_id,
-                    receipt.queue_offset,
-                )
-        sent.ended = scheduler.now
+        sent = await noting.send(producer, message, self.history, name, lambda: scheduler.now)
         if sent.outcome == "ok":
             self.on_ack(sent)
 
@@ -145,27 +129,25 @@ class ConsumerClient(LoopNode):
         """Receive."""
         scheduler = self.process.scheduler
         options = ConsumerOptions(
-            retry=ONCE, request_timeout_s=CLIENT_S, invisible_s=10.0, route_ttl_s=5.0, assignment_s=5.0
+            retry=noting.ONCE, request_timeout_s=CLIENT_S, invisible_s=10.0, route_ttl_s=5.0, assignment_s=5.0
         )
         async with Consumer(self.endpoint, self.group, {self.topic: "*"}, options=options) as consumer:
             while True:
                 try:
-                    for message in await consumer.receive(wait_s=5.0):
-                        place = place_of(message)
-                        self.history.deliver(self.group, message.body, place, scheduler.now)
-                        if self.rng.random() < 0.95:
-                            await consumer.ack(message)
-                            self.history.ack(self.group, place, scheduler.now)
+                    await noting.receive(
+                        consumer,
+                        self.history,
+                        self.group,
+                        lambda: scheduler.now,
+                        wait_s=5.0,
+                        acks=lambda: self.rng.random() < 0.95,
+                    )
                 except WhimbrelError:
                     await asyncio.sleep(self.rng.uniform(0.1, 0.5))
 
 
 class ReaderClient(LoopNode):
-    """Reads every queue from its begin on; it is "reader" in the history.
-
-    Attributes:
-        next: by broker and queue id, the next offset to read.
-    """
+    """Reads every queue from its begin on; it is "reader" in the history."""
 
     def __init__(
         self, process: SimProcess, network: SimNetwork, history: History, *, endpoint: str, topic: str
@@ -173,26 +155,14 @@ class ReaderClient(LoopNode):
         super().__init__(process, network)
         self.history, self.endpoint, self.topic = history, endpoint, topic
         self.rng = random.Random(process.rng.getrandbits(64))
-        self.next: dict[tuple[str, int], int] = {}
         self.launch(self.main)
 
     async def main(self) -> None:
         """Read."""
-        options = ConsumerOptions(retry=ONCE, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
+        options = ConsumerOptions(retry=noting.ONCE, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
         async with PullConsumer(self.endpoint, "reader", options=options) as reader:
+            reading = noting.Reading(reader, self.history, "reader", self.topic)
             while True:
-                try:
-                    for queue in await reader.queues(self.topic):
-                        key = queue.broker_name, queue.queue_id
-                        at = self.next.get(key, 0)
-                        try:
-                            result = await reader.pull(queue, at)
-                        except IllegalOffset:
-                            continue
-                        for message in result.messages:
-                            self.history.read("reader", place_of(message), message.body)
-                            at = message.queue_offset + 1
-                        self.next[key] = at
-                except WhimbrelError:
-                    pass
+                with contextlib.suppress(WhimbrelError):
+                    await reading.go_on()
                 await asyncio.sleep(self.rng.uniform(0.5, 2.0))

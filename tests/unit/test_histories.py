@@ -64,6 +64,25 @@ def test_phantom_is_what_nobody_sent() -> None:
     assert kinds(history) == []
 
 
+@pytest.mark.parametrize("outcome", ["stored", "unknown"])
+def test_gone_is_what_somebody_read_and_is_not_there_in_the_end(outcome: Outcome) -> None:
+    history = History()
+    send(history, b"a", outcome)
+    history.read("r", at(0), b"a")
+    assert kinds(history, []) == ["gone"]
+    assert kinds(history, [(at(0), b"a")]) == []
+    assert kinds(history) == []  # nobody looked
+    history.losses.append(0.5)
+    assert kinds(history, []) == []
+
+
+def test_gone_is_called_lost_where_it_was_acknowledged() -> None:
+    history = History()
+    send(history, b"a", "ok", at(0))
+    history.deliver("g", b"a", at(0), 1.0)
+    assert kinds(history, []) == ["lost"]
+
+
 def test_duplicate_is_at_two_places_without_a_try_that_may_have_come_unseen() -> None:
     history = History()
     sent = send(history, b"a", "ok", at(0))
@@ -115,6 +134,13 @@ def test_order_is_of_sends_that_did_not_overlap() -> None:
     assert kinds(history) == []
 
 
+def test_order_is_of_the_tries_that_were_answered() -> None:
+    history = History()
+    send(history, b"a", "ok", at(1), 0.0).tries_unknown = True
+    send(history, b"b", "ok", at(0), 1.5)
+    assert kinds(history) == ["order"]
+
+
 def test_order_looks_past_neighbours_that_overlap() -> None:
     history = History()
     send(history, b"late", "ok", at(0), 5.0)
@@ -155,6 +181,9 @@ def test_undelivered_is_what_no_member_of_a_group_got() -> None:
     assert kinds(history, None, "g", "other") == ["undelivered"]
     history.deliver("g", b"a", at(0), 1.0)
     assert kinds(history, None, "g", "other") == []
+    assert kinds(history, None, "r") == ["undelivered"]
+    history.read("r", at(0), b"a")
+    assert kinds(history, None, "r") == []
 
 
 def redelivery(*, again: float, losses: tuple[float, ...] = (), window: float | None = 5.0) -> History:
