@@ -1,22 +1,26 @@
 """A disk that refuses a sync, under the real processes: strace lets `fdatasync` fail.
 
-Kill -9 says nothing about the disk, since the page cache outlives a process; a sync that fails does.
+Kill -9 says nothing about the disk, since the page cache outlives a process; a sync that fails does. Clients
+send, consume and read all along, and their history is checked (`noting.py`).
 """
 
 import contextlib
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
-from brokerapi import Api, queue
+from brokerapi import Api
+from histories import Outcome
 from masterlog import same_log
+from noting import Load, read_all
 from processes import Cluster, Process, until
-from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.errors import FlushTimeout, Refused, ReplicaTimeout, WhimbrelError
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.segment import segment_name
 from whimbrel.store.verify import verify
@@ -27,9 +31,12 @@ pytestmark = [
 ]
 
 TOPIC = "synced"
+ANSWERS = 10
+PAUSE_S = 0.01  # strace stops a traced process at each of its system calls
 SETTINGS: dict[str, object] = {
     "nameservers": "",
     "auto_create_topics": True,
+    "auto_create_groups": True,
     "commitlog_file_size": 1 << 20,
     "consumequeue_file_size": 20_000,
     "index_slots": 500,
@@ -60,36 +67,34 @@ def refusing(process: Process, calls: str, when: str, tmp_path: Path) -> Iterato
             tracer.wait(10)
 
 
-class Sender:
-    """Sends numbered messages, and knows which were acknowledged."""
+def advice(broker: Process) -> str:
+    """Return what a broker advises its operator to do."""
+    with grpc.insecure_channel(broker.grpc) as channel:
+        return str(Api(channel).administer("DescribeReplication").advice)
 
-    def __init__(self, broker: Process) -> None:
-        self.channel = grpc.insecure_channel(broker.grpc)
-        self.api = Api(self.channel)
-        self.number = 0
-        self.acknowledged: set[bytes] = set()
 
-    def send(self) -> v2.Status:
-        self.number += 1
-        body = b"%06d" % self.number
-        answer = self.api.send(TOPIC, body)
-        if answer.status.code == v2.OK:
-            self.acknowledged.add(body)
-        status: v2.Status = answer.status
-        return status
+def log_end(broker: Process) -> int:
+    """Return where a broker's log ends."""
+    with grpc.insecure_channel(broker.grpc) as channel:
+        return int(Api(channel).administer("DescribeReplication").log_end)
 
-    def stored(self) -> list[bytes]:
-        frames = self.api(
-            "PullMessage",
-            group=v2.Resource(name="TOOLS_CONSUMER"),
-            message_queue=queue(TOPIC, 0),
-            offset=0,
-            batch_size=32,
-        )
-        return [bytes(frame.message.body) for frame in frames if frame.WhichOneof("content") == "message"]
 
-    def advice(self) -> str:
-        return str(self.api.administer("DescribeReplication").advice)
+def covered(load: Load, since: float) -> Counter[Outcome]:
+    """Return the outcomes of sends that began after that and were answered, once there are some."""
+
+    def answered() -> Counter[Outcome]:
+        sends = list(load.history.sends.values())
+        return Counter(sent.outcome for sent in sends if since <= sent.began and sent.ended < float("inf"))
+
+    until(lambda: answered().total() >= ANSWERS, what="answers while syncs are refused")
+    return answered()
+
+
+def check(load: Load, endpoint: str, measured: Callable[[str], None]) -> None:
+    """Check the history."""
+    findings = load.check(read_all(endpoint, TOPIC))
+    measured(f"{load.counts()}, outcomes {dict(load.outcomes())}, {len(findings)} findings")
+    assert findings == []
 
 
 @pytest.fixture
@@ -99,42 +104,50 @@ def broker(tmp_path: Path) -> Iterator[Process]:
 
 
 @pytest.fixture
-def sender(broker: Process) -> Iterator[Sender]:
-    found = Sender(broker)
-    found.api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, read_queues=1, write_queues=1))
-    assert found.send().code == v2.OK
-    yield found
-    found.channel.close()
+def load(broker: Process) -> Iterator[Load]:
+    with grpc.insecure_channel(broker.grpc) as channel:
+        topic = admin.Topic(name=TOPIC, read_queues=2, write_queues=2)
+        Api(channel).administer("CreateTopic", topic=topic)
+    with Load(broker.grpc, TOPIC, pause_s=PAUSE_S) as found:
+        found.wait_for(20, "the first messages")
+        yield found
+
+
+def refusals(load: Load, kind: type[WhimbrelError]) -> list[str]:
+    """Return what sends were told that met an error of a kind."""
+    return [str(error) for error in list(load.errors) if isinstance(error, kind)]
 
 
 def test_a_refused_sync_is_an_error_to_the_sender_and_the_broker_comes_back(
-    broker: Process, sender: Sender, tmp_path: Path
+    broker: Process, load: Load, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     file = broker.store / "commitlog" / segment_name(0)
     before = file.stat().st_ino
     with refusing(broker, "fdatasync", "1", tmp_path):
-        status = sender.send()
-        assert status.code == v2.MASTER_PERSISTENCE_TIMEOUT, status
-        assert "the disk refused a sync" in status.message
-        until(lambda: sender.send().code == v2.OK, what="a send that is taken again")
+        until(lambda: refusals(load, FlushTimeout), what="a send that the refused sync covered")
+        load.wait_for(1, "a send that is taken again")
+    assert all("the disk refused a sync" in told for told in refusals(load, FlushTimeout))
     assert file.stat().st_ino != before
-    for _ in range(5):
-        assert sender.send().code == v2.OK
-    assert sender.acknowledged <= set(sender.stored())
+    load.wait_for(20, "sends that are taken again")
+    load.stop_sending()
+    load.settle()
+    assert load.outcomes()["stored"]
+    check(load, broker.grpc, measured)
     assert "Traceback" not in broker.log_tail(1000)
     assert broker.stop() == 0
     assert verify(broker.store) == []
 
 
 def test_a_broker_that_can_not_write_again_says_so_and_its_next_start_does(
-    broker: Process, sender: Sender, tmp_path: Path
+    broker: Process, load: Load, tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     with refusing(broker, "fdatasync,fsync", "1+", tmp_path):
-        assert sender.send().code == v2.MASTER_PERSISTENCE_TIMEOUT
-        until(lambda: "trying again" in sender.advice(), what="the broker saying what it does")
-        status = sender.send()
-        assert status.code not in (v2.OK, v2.MASTER_PERSISTENCE_TIMEOUT)
-        assert "the disk refused a sync" in status.message
+        began = load.clock()
+        until(lambda: "trying again" in advice(broker), what="the broker saying what it does")
+        until(lambda: refusals(load, Refused), what="a send that is refused")
+        assert "the disk refused a sync" in refusals(load, Refused)[-1]
+        assert refusals(load, FlushTimeout)
+        assert not covered(load, began)["ok"]
         broker.kill()
     marker = broker.store / "whimbrel" / "sync-failed"
     assert marker.exists()
@@ -143,29 +156,36 @@ def test_a_broker_that_can_not_write_again_says_so_and_its_next_start_does(
     assert "written again" in broker.log_tail()
     assert not marker.exists()
     assert (broker.store / "commitlog" / segment_name(0)).stat().st_ino != before
-    again = Sender(broker)
-    assert again.send().code == v2.OK
-    assert sender.acknowledged <= set(again.stored())
-    again.channel.close()
+    load.wait_for(20, "sends that are taken again")
+    load.stop_sending()
+    load.settle()
+    check(load, broker.grpc, measured)
     assert broker.stop() == 0
 
 
-def test_a_slave_acknowledges_nothing_that_a_refused_sync_covered(tmp_path: Path) -> None:
+def test_a_slave_acknowledges_nothing_that_a_refused_sync_covered(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
     with Cluster(
         tmp_path,
         broker={"replication": "sync", "acks": 1, "slave_timeout_ms": 1000},
         replicator={"flush": "sync"},
     ) as cluster:
         cluster.wait_usable()
-        sender, replicator = Sender(cluster.master), cluster.slave_replicators[0]
-        sender.api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, read_queues=1, write_queues=1))
-        until(lambda: sender.send().code == v2.OK, what="a send that the slave acknowledges")
-        with refusing(replicator, "fdatasync,fsync", "1+", tmp_path):
-            assert sender.send().code == v2.SLAVE_PERSISTENCE_TIMEOUT
-            status = Sender(cluster.slaves[0])
-            until(lambda: "refused a sync" in status.advice(), what="the slave saying what is wrong")
-        until(lambda: sender.send().code == v2.OK, timeout=20, what="a send that the slave acknowledges")
-        until(lambda: not status.advice(), what="the slave saying no more")
-        end = sender.api.administer("DescribeReplication").log_end
+        replicator = cluster.slave_replicators[0]
+        with Load(cluster.endpoint, TOPIC, pause_s=PAUSE_S) as load:
+            load.wait_for(20, "sends that the slave acknowledges")
+            with refusing(replicator, "fdatasync,fsync", "1+", tmp_path):
+                began = load.clock()
+                until(lambda: refusals(load, ReplicaTimeout), what="a send that no slave confirms")
+                until(lambda: "refused a sync" in advice(cluster.slaves[0]), what="the slave's advice")
+                assert not covered(load, began)["ok"]
+            load.wait_for(20, "sends that the slave acknowledges")
+            until(lambda: not advice(cluster.slaves[0]), what="the slave saying no more")
+            load.stop_sending()
+            load.settle()
+        check(load, cluster.endpoint, measured)
+        end = log_end(cluster.master)
+        until(lambda: log_end(cluster.slaves[0]) == end, what="the slave in step")
         assert same_log(cluster.master.store, cluster.slaves[0].store, end)
         assert replicator.running
