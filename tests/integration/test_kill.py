@@ -1,6 +1,7 @@
 """Kill -9 of each process in turn, and of all at once, while the official SDK sends.
 
-No acknowledged message may be missing afterwards, with synchronous flush or with synchronous replication.
+No acknowledged message may be missing afterwards, with synchronous flush or with synchronous replication, and
+no finding of `histories.py` may stand against what senders and a group of the SDK saw and what the logs hold.
 Which process dies when comes from a seed, which stands in the summary of the run with the counts.
 
     WHIMBREL_FAULT_SEED    repeat a run
@@ -9,8 +10,6 @@ Which process dies when comes from a seed, which stands in the summary of the ru
 
 import os
 import random
-import re
-import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -18,25 +17,27 @@ from pathlib import Path
 import pytest
 
 import provenance
-from processes import Cluster, Process, program, until
+from histories import History, Place
+from noting import ACK_WINDOW_S, SETTLE_S
+from processes import Cluster, Process
+from sdknotes import SdkLoad, note_drain, note_sends
 from whimbrel.store.verify import verify
 
-HERE = Path(__file__).resolve().parent
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
+BROKER, TOPIC, GROUP = "broker-a", "Kill", "killed"
 THREADS = 4
-BODY_BYTES = 1024
 STEADY = 50  # messages acknowledged before, and again after, each kill
 RECOVERY_S = (
     60.0  # the SDK finds a broker that came back at its next attempt; gRPC backs off for some seconds
 )
-UNIQ_KEY = re.compile(rb"UNIQ_KEY\x01([0-9A-Fa-f]+)")
 BLANK = 0xCBD43194  # magic of the record that ends a file
 MESSAGE = 0xDAA320A7
+BODY_AT = 84  # of a record with addresses of IPv4: the body's length, and the body
 
 
-def ids_in_log(store: Path) -> list[str]:
-    """Return the ids of all messages in a commitlog; reads the bytes with nothing of ours."""
-    found = []
+def records_in_log(store: Path) -> list[tuple[Place, bytes]]:
+    """Return places and bodies of all messages in a commitlog; reads the bytes with nothing of ours."""
+    found: list[tuple[Place, bytes]] = []
     for path in sorted((store / "commitlog").iterdir()):
         data = path.read_bytes()
         position = 0
@@ -45,44 +46,13 @@ def ids_in_log(store: Path) -> list[str]:
             if magic == BLANK or size <= 0:
                 break
             assert magic == MESSAGE, f"{path.name} at {position}: magic {magic:#x}"
-            key = UNIQ_KEY.search(data, position, position + size)
-            assert key is not None
-            found.append(key[1].decode())
+            _, queue, _, offset = struct.unpack_from(">IiiQ", data, position + 8)
+            (length,) = struct.unpack_from(">i", data, position + BODY_AT)
+            body = position + BODY_AT + 4
+            place = f"{BROKER}/{TOPIC}", queue, offset
+            found.append((place, data[body : body + length]))
             position += size
     return found
-
-
-class Load:
-    """The sender program."""
-
-    def __init__(self, endpoint: str, root: Path) -> None:
-        self.file = root / "acknowledged"
-        self.log = root / "sender.log"
-        self.sender = program(
-            [HERE.parent / "sdk_sender.py", endpoint, "Kill", self.file, str(THREADS), str(BODY_BYTES)],
-            self.log,
-        )
-
-    def ids(self) -> list[str]:
-        """Return the acknowledged ids so far."""
-        return self.file.read_text().split() if self.file.exists() else []
-
-    def wait_for(self, more: int, what: str) -> None:
-        """Wait until that many more messages have been acknowledged."""
-        wanted = len(self.ids()) + more
-        try:
-            until(lambda: len(self.ids()) >= wanted, timeout=RECOVERY_S, what=what)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.log.read_text()[-3000:]}") from None
-
-    def end(self) -> None:
-        """End it."""
-        self.sender.send_signal(signal.SIGTERM)
-        try:
-            self.sender.wait(30)
-        finally:
-            self.sender.kill()
-            self.sender.wait()
 
 
 MODES = {"flush": {"flush": "sync"}, "replication": {"replication": "sync"}}
@@ -106,32 +76,37 @@ def test_no_acknowledged_message_is_missing_after_kills(
     seed = provenance.seed()
     dice = random.Random(seed)
     with Cluster(tmp_path, broker=dict(MODES[mode])) as cluster:
-        load = Load(cluster.endpoint, tmp_path)
+        load = SdkLoad("send", cluster.endpoint, TOPIC, tmp_path, str(THREADS), "inf")
+        group = SdkLoad("drain", cluster.endpoint, TOPIC, tmp_path, GROUP)
         kills = 0
         try:
-            load.wait_for(STEADY, "the first messages")
+            load.wait_for(STEADY, "the first messages", RECOVERY_S)
             for _ in range(ROUNDS):
                 victims: list[Process | None] = [*cluster.processes, None]
                 dice.shuffle(victims)
                 for victim in victims:
-                    load.wait_for(dice.randrange(STEADY), "more messages")
+                    load.wait_for(dice.randrange(STEADY), "more messages", RECOVERY_S)
                     kill(cluster, victim)
                     kills += 1
-                    load.wait_for(
-                        STEADY, f"messages after {victim.name if victim else 'everything'} was killed"
-                    )
+                    name = victim.name if victim else "everything"
+                    load.wait_for(STEADY, f"messages after {name} was killed", RECOVERY_S)
+            load.end()
+            group.wait_for_all(load.sent(), SETTLE_S)
         finally:
             load.end()
-        acknowledged = load.ids()
-        stored = ids_in_log(cluster.master.store)
-        missing = set(acknowledged) - set(stored)
+            group.end()
+        stored = records_in_log(cluster.master.store)
+        history = History(ack_window_s=ACK_WINDOW_S)
+        note_sends(history, load, stored)
+        note_drain(history, group, GROUP)
+        findings = history.check(complete=stored, groups=[GROUP])
         measured(
-            f"seed {seed}, {kills} kills, {len(acknowledged)} acknowledged, {len(stored)} stored, "
-            f"{len(missing)} missing"
+            f"seed {seed}, {kills} kills, {load.count()} acknowledged, {len(stored)} stored, "
+            f"{group.count('got')} delivered, {len(findings)} findings"
         )
-        assert not missing
+        assert findings == []
         if mode == "replication":
-            assert not set(acknowledged) - set(ids_in_log(cluster.slaves[0].store))
+            assert history.check(complete=records_in_log(cluster.slaves[0].store)) == []
         codes = cluster.stop()
         assert not any(codes.values()), codes
         for process in cluster.processes:

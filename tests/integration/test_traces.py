@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from processes import COMMAND, Cluster, dev, environment, program, until
+from processes import COMMAND, Cluster, dev, environment, until
+from sdknotes import SdkLoad
 from spanrig import Receiver, memory_provider
 from whimbrel.cli.message_trace import MessageTrace, Span, lines, structure, trace_of
 from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ProducerOptions
@@ -188,15 +189,12 @@ async def test_two_slaves_have_a_branch_each(tmp_path: Path) -> None:
 
 def test_the_brokers_own_samples_follow_messages_of_an_sdk_that_sends_no_context(tmp_path: Path) -> None:
     with traced_cluster(tmp_path, ratio=1.0) as traced:
-        sent = tmp_path / "sent"
-        sender = Path(__file__).parents[1] / "sdk_sender.py"
-        process = program([sender, traced.cluster.endpoint, "orders", sent, "1", "100"], tmp_path / "sdk.log")
+        load = SdkLoad("send", traced.cluster.endpoint, "orders", tmp_path, "1", "100")
         try:
-            until(lambda: sent.exists() and sent.read_text().count("\n") >= 3, timeout=30, what="three sends")
+            load.wait_for(3, "three sends", 30)
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(20)
-        for message_id in sent.read_text().split()[:3]:
+            load.end()
+        for _, _, _, message_id, *_ in load.notes("sent")[:3]:
             trace = traced.trace(message_id, whole(linked=1))
             assert trace.root is not None
             assert (trace.root.name, trace.root.process) == ("create orders", "master broker")

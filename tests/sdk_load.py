@@ -1,16 +1,19 @@
-"""Load by RocketMQ's official Python SDK, as a program of its own.
+"""Load by RocketMQ's official SDK, as a program of its own: our classes and the SDK's share no process here.
 
-    python tests/containers/sdk_load.py send ENDPOINT TOPIC FILE THREADS PER_SECOND
-    python tests/containers/sdk_load.py drain ENDPOINT TOPIC FILE GROUP
+    python tests/sdk_load.py send ENDPOINT TOPIC FILE THREADS PER_SECOND
+    python tests/sdk_load.py drain ENDPOINT TOPIC FILE GROUP
 
-Both run until SIGTERM and append one line, with one write, to FILE for each thing that happened:
+Both run until SIGTERM and append one line, with one write, to FILE for each thing that happens, so that a
+reader sees whole lines. AT is the machine's monotonic clock, in seconds:
 
-    sent THREAD NUMBER MESSAGE_ID OFFSET            the broker has acknowledged it
-    failed THREAD NUMBER ERROR                      after the SDK's own three attempts
-    starting ERROR                                  the SDK could not start, and is tried again
-    got MESSAGE_ID                                  received and acknowledged
+    sending THREAD NUMBER AT                            a send begins
+    sent THREAD NUMBER AT MESSAGE_ID OFFSET TRIES       the broker has acknowledged it
+    failed THREAD NUMBER AT ERROR                       after the SDK's own three tries
+    starting ERROR                                      the SDK could not start, and is tried again
+    got BODY AT HANDLE                                  received
+    done BODY AT HANDLE                                 acknowledged
 
-A body begins with `THREAD.NUMBER.`.
+A body is `THREAD.NUMBER`; a property makes messages larger. `sdknotes.py` reads the file.
 """
 
 import os
@@ -23,9 +26,9 @@ from typing import Any
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 
 PAUSE_S = 0.02  # after a failure; a dead broker refuses at once
-BODY_BYTES = 1024
+PAD = "x" * 1024
 RECEIVE_MAX = 32
-INVISIBLE_S = 30
+INVISIBLE_S = 10  # the shortest that RocketMQ's brokers allow
 AWAIT_S = 2
 
 stopping = threading.Event()
@@ -43,6 +46,23 @@ class Notes:
         os.write(self.fd, f"{line}\n".encode())
 
 
+class Tries(threading.local):
+    """How often the SDK has asked a broker in the current send of this thread."""
+
+    count = 0
+
+    def watch(self, producer: Producer) -> None:
+        """Count the tries of a producer."""
+        client = producer.rpc_client
+        call = client.send_message_async
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.count += 1
+            return call(*arguments, **named)
+
+        client.send_message_async = counted
+
+
 def send(configuration: Any, topic: str, notes: Notes, threads: int, per_second: float) -> None:
     """Send one message after the other from each thread, so many a second from all together at most."""
     producer = Producer(configuration, (topic,))
@@ -53,6 +73,8 @@ def send(configuration: Any, topic: str, notes: Notes, threads: int, per_second:
         except Exception as error:  # noqa: BLE001 - whatever the SDK makes of a cluster that is not there
             notes.add("starting", f"{type(error).__name__}: {error}")
             stopping.wait(PAUSE_S)
+    tries = Tries()
+    tries.watch(producer)
 
     def run(thread: int) -> None:
         number, due = 0, time.monotonic()
@@ -60,15 +82,19 @@ def send(configuration: Any, topic: str, notes: Notes, threads: int, per_second:
             number += 1
             message = Message()
             message.topic = topic
-            message.body = f"{thread}.{number}.".encode().ljust(BODY_BYTES, b"x")
+            message.body = f"{thread}.{number}".encode()
             message.keys = f"{thread}-{number}"
+            message.add_property("pad", PAD)
+            tries.count = 0
+            notes.add("sending", thread, number, time.monotonic())
             try:
                 receipt = producer.send(message)
             except Exception as error:  # noqa: BLE001
-                notes.add("failed", thread, number, f"{type(error).__name__}: {error}")
+                notes.add("failed", thread, number, time.monotonic(), f"{type(error).__name__}: {error}")
                 stopping.wait(PAUSE_S)
             else:
-                notes.add("sent", thread, number, receipt.message_id, receipt.offset)
+                at = time.monotonic()
+                notes.add("sent", thread, number, at, receipt.message_id, receipt.offset, tries.count)
             due = max(due + threads / per_second, time.monotonic() - 1)
             stopping.wait(max(0.0, due - time.monotonic()))
 
@@ -89,10 +115,12 @@ def drain(configuration: Any, topic: str, notes: Notes, group: str) -> None:
                 consumer.startup()
                 started = True
             for message in consumer.receive(RECEIVE_MAX, INVISIBLE_S) or ():
+                body, handle = message.body.decode(), message.receipt_handle
+                notes.add("got", body, time.monotonic(), handle)
                 consumer.ack(message)
-                notes.add("got", message.message_id)
+                notes.add("done", body, time.monotonic(), handle)
         except Exception as error:  # noqa: BLE001
-            notes.add("failed", "-", 0, f"{type(error).__name__}: {error}")
+            notes.add("failed", "-", 0, time.monotonic(), f"{type(error).__name__}: {error}")
             stopping.wait(PAUSE_S)
 
 
