@@ -19,7 +19,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Self
 
 from histories import Finding, History, Outcome, Place, Sent, outcome_of
@@ -30,7 +30,18 @@ from whimbrel.client.retry import RetryPolicy
 from whimbrel.errors import IllegalOffset, WhimbrelError
 from whimbrel.model.message import ReceivedMessage
 
-__all__ = ["ACK_WINDOW_S", "ONCE", "Load", "Reading", "place_of", "read_all", "receive", "send"]
+__all__ = [
+    "ACK_WINDOW_S",
+    "ONCE",
+    "READER",
+    "SETTLE_S",
+    "Load",
+    "Reading",
+    "place_of",
+    "read_all",
+    "receive",
+    "send",
+]
 
 ONCE = RetryPolicy(attempts_max=1)
 ACK_WINDOW_S = 12.0  # what is acknowledged is flushed within 0.5 s; a delivery may be on its way for longer
@@ -265,17 +276,21 @@ class Load:
         self.sending = False
         assert self.sent.wait(30), "producers end"
 
-    def missing(self) -> set[bytes]:
-        """Return what was acknowledged, and group or reader have not had; after `stop_sending`."""
+    def missing(self, others: Set[bytes] = frozenset()) -> set[bytes]:
+        """Return what was acknowledged, here or to others, and group or reader have not had."""
         delivered = {delivery.id for delivery in list(self.history.deliveries)}
         read = {message for _, _, message in list(self.history.reads)}
-        return {sent.id for sent in self.history.acknowledged} - (delivered & read)
+        return ({sent.id for sent in self.history.acknowledged} | others) - (delivered & read)
 
-    def settle(self, timeout: float = SETTLE_S) -> None:
-        """Wait until group and reader have everything, then end; who lacks something then, `check` says."""
+    def settle(self, others: Set[bytes] = frozenset(), timeout: float = SETTLE_S) -> None:
+        """Wait until group and reader have everything, and end; what they lack then, a check says.
+
+        Args:
+            others: what other clients had acknowledged.
+        """
         give_up = self.clock() + timeout
         until(
-            lambda: not self.missing() or self.clock() > give_up or self.failure,
+            lambda: not self.missing(others) or self.clock() > give_up or self.failure,
             timeout=timeout + 10,
             what="the end of consumers",
             every_s=0.1,

@@ -1,33 +1,36 @@
-"""The faults: what is done to the cluster while the official SDK sends, and what must hold afterwards.
+"""The faults: what is done to the cluster while clients send and receive, and what must hold afterwards.
 
     load is steady ─► fault begins ─► held for a while ─► healed (or heals itself) ─► load is steady again
-      ─► load ends ─► the slave has all ─► checks
+      ─► load ends ─► the slave has all ─► consumers have all ─► checks
 
-Replication is synchronous, so that what was acknowledged is on the slave. A case is a fault and a service;
-`run` is the same for all of them. Checked each time:
+Clients are senders and a group of the official SDK (`sdknotes.py`), and a producer, a group and a reader of
+the client library (`noting.py`). Replication is synchronous, so that what was acknowledged is on the slave. A
+case is a fault and a service; `run` is the same for all of them. Checked each time:
 
-- what was acknowledged stands in the log under its id, at the offset of its receipt, on master and slave
-- offsets of each queue go on without a gap, and each sender's acknowledged messages keep their order in it
+- no finding of `histories.py` stands against what the clients saw and the slave's log has: nothing is lost,
+  stored twice without a reason, out of order, skipped by the reader, never delivered, ...
+- offsets of each queue go on without a gap
 - the logs of master and slave are equal, byte for byte
 - the cluster recovered by itself, within `RECOVERY_S`
 """
 
-import collections
 import contextlib
 import io
 import itertools
 import random
-import subprocess
-import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from containers.rig import HERE, Rig, until
+from containers.rig import Rig, until
+from histories import Place
+from noting import READER, SETTLE_S, Load
 from processes import elapse
+from sdknotes import SdkLoad, note_drain, note_sends
 from stack import SERVICES
 from whimbrel.client import Message
 from whimbrel.client.sync import Producer
@@ -38,6 +41,10 @@ __all__ = ["CASES", "Case", "Result", "run"]
 RECOVERY_S = 60.0  # of which the SDK's pauses and gRPC's back-off are a part
 SENDERS = 3
 PER_SECOND = 400.0  # so that a table of thirty cases fits into an hour, and a case onto a small disk
+PRODUCERS = 1  # of the client library
+PAUSE_S = 0.02
+BROKER = "broker-a"  # the name that docker-compose.yml gives both
+GROUP, STANDBY = "drain", "standby"
 STEADY = 100  # messages acknowledged before a fault, and after it
 CONVERGE_S = 60.0
 STORE_OF = {"master": "broker-master", "slave": "broker-slave"}
@@ -78,8 +85,11 @@ class Result:
 
     Attributes:
         held_s: how long the fault lasted, by plan; 0 for those that are over at once.
-        failed: sends that the SDK gave up since the fault began, after its own attempts.
-        lost: acknowledged messages that are missing anywhere; a case with any is a failure.
+        acknowledged: sends of all clients that were answered OK.
+        failed: sends that the SDK gave up since the fault began, after its own tries.
+        delivered: deliveries to groups.
+        read: messages that the reader of queues got.
+        findings: of the history, by kind; a case with any is a failure.
         served_s: from the end of the fault until a client that has just come has sent a message.
         recovered_s: from the end of the fault to the next message acknowledged to those that were there.
         steady_s: from the end of the fault until `STEADY` more were acknowledged.
@@ -89,51 +99,12 @@ class Result:
     held_s: float
     acknowledged: int
     failed: int
-    lost: int
+    delivered: int
+    read: int
+    findings: Counter[str]
     served_s: float
     recovered_s: float
     steady_s: float
-
-
-class Load:
-    """The SDK's program, and what it has noted so far."""
-
-    def __init__(self, rig: Rig, role: str, topic: str, folder: Path, *words: str) -> None:
-        self.file, self.log = folder / f"{topic}-{role}.notes", folder / f"{topic}-{role}.log"
-        command = [sys.executable, str(HERE / "sdk_load.py"), role, rig.endpoint, topic, str(self.file)]
-        with self.log.open("ab") as output:
-            self.child = subprocess.Popen(
-                [*command, *words], stdout=output, stderr=output, start_new_session=True
-            )
-
-    def notes(self, kind: str) -> list[list[str]]:
-        """Return the notes of a kind, each as its words."""
-        if not self.file.exists():
-            return []
-        text = self.file.read_text(encoding="utf-8").rpartition("\n")[0]
-        return [words for line in text.splitlines() if (words := line.split(" "))[0] == kind]
-
-    def count(self, kind: str = "sent") -> int:
-        """Return how many notes of a kind there are."""
-        return len(self.notes(kind))
-
-    def wait_for(self, more: int, what: str, kind: str = "sent") -> float:
-        """Wait for more notes of a kind; return how long that took."""
-        wanted = self.count(kind) + more
-        try:
-            return until(lambda: self.count(kind) >= wanted, RECOVERY_S, what)
-        except AssertionError as error:
-            last = self.notes("failed")[-3:]
-            raise AssertionError(f"{error}; {self.count(kind)} {kind}, {last}") from None
-
-    def end(self) -> None:
-        """End the program; a send that is under way ends within the SDK's three attempts."""
-        self.child.terminate()
-        try:
-            self.child.wait(30)
-        finally:
-            self.child.kill()
-            self.child.wait()
 
 
 class Newcomer:
@@ -176,12 +147,17 @@ class Scene:
     """What a fault is given.
 
     Attributes:
+        load: senders of the SDK.
+        drains: the SDK's consumers, by group; a fault may add some.
+        own: clients of the client library.
         hold: waits for as long as the fault is to last.
     """
 
     rig: Rig
     service: str
-    load: Load
+    load: SdkLoad
+    drains: dict[str, SdkLoad]
+    own: Load
     hold: Hold
     iptables: str
     folder: Path
@@ -244,7 +220,7 @@ def full_disk(scene: Scene) -> None:
     broker = STORE_OF[scene.service]
     scene.rig.look(broker, "fill")
     try:
-        scene.load.wait_for(SENDERS, "sends failing on a full disk", "failed")
+        scene.load.wait_for(SENDERS, "sends failing on a full disk", RECOVERY_S, "failed")
         scene.hold()
     finally:
         scene.rig.look(broker, "free")
@@ -255,10 +231,11 @@ def slave_gone(scene: Scene) -> None:
     gone = [scene.rig.container(service) for service in ("replicator-slave", "broker-slave")]
     for container in gone:
         container.kill()
-    acknowledged = scene.load.count()
+    acknowledged = scene.load.count() + scene.own.acknowledged
     scene.hold()
     # An answer may have been on its way when they were killed, one for each sender.
-    assert scene.load.count() <= acknowledged + SENDERS, "acknowledged without a slave"
+    now = scene.load.count() + scene.own.acknowledged
+    assert now <= acknowledged + SENDERS + PRODUCERS, "acknowledged without a slave"
     for container in gone:
         container.start()
 
@@ -269,11 +246,12 @@ def master_gone(scene: Scene) -> None:
     for container in gone:
         container.kill()
     scene.hold()
-    sent = {words[3] for words in scene.load.notes("sent")}
-    reader = Load(scene.rig, "drain", topic_of(scene.load), scene.folder, "reader")
+    sent, topic = scene.load.sent(), scene.load.topic
+    reader = SdkLoad("drain", scene.rig.endpoint, topic, scene.folder, STANDBY)
+    scene.drains[STANDBY] = reader
     try:
         until(
-            lambda: sent <= {words[1] for words in reader.notes("got")},
+            lambda: sent <= reader.got(),
             RECOVERY_S,
             f"all {len(sent)} acknowledged messages coming from the slave",
         )
@@ -281,11 +259,6 @@ def master_gone(scene: Scene) -> None:
         reader.end()
     for container in gone:
         container.start()
-
-
-def topic_of(load: Load) -> str:
-    """Return the topic of a load."""
-    return load.file.name.removesuffix("-send.notes")
 
 
 def upgrade(scene: Scene) -> None:
@@ -299,7 +272,7 @@ def upgrade(scene: Scene) -> None:
     for service in UPGRADE_ORDER:
         rig.stack.compose("up", "-d", "--no-deps", service, quiet=True)
         rig.stack.wait_healthy([service])
-        scene.load.wait_for(1, f"a message after {service} was replaced")
+        scene.load.wait_for(1, f"a message after {service} was replaced", RECOVERY_S)
     assert {rig.container(service).attrs["Image"] for service in SERVICES} == {wanted}
 
 
@@ -353,13 +326,18 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
     topic = "".join(letter if letter.isalnum() else "-" for letter in f"{case.name}-{seed}")
     rig.stack.wait_usable()
     begin = int(rig.marks("master")["written"])
-    load = Load(rig, "send", topic, folder, str(SENDERS), str(PER_SECOND))
+    load = SdkLoad("send", rig.endpoint, topic, folder, str(SENDERS), str(PER_SECOND))
+    drain = SdkLoad("drain", rig.endpoint, topic, folder, GROUP)
+    own = Load(rig.endpoint, topic, producers=PRODUCERS, pause_s=PAUSE_S)
     try:
-        load.wait_for(STEADY, "a steady load before the fault")
+        load.wait_for(STEADY, "a steady load before the fault", RECOVERY_S)
+        own.wait_for(1, "a message of the client library", RECOVERY_S)
         scene = Scene(
             rig=rig,
             service=case.service,
             load=load,
+            drains={GROUP: drain},
+            own=own,
             hold=lambda: elapse(held_s),
             iptables=iptables,
             folder=folder,
@@ -368,61 +346,60 @@ def run(rig: Rig, case: Case, *, iptables: str, folder: Path, seed: int, hold_s_
         FAULTS[case.fault](scene)
         healed = time.monotonic()
         newcomer = Newcomer(rig.endpoint)
-        load.wait_for(1, "a message after the fault")
+        load.wait_for(1, "a message after the fault", RECOVERY_S)
         recovered_s = time.monotonic() - healed
-        load.wait_for(STEADY, "a steady load after the fault")
+        load.wait_for(STEADY, "a steady load after the fault", RECOVERY_S)
         steady_s = time.monotonic() - healed
         served_s = newcomer.served_at() - healed
+        load.end()
+        own.stop_sending()
+        until(rig.converged, CONVERGE_S, "the slave having all that the master has")
+        own.settle({body.encode() for body in load.sent()})
+        drain.wait_for_all(load.sent() | {sent.id.decode() for sent in own.history.acknowledged}, SETTLE_S)
     finally:
         load.end()
-    until(rig.converged, CONVERGE_S, "the slave having all that the master has")
-    lost = check(rig, load, topic, begin)
+        drain.end()
+        own.end()
+    complete = stored(rig, topic, begin)
+    history = own.history
+    if case.service in ("broker-master", "master"):
+        history.ack_window_s = None  # a slave serves, that may lack the last acknowledgements of consumers
+    note_sends(history, load, complete)
+    for group, reader in scene.drains.items():
+        note_drain(history, reader, group)
+    findings = history.check(complete=complete, groups=[own.group, READER, GROUP])
+    for finding in findings[:10]:
+        print(finding)
     rig.stack.wait_healthy()
     return Result(
         case=case,
         held_s=held_s,
-        acknowledged=load.count(),
+        acknowledged=len(history.acknowledged),
         failed=load.count("failed") - failed_before,
-        lost=lost,
+        delivered=len(history.deliveries),
+        read=len(history.reads),
+        findings=Counter(finding.kind for finding in findings),
         served_s=served_s,
         recovered_s=recovered_s,
         steady_s=steady_s,
     )
 
 
-def check(rig: Rig, load: Load, topic: str, begin: int) -> int:
-    """Compare what was acknowledged with what master and slave hold, and these with each other.
+def stored(rig: Rig, topic: str, begin: int) -> list[tuple[Place, bytes]]:
+    """Compare the logs of master and slave, and return what the slave's has of a topic.
 
-    Returns:
-        How many acknowledged messages are missing.
+    Raises:
+        AssertionError: they differ, are damaged, or a queue has a gap.
     """
     end = int(rig.marks("master")["written"])
     master, slave = (rig.look(f"broker-{role}", "log", begin, end, topic) for role in ("master", "slave"))
     for log in (master, slave):
         assert (log["hashed"], log["walked"], log["fault"]) == (end, end, ""), log | {"records": "..."}
     assert master["sha256"] == slave["sha256"], f"the logs differ between {begin} and {end}"
-    # The SDK leaves the queue to the broker, and its receipt names an offset only.
-    sent = {(words[3], int(words[4])) for words in load.notes("sent")}
-    assert len({message_id for message_id, _ in sent}) == load.count(), "one id was acknowledged twice"
-    lost = sent - {(message_id, offset) for _, offset, message_id, _ in slave["records"]}
-    if lost:
-        print(f"{len(lost)} acknowledged messages are missing: {sorted(lost)[:10]}")
-    ordered(master["records"], sent)
-    return len(lost)
-
-
-def ordered(records: list[list[Any]], sent: set[tuple[str, int]]) -> None:
-    """Check that queues have no gaps, and that each sender's acknowledged messages kept their order.
-
-    A send that was given up, or tried again, may have been stored later than its successors.
-    """
     next_offset: dict[int, int] = {}
-    last_number: dict[tuple[int, str], int] = {}
-    copies = collections.Counter(message_id for _, _, message_id, _ in records)
-    for queue, offset, message_id, body in records:
+    found: list[tuple[Place, bytes]] = []
+    for queue, offset, body in slave["records"]:
         assert offset == next_offset.get(queue, 0), f"queue {queue}: offset {offset} out of turn"
         next_offset[queue] = offset + 1
-        if (message_id, offset) in sent and copies[message_id] == 1:
-            sender, number, *_ = body.split(".")
-            assert int(number) > last_number.get((queue, sender), 0), f"queue {queue}: {body} out of order"
-            last_number[queue, sender] = int(number)
+        found.append(((f"{BROKER}/{topic}", queue, offset), body.encode()))
+    return found

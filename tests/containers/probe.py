@@ -36,7 +36,7 @@ def marks() -> dict[str, Any]:
 
 
 def log(begin: int, end: int, topic: str) -> dict[str, Any]:
-    """Return the hash of a range, and (queue, offset, message id, start of the body) of its records."""
+    """Return the hash of a range, and (queue, offset, body) of its records."""
     view = LogView.of(STORE)
     digest, records = hashlib.sha256(), []
     position = begin
@@ -52,10 +52,7 @@ def log(begin: int, end: int, topic: str) -> dict[str, Any]:
         for at in positions:
             record = decode_record(data, at, check_crc=True)
             if record.topic == topic:
-                body = bytes(record.body[:16]).decode()
-                records.append(
-                    [record.queue_id, record.queue_offset, record.properties.get("UNIQ_KEY"), body]
-                )
+                records.append([record.queue_id, record.queue_offset, bytes(record.body).decode()])
     return {
         "sha256": digest.hexdigest(),
         "hashed": position,

@@ -59,10 +59,11 @@ def test_nothing_acknowledged_is_lost_and_all_recover_by_themselves(
     results.append(result)
     measured(
         f"seed {seed}: held for {result.held_s:g} s, {result.acknowledged} acknowledged,"
-        f" {result.failed} given up, {result.lost} lost, serves {result.served_s:.1f} s after, next message"
+        f" {result.failed} given up, {result.delivered} delivered, {result.read} read,"
+        f" findings {dict(result.findings)}, serves {result.served_s:.1f} s after, next message"
         f" {result.recovered_s:.1f} s after, steady {result.steady_s:.1f} s after (bound {RECOVERY_S:g} s)"
     )
-    assert not result.lost
+    assert not result.findings
 
 
 def test_stores_are_whole_after_all_faults(rigs: Callable[..., Rig], image: str) -> None:
