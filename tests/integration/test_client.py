@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import noting
+from histories import History
 from processes import COMMAND, INTERRUPTIBLE, SERVICES, Cluster, Process, environment, until
 from whimbrel.client import (
     Consumer,
@@ -340,36 +342,43 @@ def test_starters_become_the_process(tmp_path: Path) -> None:
         assert "--ready-file" in done.stdout
 
 
-def test_clients_go_on_by_themselves_when_any_process_was_killed(tmp_path: Path) -> None:
-    asyncio.run(_killed_and_restarted(tmp_path))
+def test_clients_go_on_by_themselves_when_any_process_was_killed(
+    tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    asyncio.run(_killed_and_restarted(tmp_path, measured))
 
 
-async def _killed_and_restarted(root: Path) -> None:
-    """Kill nameserver and master in turn under a producer and a consumer; nothing sent is lost."""
+async def _killed_and_restarted(root: Path, measured: Callable[[str], None]) -> None:
+    """Kill nameserver and master in turn under a producer and a consumer; their history is checked."""
     cluster = await asyncio.to_thread(Cluster, root, slaves=1, broker={"flush": "sync"})
-    seen: set[str] = set()
+    clock, history = asyncio.get_running_loop().time, History()
+    seen: set[bytes] = set()
     stopping = asyncio.Event()
-    receipts: list[str] = []
-    changed = asyncio.Condition()  # `seen` or `receipts`
+    taken: list[bytes] = []
+    changed = asyncio.Condition()  # `seen` or `taken`
 
     async def handler(message: ReceivedMessage) -> None:
+        history.deliver("crashers", message.body, noting.place_of(message), clock())
         async with changed:
-            seen.add(message.message_id)
+            seen.add(message.body)
             changed.notify_all()
 
     async def produce(producer: Producer) -> None:
         number = 0
         while not stopping.is_set():
             number += 1
-            receipt = await producer.send(Message(topic="crash", body=b"%d" % number))
+            message = Message(topic="crash", body=b"%d" % number)
+            sent = await noting.send(producer, message, history, "producer", clock)
+            assert sent.outcome == "ok"
+            sent.tries_unknown = True  # of several tries the last one was answered
             async with changed:
-                receipts.append(receipt.message_id)
+                taken.append(sent.id)
                 changed.notify_all()
-                await changed.wait_for(lambda: len(receipts) - len(seen) < UNSEEN_MAX)
+                await changed.wait_for(lambda: len(taken) - len(seen) < UNSEEN_MAX)
 
     async def reach(count: int) -> None:
         async with asyncio.timeout(40), changed:
-            await changed.wait_for(lambda: len(receipts) >= count)
+            await changed.wait_for(lambda: len(taken) >= count)
 
     try:
         await asyncio.to_thread(cluster.wait_usable)
@@ -387,15 +396,22 @@ async def _killed_and_restarted(root: Path) -> None:
             for victim in (cluster.nameserver, cluster.master, cluster.master_replicator, cluster.master):
                 await asyncio.to_thread(victim.kill)
                 await asyncio.to_thread(victim.start)
-                await reach(len(receipts) + 50)
+                await reach(len(taken) + 50)
             stopping.set()
             await sending
             async with asyncio.timeout(40), changed:
-                await changed.wait_for(lambda: seen.issuperset(receipts))
+                await changed.wait_for(lambda: seen.issuperset(taken))
             assert not loop.done()
             loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await loop
+        complete = await asyncio.to_thread(noting.read_all, cluster.endpoint, "crash")
+        findings = history.check(complete=complete, groups=["crashers"])
+        measured(
+            f"4 kills, a history of {len(history.sends)} sends, {len(history.deliveries)} deliveries, "
+            f"{len(findings)} findings"
+        )
+        assert findings == []
     finally:
         cluster.kill()
 
