@@ -36,7 +36,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
 .PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios interop faults \
-	run bench bench-spark bitrot soak soak-front hostile release-check clean
+	run bench bench-spark bitrot sim sim-power soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -125,8 +125,13 @@ soak: setup ## kill -9 the driver of a streaming archive 20 times, and write doc
 		$(PY) -m pytest -q -s tests/spark/test_archive_kills.py
 
 sim: setup ## a simulated cluster under faults: SEED=n repeats a seed, SECONDS=n runs as many as fit, RULES=1 tests the test
-	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run $(if $(SEED),$(SEED),$(if $(RULES),--without all, \
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run $(if $(SEED),$(SEED),$(if $(RULES),--without all --jobs $(or $(JOBS),2), \
 		--seconds $(or $(SECONDS),240) --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),0)))
+
+sim-power: setup ## 300 simulated clusters whose brokers all lose power: COUNT=n, FIRST=n, SEED=n repeats one
+	@git log -1 --format='commit %h'
+	@PYTHONHASHSEED=0 PYTHONPATH=services:tests $(PY) -m sim.run --power $(if $(SEED),$(SEED), \
+		--seconds 1000000 --jobs $(or $(JOBS),2) --first $(or $(FIRST),1) --count $(or $(COUNT),300))
 
 soak-sim: setup ## hours of seeds: HOURS=n
 	@git log -1 --format='commit %h'

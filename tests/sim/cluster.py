@@ -44,6 +44,8 @@ TOPIC = "orders"
 GROUPS = ("broker-a", "broker-b")
 RESTART_S = (0.3, 2.0)
 SLOW_SYNC_S = (0.1, 0.5)
+SENDING_S = 0.05  # a send that takes longer may not be the brokers' to answer
+LOOK_S = (0.0, 0.004)  # from one look for such a send to the next
 NAMESERVER_PORT, BROKER_PORT, HA_PORT = 8081, 8082, 10912
 
 
@@ -103,6 +105,7 @@ class Cluster:
         after_step: called after every fault and every CHECK_S.
         on_ack: called when a send was answered OK.
         takeovers: the person who sees to groups whose master is lost.
+        caught: power losses of all that were to come upon a send, and did.
     """
 
     CHECK_S = 0.5
@@ -123,6 +126,7 @@ class Cluster:
         self.after_step: list[Callable[[], None]] = []
         self.on_ack: list[Callable[[Sent], None]] = []
         self.takeovers = Takeovers(self)
+        self.caught = 0
         self.build()
 
     # Building
@@ -382,6 +386,21 @@ class Cluster:
         """Let all hosts with brokers lose power."""
         for member in self.members.values():
             self.lose_power(member, fault.for_s * self.scheduler.rng.uniform(0.5, 1.5))
+
+    def fault_power_sending(self, fault: Fault) -> None:
+        """Let all hosts of the group lose power as soon as a send has begun that has no answer."""
+        sending = self.sending() if all(member.up for member in self.members.values()) else []
+        if sending:
+            self.note(f"power is lost while {' and '.join(sending)} are sent")
+            self.caught += 1
+            self.fault_power_all(fault)
+        elif self.scheduler.now < QUIET_S:
+            self.scheduler.later(self.scheduler.rng.uniform(*LOOK_S), lambda: self.fault_power_sending(fault))
+
+    def sending(self) -> list[str]:
+        """Return the sends that began a moment ago and have no answer."""
+        sends, since = self.history.sends.values(), self.scheduler.now - SENDING_S
+        return [repr(sent.id) for sent in sends if sent.began >= since and sent.ended == float("inf")]
 
     def lose_power(self, member: Member, for_s: float | None, disk: SimDisk | None = None) -> None:
         """Let a host lose power, and come back unless that is for good, with another disk if one is given."""

@@ -1,35 +1,46 @@
 """Runs seeds: `python -m sim.run SEED ...`, or `--seconds N` for as many as fit; shrinks what fails.
 
 Prints what it did for each seed that was named, then, for each that failed, the finding, a schedule of few
-faults that fails as well, and the line that repeats it. With `--without RULE` it switches rules off instead
-(`rules.py`), and looks for a seed that notices. Exit code 1 when a seed failed, or none noticed.
+faults that fails as well, and the line that repeats it. With `--power` it draws the plans of `power.py`, with
+`--without RULE` it switches rules off (`rules.py`) and looks for a seed that notices. Exit code 1 when a seed
+failed, or none noticed.
+
+Each run has a process of its own, forked from this one: what a run leaves behind, garbage and threads, ends
+with it, and no run has another one's. Seeds begin in their order, so those that were run are a range.
 
 One seed is one run only where the hashes of strings are: PYTHONHASHSEED has to be set, as `make sim` does.
 """
 
 import argparse
+import contextlib
 import gc
 import itertools
 import logging
 import multiprocessing
+import multiprocessing.connection
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.invariants import Invariants, Violation
 from sim.machine import WorkerFailed
 from sim.plan import END_S, Plan
+from sim.power import LOSSES, power_plan
 from sim.process import REAL, clocks_of_processes
 from sim.rules import RULES, switched_off
 from sim.scheduler import Deadlock
 
-__all__ = ["Result", "main", "run", "shrink"]
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
+
+__all__ = ["Result", "apart", "main", "run", "shrink"]
 
 
 class NoCollector:
@@ -49,6 +60,7 @@ class Result:
         seconds: of real time.
         log: faults and restarts, as lines for people.
         looks: how often each invariant was checked.
+        caught: power losses of all that came upon a send.
     """
 
     plan: Plan
@@ -59,6 +71,7 @@ class Result:
     seconds: float
     log: list[str]
     looks: dict[str, int]
+    caught: int = 0
 
 
 def run(plan: Plan) -> Result:
@@ -66,7 +79,7 @@ def run(plan: Plan) -> Result:
     began = REAL["monotonic"]()
     random.seed(plan.seed)
     error = ""
-    gc.disable()  # what is collected when must not change a run
+    gc.disable()  # what is collected when must not change a run; its process ends soon
     with clocks_of_processes():
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
@@ -77,7 +90,7 @@ def run(plan: Plan) -> Result:
             error = f"{type(found).__name__}: {found}"
         for process in cluster.processes:
             process.die()
-    result = Result(
+    return Result(
         plan,
         error,
         len(cluster.history.acknowledged),
@@ -86,11 +99,45 @@ def run(plan: Plan) -> Result:
         REAL["monotonic"]() - began,
         cluster.log,
         invariants.looks,
+        cluster.caught,
     )
-    del cluster, invariants
-    gc.enable()
-    gc.collect()
-    return result
+
+
+def run_here(plan: Plan, to: "Connection") -> None:
+    """Run a plan, and send the result to the process that asked."""
+    to.send(run(plan))
+
+
+def apart(plans: Iterable[Plan], jobs: int = 1) -> Iterator[Result]:
+    """Run plans, each in a process of its own, so many at once; yield the results as they come."""
+    context = multiprocessing.get_context("fork")
+    left = iter(plans)
+    running: dict[Connection, tuple[ForkProcess, Plan]] = {}
+    try:
+        while True:
+            for plan in itertools.islice(left, jobs - len(running)):
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=run_here, args=(plan, theirs))
+                process.start()
+                theirs.close()
+                running[ours] = process, plan
+            if not running:
+                return
+            for ended in multiprocessing.connection.wait(list(running)):
+                process, plan = running.pop(ended)
+                try:
+                    result = ended.recv()
+                except EOFError:
+                    process.join()
+                    error = f"its process ended with {process.exitcode}"
+                    result = Result(plan, error, 0, 0, 0, 0.0, [], {})
+                process.join()
+                ended.close()
+                yield result
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
 
 
 def shrink(plan: Plan) -> Plan:
@@ -99,35 +146,30 @@ def shrink(plan: Plan) -> Plan:
     at = 0
     while at < len(faults):
         fewer = [*faults[:at], *faults[at + 1 :]]
-        if run(replace(plan, faults=tuple(fewer))).error:
+        if next(apart([replace(plan, faults=tuple(fewer))])).error:
             faults = fewer
         else:
             at += 1
     return replace(plan, faults=tuple(faults))
 
 
-def find_rules(text: str, first: int, seeds_max: int) -> int:
+def find_rules(text: str, first: int, seeds_max: int, jobs: int) -> int:
     """Switch rules off and look for a seed that notices; return the exit code."""
     missed = 0
     for rule in RULES:
         if text not in ("all", rule) and text not in rule:
             continue
-        for seed in range(first, first + seeds_max):
-            with switched_off(rule):
-                result = run(Plan.draw(seed))
-            if result.error:
-                print(f"found without {rule!r}: seed {seed}, the {seed - first + 1}.: {result.error[:160]}")
-                break
-        else:
+        plans = (Plan.draw(seed) for seed in range(first, first + seeds_max))
+        with switched_off(rule), contextlib.closing(apart(plans, jobs)) as results:
+            found = next((result for result in results if result.error), None)
+        if found is None:
             missed += 1
             print(f"NOT FOUND in {seeds_max} seeds without {rule!r}")
+        else:
+            seed = found.plan.seed
+            place = f"the {seed - first + 1}."
+            print(f"found without {rule!r}: seed {seed}, {place}: {found.error[:160]}", flush=True)
     return bool(missed)
-
-
-def run_seed(seed: int) -> Result:
-    """Run a seed; for processes of a pool."""
-    prepare(verbose=False)
-    return run(Plan.draw(seed))
 
 
 def prepare(*, verbose: bool) -> None:
@@ -137,29 +179,20 @@ def prepare(*, verbose: bool) -> None:
     )
     broker_module.gc = NoCollector  # type: ignore[assignment,attr-defined]
     sys.unraisablehook = lambda _: None  # tasks of dead processes have no loop on which they could end
+    gc.freeze()  # what all runs share
 
 
-def results(options: argparse.Namespace) -> Iterator[Result]:
-    """Run what is asked for."""
+def plans_of(options: argparse.Namespace) -> Iterator[Plan]:
+    """Draw what is asked for, until the time is over."""
+    draw = power_plan if options.power else Plan.draw
     if options.seeds:
-        yield from (run(Plan.draw(seed)) for seed in options.seeds)
+        yield from map(draw, options.seeds)
         return
     end = time.monotonic() + options.seconds
-    seeds = itertools.islice(itertools.count(options.first), options.count or None)
-    if options.jobs == 1:
-        for seed in seeds:
-            if time.monotonic() >= end:
-                return
-            yield run(Plan.draw(seed))
-        return
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(run_seed, seed) for seed in itertools.islice(seeds, 2 * options.jobs)}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield future.result()
-            if time.monotonic() < end:
-                waiting |= {pool.submit(run_seed, seed) for seed in itertools.islice(seeds, len(done))}
+    for seed in itertools.islice(itertools.count(options.first), options.count or None):
+        if time.monotonic() >= end:
+            return
+        yield draw(seed)
 
 
 def main(arguments: list[str]) -> int:
@@ -174,6 +207,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--no-shrink", action="store_true", help="leave the schedule of a failing seed as it is"
     )
+    parser.add_argument("--power", action="store_true", help="have all brokers lose power in each seed")
     parser.add_argument(
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
     )
@@ -183,13 +217,14 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     prepare(verbose=options.verbose)
     if options.without:
-        return find_rules(options.without, options.first, options.seeds_max)
+        return find_rules(options.without, options.first, options.seeds_max, options.jobs)
     began = time.monotonic()
-    failed, count, acknowledged, faults, looks = [], 0, 0, Counter[str](), Counter[str]()
-    for result in results(options):
+    failed, lost, caught, faults, looks = [], 0, 0, Counter[str](), Counter[str]()
+    acknowledged: dict[int, int] = {}
+    for result in apart(plans_of(options), options.jobs):
         plan = result.plan
-        count += 1
-        acknowledged += result.acknowledged
+        acknowledged[plan.seed] = result.acknowledged
+        caught += result.caught
         faults.update(fault.kind for fault in plan.faults)
         looks.update(result.looks)
         if options.seeds:
@@ -202,18 +237,25 @@ def main(arguments: list[str]) -> int:
             print("\n".join(f"  {line}" for line in result.log))
         if result.error:
             failed.append(plan.seed)
+            lost += "lost: " in result.error
             print(f"seed {plan.seed} FAILED: {result.error}", flush=True)
             if not options.no_shrink:
                 small = shrink(plan)
                 print("  a schedule of few faults that fails as well:")
                 print("\n".join(f"    {fault}" for fault in small.faults))
-            print(f"  again: make sim SEED={plan.seed}", flush=True)
-    seconds = time.monotonic() - began
+            print(f"  again: make sim{'-power' * options.power} SEED={plan.seed}", flush=True)
+    seconds, count = time.monotonic() - began, len(acknowledged)
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")
+    if options.power:
+        print(
+            f"{sum(faults[kind] for kind in LOSSES)} power losses of all brokers, {caught} of them upon sends; "
+            f"acknowledged messages lost in {lost} seeds"
+        )
     print(
-        f"{count} seeds from {options.first} on, {count * END_S:.0f} virtual seconds, "
-        f"{acknowledged} acknowledged sends in {seconds:.0f} s ({60 * count / seconds:.1f} seeds a minute); "
-        f"{len(failed)} failed: {sorted(failed)}"
+        f"{count} seeds, {min(acknowledged, default=0)} to {max(acknowledged, default=0)}, "
+        f"{count * END_S:.0f} virtual seconds, {sum(acknowledged.values())} acknowledged sends "
+        f"({min(acknowledged.values(), default=0)} at least) in {seconds:.0f} s "
+        f"({60 * count / seconds:.1f} seeds a minute); {len(failed)} failed: {sorted(failed)}"
     )
     return bool(failed)
 

@@ -13,6 +13,7 @@ was to.
 """
 
 import heapq
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ __all__ = ["Crash", "Deadlock", "Fiber", "Handle", "Scheduler"]
 
 STEPS_MAX = 20_000  # events run for one wait; a wait that needs more is taken for one that never ends
 idle: list["Carrier"] = []  # threads without a fiber
+os.register_at_fork(after_in_child=idle.clear)  # a fork has none of them
 
 
 class Crash(BaseException):

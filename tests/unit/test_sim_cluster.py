@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 import sim.run
+from sim.cluster import Cluster
 from sim.plan import BEGIN_S, FAULTS, QUIET_S, Fault, Plan
+from sim.power import LOSSES, power_plan
+from sim.process import clocks_of_processes
 from sim.rules import RULES, switched_off
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +58,51 @@ def test_a_seed_draws_one_plan() -> None:
         times = [fault.at for fault in plan.faults]
         assert times == sorted(times)
         assert BEGIN_S <= times[0] <= times[-1] < QUIET_S
+
+
+def test_a_plan_of_power_losses_has_some_of_all_brokers_and_one_upon_a_send() -> None:
+    assert power_plan(7) == power_plan(7)
+    for plan in map(power_plan, range(100)):
+        assert plan.flush == "sync"
+        kinds = [fault.kind for fault in plan.faults]
+        assert kinds.count("power_sending") >= 1
+        assert sum(kind in LOSSES for kind in kinds) >= 2
+        assert len(kinds) >= 5
+        times = [fault.at for fault in plan.faults]
+        assert times == sorted(times)
+        assert BEGIN_S <= times[0] <= times[-1] < QUIET_S
+
+
+def test_power_is_lost_while_a_send_has_no_answer() -> None:
+    fault = Fault(8.0, "power_sending", for_s=1.0)
+    cluster = Cluster(replace(power_plan(SEED), faults=(fault,)))
+    open_sends: list[int] = []
+    lose = cluster.fault_power_all
+
+    def noted(fault: Fault) -> None:
+        open_sends.append(sum(sent.ended == float("inf") for sent in cluster.history.sends.values()))
+        lose(fault)
+
+    cluster.fault_power_all = noted  # type: ignore[method-assign]
+    with clocks_of_processes():
+        cluster.run(until=12.0)
+        for process in cluster.processes:
+            process.die()
+    assert cluster.caught == 1
+    assert open_sends and open_sends[0] >= 1
+
+
+def test_a_run_has_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = os.getpid()
+
+    def run(plan: Plan) -> sim.run.Result:
+        if plan.seed == 3:
+            os._exit(9)
+        return outcome(plan, "" if os.getpid() != here else "run by the parent")
+
+    monkeypatch.setattr(sim.run, "run", run)
+    results = {result.plan.seed: result.error for result in sim.run.apart(map(Plan.draw, range(5)), 2)}
+    assert results == {0: "", 1: "", 2: "", 3: "its process ended with 9", 4: ""}
 
 
 def outcome(plan: Plan, error: str) -> sim.run.Result:
