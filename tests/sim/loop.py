@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
+from sim.process import running
+from sim.scheduler import Handle
 from sim.transport import SimServer, SimTransport, connect, serve
 
 if TYPE_CHECKING:
@@ -44,6 +46,19 @@ def lacking(name: str) -> Any:
         raise NotImplementedError(f"SimLoop has no {name}")
 
     return refuse
+
+
+class Timer(asyncio.TimerHandle):
+    """A timer that is no event any more once it is cancelled."""
+
+    __slots__ = ("event",)
+
+    event: Handle
+
+    def cancel(self) -> None:
+        """See asyncio's."""
+        self.event.cancel()
+        super().cancel()
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -101,24 +116,24 @@ class SimLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run at a time of this loop."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self.scheduler.later(max(when - self.time(), 0.0), lambda: self.due(handle))
+        handle = Timer(when, callback, args, self, context)
+        handle.event = self.scheduler.later(max(when - self.time(), 0.0), lambda: self.due(handle))
         return handle
 
     def due(self, handle: asyncio.TimerHandle) -> None:
         """Have a timer's callback run in the next iteration: its time has come."""
-        if not handle.cancelled() and not self.process.dead:
+        if not self.process.dead:
             self.ready.append(handle)
             self.plan()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Nothing: a cancelled timer does nothing when it is due."""
+        """Nothing: the timer has told the scheduler."""
 
     def plan(self) -> None:
         """Have an iteration soon, unless one is coming."""
         if not self.tick_planned:
             self.tick_planned = True
-            self.scheduler.later(self.rng.uniform(*TICK_S), self.tick)
+            self.scheduler.later(TICK_S[0] + (TICK_S[1] - TICK_S[0]) * self.rng.random(), self.tick)
 
     def tick(self) -> None:
         """Run what is ready."""
@@ -129,18 +144,20 @@ class SimLoop(asyncio.AbstractEventLoop):
             process.on_resume(self.tick)
             return
         self.tick_planned = False
-        with process.running():
-            asyncio._set_running_loop(self)
-            try:
-                for _ in range(len(self.ready)):
-                    if process.dead:
-                        return
-                    handle = self.ready.popleft()
-                    if not handle.cancelled():
-                        handle._run()
-            finally:
-                asyncio._set_running_loop(None)
-        if self.ready:
+        ready = self.ready
+        running.append(process)
+        asyncio._set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                if process.dead:
+                    return
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+            running.pop()
+        if ready:
             self.plan()
 
     # Tasks and futures

@@ -18,10 +18,27 @@ from typing import Any
 from sim.machine import SimMachine
 from sim.scheduler import Scheduler
 
-__all__ = ["SimProcess", "clocks_of_processes"]
+__all__ = ["SimProcess", "clocks_of_processes", "running"]
 
 REAL = {name: getattr(time, name) for name in ("monotonic", "monotonic_ns", "time", "time_ns")}
 running: list["SimProcess"] = []  # innermost last
+
+
+class Running:
+    """The time in which code of a process runs."""
+
+    __slots__ = ("process",)
+
+    def __init__(self, process: "SimProcess") -> None:
+        self.process = process
+
+    def __enter__(self) -> None:
+        """It begins."""
+        running.append(self.process)
+
+    def __exit__(self, *_: object) -> None:
+        """It ends."""
+        running.pop()
 
 
 class SimProcess:
@@ -44,14 +61,9 @@ class SimProcess:
         self.failures: list[Any] = []
         self.on_death: list[Callable[[], None]] = []
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> "Running":
         """Code of this process runs."""
-        running.append(self)
-        try:
-            yield
-        finally:
-            running.pop()
+        return Running(self)
 
     def on_resume(self, callback: Callable[[], None]) -> None:
         """Have something called when the pause ends."""
@@ -86,9 +98,10 @@ class SimProcess:
 @contextlib.contextmanager
 def clocks_of_processes() -> Iterator[None]:
     """Let code that asks the module `time` have the clocks of its process."""
+    real_monotonic = REAL["monotonic"]
 
     def monotonic() -> float:
-        return running[-1].machine.monotonic() if running else REAL["monotonic"]()
+        return running[-1].machine.monotonic() if running else real_monotonic()
 
     def monotonic_ns() -> int:
         return running[-1].machine.monotonic_ns() if running else REAL["monotonic_ns"]()

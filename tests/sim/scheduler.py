@@ -152,14 +152,19 @@ class Scheduler:
         Args:
             owner: the process whose event it is; see `run_while` and `forget`.
         """
-        handle = Handle(max(when, self.now), callback, owner)
+        now = self.now
+        handle = Handle(when if when > now else now, callback, owner)
         self.count += 1
         heapq.heappush(self.events, (handle.when, self.count, handle))
         return handle
 
     def later(self, delay: float, callback: Callable[[], None], *, owner: object = None) -> Handle:
         """Have something happen after so many seconds."""
-        return self.at(self.now + delay, callback, owner=owner)
+        when = self.now + delay
+        handle = Handle(when, callback, owner)
+        self.count += 1
+        heapq.heappush(self.events, (when, self.count, handle))
+        return handle
 
     def peek(self, owner: object = None) -> Handle | None:
         """Return the next event, of one owner if one is given; None without any."""
@@ -189,9 +194,25 @@ class Scheduler:
 
     def run_until(self, when: float, *, owner: object = None) -> None:
         """Have all happen that is due by a time, then let it be that time."""
-        while (handle := self.peek(owner)) is not None and handle.when <= when:
-            self.step(owner)
+        if owner is None:
+            self.run_all(when)
+        else:
+            while (handle := self.peek(owner)) is not None and handle.when <= when:
+                self.step(owner)
         self.now = max(self.now, when)
+
+    def run_all(self, when: float) -> None:
+        """Have all happen that is due by a time: `step` in a loop, without its detours."""
+        events = self.events
+        while events and events[0][0] <= when:
+            at, _, handle = heapq.heappop(events)
+            callback = handle.callback
+            if callback is not None:
+                handle.callback = None
+                if at > self.now:
+                    self.now = at
+                self.steps += 1
+                callback()
 
     def run_while(self, condition: Callable[[], bool], *, owner: object, what: Callable[[], str]) -> None:
         """Run one owner's events while a condition holds; for the driver.
