@@ -245,7 +245,7 @@ class Cluster:
             index_slots=64,
             index_entries=256,
             lease_file_size=64 * 1024,
-            flush_interval_ms=200,
+            flush_interval_ms=500,
             disk_used_ratio_max=1.0,
             disk_clean_ratio=1.0,
             disk_full_ratio=1.0,

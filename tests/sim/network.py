@@ -231,7 +231,7 @@ class SimNetwork:
         cuts: (source, target) between which nothing passes.
         connections: those that are neither lost nor closed at both ends.
         held: pipes with arrivals that a cut holds up.
-        bells, bell_names: doorbells by number, and by store and name.
+        bells, bell_names: doorbells by number, and by host with store and name.
     """
 
     def __init__(self, scheduler: Scheduler, rng: random.Random) -> None:

@@ -30,6 +30,7 @@ import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.invariants import Invariants, Violation
 from sim.machine import WorkerFailed
+from sim.nodes import seldom_polls
 from sim.plan import END_S, Plan
 from sim.power import LOSSES, power_plan
 from sim.process import REAL, clocks_of_processes
@@ -80,7 +81,7 @@ def run(plan: Plan) -> Result:
     random.seed(plan.seed)
     error = ""
     gc.disable()  # what is collected when must not change a run; its process ends soon
-    with clocks_of_processes():
+    with clocks_of_processes(), seldom_polls():
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
         try:

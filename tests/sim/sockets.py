@@ -241,7 +241,8 @@ class SimDoorbell:
     """The bell between a broker and its replicator, whose ring may be late or lost."""
 
     def __init__(self, network: SimNetwork, process: "SimProcess", root: Any, name: str) -> None:
-        self.network, self.process, self.root, self.name = network, process, str(root), name
+        self.network, self.process, self.name = network, process, name
+        self.root = f"{process.host}:{root}"  # stores of several hosts have one path
         self.number = network.free_port()
         self.rings = 0
         self.on_ring: Callable[[], None] | None = None
