@@ -30,6 +30,7 @@ class ProducerClient(LoopNode):
 
     Attributes:
         pause_s: shortest and longest time from an answer to the next send.
+        aim: sends to be acknowledged by `until`; the pauses follow from what is left of both.
         until: the virtual time at which it ends.
         on_ack: called when a send was answered OK.
     """
@@ -43,12 +44,13 @@ class ProducerClient(LoopNode):
         endpoint: str,
         topic: str,
         pause_s: tuple[float, float],
+        aim: int = 0,
         until: float,
         on_ack: Callable[[Sent], None],
     ) -> None:
         super().__init__(process, network)
         self.history, self.endpoint, self.topic = history, endpoint, topic
-        self.pause_s, self.until, self.on_ack = pause_s, until, on_ack
+        self.pause_s, self.aim, self.until, self.on_ack = pause_s, aim, until, on_ack
         self.number = 0
         self.rng = random.Random(process.rng.getrandbits(64))
         self.launch(self.main)
@@ -65,7 +67,13 @@ class ProducerClient(LoopNode):
         """Send until the time has come."""
         while self.process.scheduler.now < self.until:
             await self.send(producer)
-            await asyncio.sleep(self.rng.uniform(*self.pause_s))
+            await asyncio.sleep(self.pause())
+
+    def pause(self) -> float:
+        """Draw the time to the next send: about as much as is left for each, so that outages are made up for."""
+        even = (self.until - self.process.scheduler.now) / max(self.aim, 1)
+        low, high = self.pause_s
+        return min(max(self.rng.uniform(0.0, 2.0) * even, low), high)
 
     async def send(self, producer: Producer) -> None:
         """Send one message, and note what came of it."""
@@ -81,6 +89,7 @@ class ProducerClient(LoopNode):
         )
         sent = await noting.send(producer, message, self.history, name, lambda: scheduler.now)
         if sent.outcome == "ok":
+            self.aim -= 1
             self.on_ack(sent)
 
 

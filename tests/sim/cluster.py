@@ -44,6 +44,7 @@ TOPIC = "orders"
 GROUPS = ("broker-a", "broker-b")
 RESTART_S = (0.3, 2.0)
 SLOW_SYNC_S = (0.1, 0.5)
+SENDS = 60  # of each producer that are to be acknowledged
 SENDING_S = 0.05  # a send that takes longer may not be the brokers' to answer
 LOOK_S = (0.0, 0.004)  # from one look for such a send to the next
 NAMESERVER_PORT, BROKER_PORT, HA_PORT = 8081, 8082, 10912
@@ -163,7 +164,8 @@ class Cluster:
                     self.process(f"p{number}", self.addresses[name]),
                     self.network,
                     self.history,
-                    pause_s=(0.1, 0.6),
+                    pause_s=(0.01, 2.0),
+                    aim=SENDS,
                     until=END_S - 12.0,
                     on_ack=self.acknowledged,
                     **common,
