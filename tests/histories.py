@@ -33,7 +33,7 @@ Sources: the anomalies are those of public descriptions of tests of logs and que
 ...).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -131,6 +131,16 @@ class History:
         """Return whether a message was sent, and answered OK."""
         sent = self.sends.get(message)
         return sent is not None and sent.outcome == "ok"
+
+    @property
+    def summary(self) -> str:
+        """Return how much was noted, in words."""
+        outcomes = Counter(sent.outcome for sent in self.sends.values())
+        told = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.most_common())
+        return (
+            f"a history of {len(self.sends):,} sends ({told}), {len(self.deliveries):,} deliveries, "
+            f"{len(self.reads):,} reads"
+        )
 
     # Checks
 

@@ -311,11 +311,3 @@ class Load:
     def check(self, complete: list[tuple[Place, bytes]]) -> list[Finding]:
         """Return what must not have happened; after `settle`."""
         return self.history.check(complete=complete, groups=[self.group, READER])
-
-    def counts(self) -> str:
-        """Return how much was noted, for the summary of a test."""
-        history = self.history
-        return (
-            f"a history of {len(history.sends)} sends ({self.acknowledged} OK), "
-            f"{len(history.deliveries)} deliveries, {len(history.reads)} reads"
-        )

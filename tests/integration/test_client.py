@@ -407,10 +407,7 @@ async def _killed_and_restarted(root: Path, measured: Callable[[str], None]) -> 
                 await loop
         complete = await asyncio.to_thread(noting.read_all, cluster.endpoint, "crash")
         findings = history.check(complete=complete, groups=["crashers"])
-        measured(
-            f"4 kills, a history of {len(history.sends)} sends, {len(history.deliveries)} deliveries, "
-            f"{len(findings)} findings"
-        )
+        measured(f"4 kills, {history.summary}, {len(findings)} findings")
         assert findings == []
     finally:
         cluster.kill()

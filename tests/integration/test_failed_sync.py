@@ -93,7 +93,7 @@ def covered(load: Load, since: float) -> Counter[Outcome]:
 def check(load: Load, endpoint: str, measured: Callable[[str], None]) -> None:
     """Check the history."""
     findings = load.check(read_all(endpoint, TOPIC))
-    measured(f"{load.counts()}, outcomes {dict(load.outcomes())}, {len(findings)} findings")
+    measured(f"{load.history.summary}, {len(findings)} findings")
     assert findings == []
 
 

@@ -157,7 +157,7 @@ def kills_then_the_slave_alone(tmp_path: Path, rounds: int, measured: Callable[[
             load.settle()
         findings = load.check(master.records(TOPIC))
         measured(
-            f"seed {seed}, {kills} kills, {load.counts()}, {len(held)} on the slave, "
+            f"seed {seed}, {kills} kills, {load.history.summary}, {len(held)} on the slave, "
             f"{len(findings)} findings, errors {load.kinds()}"
         )
         assert findings == []

@@ -101,8 +101,7 @@ def test_no_acknowledged_message_is_missing_after_kills(
         note_drain(history, group, GROUP)
         findings = history.check(complete=stored, groups=[GROUP])
         measured(
-            f"seed {seed}, {kills} kills, {load.count()} acknowledged, {len(stored)} stored, "
-            f"{group.count('got')} delivered, {len(findings)} findings"
+            f"seed {seed}, {kills} kills, {history.summary}, {len(stored):,} stored, {len(findings)} findings"
         )
         assert findings == []
         if mode == "replication":

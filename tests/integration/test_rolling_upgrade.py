@@ -80,7 +80,7 @@ def test_a_cluster_is_upgraded_process_by_process_under_load(
             load.stop_sending()
             load.settle()
         findings = load.check(read_all(cluster.endpoint, TOPIC))
-        measured(f"{load.counts()}, {len(findings)} findings")
+        measured(f"{load.history.summary}, {len(findings)} findings")
         assert findings == []
         pages = [SharedPage.open(process.store) for process in (cluster.master, slave)]
         until(lambda: pages[0].written == pages[1].written, what="the slave in step")

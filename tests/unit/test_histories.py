@@ -222,3 +222,12 @@ def test_an_outcome_is_what_the_error_says() -> None:
     assert outcome_of(TopicNotFound("orders")) == "none"
     assert outcome_of(FlushTimeout("late")) == "stored"
     assert outcome_of(ConnectionResetError()) == "unknown"
+
+
+def test_a_history_says_how_much_it_holds() -> None:
+    history = History()
+    send(history, b"a", "ok", at(0))
+    send(history, b"b", "ok", at(1))
+    send(history, b"c", "none")
+    history.deliver("g", b"a", at(0), 1.0)
+    assert history.summary == "a history of 3 sends (2 ok, 1 none), 1 deliveries, 0 reads"
