@@ -15,6 +15,7 @@ Calls are tried once, so that the outcome of every try is known.
 """
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -152,7 +153,6 @@ class Load:
     Args:
         pad_bytes: of a property that makes each message larger.
         pause_s: from each answer to the producer's next send, a random time between half and double of it.
-        name: what producers' names and bodies begin with.
 
     Attributes:
         group: its name.
@@ -168,10 +168,9 @@ class Load:
         producers: int = 2,
         pad_bytes: int = 0,
         pause_s: float = 0.0,
-        name: str = "p",
     ) -> None:
         self.endpoint, self.topic, self.group = endpoint, topic, f"{topic}-group"
-        self.producers, self.pad, self.pause_s, self.name = producers, "x" * pad_bytes, pause_s, name
+        self.producers, self.pad, self.pause_s = producers, "x" * pad_bytes, pause_s
         self.history = History(ack_window_s=ACK_WINDOW_S)
         self.clock = time.monotonic
         self.acknowledged = 0
@@ -179,7 +178,7 @@ class Load:
         self.sending, self.running = True, True
         self.sent = threading.Event()
         self.failure: BaseException | None = None
-        self.thread = threading.Thread(target=self.run)
+        self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
     def __enter__(self) -> Self:
@@ -206,7 +205,7 @@ class Load:
             tasks.create_task(self.read())
             async with asyncio.TaskGroup() as producers:
                 for number in range(self.producers):
-                    producers.create_task(self.produce(f"{self.name}{number}"))
+                    producers.create_task(self.produce(f"p{number}"))
             self.sent.set()
 
     async def produce(self, name: str) -> None:
@@ -243,10 +242,8 @@ class Load:
         async with PullConsumer(self.endpoint, READER, options=options) as reader:
             reading = Reading(reader, self.history, READER, self.topic)
             while self.running:
-                try:
+                with contextlib.suppress(WhimbrelError):
                     await reading.go_on()
-                except WhimbrelError:
-                    pass
                 await asyncio.sleep(PAUSE_S)
 
     # On the test's thread
