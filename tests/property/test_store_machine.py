@@ -41,6 +41,7 @@ BORN, STORE = pack_host("127.0.0.1", 1), pack_host("127.0.0.1", 2)
 TOPICS = ("a", "b")
 KEYS = ("k1", "k2", "k3")
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
+SYNCED = ("*/commitlog/*", "*/commitlog", "*-mark", "*/consumequeue/*", "*/index/*", "*/index")
 
 
 def draft(topic: str, queue_id: int, size: int, key: str, sys_flag: int, serial: int) -> RecordDraft:
@@ -414,7 +415,7 @@ class FailingSimStoreMachine(SimStoreMachine):
             assert self.host.disk.faults
 
     @rule(
-        path=st.sampled_from(["*/commitlog/*", "*/commitlog", "*-mark"]),
+        path=st.sampled_from(SYNCED),
         nth=st.integers(1, 3),
         times=st.integers(1, 2),
     )

@@ -33,6 +33,8 @@ A message whose log was replicated is thus never passed over, whatever its numbe
 import logging
 import mmap
 import os
+from collections.abc import Callable
+from itertools import count as numbers_from
 from pathlib import Path
 
 from whimbrel.errors import StoreError
@@ -503,8 +505,12 @@ class ConsumeQueue:
             self.released = position
         return files, directories
 
-    def write_again(self, path: Path) -> bool:
+    def write_again(self, path: Path, is_right: Callable[[int, Unit], bool]) -> bool:
         """Write a file's entries again, since a sync of it failed: the page cache takes them for written.
+
+        Args:
+            path: of the file.
+            is_right: says of an entry, by its number, whether it is the one that was written.
 
         Returns:
             Whether the page cache still has all of them.
@@ -517,7 +523,7 @@ class ConsumeQueue:
         fd = self.files.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             data = self.files.pread(fd, length, 0)
-            if len(data) < length or not all(size > 0 for _, size, _ in UNIT.iter_unpack(data)):
+            if len(data) < length or not all(map(is_right, numbers_from(first), UNIT.iter_unpack(data))):
                 return False
             self.files.write_all(fd, data, 0)
         finally:

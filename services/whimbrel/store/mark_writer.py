@@ -38,6 +38,7 @@ class MarkWriter:
         self.owed_directories: set[Path] = set()
         self.doubtful: set[Path] = set()  # files of which a sync failed; owed as well
         self.written = True  # whether the last mark is
+        self.vouched = 0  # the offset of the last mark that is
         self.worker = machine.worker("queue-mark", self.run)
 
     @property
@@ -85,6 +86,7 @@ class MarkWriter:
                 disk.sync_directory(directory)
             self.owed_directories.discard(directory)
         mark.save(self.root, disk)
+        self.vouched = mark.offset
         if store_time_ms:
             write_checkpoint(self.root, queues_ms=store_time_ms, files=disk)
         self.written = True

@@ -120,7 +120,13 @@ def recover(root: Path, *, dry_run: bool, index_slots: int = 0) -> dict[str, Any
     log_mark = LogMark.load(root) or LogMark()
     log_mark.add_recovery(view.end)
     start = truncate_queues(
-        queues, QueueMark.load(root), log_mark, view.begin, view.end, boot=MACHINE.boot_id()
+        queues,
+        QueueMark.load(root),
+        log_mark,
+        view.begin,
+        view.end,
+        boot=MACHINE.boot_id(),
+        withdraw=lambda: None,
     )
     walk = view.walk()
     walk.position = start

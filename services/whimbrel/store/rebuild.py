@@ -8,6 +8,7 @@ anew: RocketMQ's own recovery loses entries and keys there.
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from whimbrel.machine import Machine
@@ -25,9 +26,21 @@ logger = logging.getLogger(__name__)
 
 
 def truncate_queues(
-    queues: ConsumeQueues, mark: QueueMark | None, log_mark: LogMark, begin: int, end: int, *, boot: bytes
+    queues: ConsumeQueues,
+    mark: QueueMark | None,
+    log_mark: LogMark,
+    begin: int,
+    end: int,
+    *,
+    boot: bytes,
+    withdraw: Callable[[], None],
 ) -> int:
-    """Truncate the queues to where they are known to be right; return the log offset to dispatch from."""
+    """Truncate the queues to where they are known to be right; return the log offset to dispatch from.
+
+    Args:
+        withdraw: removes the mark from the disk, before entries go for which it vouches: it counts them, and
+            would find as many after a power loss in which others were not yet written.
+    """
     if mark is not None and begin <= mark.offset:
         lowest = log_mark.lowest_end_since(mark.recoveries)
         if lowest is None or lowest >= 0:
@@ -38,6 +51,7 @@ def truncate_queues(
                     queues.truncate(start)
                 return max(start, begin)
             logger.warning("%s: queues are missing or short; all are written anew", queues.directory)
+    withdraw()
     queues.truncate(begin, scrub=True)
     return begin
 

@@ -29,6 +29,7 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
 
 __all__ = ["CHECK_BYTES", "MARK_BYTES", "MARK_INTERVAL_S", "LogMark", "QueueMark"]
@@ -115,6 +116,23 @@ class QueueMark:
             self.boot,
         )
         save(files, root / "whimbrel" / "queue-mark", data)
+
+    @staticmethod
+    def withdraw(root: Path, files: Files = FILES) -> None:
+        """Remove the mark, before what it vouches for is written anew.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        path = root / "whimbrel" / "queue-mark"
+        try:
+            if files.exists(path):
+                files.unlink(path)
+                files.sync_directory(path.parent)
+        except OSError as error:
+            raise StoreError(
+                f"{path} can't be removed: {error}; see to the disk, then start again"
+            ) from error
 
 
 def load(files: Files, path: Path, layout: struct.Struct, tag: bytes) -> tuple:  # type: ignore[type-arg]

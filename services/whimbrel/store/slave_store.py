@@ -191,7 +191,7 @@ class SlaveStore(MessageStore):
         self.queues.follow_log(self.min_offset, drop=False)
         try:
             if self.queues.merge_given_offsets(offsets):
-                self.save_mark()
+                self.try_save_mark()
         except StoreFull as error:
             logger.warning("%s", error)
             return

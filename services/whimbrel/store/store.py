@@ -125,12 +125,19 @@ class MessageStore(abc.ABC):
             self.queues = self.load_queues()
         except StoreError as error:
             logger.warning("%s; all queues are written anew", error)
+            QueueMark.withdraw(self.root, self.files)
             mend_queues(self.root, self.options.consumequeue_file_size, self.files)
             self.queues = self.load_queues()
             queue_mark = None
         self.dispatcher.queues = self.queues
         self.dispatched = truncate_queues(
-            self.queues, queue_mark, log_mark, begin, end, boot=self.machine.boot_id()
+            self.queues,
+            queue_mark,
+            log_mark,
+            begin,
+            end,
+            boot=self.machine.boot_id(),
+            withdraw=lambda: QueueMark.withdraw(self.root, self.files),
         )
         lowest = log_mark.lowest_end_since(mark.recoveries) if mark is not None else -1
         self.intact_end = end if lowest is None else min(max(lowest, begin), end)
@@ -153,7 +160,7 @@ class MessageStore(abc.ABC):
                 machine=self.machine,
             )
             self.indexer.step(self.dispatched, step_bytes=CATCH_UP_BYTES)
-        self.save_mark()
+        self.try_save_mark()
 
     def load_queues(self) -> ConsumeQueues:
         """List the queues on disk.
@@ -221,8 +228,9 @@ class MessageStore(abc.ABC):
         """Write again the files of queues and index of which a sync failed; not to be called while a mark is
         being written.
 
-        Entries of queues are taken from the page cache, which must still have all of them. An index file is
-        dropped and built again from the log: in it, a page that is missing would not show.
+        Entries of queues are taken from the page cache, which must still have all of them: where it has read
+        the disk again, others may stand there from before the log was cut, so the log is asked. An index file
+        is dropped and built again from the log: in it, a page that is missing would not show.
 
         Raises:
             OSError: that can't be done now; no mark may be written.
@@ -234,7 +242,7 @@ class MessageStore(abc.ABC):
                 self.indexer.fall_behind()
             else:
                 queue = self.queues.get(path.parent.parent.name, int(path.parent.name))
-                if queue is not None and not queue.write_again(path):
+                if queue is not None and not queue.write_again(path, lambda *entry: self.is_entry(queue, *entry)):
                     raise OSError(
                         errno.EIO,
                         "entries are gone from memory and disk, the next start makes them",
@@ -242,6 +250,19 @@ class MessageStore(abc.ABC):
                     )
             writer.doubtful.discard(path)
             logger.warning("%s: %s is written again: a sync of it failed", self.root, path)
+
+    def is_entry(self, queue: ConsumeQueue, number: int, unit: Unit) -> bool:
+        """Return whether an entry is right: on disk by the last mark, or that of a record of the log."""
+        place, size, _ = unit
+        if 0 <= place < max(self.mark_writer.vouched, self.min_offset) and size > 0:
+            return True
+        try:
+            record = decode_record(self.read(place, size), check_crc=False)
+        except (CorruptRecord, IllegalOffset, OSError):
+            return False
+        if (record.topic, record.queue_id) != (queue.topic, queue.queue_id):
+            return False
+        return record.queue_offset == number or queue.renumbered > 0
 
     def collect_mark(self) -> tuple[QueueMark, set[Path], set[Path], int]:
         """Return the mark as of now, the files and directories to sync before it is written, and a store

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sim.disk import File, patched
 from sim.machine import SimHost
-from sim.scheduler import Scheduler
+from sim.scheduler import Crash, Scheduler
 from storekit import OPTIONS, make_draft, open_master
 from whimbrel.store.codec import format_properties
 from whimbrel.store.index import IndexFile
@@ -176,3 +177,44 @@ def test_keys_of_a_record_in_two_index_files_survive_a_power_loss() -> None:
     store = start()
     assert len(store.find_by_key("topic", "one")) == len(store.find_by_key("topic", "two")) == 1
     store.close()
+
+
+def test_a_mark_is_withdrawn_before_what_it_vouches_for_is_written_anew() -> None:
+    """It counts entries: pages that did not reach the disk, in the middle of a queue, it would not find."""
+    root, host = Path("/store"), SimHost(Scheduler(2))
+    host.disk.format(root)
+    options = dataclasses.replace(OPTIONS, consumequeue_file_size=20_000, index_enabled=False)
+
+    def open_store() -> MasterStore:
+        process = host.process()
+        return MasterStore.open(root, options, clock=process.wall_ms, machine=process)
+
+    store = open_store()
+    for number in range(900):
+        store.append([make_draft(number, size=8, queue_id=int(number < 890))])
+    store.writer.flush()
+    places = [place for place, _, _ in store.queue_units("topic", 1, 0, 890)]
+    store.close()
+    host.processes[0].kill()
+    remover = host.process()
+    remover.files.unlink(root / "consumequeue" / "topic" / "0" / f"{0:020d}")
+    remover.files.sync_directory(root / "consumequeue" / "topic" / "0")
+
+    process = host.process()
+    path = root / "consumequeue" / "topic" / "1" / f"{0:020d}"
+
+    def lose_power_before_a_page(call: str, arguments: tuple[object, ...]) -> None:
+        if call == "fdatasync" and process.files.opened(int(str(arguments[0]))).path == str(path):
+            node = host.disk.find(path)
+            assert isinstance(node, File)
+            node.platter = patched(node.cache(), node.size, {1: bytes(4096)})
+            host.disk.settle(host.disk.changes)
+            host.power_loss(share=0.0)
+            raise Crash(call)
+
+    process.files.on_call = lose_power_before_a_page
+    with pytest.raises(Crash):
+        MasterStore.open(root, options, clock=process.wall_ms, machine=process)
+    store = open_store()
+    assert store.queue_range("topic", 0) == (0, 10)
+    assert [place for place, _, _ in store.queue_units("topic", 1, 0, 890)] == places
