@@ -638,8 +638,10 @@ class LogWriter:
             boundary = self.boundary_below(flushed)
             if boundary > self.mark.offset:
                 self.save_mark(boundary)
-        except (OSError, IllegalOffset):
-            logger.exception("log %s: the mark can't be written: recovery starts further back", self.root)
+        except (OSError, IllegalOffset) as error:
+            logger.error(
+                "log %s: the mark can't be written: %s; recovery would start further back", self.root, error
+            )
 
     def boundary_below(self, flushed: int) -> int:
         """Return a boundary between records at or below a flushed offset.
@@ -747,9 +749,9 @@ class LogWriter:
         try:
             self.save_mark(self.boundary_below(self.flushed))
             self.files.unlink(self.root / "abort", missing_ok=True)
-        except (OSError, IllegalOffset):
-            logger.exception(
-                "log %s: the last mark can't be written: the next start verifies more", self.root
+        except (OSError, IllegalOffset) as error:
+            logger.error(
+                "log %s: the last mark can't be written: %s; the next start verifies more", self.root, error
             )
 
 

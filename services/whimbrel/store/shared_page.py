@@ -4,7 +4,7 @@ Each cell is one aligned, native int64 with exactly one writing process, so it n
 the old value or the new one. **The cells are the truth**; the doorbell (`whimbrel.wakeup`) only saves a poll.
 
     at    cells                                                                         written by
-       0  layout version, boot id (16 bytes), -                                         the first opener
+       0  layout version, boot id (16 bytes), inode of the page's file                  the first opener
       64  epoch, begin, written, flushed, file size, pid, beat, epochs so far           the log's writer
      128  HA port, pid, beat, sleeping, connected, refused: count, offset, time         the replicator
      192  16 acknowledged offsets (-1: no live connection)                              the replicator
@@ -32,7 +32,9 @@ empty until it is written again.
 **Epochs.** The log's writer calls `recovering()` (epoch 0), recovers, then calls `recovered(...)`, which
 makes the epoch one more than any before it. The other process waits for an epoch above 0; when the epoch
 changes, the log's end may have moved back. A page of another boot of the machine, or of another layout, is
-zeroed by the first process that opens it: its cells describe a page cache that is gone.
+zeroed by the first process that opens it: its cells describe a page cache that is gone. So is one whose file
+is not the one that was mapped: it came with a copy of the store, perhaps later than the log did, and its
+cells describe the store that was copied. An earlier version leaves the inode 0, which tells nothing.
 
 **Slaves.** A slot shows a connection of a slave; `counted_slaves.py` says which of them count, each slave
 once. What a connection reports first acknowledges nothing (`ha/protocol.py`), and an acknowledgement is about
@@ -74,6 +76,7 @@ BEAT_MAX_NS = 3_000_000_000
 
 LAYOUT = 0x5748494D_00000001  # "WHIM", then the version
 HEADER = struct.Struct("=q16s")
+INODE = struct.Struct("=q")
 
 LOG, REPLICA, BROKER = 64, 128, 1728
 ACKS, SENT, SENT_BYTES, CONNECTED_AT = 192, 320, 448, 576
@@ -160,6 +163,7 @@ class Counted:
 class SharedPage:
     """The mapped page. Attributes are the cells; the module's text says which process sets which."""
 
+    inode = Cell(HEADER.size)  # of the page's file; 0 from an earlier version
     epoch = Cell(LOG)  # 0: the log is not recovered
     begin = Cell(LOG + 8)  # start of the log's first file
     written = Cell(LOG + 16)  # end of the log: bytes below may be read, replicated, dispatched
@@ -230,10 +234,12 @@ class SharedPage:
                 files.posix_fallocate(fd, 0, PAGE_BYTES)
             page = cls(files.map(fd, PAGE_BYTES))
             boot = machine.boot_id()
-            if HEADER.unpack_from(page.mapped) != (LAYOUT, boot):
+            if not describes(page.mapped, boot, stat.st_ino):
                 page.mapped[:] = bytes(PAGE_BYTES)
                 page.clear_slaves()
                 HEADER.pack_into(page.mapped, 0, LAYOUT, boot)
+            if page.inode != stat.st_ino:
+                page.inode = stat.st_ino
         except OSError as error:
             raise StoreError(f"the page {path} can't be mapped: {error}") from error
         finally:
@@ -245,9 +251,10 @@ class SharedPage:
     @classmethod
     def snapshot(cls, store_root: Path, machine: Machine = MACHINE) -> "SharedPage | None":
         """Return a copy of a store's page, None without one of this boot; the page itself is not mapped."""
+        path, files = store_root / PAGE_FILE, machine.files
         try:
-            data = machine.files.read_bytes(store_root / PAGE_FILE)
-            current = len(data) >= PAGE_BYTES and HEADER.unpack_from(data) == (LAYOUT, machine.boot_id())
+            data = files.read_bytes(path)
+            current = len(data) >= PAGE_BYTES and describes(data, machine.boot_id(), files.stat(path).st_ino)
         except (FileNotFoundError, StoreError):
             return None
         return cls(bytearray(data[:PAGE_BYTES])) if current else None
@@ -451,3 +458,9 @@ class SharedPage:
         self.cells[at // 8] = odd
         self.bytes[at + 8 : at + size] = text.encode()[:room].ljust(room, b"\0")
         self.cells[at // 8] = odd + 1
+
+
+def describes(data: "mmap.mmap | bytes", boot: bytes, inode: int) -> bool:
+    """Return whether a page is of this boot, and was mapped where it is now."""
+    (mapped_as,) = INODE.unpack_from(data, HEADER.size)
+    return HEADER.unpack_from(data) == (LAYOUT, boot) and mapped_as in (0, inode)

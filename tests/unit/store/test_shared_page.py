@@ -1,6 +1,7 @@
 """The shared page: cells, slots, texts, epochs, and what survives a boot."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_no_two_fields_share_a_byte(tmp_path: Path) -> None:
     for name, value in vars(SharedPage).items():
         if name.endswith("_version"):
             continue  # the head of a text
-        if isinstance(value, shared_page.Cell):
+        if isinstance(value, shared_page.Cell) and name != "inode":  # which stands in the head
             fields.append((value.index * 8, 8))
         elif isinstance(value, shared_page.Text):
             fields.append((value.at, value.size))
@@ -75,6 +76,29 @@ def test_a_page_of_another_boot_is_not_recovered(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Machine, "boot_id", lambda _: b"B" * 16)
     again = SharedPage.open(tmp_path)
     assert (again.epoch, again.written, again.peer(3), again.acks[3]) == (0, 0, "", -1)
+
+
+def test_a_page_that_came_with_a_copy_of_the_store_is_not_recovered(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path / "s")
+    page.recovered(begin=0, written=500, flushed=400, file_size=65536, pid=7)
+    page.set_slave(3, "10.0.0.1:1000", 5)
+    shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    assert SharedPage.snapshot(tmp_path / "copy") is None
+    copied = SharedPage.open(tmp_path / "copy")
+    assert (copied.epoch, copied.written, copied.peer(3), copied.acks[3]) == (0, 0, "", -1)
+    (tmp_path / "s").rename(tmp_path / "moved")
+    moved = SharedPage.open(tmp_path / "moved")
+    assert (moved.epoch, moved.written, moved.peer(3)) == (1, 500, "10.0.0.1:1000")
+
+
+def test_a_page_of_an_earlier_version_in_this_boot_is_believed(tmp_path: Path) -> None:
+    page = SharedPage.open(tmp_path)
+    page.recovered(begin=0, written=500, flushed=400, file_size=65536, pid=7)
+    page.inode = 0
+    snapshot = SharedPage.snapshot(tmp_path)
+    assert snapshot is not None and snapshot.written == 500
+    again = SharedPage.open(tmp_path)
+    assert (again.epoch, again.written) == (1, 500) and page.inode > 0
 
 
 def test_a_page_of_another_layout_is_not_recovered(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A slave: bytes of the master's log come in raw, the broker beside follows them by the page's marks."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,3 +216,24 @@ def test_a_slave_reports_where_its_log_was_truncated(tmp_path: Path) -> None:
     assert cuts == [ends[9]]
     for one in (slave, log, master):
         one.close()
+
+
+def test_the_page_of_a_copied_store_says_nothing_of_the_copys_log(
+    tmp_path: Path, master: MasterStore
+) -> None:
+    """The log was copied before the page, and the log went on in between."""
+    reader = LogReader.open(tmp_path / "master")
+    log = open_log(tmp_path / "slave")
+    copy(reader, log, master.written // 4, 4096)
+    shutil.copytree(tmp_path / "slave" / "commitlog", tmp_path / "copy" / "commitlog")
+    copy(reader, log, master.written, 4096)
+    shutil.copytree(tmp_path / "slave" / "whimbrel", tmp_path / "copy" / "whimbrel")
+    with pytest.raises(NotRecovered):
+        SlaveStore.open(tmp_path / "copy", OPTIONS)
+    copied = open_log(tmp_path / "copy")
+    slave = SlaveStore.open(tmp_path / "copy", OPTIONS)
+    assert slave.written == slave.dispatched == copied.end <= master.written // 4
+    slave.close()
+    copied.close()
+    reader.close()
+    log.close()
