@@ -52,6 +52,7 @@ from whimbrel.store.retention import DiskUse, RetentionClock, changed_ms, expire
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.segments import Segments
 from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.walk import Walk
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -64,6 +65,8 @@ SYNC_PREFAULT_BYTES_MAX = 512 * 1024  # synchronous flush would write every popu
 RETRY_ALLOCATE_S = 0.5  # on a full disk: how often an append tries again to get a file, or looks at the disk
 # Raw bytes from this size on are written by a system call: no page faults, and no pages to populate.
 PWRITE_BYTES_MIN = 8 * 1024
+# Of a slave's log, between two marks: counting off its records takes some milliseconds of the flush thread.
+BOUNDARY_WALK_BYTES = 4 * 1024 * 1024
 
 
 class LogWriter:
@@ -111,6 +114,7 @@ class LogWriter:
         self.boundaries: list[int] = []  # recent boundaries, oldest first; for the mark's `check`
         self.marked_at = 0.0
         self.replicated = False
+        self.dispatched = 0  # by the page, before the last sync
         self.store_time_ms = 0
         self.full_reason = self.failed = ""
         self.retry_at = 0.0
@@ -519,6 +523,7 @@ class LogWriter:
 
         Called with the flush lock held.
         """
+        dispatched = self.page.dispatched  # read before the end, so that it is not beyond it
         target = self.end  # read before the files, so that they hold all bytes below it
         segment = self.segment  # before the sealed ones: see the module's text
         sealed = list(self.sealed)
@@ -540,7 +545,8 @@ class LogWriter:
             left.close()
         self.flushed = target
         self.page.flushed = target
-        self.advance_mark(target)
+        self.advance_mark(target, dispatched)
+        self.dispatched = dispatched
         return target
 
     def sync_failed(self, error: OSError) -> None:
@@ -628,14 +634,19 @@ class LogWriter:
         self.failure, self.failed = None, ""
         logger.warning("log %s: written again up to %d; it takes appends again", self.root, failure.end)
 
-    def advance_mark(self, flushed: int) -> None:
-        """Write the log's mark when it is due; called with the flush lock held."""
+    def advance_mark(self, flushed: int, dispatched: int) -> None:
+        """Write the log's mark when it is due; called with the flush lock held.
+
+        Args:
+            flushed: bytes below are on disk.
+            dispatched: up to where the broker had come before the sync, by the page.
+        """
         now = self.machine.monotonic()
         if flushed - self.mark.offset < MARK_BYTES and now - self.marked_at < MARK_INTERVAL_S:
             return
         self.marked_at = now
         try:
-            boundary = self.boundary_below(flushed)
+            boundary = self.boundary_below(flushed, dispatched, BOUNDARY_WALK_BYTES)
             if boundary > self.mark.offset:
                 self.save_mark(boundary)
         except (OSError, IllegalOffset) as error:
@@ -643,20 +654,29 @@ class LogWriter:
                 "log %s: the mark can't be written: %s; recovery would start further back", self.root, error
             )
 
-    def boundary_below(self, flushed: int) -> int:
+    def boundary_below(self, flushed: int, dispatched: int, walk_max: int) -> int:
         """Return a boundary between records at or below a flushed offset.
 
-        A master's own end is one. A slave takes what its broker has dispatched, if that is a boundary, else
-        the start of the last file.
+        A master's own end is one. A slave's end may lie within a record: it takes the last boundary where that
+        is not far from its mark; else where its broker has come to, now or at the last sync, if the record that
+        begins there is whole; else the start of the last file.
+
+        Args:
+            flushed, dispatched: see `advance_mark`.
+            walk_max: how far from the mark records may be counted off.
         """
         if not self.replicated:
             return flushed
-        dispatched = self.page.dispatched
-        if self.mark.offset < dispatched < flushed and is_boundary(
-            self.flush_segments.read, dispatched, self.file_size
-        ):
-            return dispatched
-        return max(self.begin, self.segments.start_of(max(flushed - 1, 0)))
+        read, known = self.flush_segments.read, max(self.begin, self.mark.offset)
+        if flushed - known <= walk_max:
+            walk = Walk(read, known, flushed, self.file_size)
+            while walk.next_chunk() is not None:
+                pass
+            return walk.position
+        for place in (dispatched, self.dispatched):
+            if known < place < flushed and is_boundary(read, place, self.file_size):
+                return place
+        return max(self.begin, self.segments.start_of(flushed - 1))
 
     def save_mark(self, boundary: int) -> None:
         """Write the log's mark, its `check` at least 64 MiB behind, and the checkpoint's log time."""
@@ -747,7 +767,7 @@ class LogWriter:
     def finish(self) -> None:
         """Let the next start trust this stop; where the disk does not take that, it is as after a crash."""
         try:
-            self.save_mark(self.boundary_below(self.flushed))
+            self.save_mark(self.boundary_below(self.flushed, self.page.dispatched, self.flushed))
             self.files.unlink(self.root / "abort", missing_ok=True)
         except (OSError, IllegalOffset) as error:
             logger.error(

@@ -9,9 +9,11 @@ import pytest
 from storekit import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
 from whimbrel.store.codec import decode_record
+from whimbrel.store import commitlog
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.inspect import verify
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.slave_store import SlaveStore
 
@@ -177,19 +179,87 @@ def test_a_slave_waits_until_the_log_is_recovered(tmp_path: Path) -> None:
     page.close()
 
 
-def test_the_slaves_log_mark_follows_what_its_broker_has_dispatched(
+def test_the_slaves_log_mark_is_the_last_boundary_that_was_synced(
     tmp_path: Path, master: MasterStore
 ) -> None:
+    """Across a file's end, and where the received bytes end within a record."""
+    reader = LogReader.open(tmp_path / "master")
+    log = open_log(tmp_path / "slave")
+    boundaries = sorted(
+        place + size for queue_id in range(3) for place, size, _ in master.queue_units("topic", queue_id, 0, 1000)
+    )
+    for end in (500, *range(5_000, master.written, 40_001), master.written):
+        copy(reader, log, end, 1 << 20)
+        log.marked_at = 0.0
+        log.flush()
+        assert log.flushed == end
+        assert log.mark.offset == max([place for place in boundaries if place <= end], default=0)
+    log.close()
+
+
+def test_a_mark_that_is_far_behind_goes_on_where_the_broker_had_come(
+    tmp_path: Path, master: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commitlog, "BOUNDARY_WALK_BYTES", 0)
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
     slave = SlaveStore.open(tmp_path / "slave", OPTIONS)
-    copy(reader, log, master.written - 5000, 1 << 20)
+
+    def grow(end: int) -> None:
+        copy(reader, log, end, 1 << 20)
+        log.marked_at = 0.0
+        log.flush()
+
+    grow(master.written - 9000)
+    assert log.mark.offset == log.end - log.end % FILE, "it knows no better"
     follow(slave)
-    copy(reader, log, master.written, 1 << 20)
+    before = slave.dispatched
+    grow(master.written - 5000)
+    assert log.mark.offset == before < log.end
+    follow(slave)
+    log.flush()
+    grow(master.written)
+    assert before < log.mark.offset == slave.dispatched < log.end
+    log.page.dispatched = log.mark.offset + 10  # as of another log: no record begins there
+    grow(log.end)
+    assert log.mark.offset == slave.dispatched
+    slave.close()
+    log.close()
+
+
+def test_damage_below_a_slaves_mark_refuses_and_above_is_cut_kept_and_counted(
+    tmp_path: Path, master: MasterStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "slave"
+    reader = LogReader.open(tmp_path / "master")
+    log = open_log(root)
+    copy(reader, log, master.written - 3000, 1 << 20)
     log.marked_at = 0.0
     log.flush()
-    assert log.mark.offset == slave.dispatched < log.end
-    slave.close()
+    synced = log.mark.offset
+    assert synced % FILE > 4_000, "the last file has some records below the mark"
+    copy(reader, log, master.written, 1 << 20)
+    log.close(clean=False)
+    last = root / "commitlog" / segment_name(synced - synced % FILE)
+
+    def flip(position: int) -> None:
+        data = bytearray(last.read_bytes())
+        data[position] ^= 1
+        last.write_bytes(data)
+
+    flip(2_000)
+    with pytest.raises(StoreError) as caught:
+        open_log(root)
+    text = str(caught.value)
+    assert str(last) in text and "whole records behind it:" in text and f"on disk up to {synced}" in text
+    assert f"`whimbrel store repair {root}`" in text
+    flip(2_000)
+    flip(synced % FILE + 100)
+    log = open_log(root)
+    assert log.end == synced
+    (kept,) = (root / "whimbrel" / "cut").iterdir()
+    assert kept.name.startswith(f"{synced:020d}-")
+    assert any("whole records" in record.message for record in caplog.records)
     log.close()
 
 
