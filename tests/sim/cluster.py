@@ -41,7 +41,7 @@ logger = logging.getLogger("sim")
 ROOT = Path("/store")
 LOG_FILE = 64 * 1024
 TOPIC = "orders"
-GROUPS = ("broker-a", "broker-b")
+BROKER_NAMES = ("broker-a", "broker-b")
 RESTART_S = (0.3, 2.0)
 SLOW_SYNC_S = (0.1, 0.5)
 SENDS = 60  # of each producer that are to be acknowledged
@@ -150,7 +150,7 @@ class Cluster:
         for group in range(plan.groups):
             for number, name in enumerate(plan.hosts_of(group)):
                 host = SimHost(self.scheduler, self.new_disk(), name=name, line_share=plan.line_share)
-                member = Member(name, self.addresses[name], host, GROUPS[group], number)
+                member = Member(name, self.addresses[name], host, BROKER_NAMES[group], number)
                 self.members[name] = member
                 self.start_replicator(member)
                 self.start_broker(member)
@@ -277,7 +277,7 @@ class Cluster:
     @property
     def groups(self) -> list[str]:
         """Names of the groups."""
-        return list(GROUPS[: self.plan.groups])
+        return list(BROKER_NAMES[: self.plan.groups])
 
     def group(self, name: str) -> list[Member]:
         """Return a group's members."""

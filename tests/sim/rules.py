@@ -1,41 +1,69 @@
 """Rules of the production code that can be switched off, one at a time: the simulation must find each.
 
-That tests the simulation. A rule is switched off by a patch of the code that follows it, for the time of a
-run: an entry of `RULES` says which attribute of what gets which other value.
+That tests the simulation. A rule is switched off by patches of the code that follows it, for the time of a
+run: an entry of `RULES` says which attributes of what get which other values.
 """
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from sim.files import SimFiles
+from whimbrel.broker.cluster.leadership import Leadership
+from whimbrel.broker.cluster.write_admission import WriteAdmission
+from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
+from whimbrel.broker.produce import confirmed_offset
 from whimbrel.replicator.follower import Follower
+from whimbrel.store import commitlog, recovery
 from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.segment import Segment
 from whimbrel.store.shared_page import SharedPage
 
-__all__ = ["RULES", "switched_off"]
+__all__ = ["RULES", "Patch", "switched_off"]
+
+Patch = tuple[Any, str, Any]  # what, attribute, the value instead
 
 
 def nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
-RULES: dict[str, tuple[Any, str, Any]] = {
-    "the log is synced before it counts as flushed": (Segment, "flush", nothing),
-    "a failed sync is final": (LogWriter, "sync_failed", nothing),
-    "sends wait for slaves": (SharedPage, "acknowledged", lambda self, needed: self.written),
-    "a slave reports what is on its disk": (Follower, "held", property(lambda self: self.log.end)),
-    "names are durable before what they lead to": (SimFiles, "sync_directory", nothing),
+RULES: Final[dict[str, tuple[Patch, ...]]] = {
+    "the log is synced before it counts as flushed": ((Segment, "flush", nothing),),
+    "a failed sync is final": ((LogWriter, "sync_failed", nothing),),
+    "sends wait for slaves": ((SharedPage, "acknowledged", lambda self, needed: self.written),),
+    "a slave reports what is on its disk": ((Follower, "held", property(lambda self: self.log.end)),),
+    "names are durable before what they lead to": ((SimFiles, "sync_directory", nothing),),
     "queues are on disk before a mark vouches for them": (
-        MarkWriter,
-        "write",
-        lambda self, mark, files, directories, time_ms: mark.save(self.root, self.files),
+        (
+            MarkWriter,
+            "write",
+            lambda self, mark, files, directories, time_ms: mark.save(self.root, self.files),
+        ),
     ),
-    "acknowledgements are written down": (LeaseJournal, "append", nothing),
+    "acknowledgements are written down": ((LeaseJournal, "append", nothing),),
+    "a slave compares before its log goes on": ((Follower, "overlap_start", lambda self: self.log.end),),
+    "a master with less than a slave waits": (
+        (WriteAdmission, "longer", nothing),
+        (WriteAdmission, "slave_refused", nothing),
+    ),
+    "the log's mark vouches for what is on disk": (
+        (LogWriter, "boundary_below", lambda self, flushed: self.end),
+    ),
+    "what lies behind the log's end is cut": ((commitlog, "zero", nothing),),
+    "what lies behind a queue's end is cut": ((ConsumeQueue, "scrub_behind", nothing),),
+    "a record that is not whole ends the log": ((recovery, "record_fault", lambda *_, **__: ""),),
+    "only what slaves hold is confirmed": (
+        (confirmed_offset, "confirm", lambda before, *, written, **_: max(before, written)),
+    ),
+    "positions end where the log of a new master ends": ((GroupConsumption, "clamp_to_log", lambda self: 0),),
+    "a new master waits for what its slaves have to tell": (
+        (Leadership, "slaves_have_reported", lambda self, now: True),
+    ),
 }
 
 
@@ -46,6 +74,7 @@ def switched_off(rule: str) -> Iterator[None]:
     Raises:
         KeyError: there is none of this name.
     """
-    target, name, instead = RULES[rule]
-    with patch.object(target, name, instead):
+    with contextlib.ExitStack() as patches:
+        for target, name, instead in RULES[rule]:
+            patches.enter_context(patch.object(target, name, instead))
         yield

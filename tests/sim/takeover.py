@@ -9,7 +9,8 @@
               over, and the old master comes back with an empty disk
 
 A slave with a log that is not a part of its master's gets an empty disk as well, once a fault of these has
-come over its group.
+come over its group. Any master that says that a slave is ahead is replaced by that slave: with synchronous
+flush, too, slaves may hold what a loss of power took from the master before it was on disk.
 
 **What may be lost** is computed, not guessed. Of each record it is known where it ended in the lost master's
 log. With asynchronous replication an acknowledged record that ended behind the promoted slave's log may be
@@ -39,7 +40,8 @@ __all__ = ["Takeover", "Takeovers"]
 LATEST_S = QUIET_S - 12.0  # a master is lost no later
 LOOK_S = 0.5  # between two looks of the person
 QUICK_LOOK_S = 0.02  # between two looks at a master that comes back: it takes no writes for longer
-PATIENCE = 6  # looks at a slave in trouble before it gets an empty disk
+PATIENCE = 4  # looks at a broker in trouble before something is done
+BACK_S = 2.0  # until a master that was replaced is back
 FORGOTTEN_S = 5.0  # between two notes of a time at which acknowledgements may be forgotten
 # What a slave's replicator says of a log that is not a part of its master's.
 FOREIGN = ("differs from ours", "bytes later", "not a part of its log")
@@ -309,6 +311,9 @@ class Takeovers:
     def look(self) -> None:
         """Look at all slaves."""
         cluster = self.cluster
+        for group in cluster.groups:
+            if group not in self.open:
+                self.look_at_master(cluster.master(group))
         for member in cluster.members.values():
             if member.up and member.number:
                 self.look_at_leases(member)
@@ -316,6 +321,20 @@ class Takeovers:
                 if member.group in self.watched and member.group not in self.open:
                     self.look_at_log(member)
         cluster.scheduler.later(LOOK_S, self.look)
+
+    def look_at_master(self, master: "Member") -> None:
+        """Replace a master that a slave is ahead of by that slave."""
+        page = master.page
+        behind = page is not None and self.is_behind(master)
+        looks = self.troubled[master.name] = self.troubled.get(master.name, 0) + 1 if behind else 0
+        if looks >= PATIENCE and page is not None:
+            cluster, group = self.cluster, master.group
+            since = min(self.exchanged_at.get(slave.name, 0.0) for slave in cluster.slaves(group))
+            self.open[group] = lost = Lost(master, {}, page.confirmed, since)
+            self.watched.add(group)
+            cluster.note(f"{master.name} has less than a slave of {group}")
+            cluster.lose_power(master, None, disk=cluster.new_disk())
+            self.take_over(lost, Fault(cluster.scheduler.now, "shorter", amount=BACK_S))
 
     def look_at_leases(self, slave: "Member") -> None:
         """Note when a slave's broker had its master's lease state."""
