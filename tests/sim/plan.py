@@ -129,7 +129,8 @@ class Plan:
         kind = rng.choice(TAKEOVERS if self.flush == "async" else TAKEOVERS[:2])
         master, *slaves = self.hosts_of(rng.randrange(self.groups))
         at = rng.uniform(BEGIN_S + 4.0, QUIET_S - 15.0)
-        drawn = [Fault(at, kind, master, for_s=rng.uniform(0.5, 4.0), amount=rng.uniform(1.0, 6.0))]
+        back_s = rng.uniform(3.0, 9.0) if kind == "rejoin" else rng.uniform(1.0, 6.0)
+        drawn = [Fault(at, kind, master, for_s=rng.uniform(0.5, 4.0), amount=back_s)]
         if kind == "shorter":
             drawn += self.burst_before(rng, drawn[0])
         elif rng.random() < 0.5:

@@ -40,11 +40,12 @@ __all__ = ["Takeover", "Takeovers"]
 LATEST_S = QUIET_S - 12.0  # a master is lost no later
 LOOK_S = 0.5  # between two looks of the person
 QUICK_LOOK_S = 0.02  # between two looks at a master that comes back: it takes no writes for longer
-PATIENCE = 4  # looks at a broker in trouble before something is done
+PATIENCE = 4  # looks at a broker in trouble before something is done ...
+LONG_PATIENCE = 20  # ... and at a slave that is merely ahead: its master may come to write as much
 BACK_S = 2.0  # until a master that was replaced is back
 FORGOTTEN_S = 5.0  # between two notes of a time at which acknowledgements may be forgotten
-# What a slave's replicator says of a log that is not a part of its master's.
-FOREIGN = ("differs from ours", "bytes later", "not a part of its log")
+# What a slave's replicator says of a log that differs from its master's, or may go on behind its end.
+FOREIGN, AHEAD = "differs from ours", ("bytes later", "not a part of its log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,9 +358,12 @@ class Takeovers:
     def look_at_log(self, slave: "Member") -> None:
         """Give a slave whose log is another one an empty disk."""
         page = slave.page
-        foreign = page is not None and any(text in page.trouble for text in FOREIGN)
-        looks = self.troubled[slave.name] = self.troubled.get(slave.name, 0) + 1 if foreign else 0
-        if looks >= PATIENCE and page is not None:
+        if page is None:
+            return
+        foreign = FOREIGN in page.trouble
+        in_trouble = foreign or any(text in page.trouble for text in AHEAD)
+        looks = self.troubled[slave.name] = self.troubled.get(slave.name, 0) + 1 if in_trouble else 0
+        if looks >= (PATIENCE if foreign else LONG_PATIENCE):
             self.troubled[slave.name] = 0
             self.cluster.note(f"{slave.name} gets an empty disk: {page.trouble}")
             self.cluster.lose_power(slave, 0.5, disk=self.cluster.new_disk())

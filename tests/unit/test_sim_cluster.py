@@ -12,7 +12,7 @@ import pytest
 
 import sim.run
 from sim.cluster import Cluster
-from sim.plan import BEGIN_S, FAULTS, QUIET_S, Fault, Plan
+from sim.plan import BEGIN_S, FAULTS, QUIET_S, TAKEOVERS, Fault, Plan
 from sim.power import LOSSES, power_plan
 from sim.process import clocks_of_processes
 from sim.rules import RULES, switched_off
@@ -50,11 +50,16 @@ def test_a_seed_draws_one_plan() -> None:
     assert Plan.draw(7) == Plan.draw(7)
     plans = [Plan.draw(seed) for seed in range(200)]
     assert len({replace(plan, seed=0) for plan in plans}) > 190
-    assert {fault.kind for plan in plans for fault in plan.faults} == set(FAULTS)
+    assert {fault.kind for plan in plans for fault in plan.faults} == {*FAULTS, *TAKEOVERS}
+    assert {(plan.groups, plan.slaves) for plan in plans} == {(1, 1), (1, 2), (2, 1)}
     assert {(plan.flush, plan.replication) for plan in plans} == {
         (flush, replication) for flush in ("sync", "async") for replication in ("sync", "async")
     }
     for plan in plans:
+        takeovers = [fault for fault in plan.faults if fault.kind in TAKEOVERS]
+        assert [fault.target in plan.masters for fault in takeovers] in ([], [True])
+        if plan.flush == "async":  # a master that lost its tail without `shorter` would wait for a person
+            assert not any(fault.kind == "power" and fault.target in plan.masters for fault in plan.faults)
         times = [fault.at for fault in plan.faults]
         assert times == sorted(times)
         assert BEGIN_S <= times[0] <= times[-1] < QUIET_S
