@@ -48,7 +48,7 @@ def send_to(address: str, entries: bytes) -> None:
             response_deserializer=replica.SyncLeasesResponse.FromString,
         )
         request = replica.SyncLeasesRequest(
-            broker_name="broker-a", broker_id=7, entries=entries, snapshot_done=True
+            broker_name="broker-a", broker_id=1, entries=entries, snapshot_done=True
         )
         assert list(call(iter([request]), timeout=10))  # the master's state, and no error
 

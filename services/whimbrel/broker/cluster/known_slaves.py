@@ -106,6 +106,14 @@ class KnownSlaves:
         """Tell whether a slave is known at a host."""
         return any(host in hosts for hosts in self.hosts.values())
 
+    def acknowledges(self, slave: Member) -> bool:
+        """Tell whether a slave's replicator is connected, and its log was found to be a part of ours."""
+        host = host_of(slave.address)
+        return any(
+            one.broker_id == slave.broker_id if one.broker_id else one.host == host
+            for one, _ in self.page.slave_acks()
+        )
+
     def publish(self) -> None:
         """Have the replicator keep slots, one for each slave."""
         self.page.known_hosts = [hosts[0] for hosts in reversed(self.hosts.values())]

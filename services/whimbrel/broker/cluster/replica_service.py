@@ -3,6 +3,12 @@
 A master answers once it is settled (`cluster/leadership.py`). One that came back with a shorter log sends
 nothing: its tables and lease states would undo what its slaves hold. It takes their lease entries all the
 same, so that it does not deliver again what they have seen acknowledged.
+
+**Lease entries name queue offsets, and two logs give one offset to two messages.** Once a master has written
+in its term it takes entries only from slaves whose logs its replicator has found to be a part of its own: an
+old master that comes back with its disk knows offsets as acknowledged that are other messages' now, and those
+would never be delivered. Before the first write no offset is given anew, and positions beyond the log are
+forgotten.
 """
 
 import asyncio
@@ -212,6 +218,7 @@ class LeaseStreams:
         *,
         settled: Callable[[], bool],
         authoritative: Callable[[], bool],
+        shares_log: Callable[[Member], bool],
         on_merged: Callable[[], None],
         on_report: Callable[[object, Member | None], None],
     ) -> None:
@@ -222,12 +229,13 @@ class LeaseStreams:
             lease_store: the lease state.
             settled: whether entries are taken from slaves.
             authoritative: whether entries are sent to slaves.
+            shares_log: whether what a slave says about offsets is about the messages that have them here.
             on_merged: called when a slave's full state has come in.
             on_report: called with a connection and what its slave reports of itself; None when it is over.
         """
         self.name = name
         self.lease_store = lease_store
-        self.settled, self.authoritative = settled, authoritative
+        self.settled, self.authoritative, self.shares_log = settled, authoritative, shares_log
         self.on_merged, self.on_report = on_merged, on_report
         self.open: dict[LeaseStream, None] = {}  # in the order of their begin
 
@@ -260,6 +268,7 @@ class LeaseStream:
     def __init__(self, streams: LeaseStreams, outbox: Outbox, peer: str) -> None:
         self.peer = peer
         self.exchange: LeaseExchange | None = None
+        self.slave: Member | None = None
         self.streams = streams
         self.outbox = outbox
         self.loop = asyncio.get_running_loop()
@@ -276,15 +285,18 @@ class LeaseStream:
                 raise NotReady("this broker is not a settled master")
             self.exchange = LeaseExchange(streams.lease_store, ready=self.news)
             streams.open[self] = None
-            slave = Member(
+            self.slave = Member(
                 broker_id=message.broker_id,
                 address=self.peer,
                 ha_address="",
                 log_begin=0,
                 log_end=message.log_end,
             )
-            streams.on_report(self, slave)
+            streams.on_report(self, self.slave)
             self.push()
+        assert self.slave is not None
+        if message.entries and not streams.shares_log(self.slave):
+            raise NotReady("it is not known yet that the slave's log is a part of this master's")
         complete = self.exchange.peer_complete
         self.exchange.received(message.entries, message.snapshot_done)
         if self.exchange.peer_complete and not complete:

@@ -143,6 +143,7 @@ class MasterRole(Role):
             self.consumption.lease_store,
             settled=self.is_settled,
             authoritative=self.is_authoritative,
+            shares_log=self.shares_log,
             on_merged=self.refresh_leadership,
             on_report=self.slave_reported,
         )
@@ -262,6 +263,11 @@ class MasterRole(Role):
     def may_lead_slave(self, slave_log_end: int) -> bool:
         """Tell whether a slave whose log ends there may take metadata from here."""
         return self.leadership.authoritative and slave_log_end <= self.store.written
+
+    def shares_log(self, slave: Member) -> bool:
+        """Tell whether a slave's log is known to be a part of ours, or ours has not gone on in this term."""
+        untouched = self.store.written == self.leadership.admission.first_end
+        return untouched or self.known_slaves.acknowledges(slave)
 
     def leadership_changed(self) -> None:
         """Do what leading, or no longer being allowed to write, asks for."""

@@ -151,3 +151,24 @@ def test_what_is_no_address_is_refused(address: str, slaves: KnownSlaves) -> Non
     with pytest.raises(BadRequest, match="ADDRESS:PORT"):
         slaves.introduced(1, address, peer="10.0.0.1:5000")
     assert slaves.hosts == {}
+
+
+def test_a_slave_shares_our_log_once_its_replicator_acknowledges_some_of_it(
+    page: SharedPage, slaves: KnownSlaves
+) -> None:
+    ours, other = member(1, "10.0.0.1:5000"), member(2, "10.0.0.2:5000")
+    assert not slaves.acknowledges(ours)
+    page.set_slave(0, "10.0.0.1:1000", 10)
+    page.set_ack(0, 1)  # it says where it is to be fed from: nothing was compared
+    slaves.introduced(1, "10.0.0.1:1000", peer="10.0.0.1:5000")
+    assert not slaves.acknowledges(ours)
+    page.set_proven(0)
+    assert slaves.acknowledges(ours) and not slaves.acknowledges(other)
+
+
+def test_a_slave_whose_replicator_is_not_named_is_told_by_its_host(
+    page: SharedPage, slaves: KnownSlaves
+) -> None:
+    connect(page, 0, "10.0.0.1:1000", 10)
+    assert slaves.acknowledges(member(1, "10.0.0.1:5000"))
+    assert not slaves.acknowledges(member(1, "10.0.0.2:5000"))
