@@ -174,4 +174,4 @@ class ReaderClient(LoopNode):
             while True:
                 with contextlib.suppress(WhimbrelError):
                     await reading.go_on()
-                await asyncio.sleep(self.rng.uniform(0.5, 2.0))
+                await asyncio.sleep(self.rng.uniform(1.0, 4.0))

@@ -121,7 +121,7 @@ class File:
 
     def cache(self) -> bytes:
         """Return what is in the cache."""
-        return os.pread(self.fd, self.size, 0)
+        return os.pread(self.fd, os.fstat(self.fd).st_size, 0)
 
     def dirty(self, content: bytes) -> set[int]:
         """Return the dirty pages of a content of the cache."""
@@ -507,7 +507,7 @@ class SimDisk:
     @property
     def free(self) -> int:
         """Bytes left."""
-        return (UNLIMITED if self.capacity is None else self.capacity) - self.used
+        return UNLIMITED if self.capacity is None else self.capacity - self.used
 
     def take_blocks(self, node: File, start: int, length: int) -> int:
         """Give a range of a file blocks; return how many bytes of it have some, from its begin."""

@@ -20,6 +20,7 @@ import random
 import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple
 
 from sim.process import running
@@ -73,6 +74,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.process, self.network, self.host = process, network, host
         self.scheduler = process.scheduler
         self.rng: random.Random = process.rng
+        self.monotonic = process.machine.monotonic
         self.ready: deque[asyncio.Handle] = deque()
         self.tick_planned = False
         self.readers: dict[int, asyncio.Handle] = {}
@@ -81,7 +83,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def time(self) -> float:
         """Seconds of the machine's monotonic clock."""
-        return self.process.machine.monotonic()
+        return self.monotonic()
 
     def call_soon(
         self,
@@ -92,7 +94,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Run in the next iteration."""
         handle = asyncio.Handle(callback, args, self, context)
         self.ready.append(handle)
-        self.plan()
+        if not self.tick_planned:
+            self.plan()
         return handle
 
     # A worker's thread runs only while nothing else does.
@@ -106,7 +109,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run after so many seconds."""
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        handle = Timer(self.monotonic() + delay, callback, args, self, context)
+        handle.event = self.scheduler.later(max(delay, 0.0), partial(self.due, handle))
+        return handle
 
     def call_at(
         self,
@@ -117,7 +122,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         """Run at a time of this loop."""
         handle = Timer(when, callback, args, self, context)
-        handle.event = self.scheduler.later(max(when - self.time(), 0.0), lambda: self.due(handle))
+        handle.event = self.scheduler.later(max(when - self.monotonic(), 0.0), partial(self.due, handle))
         return handle
 
     def due(self, handle: asyncio.TimerHandle) -> None:
@@ -152,8 +157,12 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if process.dead:
                     return
                 handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
+                if handle._cancelled:
+                    continue
+                try:  # what Handle._run does, without its own calls
+                    handle._context.run(handle._callback, *handle._args)
+                except Exception as error:  # noqa: BLE001 - the checks get it
+                    self.call_exception_handler({"message": f"in {handle!r}", "exception": error})
         finally:
             asyncio._set_running_loop(None)
             running.pop()

@@ -18,6 +18,7 @@ process gets Crash (a BaseException) from its next call.
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -194,7 +195,7 @@ class SimMachine(Machine):
         if fiber is None:
             self.scheduler.run_until(self.scheduler.now + seconds, owner=self)
         else:
-            self.scheduler.later(seconds, lambda: self.run(fiber), owner=self)
+            self.scheduler.later(seconds, partial(self.run, fiber), owner=self)
             fiber.pause()
 
     def sync_time(self) -> None:

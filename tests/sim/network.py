@@ -68,12 +68,13 @@ class Pipe:
     @property
     def room(self) -> int:
         """How many more bytes the sender may send."""
-        return max(WINDOW_BYTES - self.in_flight - self.arrived_bytes, 0)
+        left = WINDOW_BYTES - self.in_flight - self.arrived_bytes
+        return left if left > 0 else 0
 
     def send(self, data: bytes) -> None:
         """Send a segment."""
         self.in_flight += len(data)
-        self.carry(lambda: self.arrive(data))
+        self.carry(partial(self.arrive, data))
 
     def close(self) -> None:
         """Send the end."""
@@ -129,6 +130,8 @@ class Pipe:
 
     def take(self, count: int) -> bytes:
         """Take up to so many bytes that have arrived."""
+        if not self.arrived:
+            return b""
         pieces = []
         while count > 0 and self.arrived:
             piece = self.arrived.popleft()

@@ -137,6 +137,9 @@ class SimTransport(asyncio.Transport):
         data = bytes(data)
         if not data:
             return
+        if not self.buffer and not self.full and len(data) <= self.outgoing.room:
+            self.outgoing.send(data)
+            return
         self.buffer.append(data)
         self.buffered += len(data)
         self.write_more()
