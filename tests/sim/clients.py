@@ -70,7 +70,7 @@ class ProducerClient(LoopNode):
             await asyncio.sleep(self.pause())
 
     def pause(self) -> float:
-        """Draw the time to the next send: about as much as is left for each, so that outages are made up for."""
+        """Draw the time to the next send, from what is left for each: outages are made up for."""
         even = (self.until - self.process.scheduler.now) / max(self.aim, 1)
         low, high = self.pause_s
         return min(max(self.rng.uniform(0.0, 2.0) * even, low), high)

@@ -248,8 +248,9 @@ def main(arguments: list[str]) -> int:
     seconds, count = time.monotonic() - began, len(acknowledged)
     print(f"faults: {dict(sorted(faults.items()))}; checks: {dict(sorted(looks.items()))}")
     if options.power:
+        losses = sum(faults[kind] for kind in LOSSES)
         print(
-            f"{sum(faults[kind] for kind in LOSSES)} power losses of all brokers, {caught} of them upon sends; "
+            f"{losses} power losses of all brokers, {caught} of them upon sends; "
             f"acknowledged messages lost in {lost} seeds"
         )
     print(
