@@ -21,6 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sim.disk import File
 from sim.machine import SimHost
 from sim.scheduler import Scheduler
 from whimbrel.errors import IllegalOffset, MessageTooLarge, NotWritable, StoreError, StoreFull
@@ -41,7 +42,8 @@ BORN, STORE = pack_host("127.0.0.1", 1), pack_host("127.0.0.1", 2)
 TOPICS = ("a", "b")
 KEYS = ("k1", "k2", "k3")
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12
-SYNCED = ("*/commitlog/*", "*/commitlog", "*-mark", "*/consumequeue/*", "*/index/*", "*/index")
+DERIVED = ("*/consumequeue/*", "*/index/*", "*/index")
+SYNCED = ("*/commitlog/*", "*/commitlog", "*-mark", *DERIVED)
 
 
 def draft(topic: str, queue_id: int, size: int, key: str, sys_flag: int, serial: int) -> RecordDraft:
@@ -377,7 +379,7 @@ class SimStoreMachine(StoreMachine):
 
 
 class FailingSimStoreMachine(SimStoreMachine):
-    """The same on a disk that refuses syncs of the log and of the marks now and then.
+    """The same on a disk that refuses syncs now and then: of the log, of queues, index and marks.
 
     A process that is killed after that may find pages read again from the medium: what they held since was
     not confirmed.
@@ -447,6 +449,23 @@ class FailingSimStoreMachine(SimStoreMachine):
             assert self.host.disk.faults
         self.stop_hard()
         self.open()
+
+    @rule(path=st.sampled_from(DERIVED), nth=st.integers(1, 2))
+    def refuse_a_mark(self, path: str, nth: int) -> None:
+        """What is derived can't be synced; the store goes on, and tries again."""
+        self.host.disk.inject("sync", path=path, nth=nth)
+        self.save_mark()
+        if not self.store.indexer.retry_at:
+            self.tick()
+
+    @rule()
+    def evict_and_lose_power(self) -> None:
+        """A running process finds old pages in its queues: it may vouch for none of them."""
+        for path, node in self.host.disk.walk():
+            if isinstance(node, File) and "/commitlog/" not in path:
+                node.evict(self.host.rng)
+        self.save_mark()
+        self.power_loss(share=0.0)
 
     @rule()
     def kill_and_evict(self) -> None:

@@ -1,24 +1,17 @@
 """The process is killed, or the power goes, at every k-th system call: the store opens again with what was
 flushed.
 
-Each scene is set up anew for every k, on a disk in memory, and acts until its k-th call. Then the process is
-killed there; or the power goes, and of what was not synced nothing or a drawn part is left. What is
-promised is that the next start goes through, that what was flushed can be read, and is in its queue and under
-its keys, and that of the rest a first part is left.
-
-Where there are many calls, every fifth is tried; `WHIMBREL_CRASH_POINTS=all` tries all.
+What is promised is that the next start goes through, that what was flushed can be read, and is in its queue
+and under its keys, and that of the rest a first part is left.
 """
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sim.machine import SimHost, SimMachine
-from sim.scheduler import Crash, Scheduler
+from crashkit import STRIDE, CrashScene, crash_everywhere
 from storekit import FILE, OPTIONS, make_draft
 from whimbrel.store import jsonconfig
 from whimbrel.store.codec import decode_record
@@ -27,42 +20,27 @@ from whimbrel.store.master_store import Appended, MasterStore
 ROOT = Path("/store")
 SMALL = replace(OPTIONS, consumequeue_file_size=200, index_slots=7, index_entries=20)
 BODY = 4000  # 15 messages a file of the log
-# How it ends: killed, or the share of what was not synced that a power loss leaves; None is drawn.
-ENDS: tuple[tuple[str, float | None], ...] = (("kill", 0.0), ("loss", 0.0), ("loss", None))
-CALLS_MAX = 5000
-STRIDE = 1 if os.environ.get("WHIMBREL_CRASH_POINTS") == "all" else 5
 
 
-@dataclass
-class Scene:
+class Scene(CrashScene):
     """A store on a machine of its own.
 
     Attributes:
-        used: whether its directories are on disk when it begins.
         appended: every message, with its number.
         confirmed: what was flushed when the scene began, or was said to be flushed since.
     """
 
-    seed: int
-    used: bool = True
-    host: SimHost = field(init=False)
-    process: SimMachine = field(init=False)
-    store: MasterStore | None = None
-    appended: list[tuple[int, Appended]] = field(default_factory=list)
-    confirmed: int = 0
-
-    def __post_init__(self) -> None:
-        self.host = SimHost(Scheduler(self.seed))
-        self.host.disk.format(ROOT)
-        if self.used:
-            for name in ("commitlog", "consumequeue", "index", "whimbrel"):
-                self.host.disk.format(ROOT / name)
-        self.process = self.host.process()
+    def __init__(self, seed: int, *, used: bool = True) -> None:
+        """Begin; `used` is whether its directories are on disk."""
+        names = ("commitlog", "consumequeue", "index", "whimbrel") if used else ()
+        super().__init__(seed, ROOT, *(ROOT / name for name in names))
+        self.store: MasterStore | None = None
+        self.appended: list[tuple[int, Appended]] = []
+        self.confirmed = 0
 
     def open(self) -> MasterStore:
-        if self.process.dead:
-            self.process = self.host.process()
-        self.store = MasterStore.open(ROOT, SMALL, clock=self.process.wall_ms, machine=self.process)
+        process = self.revive()
+        self.store = MasterStore.open(ROOT, SMALL, clock=process.wall_ms, machine=process)
         return self.store
 
     def append(self, count: int, *, size: int = BODY, queue_id: int = 0) -> None:
@@ -76,9 +54,6 @@ class Scene:
         self.store.end_tick()
         self.store.writer.flush()
         self.confirmed = max(self.confirmed, self.store.flushed)
-
-    def pass_time(self, seconds: float) -> None:
-        self.host.scheduler.run_until(self.host.scheduler.now + seconds)
 
     def check(self) -> None:
         """Open it again and look for everything that was flushed."""
@@ -105,7 +80,7 @@ class Scene:
         store.close()
 
 
-def crash_everywhere(
+def crash_store(
     set_up: Callable[[Scene], None],
     act: Callable[[Scene], None],
     check: Callable[[Scene], None] = Scene.check,
@@ -114,48 +89,10 @@ def crash_everywhere(
     used: bool = True,
     stride: int = 1,
 ) -> int:
-    """Do it for every k, or every so many, and every end; return about how many k there are."""
-    for seed in range(seeds):
-        for first, (end, share) in enumerate(ENDS, 1):
-            for k in range(min(first, stride), CALLS_MAX, stride):
-                scene = Scene(seed, used)
-                set_up(scene)
-                if not crash_at(scene, k, act, end, share):
-                    break
-                try:
-                    check(scene)
-                except BaseException as error:
-                    error.add_note(f"{end} at call {k}, share {share}, seed {seed}")
-                    raise
-            else:
-                raise AssertionError("it never comes to an end")
-    return k - 1
-
-
-def crash_at(scene: Scene, k: int, act: Callable[[Scene], None], end: str, share: float | None) -> bool:
-    """Act until the k-th call and crash there; False when there are fewer."""
-    host = scene.host
-    left = k
-
-    def count(call: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            if end == "kill":
-                scene.process.kill()
-            else:
-                host.power_loss(share=share)
-            raise Crash(call)
-
-    if scene.process.dead:
-        scene.process = host.process()
-    scene.process.files.on_call = count
-    try:
-        act(scene)
-    except Crash:
-        return True
-    scene.process.files.on_call = None
-    return False
+    """Do it for a store."""
+    return crash_everywhere(
+        lambda seed: Scene(seed, used=used), set_up, act, check, seeds=seeds, stride=stride
+    )
 
 
 def written_and_killed(scene: Scene) -> None:
@@ -201,7 +138,7 @@ def reopen(scene: Scene) -> None:
 
 @pytest.mark.parametrize("before", [written_and_killed, written_and_lost, written_and_closed, without_marks])
 def test_opening(before: Callable[[Scene], None]) -> None:
-    print("calls:", crash_everywhere(before, reopen, stride=STRIDE))
+    print("calls:", crash_store(before, reopen, stride=STRIDE))
 
 
 def test_the_first_opening() -> None:
@@ -210,7 +147,7 @@ def test_the_first_opening() -> None:
         scene.append(5)
         scene.flush()
 
-    print("calls:", crash_everywhere(lambda scene: None, act, used=False))
+    print("calls:", crash_store(lambda scene: None, act, used=False))
 
 
 def nearly_full(scene: Scene) -> None:
@@ -229,7 +166,7 @@ def test_a_roll_into_the_next_file() -> None:
         scene.pass_time(0.05)
         scene.flush()
 
-    print("calls:", crash_everywhere(nearly_full, act))
+    print("calls:", crash_store(nearly_full, act))
 
 
 def test_the_mark_of_the_queues() -> None:
@@ -240,7 +177,7 @@ def test_the_mark_of_the_queues() -> None:
         scene.store.index_rest()
         scene.store.save_mark()
 
-    print("calls:", crash_everywhere(nearly_full, act))
+    print("calls:", crash_store(nearly_full, act))
 
 
 def test_the_mark_of_the_log() -> None:
@@ -249,7 +186,7 @@ def test_the_mark_of_the_log() -> None:
         scene.pass_time(6.0)
         scene.flush()
 
-    print("calls:", crash_everywhere(nearly_full, act))
+    print("calls:", crash_store(nearly_full, act))
 
 
 def test_closing() -> None:
@@ -258,7 +195,7 @@ def test_closing() -> None:
         scene.append(10)
         scene.store.close()
 
-    print("calls:", crash_everywhere(nearly_full, act))
+    print("calls:", crash_store(nearly_full, act))
 
 
 def test_a_changed_config_file_is_the_old_or_the_new_one() -> None:
@@ -281,7 +218,7 @@ def test_a_changed_config_file_is_the_old_or_the_new_one() -> None:
         last = done[-1] if done else 0
         assert found in (last + 1, last + 2)
 
-    print("calls:", crash_everywhere(set_up, act, check, seeds=3))
+    print("calls:", crash_store(set_up, act, check, seeds=3))
 
 
 def test_a_file_made_ahead_that_a_start_removes_is_not_read_under_its_old_descriptor() -> None:
