@@ -403,15 +403,19 @@ class Index:
 
     def drop_last(self) -> None:
         """Remove the last file; the one before becomes writable."""
-        gone = self.files.pop()
-        gone.close()
-        self.disk.unlink(gone.path, missing_ok=True)  # a sync of it failed, perhaps
+        self.remove_last()
         self.open_last()
+
+    def remove_last(self) -> None:
+        """Remove the last file."""
+        self.disk.unlink(self.files[-1].path, missing_ok=True)  # a sync of it failed, perhaps
+        self.files.pop().close()
 
     def drop_from(self, path: Path, log_begin: int) -> None:
         """Remove a file and all behind it; what they held is to be indexed again from `position` on."""
         while any(file.path == path for file in self.files):
-            self.drop_last()
+            self.remove_last()
+        self.open_last()
         self.finished = [file for file in self.finished if file in self.files]
         self.position = min(self.position, max(self.end_offset, log_begin))
 
@@ -419,13 +423,14 @@ class Index:
         """Make the last file writable."""
         if self.files and not self.files[-1].writable:
             old = self.files[-1]
-            old.close()
             self.files[-1] = IndexFile(old.path, old.slots, old.entries, writable=True, files=self.disk)
+            old.close()
 
     def truncate(self, below: int) -> None:
         """Remove the entries of records at or beyond a physical offset."""
         self.dirty = True
         self.position = min(self.position, below)
+        self.open_last()
         while self.files and not self.files[-1].truncate(below):
             self.drop_last()
 
@@ -443,6 +448,9 @@ class Index:
             last = self.files[-1] if self.files else None
             if last is None or last.full:
                 last = self.roll(last)
+            elif not last.writable:  # it could not be opened when it became the last one
+                self.open_last()
+                last = self.files[-1]
             group = entries[done : done + min(GROUP_MAX, last.entries - last.count)]
             last.reserve(len(group))
             last.put(group)

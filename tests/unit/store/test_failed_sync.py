@@ -553,6 +553,25 @@ def test_an_index_file_whose_sync_failed_is_built_again(machine: CachedMachine, 
     store.close()
 
 
+def test_index_files_behind_one_whose_sync_failed_are_built_again_with_it(
+    machine: CachedMachine, tmp_path: Path
+) -> None:
+    store = open_store(machine, tmp_path / "s")
+    for number in range(300):
+        store.append([make_draft(number)])
+        store.end_tick()
+    store.index_rest()
+    store.writer.flush()
+    assert len(store.index.files) == 2
+    machine.files.failing = {"/index/": 1}
+    mark(store, machine)
+    assert not list((store.root / "index").iterdir()), "no later start may trust them"
+    mark(store, machine)
+    assert not store.mark_writer.doubtful
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(300))
+    store.close()
+
+
 @pytest.mark.parametrize("where", ["/consumequeue/", "/index/"])
 def test_a_kill_after_a_failed_sync_of_what_is_derived_leaves_nothing_to_trust(
     machine: CachedMachine, tmp_path: Path, where: str
