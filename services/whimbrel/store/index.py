@@ -379,8 +379,10 @@ class Index:
             while self.files and not (self.files[-1].full and self.files[-1].end_offset <= trusted_to):
                 self.drop_last()
         last = self.end_offset
-        # Else a file is missing. One that was dropped may have held further keys of the last record.
-        complete = indexed if last >= index_end and len(self.files) == found else 0
+        # Else a file is missing. One that was dropped, or that a full one was followed by, may have held further
+        # keys of the last record.
+        followed = last == index_end and bool(self.files) and self.files[-1].full
+        complete = indexed if last >= index_end and len(self.files) == found and not followed else 0
         if complete <= last:  # the last record's keys may be in only partly: it is removed and indexed again
             complete = max(last, 0)
         complete = min(complete, end)

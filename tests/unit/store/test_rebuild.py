@@ -152,8 +152,12 @@ def test_index_files_of_a_killed_process_are_synced_before_a_mark_vouches_for_th
     store.close()
 
 
-def test_keys_of_a_record_in_two_index_files_survive_a_power_loss() -> None:
-    """The second file is not full, hence dropped; the first one ends with the same record."""
+@pytest.mark.parametrize("losses", [1, 2])
+def test_keys_of_a_record_in_two_index_files_survive_a_power_loss(losses: int) -> None:
+    """The second file is not full, hence dropped; the first one ends with the same record.
+
+    When the second loss comes, the new second file is not on disk, and the mark is still the old one.
+    """
     host, root = SimHost(Scheduler(1)), Path("/store")
     host.disk.format(root)
 
@@ -174,6 +178,10 @@ def test_keys_of_a_record_in_two_index_files_survive_a_power_loss() -> None:
     store.writer.flush()
     store.save_mark()
     host.power_loss(share=0.0)
+    for _ in range(1, losses):
+        host.disk.inject("sync", path="*/consumequeue/*")
+        start()
+        host.power_loss(share=0.0)
     store = start()
     assert len(store.find_by_key("topic", "one")) == len(store.find_by_key("topic", "two")) == 1
     store.close()
