@@ -15,6 +15,7 @@ from whimbrel.broker.cluster.write_admission import WriteAdmission
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.produce import confirmed_offset
+from whimbrel.errors import IllegalOffset
 from whimbrel.replicator.follower import Follower
 from whimbrel.store import commitlog, recovery
 from whimbrel.store.commitlog import LogWriter
@@ -30,6 +31,12 @@ Patch = tuple[Any, str, Any]  # what, attribute, the value instead
 
 def nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
+
+
+def vouch_for_all(writer: LogWriter, _: int) -> None:
+    """Write the log's mark for all that was appended, whatever is on disk."""
+    with contextlib.suppress(OSError, IllegalOffset):
+        writer.save_mark(writer.end)
 
 
 RULES: Final[dict[str, tuple[Patch, ...]]] = {
@@ -51,9 +58,7 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (WriteAdmission, "longer", nothing),
         (WriteAdmission, "slave_refused", nothing),
     ),
-    "the log's mark vouches for what is on disk": (
-        (LogWriter, "boundary_below", lambda self, flushed: self.end),
-    ),
+    "the log's mark vouches for what is on disk": ((LogWriter, "advance_mark", vouch_for_all),),
     "what lies behind the log's end is cut": ((commitlog, "zero", nothing),),
     "what lies behind a queue's end is cut": ((ConsumeQueue, "scrub_behind", nothing),),
     "a record that is not whole ends the log": ((recovery, "record_fault", lambda *_, **__: ""),),
