@@ -29,6 +29,7 @@ The port is always the broker's, never the nameserver's. What a name means is lo
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 __all__ = [
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 Scheme = Literal["IPv4", "IPv6", "DOMAIN_NAME"]
+HOSTS_MAX = 1024  # of which it is remembered what they are
+CACHED_CHARS_MAX = 64  # of such a host: a stranger's long name takes no room
 # Names, to the addresses that they mean, as `str(ip_address)` writes them.
 Meanings = Mapping[str, Collection[str]]
 
@@ -73,12 +76,21 @@ class BrokerAddress:
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the IP address that a text is, or None for a name; mapped IPv4 counts as IPv4."""
+    return parsed(host) if len(host) > CACHED_CHARS_MAX else cached(host)
+
+
+def parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parse an address, or return None for a name."""
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
+
+
+# One request asks for the same few hosts half a dozen times, and all requests of a client do.
+cached = lru_cache(HOSTS_MAX)(parsed)
 
 
 def scheme_of(host: str) -> Scheme:

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from whimbrel.nameserver.addresses import (
+    CACHED_CHARS_MAX,
+    HOSTS_MAX,
     Access,
     BrokerAddress,
     access_of,
+    cached,
     dial_address,
     host_of,
     is_loopback,
@@ -178,3 +181,15 @@ def test_loopback_is_what_only_this_machine_sees() -> None:
 
 def test_joined_puts_v6_in_brackets() -> None:
     assert (joined("::1", 5), joined("a", 5)) == ("[::1]:5", "a:5")
+
+
+def test_what_is_remembered_of_hosts_is_bounded() -> None:
+    cached.cache_clear()
+    for number in range(2 * HOSTS_MAX):
+        assert scheme_of(f"host-{number}") == "DOMAIN_NAME"
+    assert cached.cache_info().currsize == HOSTS_MAX
+    cached.cache_clear()
+    assert scheme_of("x" * (CACHED_CHARS_MAX + 1)) == "DOMAIN_NAME"
+    assert cached.cache_info().currsize == 0
+    assert [scheme_of(host) for host in ("10.0.0.1", "::1", "10.0.0.1")] == ["IPv4", "IPv6", "IPv4"]
+    assert cached.cache_info().hits == 1
