@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from sim.loop import SimLoop
 from sim.network import SimNetwork
-from sim.process import SimProcess
+from sim.process import SimProcess, running
 from sim.scheduler import Crash
 from sim.sockets import ReplicatorNetwork, SimDoorbell, SimSocket
 from whimbrel.broker.broker import Broker
@@ -27,7 +27,7 @@ from whimbrel.broker.cluster import log_dispatcher
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce import appender
 from whimbrel.errors import WhimbrelError
-from whimbrel.nameserver.__main__ import run as run_nameserver
+from whimbrel.nameserver import __main__ as nameserver
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator import feeder, follower, replicator
 from whimbrel.replicator.options import ReplicatorOptions
@@ -35,7 +35,7 @@ from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, SlaveRole
 from whimbrel.store.shared_page import SharedPage
 
-__all__ = ["BrokerNode", "LoopNode", "NameserverNode", "ReplicatorNode", "seldom_polls"]
+__all__ = ["BrokerNode", "LoopNode", "NameserverNode", "ReplicatorNode", "surroundings"]
 
 logger = logging.getLogger("sim")
 TURN_S = (5e-6, 60e-6)
@@ -44,12 +44,13 @@ POLLING = (appender, follower, feeder, log_dispatcher, replicator)
 
 
 @contextlib.contextmanager
-def seldom_polls() -> Iterator[None]:
-    """Let processes that have nothing to do look more seldom whether a ring was lost.
+def surroundings() -> Iterator[None]:
+    """Let nameservers have the address of their host, and processes with nothing to do look less often.
 
-    In a run three of four turns of a replicator were such looks; rings are lost as often as before.
+    What they look for is a ring that was lost: such looks were three of four turns of a replicator.
     """
     with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(nameserver, "own_addresses", lambda: frozenset({running[-1].host})))
         for module in POLLING:
             stack.enter_context(patch.object(module, "WAKE_POLL_S", POLL_S))
         yield
@@ -96,7 +97,7 @@ class NameserverNode(LoopNode):
 
     def __init__(self, process: SimProcess, network: SimNetwork, options: NameserverOptions) -> None:
         super().__init__(process, network)
-        self.launch(lambda: run_nameserver(options))
+        self.launch(lambda: nameserver.run(options))
 
 
 class BrokerNode(LoopNode):

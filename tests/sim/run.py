@@ -14,6 +14,7 @@ One seed is one run only where the hashes of strings are: PYTHONHASHSEED has to 
 import argparse
 import contextlib
 import gc
+import importlib
 import itertools
 import logging
 import multiprocessing
@@ -30,7 +31,7 @@ import whimbrel.broker.broker as broker_module
 from sim.cluster import Cluster
 from sim.invariants import Invariants, Violation
 from sim.machine import WorkerFailed
-from sim.nodes import seldom_polls
+from sim.nodes import surroundings
 from sim.plan import END_S, Plan
 from sim.power import LOSSES, power_plan
 from sim.process import REAL, clocks_of_processes
@@ -42,6 +43,16 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 __all__ = ["Result", "apart", "main", "run", "shrink"]
+
+
+# What a process imports when it first serves or connects: once for all runs, not in each.
+IMPORTED_LATE = (
+    "encodings.idna",
+    "whimbrel.rpc.client.native_channel",
+    "whimbrel.rpc.server.health",
+    "whimbrel.rpc.server.native",
+    "whimbrel.rpc.server.reflection",
+)
 
 
 class NoCollector:
@@ -81,7 +92,7 @@ def run(plan: Plan) -> Result:
     random.seed(plan.seed)
     error = ""
     gc.disable()  # what is collected when must not change a run; its process ends soon
-    with clocks_of_processes(), seldom_polls():
+    with clocks_of_processes(), surroundings():
         cluster = Cluster(plan)
         invariants = Invariants(cluster)
         try:
@@ -180,6 +191,8 @@ def prepare(*, verbose: bool) -> None:
     )
     broker_module.gc = NoCollector  # type: ignore[assignment,attr-defined]
     sys.unraisablehook = lambda _: None  # tasks of dead processes have no loop on which they could end
+    for name in IMPORTED_LATE:
+        importlib.import_module(name)
     gc.freeze()  # what all runs share
 
 
