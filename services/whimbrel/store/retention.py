@@ -73,8 +73,8 @@ class DiskUse:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What an earlier process has left: how long it had doubted the clock, the time by which it aged files, and
-    the doubted one."""
+    """What an earlier process has left: how long it had doubted the clock, by which time files aged, and what
+    the clock said."""
 
     doubted_s: float
     now_ms: int

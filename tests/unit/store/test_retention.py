@@ -170,7 +170,7 @@ def test_a_file_that_is_closed_under_a_wrong_clock_makes_none_older_after_a_rest
     host.jump(400_000.0)
     fill(store, 8)
     for _ in range(3):  # whether anybody looked at the clock since the jump or not
-        store.machine.kill()
+        host.processes[-1].kill()
         store = open_store()
         assert store.run_retention(store.machine.wall_ms()) == 0
         assert store.min_offset == 0
@@ -206,7 +206,9 @@ def test_a_clock_that_jumps_between_two_processes_is_doubted_anew(tmp_path: Path
     assert again.doubted_since == 0.0
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"doubted_s":1,"now_ms":null,"wall_ms":1}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"doubted_s":1,"now_ms":null,"wall_ms":1}', b"\xff"]
+)
 def test_a_doubt_that_can_not_be_read_is_left_out(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "whimbrel").mkdir()
     (tmp_path / "whimbrel" / "retention-clock").write_bytes(content)
