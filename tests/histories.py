@@ -11,7 +11,8 @@ id that no other message has. A send has one of four outcomes, by what its error
 
 `check` returns findings of these kinds:
 
-    lost          acknowledged, and not in any complete read
+    lost          acknowledged, and not in any complete read; the caller says what may be gone (expired, or of
+                  a deleted topic)
     aborted       read although its send was refused
     phantom       read, and never sent
     gone          read, and not in the complete read, though no broker lost its power; consumers may read what
@@ -34,7 +35,7 @@ Sources: the anomalies are those of public descriptions of tests of logs and que
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -94,6 +95,7 @@ class History:
         acked: by group and place, when acknowledgements were taken.
         reads: reader, place and id, in the order of each reader.
         losses: times at which a broker of the group lost power, or its disk.
+        jumps: by reader, topic and queue, the offsets [from, to) that it passed over since they had expired.
     """
 
     ack_window_s: float | None = None
@@ -102,6 +104,7 @@ class History:
     acked: dict[tuple[str, Place], list[float]] = field(default_factory=lambda: defaultdict(list))
     reads: list[tuple[str, Place, bytes]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    jumps: dict[tuple[str, str, int], list[range]] = field(default_factory=lambda: defaultdict(list))
 
     # Notes
 
@@ -121,6 +124,10 @@ class History:
     def read(self, reader: str, place: Place, message: bytes) -> None:
         """Note what a reader of a queue got next."""
         self.reads.append((reader, place, message))
+
+    def jump(self, reader: str, topic: str, queue_id: int, passed: range) -> None:
+        """Note that a reader goes on at a queue's new begin."""
+        self.jumps[reader, topic, queue_id].append(passed)
 
     @property
     def acknowledged(self) -> list[Sent]:
@@ -145,13 +152,18 @@ class History:
     # Checks
 
     def check(
-        self, *, complete: Iterable[tuple[Place, bytes]] | None = None, groups: Iterable[str] = ()
+        self,
+        *,
+        complete: Iterable[tuple[Place, bytes]] | None = None,
+        groups: Iterable[str] = (),
+        gone: Container[bytes] = (),
     ) -> list[Finding]:
         """Return what must not have happened.
 
         Args:
             complete: places and contents of all that can be read in the end; None: nobody looked.
             groups: those, and readers, that had time to get everything.
+            gone: messages that may be missing.
         """
         final = None if complete is None else list(complete)
         found = self.check_places(final or [])
@@ -162,7 +174,7 @@ class History:
             found += [
                 Finding("lost", f"{sent.id!r}, acknowledged at {sent.ended:.3f} as {sent.place}")
                 for sent in self.acknowledged
-                if sent.id not in there
+                if sent.id not in there and sent.id not in gone
             ]
             found += self.check_gone(there)
         for group in groups:
@@ -171,7 +183,7 @@ class History:
             found += [
                 Finding("undelivered", f"{sent.id!r} to {group}")
                 for sent in self.acknowledged
-                if sent.id not in got
+                if sent.id not in got and sent.id not in gone
             ]
         return found + self.check_skips(final or []) + self.check_redelivery()
 
@@ -279,7 +291,12 @@ class History:
             key = (reader, topic, queue)
             before = last.get(key)
             if before is not None:
-                between = ((topic, queue, number) for number in range(before + 1, offset))
+                passed = self.jumps.get(key, [])
+                between = (
+                    (topic, queue, number)
+                    for number in range(before + 1, offset)
+                    if not any(number in one for one in passed)
+                )
                 missed = [place[2] for place in between if place in there and (reader, place) not in got]
                 if missed:
                     found.append(

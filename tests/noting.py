@@ -30,6 +30,7 @@ from whimbrel.client.options import ConsumerOptions, ProducerOptions
 from whimbrel.client.retry import RetryPolicy
 from whimbrel.errors import IllegalOffset, WhimbrelError
 from whimbrel.model.message import ReceivedMessage
+from whimbrel.model.route import Queue
 
 __all__ = [
     "ACK_WINDOW_S",
@@ -107,10 +108,20 @@ class Reading:
 
     Attributes:
         next: by broker and queue id, the next offset to read.
+        on_jump: called with topic, queue id and offset when a queue begins further on than where it reads.
     """
 
-    def __init__(self, reader: PullConsumer, history: History, name: str, topic: str) -> None:
+    def __init__(
+        self,
+        reader: PullConsumer,
+        history: History,
+        name: str,
+        topic: str,
+        *,
+        on_jump: Callable[[str, int, int], None] = lambda topic, queue_id, offset: None,
+    ) -> None:
         self.reader, self.history, self.name, self.topic = reader, history, name, topic
+        self.on_jump = on_jump
         self.next: dict[tuple[str, int], int] = {}
 
     async def go_on(self) -> None:
@@ -124,12 +135,22 @@ class Reading:
             at = self.next.get(key, 0)
             try:
                 result = await self.reader.pull(queue, at)
-            except IllegalOffset:  # a slave's, that has not got so far
+            except IllegalOffset:  # messages have expired; or it is a slave's, that has not got so far
+                self.next[key] = await self.pass_over(queue, at)
                 continue
             for message in result.messages:
                 self.history.read(self.name, place_of(message), message.body)
                 at = message.queue_offset + 1
             self.next[key] = at
+
+    async def pass_over(self, queue: Queue, at: int) -> int:
+        """Return where a queue goes on of which messages have expired."""
+        begin = await self.reader.offset(queue, "earliest")
+        if begin <= at:
+            return at
+        self.history.jump(self.name, f"{queue.broker_name}/{self.topic}", queue.queue_id, range(at, begin))
+        self.on_jump(self.topic, queue.queue_id, begin)
+        return begin
 
 
 def read_all(endpoint: str, topic: str) -> list[tuple[Place, bytes]]:

@@ -31,6 +31,8 @@ class ProducerClient(LoopNode):
     Attributes:
         pause_s: shortest and longest time from an answer to the next send.
         aim: sends to be acknowledged by `until`; the pauses follow from what is left of both.
+        rest_s: from when to when it sends nothing.
+        pads: bytes by which messages are longer, one of them each.
         until: the virtual time at which it ends.
         on_ack: called when a send was answered OK.
     """
@@ -47,11 +49,14 @@ class ProducerClient(LoopNode):
         aim: int = 0,
         until: float,
         on_ack: Callable[[Sent], None],
+        rest_s: tuple[float, float] = (0.0, 0.0),
+        pads: tuple[int, ...] = (0, 0, 0, 200, 3000),
     ) -> None:
         super().__init__(process, network)
         self.history, self.endpoint, self.topic = history, endpoint, topic
         self.pause_s, self.aim, self.until, self.on_ack = pause_s, aim, until, on_ack
         self.number = 0
+        self.rest_s, self.pads = rest_s, pads
         self.rng = random.Random(process.rng.getrandbits(64))
         self.launch(self.main)
 
@@ -65,7 +70,10 @@ class ProducerClient(LoopNode):
 
     async def send_all(self, producer: Producer) -> None:
         """Send until the time has come."""
-        while self.process.scheduler.now < self.until:
+        scheduler = self.process.scheduler
+        while scheduler.now < self.until:
+            if self.rest_s[0] <= scheduler.now < self.rest_s[1]:
+                await asyncio.sleep(self.rest_s[1] - scheduler.now)
             await self.send(producer)
             await asyncio.sleep(self.pause())
 
@@ -80,7 +88,7 @@ class ProducerClient(LoopNode):
         scheduler, name = self.process.scheduler, self.process.name
         body = b"%s-%d" % (name.encode(), self.number)
         self.number += 1
-        size = self.rng.choice((0, 0, 0, 200, 3000))
+        size = self.rng.choice(self.pads)
         message = Message(
             topic=self.topic,
             body=body,
@@ -156,7 +164,11 @@ class ConsumerClient(LoopNode):
 
 
 class ReaderClient(LoopNode):
-    """Reads every queue from its begin on; it is "reader" in the history."""
+    """Reads every queue from its begin on; it is "reader" in the history.
+
+    Attributes:
+        on_jump: called with topic, queue id and offset when a queue begins further on than where it reads.
+    """
 
     def __init__(
         self, process: SimProcess, network: SimNetwork, history: History, *, endpoint: str, topic: str
@@ -164,13 +176,16 @@ class ReaderClient(LoopNode):
         super().__init__(process, network)
         self.history, self.endpoint, self.topic = history, endpoint, topic
         self.rng = random.Random(process.rng.getrandbits(64))
+        self.on_jump: Callable[[str, int, int], None] = lambda topic, queue_id, offset: None
         self.launch(self.main)
 
     async def main(self) -> None:
         """Read."""
         options = ConsumerOptions(retry=noting.ONCE, request_timeout_s=CLIENT_S, route_ttl_s=5.0)
         async with PullConsumer(self.endpoint, "reader", options=options) as reader:
-            reading = noting.Reading(reader, self.history, "reader", self.topic)
+            reading = noting.Reading(
+                reader, self.history, "reader", self.topic, on_jump=lambda *queue: self.on_jump(*queue)
+            )
             while True:
                 with contextlib.suppress(WhimbrelError):
                     await reading.go_on()

@@ -2,6 +2,7 @@
 
     layout     one or two nameservers; one or two groups of a master and slaves, each broker with its
                replicator on a host and a disk of its own; two producers, a consumer, a reader of all queues
+    upkeep     log files that expire, a topic that is deleted, positions that are committed (`upkeep.py`)
     phases     from BEGIN_S until QUIET_S faults come and go; then all is healed and what is dead is started
                again, and the cluster must come to rest by END_S: take sends, have equal logs, deliver all
 
@@ -22,13 +23,16 @@ from typing import Any
 from histories import History, Sent
 from sim.clients import BurstClient, ConsumerClient, ProducerClient, ReaderClient
 from sim.disk import File, SimDisk
+from sim.lifecycle import AdminClient
 from sim.machine import SimHost
 from sim.network import SimNetwork
 from sim.nodes import BrokerNode, LoopNode, NameserverNode, ReplicatorNode
 from sim.plan import END_S, QUIET_S, Fault, Plan
+from sim.positions import LedgerClient
 from sim.process import SimProcess
 from sim.scheduler import Scheduler
 from sim.takeover import Takeovers
+from sim.upkeep import SELDOM, TRANSIENT
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.nameserver.options import NameserverOptions
 from whimbrel.replicator.options import ReplicatorOptions
@@ -42,9 +46,11 @@ ROOT = Path("/store")
 LOG_FILE = 64 * 1024
 TOPIC = "orders"
 BROKER_NAMES = ("broker-a", "broker-b")
+GROUPS = {TOPIC: "billing", TRANSIENT: "passers-by"}  # who is to get all of a topic
 RESTART_S = (0.3, 2.0)
 SLOW_SYNC_S = (0.1, 0.5)
 SENDS = 60  # of each producer that are to be acknowledged
+EXPIRING_SENDS = 150  # where log files are to be filled
 SENDING_S = 0.05  # a send that takes longer may not be the brokers' to answer
 LOOK_S = (0.0, 0.004)  # from one look for such a send to the next
 NAMESERVER_PORT, BROKER_PORT, HA_PORT = 8081, 8082, 10912
@@ -98,7 +104,9 @@ class Cluster:
     """A run of a plan.
 
     Attributes:
-        history: what clients saw.
+        history: what clients saw of the main topic.
+        histories: the same, by topic.
+        admin, ledger: clients that not each plan has.
         log: lines for people about faults and restarts.
         processes, nodes: all that there ever were: what a dead process leaves is collected after the run.
         addresses: of hosts, by name.
@@ -117,6 +125,10 @@ class Cluster:
         self.scheduler = Scheduler(plan.seed)
         self.network = SimNetwork(self.scheduler, random.Random(self.scheduler.rng.getrandbits(64)))
         self.history = History()
+        self.histories = {TOPIC: self.history}
+        self.histories |= {topic: History(losses=self.history.losses) for topic in plan.upkeep.topics}
+        self.admin: AdminClient | None = None
+        self.ledger: LedgerClient | None = None
         self.log: list[str] = []
         self.processes: list[SimProcess] = []
         self.nodes: list[LoopNode | ReplicatorNode] = []
@@ -165,16 +177,17 @@ class Cluster:
                     self.network,
                     self.history,
                     pause_s=(0.01, 2.0),
-                    aim=SENDS,
+                    aim=EXPIRING_SENDS if plan.upkeep.reserved_s else SENDS,
                     until=END_S - 12.0,
                     on_ack=self.acknowledged,
+                    pads=(0, 200, 3000, 3000, 8000) if plan.upkeep.reserved_s else (0, 0, 0, 200, 3000),
                     **common,
                 )
             )
             if number == 0:
                 consumer = self.process("consumer", self.addresses[name])
                 self.nodes.append(
-                    ConsumerClient(consumer, self.network, self.history, group="billing", **common)
+                    ConsumerClient(consumer, self.network, self.history, group=GROUPS[TOPIC], **common)
                 )
             else:
                 reader = self.process("reader", self.addresses[name])
@@ -190,9 +203,53 @@ class Cluster:
             on_ack=self.acknowledged,
         )
         self.nodes.append(self.bursts)
+        self.add_upkeep(access)
         for fault in plan.faults:
             self.scheduler.at(fault.at, partial(self.happen, fault))
         self.scheduler.at(QUIET_S, self.heal)
+
+    def add_upkeep(self, access: str) -> None:
+        """Start the clients that not each plan has."""
+        upkeep, network = self.plan.upkeep, self.network
+        for topic in upkeep.topics:
+            seldom = topic == SELDOM
+            self.nodes.append(
+                ProducerClient(
+                    self.process(f"{topic}-producer", self.addresses["c0"]),
+                    network,
+                    self.histories[topic],
+                    endpoint=access,
+                    topic=topic,
+                    pause_s=(0.1, 2.0),
+                    aim=SENDS,
+                    rest_s=(8.0, 52.0) if seldom else (0.0, 0.0),
+                    until=8.0 if seldom and not upkeep.seldom_again else END_S - 12.0,
+                    on_ack=self.acknowledged,
+                )
+            )
+        if upkeep.deletions:
+            process = self.process("transient-consumer", self.addresses["c1"])
+            history = self.histories[TRANSIENT]
+            self.nodes.append(
+                ConsumerClient(
+                    process, network, history, endpoint=access, topic=TRANSIENT, group=GROUPS[TRANSIENT]
+                )
+            )
+            self.admin = AdminClient(
+                self.process("admin", self.addresses["c1"]),
+                network,
+                endpoint=access,
+                topic=TRANSIENT,
+                times=upkeep.deletions,
+                pause_s=(8.0, 14.0),
+            )
+            self.nodes.append(self.admin)
+        if upkeep.commits:
+            process = self.process("ledger", self.addresses["c1"])
+            self.ledger = LedgerClient(
+                process, network, endpoint=access, topic=TOPIC, master=self.addresses["b0"]
+            )
+            self.nodes.append(self.ledger)
 
     def acknowledged(self, sent: Sent) -> None:
         """Tell that a send was answered OK."""
@@ -248,12 +305,18 @@ class Cluster:
             index_entries=96,
             lease_file_size=32 * 1024,
             flush_interval_ms=500,
-            disk_used_ratio_max=1.0,
-            disk_clean_ratio=1.0,
             disk_full_ratio=1.0,
+            **self.retention_options(),
         )
         member.broker = BrokerNode(process, self.network, options)
         self.nodes.append(member.broker)
+
+    def retention_options(self) -> dict[str, Any]:
+        """Return what broker and replicator know of expiry."""
+        reserved_s = self.plan.upkeep.reserved_s
+        # Above no use of a disk, files expire at any hour; else those of 72 h ago, at 4.
+        aged: dict[str, Any] = {"reserved_hours": reserved_s / 3600} if reserved_s else {}
+        return aged | {"disk_used_ratio_max": 0.0 if reserved_s else 1.0, "disk_clean_ratio": 1.0}
 
     def start_replicator(self, member: Member) -> None:
         """Start a replicator."""
@@ -266,8 +329,7 @@ class Cluster:
             advertise_host=member.address,
             flush=self.plan.flush,
             commitlog_file_size=LOG_FILE,
-            disk_used_ratio_max=1.0,
-            disk_clean_ratio=1.0,
+            **self.retention_options(),
         )
         member.replicator = ReplicatorNode(process, self.network, options)
         self.nodes.append(member.replicator)

@@ -280,6 +280,8 @@ class SimFiles(Files):
     def syncing(self, node: File) -> Iterator[tuple[int, bytes]]:
         """Begin a sync of a file; one whose process dies is dropped: its pages stay dirty."""
         number, content = node.begin_sync()
+        if content != node.clean:  # written through a mapping, which has no call of its own
+            node.mtime = self.wall()
         self.disk.check_blocks(node, content)
         try:
             yield number, content

@@ -11,6 +11,10 @@
                    where both are synchronous
     rest           in the end all brokers serve, sends are taken, and the logs of all members end alike
     places         in the end each record is the one that its queue says
+    ends           in the end the queues of all members go on at the same offsets, also those without messages
+    expired, ...   what `retention.py` says of log files that expire
+    deleted        what `lifecycle.py` says of a topic that is deleted
+    back, ...      what `positions.py` says of consumer offsets
     history        in the end no finding of `histories.py` stands against what any member has in its queues
 
 A finding is a line for people; a run stops at the first.
@@ -19,10 +23,14 @@ A finding is a line for people; a run stops at the first.
 from typing import NoReturn
 
 from histories import Place, Sent
-from sim.cluster import LOG_FILE, ROOT, TOPIC, Cluster, Member
+from sim.clients import ReaderClient
+from sim.cluster import GROUPS, LOG_FILE, ROOT, Cluster, Member
 from sim.confirmation import Confirmation
 from sim.disk import File
 from sim.plan import QUIET_S
+from sim.positions import PositionChecks
+from sim.retention import RetentionChecks
+from sim.upkeep import TRANSIENT
 from whimbrel.store.codec import decode_record
 from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import SharedPage
@@ -50,7 +58,16 @@ class Invariants:
         self.confirmation = Confirmation(cluster, self.fail, self.looked)
         cluster.after_step.append(self.step)
         cluster.on_ack.append(self.check_acknowledged)
-        cluster.history.ack_window_s = ACK_WINDOW_S
+        for history in cluster.histories.values():
+            history.ack_window_s = ACK_WINDOW_S
+        self.retention: RetentionChecks | None = None
+        self.positions: PositionChecks | None = None
+        if cluster.plan.keeps_master:
+            self.retention = RetentionChecks(cluster, lambda member: member.page, self.fail)
+            self.positions = PositionChecks(cluster, {TRANSIENT}, self.fail)
+            for node in cluster.nodes:
+                if isinstance(node, ReaderClient):
+                    node.on_jump = self.check_jump
 
     def fail(self, kind: str, text: str) -> NoReturn:
         """Stop the run.
@@ -78,6 +95,9 @@ class Invariants:
                 self.check_prefix(member)
         self.confirmation.step()
         self.check_processes()
+        if self.retention is not None and self.positions is not None:
+            self.retention.look()
+            self.positions.look()
 
     def check_durable(self, member: Member, page: SharedPage) -> None:
         """What is flushed is on the medium."""
@@ -122,11 +142,13 @@ class Invariants:
         role = node.broker.role
         if role is None:
             return
-        units = role.store.queue_units(TOPIC, queue_id, offset, 1)
+        units = role.store.queue_units(sent.topic, queue_id, offset, 1)
         if not units:
             return
         if any(taken.group == master.group and sent.began < taken.at for taken in cluster.takeovers.done):
             return  # the lost master may have answered it
+        if self.retention is not None:
+            self.retention.sent(sent, units[0][0])
         self.looked("acknowledged")
         end = units[0][0] + units[0][1]
         if plan.flush == "sync" and not self.holds(master, end, durable=True):
@@ -211,16 +233,22 @@ class Invariants:
             self.fail("rest", f"no send that began after {LATE_S:.0f} was taken")
         for group in cluster.groups:
             self.check_ends(group)
-        held = {member.name: self.read_all(member) for member in cluster.members.values()}
-        for member in cluster.members.values():
-            others = [cluster.master(group) for group in cluster.groups if group != member.group]
-            complete = [entry for one in (member, *others) for entry in held[one.name]]
-            findings = cluster.history.check(complete=complete, groups=[] if member.number else ["billing"])
-            if findings:
-                self.fail(
-                    "history",
-                    f"as {member.name} has it: {'; '.join(map(str, findings[:5]))} ({len(findings)} in all)",
-                )
+            self.check_queue_ends(group)
+        if self.retention is not None and self.positions is not None:
+            self.retention.finish()
+            self.positions.finish()
+            self.looks |= {
+                "expired files": self.retention.removed,
+                "emptied slaves": self.retention.emptied,
+                "positions": self.positions.looks,
+                "deletions": len(cluster.admin.deletions) if cluster.admin is not None else 0,
+            }
+        for topic in cluster.histories:
+            held = {member.name: self.read_all(member, topic) for member in cluster.members.values()}
+            for member in cluster.members.values():
+                others = [cluster.master(group) for group in cluster.groups if group != member.group]
+                complete = [entry for one in (member, *others) for entry in held[one.name]]
+                self.check_history(member, topic, complete)
 
     def check_ends(self, group: str) -> None:
         """The logs of a group's members end alike."""
@@ -229,8 +257,60 @@ class Invariants:
         if len(set(ends.values())) != 1:
             self.fail("rest", f"the logs end at {ends}")
 
-    def read_all(self, member: Member) -> list[tuple[Place, bytes]]:
-        """Return all messages that a member's store delivers from its queues."""
+    def check_history(self, member: Member, topic: str, complete: list[tuple[Place, bytes]]) -> None:
+        """Nothing stands against what a member, and the other groups' masters, have of a topic."""
+        cluster = self.cluster
+        history, admin = cluster.histories[topic], cluster.admin
+        gone = self.retention.gone(member, history) if self.retention is not None else set()
+        if topic == TRANSIENT and admin is not None:
+            admin.check(history, member.name, complete, self.fail)
+            gone |= admin.may_be_gone(history)
+        groups = [GROUPS[topic]] if topic in GROUPS and not member.number else []
+        findings = history.check(complete=complete, groups=groups, gone=gone)
+        if findings:
+            self.fail(
+                "history",
+                f"as {member.name} has it: {'; '.join(map(str, findings[:5]))} ({len(findings)} in all)",
+            )
+
+    def check_jump(self, topic: str, queue_id: int, offset: int) -> None:
+        """A queue begins further on only where what was there has expired."""
+        self.looked("jumps")
+        if self.retention is not None and not self.retention.may_begin(topic, queue_id, offset):
+            self.fail(
+                "expired", f"{topic}/{queue_id} begins at {offset}, and the message before should be there"
+            )
+
+    def check_queue_ends(self, group: str) -> None:
+        """Queues of a group's members go on at the same offsets."""
+        ends = {member.name: self.queue_ends(member) for member in self.cluster.group(group)}
+        first, *others = ends.items()
+        for name, found in others:
+            differing = {key: (first[1].get(key), found.get(key)) for key in first[1] | found}
+            differing = {key: both for key, both in differing.items() if both[0] != both[1]}
+            if differing:
+                self.fail("ends", f"queues of {first[0]} and {name} go on at {differing}")
+
+    def queue_ends(self, member: Member) -> dict[tuple[str, int], int]:
+        """Return where a member's queues of the plan's topics go on; 0 for none is left out."""
+        assert member.broker is not None and member.broker.broker is not None
+        role = member.broker.broker.role
+        if role is None:
+            self.fail("rest", f"{member.name} has no role")
+        deleted, given = role.store.queues.deleted_offsets, role.store.queues.given_offsets
+        keys = {(queue.topic, queue.queue_id) for queue in role.store.queues}
+        keys |= {(topic, number) for topic, queues in deleted.by_topic.items() for number in queues}
+        found = {
+            (topic, number): max(
+                role.store.queue_range(topic, number)[1], deleted.get(topic, number), given.get(topic, number)
+            )
+            for topic, number in keys
+            if topic in self.cluster.histories
+        }
+        return {key: end for key, end in found.items() if end}
+
+    def read_all(self, member: Member, topic: str) -> list[tuple[Place, bytes]]:
+        """Return all messages that a member's store delivers from a topic's queues."""
         assert member.broker is not None and member.broker.broker is not None
         role = member.broker.broker.role
         if role is None:
@@ -238,13 +318,15 @@ class Invariants:
         store = role.store
         found: list[tuple[Place, bytes]] = []
         with member.broker.process.running():
-            for queue_id in sorted(store.topics_on_disk().get(TOPIC, ())):
-                low, high = store.queue_range(TOPIC, queue_id)
+            for queue_id in sorted(store.topics_on_disk().get(topic, ())):
+                low, high = store.queue_range(topic, queue_id)
                 for offset, (physical, size, _) in enumerate(
-                    store.queue_units(TOPIC, queue_id, low, high - low), low
+                    store.queue_units(topic, queue_id, low, high - low), low
                 ):
+                    if physical < store.min_offset:
+                        continue  # it has expired since the last round
                     message = decode_record(store.read(physical, size))
-                    place: Place = (f"{member.group}/{TOPIC}", queue_id, offset)
+                    place: Place = (f"{member.group}/{topic}", queue_id, offset)
                     if message.queue_offset != offset:
                         self.fail(
                             "places", f"{member.name}: the record at {place} says {message.queue_offset}"

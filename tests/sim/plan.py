@@ -14,6 +14,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sim.upkeep import Upkeep
+
 __all__ = ["BEGIN_S", "END_S", "FAULTS", "QUIET_S", "TAKEOVERS", "Fault", "Mode", "Plan"]
 
 BEGIN_S = 4.0  # before it no faults
@@ -95,6 +97,7 @@ class Plan:
     faults: tuple[Fault, ...]
     own_entry: bool
     line_share: float
+    upkeep: Upkeep
 
     @classmethod
     def draw(cls, seed: int) -> "Plan":
@@ -104,11 +107,21 @@ class Plan:
         groups, slaves = rng.choice(((1, 1), (1, 1), (1, 2), (1, 2), (2, 1), (2, 1)))
         flush: Mode = rng.choice(("sync", "async"))
         replication: Mode = rng.choice(("sync", "sync", "async"))
-        plan = cls(seed, nameservers, groups, slaves, flush, replication, (), rng.random() < 0.5, 0.0)
+        own_entry = rng.random() < 0.5
+        plan = cls(seed, nameservers, groups, slaves, flush, replication, (), own_entry, 0.0, Upkeep())
         faults = [plan.draw_fault(rng) for _ in range(rng.randint(3, 7))]
-        faults += plan.draw_takeover(rng) if rng.random() < TAKEOVER_SHARE else []
+        takeover = plan.draw_takeover(rng) if rng.random() < TAKEOVER_SHARE else []
+        if groups == 1 and not takeover:
+            plan = replace(plan, upkeep=Upkeep.draw(seed))
+        faults += takeover
         faults += plan.draw_torn(rng) if rng.random() < TORN_SHARE else []
+        faults += plan.draw_late(rng)
         return replace(plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.masters)))
+
+    @property
+    def keeps_master(self) -> bool:
+        """Whether there is one group, and its master is never lost."""
+        return self.groups == 1 and not any(fault.kind in TAKEOVERS for fault in self.faults)
 
     def hosts_of(self, group: int) -> list[str]:
         """Names of a group's hosts, the master's first."""
@@ -155,6 +168,24 @@ class Plan:
         """Have a disk be slow, and many messages come, just before its host loses power."""
         slow = Fault(loss.at - rng.uniform(0.1, 1.0), "slow", loss.target, for_s=rng.uniform(1.0, 3.0))
         return [slow, Fault(slow.at, "burst", amount=float(rng.randint(*BURST)))]
+
+    def draw_late(self, rng: random.Random) -> list[Fault]:
+        """Draw what happens when messages have expired."""
+        at, slave = rng.uniform(38.0, QUIET_S - 1.0), rng.choice(self.brokers[1:])
+        master = self.brokers[0]
+        match self.upkeep.late:
+            case "replace":
+                return [Fault(at, "replace", slave, for_s=1.0)]
+            case "clock":  # a log file is closed in between
+                return [
+                    Fault(at - 7.0, "clock", master, amount=400_000.0),
+                    Fault(at, "kill", f"{master}.broker", for_s=0.5),
+                ]
+            case "kill":
+                return [Fault(at, "kill", f"{master}.broker", for_s=0.5)]
+            case "cut":  # for longer than log files stay
+                return [Fault(at - 18.0, "cut", slave, master, for_s=QUIET_S)]
+        return []
 
     def draw_fault(self, rng: random.Random) -> Fault:
         """Draw one fault that the modes must stand."""

@@ -6,6 +6,7 @@ run: an entry of `RULES` says which attributes of what get which other values.
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -20,9 +21,13 @@ from whimbrel.replicator.follower import Follower
 from whimbrel.store import commitlog, recovery
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.mark_writer import MarkWriter
+from whimbrel.store.queues import ConsumeQueues
+from whimbrel.store.retention import FILES_REMOVED_MAX, RetentionClock
 from whimbrel.store.segment import Segment
 from whimbrel.store.shared_page import SharedPage
+from whimbrel.store.slave_store import SlaveStore
 
 __all__ = ["RULES", "Patch", "switched_off"]
 
@@ -33,7 +38,12 @@ def nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
-def vouch_for_all(writer: LogWriter, _: int) -> None:
+def all_closed(directory: Path, closed: list[int], *_: Any) -> list[int]:
+    """Return what retention would remove if no file were too young."""
+    return closed[:FILES_REMOVED_MAX]
+
+
+def vouch_for_all(writer: LogWriter, *_: int) -> None:
     """Write the log's mark for all that was appended, whatever is on disk."""
     with contextlib.suppress(OSError, IllegalOffset):
         writer.save_mark(writer.end)
@@ -69,6 +79,28 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "a new master waits for what its slaves have to tell": (
         (Leadership, "slaves_have_reported", lambda self, now: True),
     ),
+    "log files stay until they are old enough": ((commitlog, "expired_segments", all_closed),),
+    "a clock that is far ahead is doubted": ((RetentionClock, "look", lambda self, wall_ms, *_: wall_ms),),
+    "a doubt outlives the process": ((RetentionClock, "load", nothing),),
+    "queues begin where the log does": ((ConsumeQueues, "follow_log", lambda self, log_begin, *, drop: 0),),
+    "where expired queues go on is told to new slaves": (
+        (
+            ConsumeQueues,
+            "merge_given_offsets",
+            lambda self, offsets: False,
+        ),
+    ),
+    "where deleted queues ended is remembered": ((DeletedQueueOffsets, "get", lambda self, *_: 0),),
+    "a deleted topic's queues are removed on slaves": ((SlaveStore, "merge_deleted_offsets", nothing),),
+    "a deleted topic's positions are forgotten": ((GroupConsumption, "delete_topic", nothing),),
+    "a commit that comes late takes nothing back": (
+        (
+            GroupConsumption,
+            "update_offset",
+            GroupConsumption.reset_offset,
+        ),
+    ),
+    "no position is beyond its queue's end": ((GroupConsumption, "check_offset", nothing),),
 }
 
 

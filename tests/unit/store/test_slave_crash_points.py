@@ -126,9 +126,7 @@ def received_and_closed(scene: SlaveScene) -> None:
 
 @pytest.mark.parametrize("before", [received_and_killed, received_and_lost, received_and_closed])
 def test_opening(before: Callable[[SlaveScene], None]) -> None:
-    print(
-        "calls:", crash_everywhere(SlaveScene, before, SlaveScene.open, SlaveScene.check, stride=STRIDE)
-    )
+    print("calls:", crash_everywhere(SlaveScene, before, SlaveScene.open, SlaveScene.check, stride=STRIDE))
 
 
 def test_receiving_over_a_files_end_with_the_marks() -> None:
@@ -174,7 +172,5 @@ def test_setting_a_damaged_tail_aside() -> None:
 
     print(
         "calls:",
-        crash_everywhere(
-            SlaveScene, damaged, lambda scene: scene.open(set_aside=True), check, stride=STRIDE
-        ),
+        crash_everywhere(SlaveScene, damaged, lambda scene: scene.open(set_aside=True), check, stride=STRIDE),
     )

@@ -186,7 +186,9 @@ def test_the_slaves_log_mark_is_the_last_boundary_that_was_synced(
     reader = LogReader.open(tmp_path / "master")
     log = open_log(tmp_path / "slave")
     boundaries = sorted(
-        place + size for queue_id in range(3) for place, size, _ in master.queue_units("topic", queue_id, 0, 1000)
+        place + size
+        for queue_id in range(3)
+        for place, size, _ in master.queue_units("topic", queue_id, 0, 1000)
     )
     for end in (500, *range(5_000, master.written, 40_001), master.written):
         copy(reader, log, end, 1 << 20)
