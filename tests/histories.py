@@ -176,7 +176,7 @@ class History:
                 for sent in self.acknowledged
                 if sent.id not in there and sent.id not in gone
             ]
-            found += self.check_gone(there)
+            found += self.check_gone(there, gone)
         for group in groups:
             got = {delivery.id for delivery in self.deliveries if delivery.group == group}
             got |= {message for reader, _, message in self.reads if reader == group}
@@ -247,7 +247,7 @@ class History:
                 found[message] = Finding("aborted", f"{message!r} at {place} to {reader}")
         return list(found.values())
 
-    def check_gone(self, there: set[bytes]) -> list[Finding]:
+    def check_gone(self, there: set[bytes], gone: Container[bytes]) -> list[Finding]:
         """What was read is still there; what was acknowledged and is not counts as lost."""
         if self.losses:
             return []
@@ -256,7 +256,8 @@ class History:
             for message, (place, reader) in {
                 message: (place, reader) for place, message, reader in self.seen([])
             }.items()
-            if message not in there and message in self.sends and not self.is_acknowledged(message)
+            if message not in there and message not in gone
+            if message in self.sends and not self.is_acknowledged(message)
         ]
 
     def check_order(self) -> list[Finding]:

@@ -110,7 +110,7 @@ class AdminClient(LoopNode):
     def may_be_gone(self, history: History) -> set[bytes]:
         """Return the messages that need not be there."""
         ended = max((one.ended for one in self.deletions), default=0.0)
-        return {sent.id for sent in history.acknowledged if sent.began <= ended}
+        return {sent.id for sent in history.sends.values() if sent.began <= ended}
 
     def check(
         self,

@@ -179,6 +179,9 @@ class RetentionChecks:
             if sent.place is not None and sent.id not in self.places:
                 if sent.place[2] < passed.get(sent.place[:2], 0):
                     found.add(sent.id)
+        for place, message, _ in history.seen([]):
+            if place[2] < passed.get(place[:2], 0):
+                found.add(message)
         return found
 
     def may_begin(self, topic: str, queue_id: int, offset: int) -> bool:
