@@ -121,6 +121,10 @@ class KnownSlaves:
     def beat(self) -> None:
         """Name connections and write the file where there is news; to be called periodically."""
         self.slots_changed()
+        self.save_news()
+
+    def save_news(self) -> None:
+        """Write the file if there is news; also to be called at the end."""
         if self.unsaved:
             self.save()
 

@@ -154,6 +154,7 @@ class MasterRole(Role):
         self.appender.close(reason, error=unconfirmed)
         self.watches.close(NotReady(reason))
         self.lease_streams.close(NotReady(reason))
+        self.known_slaves.save_news()
 
     # Working by itself
 

@@ -172,3 +172,11 @@ def test_a_slave_whose_replicator_is_not_named_is_told_by_its_host(
     connect(page, 0, "10.0.0.1:1000", 10)
     assert slaves.acknowledges(member(1, "10.0.0.1:5000"))
     assert not slaves.acknowledges(member(1, "10.0.0.2:5000"))
+
+
+def test_slaves_of_a_master_that_stops_before_its_next_beat_are_known_to_the_next(
+    page: SharedPage, slaves: KnownSlaves, tmp_path: Path
+) -> None:
+    slaves.introduced(1, "10.0.0.1:1000", peer="10.0.0.1:5000")
+    slaves.save_news()
+    assert KnownSlaves(page, tmp_path).knows("10.0.0.1")
