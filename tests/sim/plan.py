@@ -139,14 +139,19 @@ class Plan:
 
     def draw_takeover(self, rng: random.Random) -> list[Fault]:
         """Draw the loss of a master, or its return with less; sometimes its slaves lag before."""
+        lags = self.replication == "async"  # what is acknowledged may be with the master alone
         kind = rng.choice(TAKEOVERS if self.flush == "async" else TAKEOVERS[:2])
+        if lags and rng.random() < 0.5:
+            kind = "rejoin"
         master, *slaves = self.hosts_of(rng.randrange(self.groups))
         at = rng.uniform(BEGIN_S + 4.0, QUIET_S - 15.0)
-        back_s = rng.uniform(3.0, 9.0) if kind == "rejoin" else rng.uniform(1.0, 6.0)
+        back_s = rng.uniform(1.0, 6.0)
+        if kind == "rejoin":  # early, and back late: the new master writes before
+            at, back_s = min(at, QUIET_S - 21.0), back_s + 6.0
         drawn = [Fault(at, kind, master, for_s=rng.uniform(0.5, 4.0), amount=back_s)]
         if kind == "shorter":
             drawn += self.burst_before(rng, drawn[0])
-        elif rng.random() < 0.5:
+        elif rng.random() < (0.9 if lags else 0.5):
             lag = rng.uniform(0.5, 4.0)
             drawn += [Fault(at - lag, "cut", slave, master, for_s=lag + 3.0) for slave in slaves]
         return drawn
