@@ -160,7 +160,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if handle._cancelled:
                     continue
                 try:  # what Handle._run does, without its own calls
-                    handle._context.run(handle._callback, *handle._args)
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
                 except Exception as error:  # noqa: BLE001 - the checks get it
                     self.call_exception_handler({"message": f"in {handle!r}", "exception": error})
         finally:

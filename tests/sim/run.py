@@ -23,7 +23,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -120,7 +120,7 @@ def run_here(plan: Plan, to: "Connection") -> None:
     to.send(run(plan))
 
 
-def apart(plans: Iterable[Plan], jobs: int = 1) -> Iterator[Result]:
+def apart(plans: Iterable[Plan], jobs: int = 1) -> Generator[Result, None, None]:
     """Run plans, each in a process of its own, so many at once; yield the results as they come."""
     context = multiprocessing.get_context("fork")
     left = iter(plans)
@@ -135,7 +135,8 @@ def apart(plans: Iterable[Plan], jobs: int = 1) -> Iterator[Result]:
                 running[ours] = process, plan
             if not running:
                 return
-            for ended in multiprocessing.connection.wait(list(running)):
+            ready = multiprocessing.connection.wait(list(running))
+            for ended in [end for end in running if end in ready]:
                 process, plan = running.pop(ended)
                 try:
                     result = ended.recv()
