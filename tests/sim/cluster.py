@@ -531,8 +531,8 @@ class Cluster:
         """Let the next syncs of the log fail with EIO."""
         self.takeovers.slave_loses(self.members[fault.target], all_of_it=False)
         disk = self.members[fault.target].disk
-        for pattern in ("commitlog/*", "whimbrel/segment-*"):  # a log file was opened under its first name
-            disk.inject("sync", path=f"{ROOT}/{pattern}", times=int(fault.amount))
+        # One count for commitlog/ and whimbrel/segment-*, since a log file was opened under its first name.
+        disk.inject("sync", path=f"{ROOT}/[cw][oh][mi]*/*[0-9][0-9][0-9][0-9]", times=int(fault.amount))
 
     def fault_full(self, fault: Fault) -> None:
         """Let a disk have no room for a while."""

@@ -58,8 +58,9 @@ class Invariants:
         self.confirmation = Confirmation(cluster, self.fail, self.looked)
         cluster.after_step.append(self.step)
         cluster.on_ack.append(self.check_acknowledged)
-        for history in cluster.histories.values():
-            history.ack_window_s = ACK_WINDOW_S
+        for topic, history in cluster.histories.items():
+            if topic != TRANSIENT:  # acknowledgements are forgotten with their topic
+                history.ack_window_s = ACK_WINDOW_S
         self.retention: RetentionChecks | None = None
         self.positions: PositionChecks | None = None
         if cluster.plan.keeps_master:

@@ -164,6 +164,30 @@ def test_skip_is_what_lies_between_two_reads_and_was_not_read() -> None:
     assert kinds(history, everything) == []
 
 
+def test_a_skip_is_none_where_a_reader_went_on_at_the_new_begin_of_a_queue() -> None:
+    history = History()
+    for offset in range(5):
+        send(history, b"%d" % offset, "ok", at(offset), float(offset))
+    history.read("r", at(0), b"0")
+    history.jump("r", TOPIC, 0, range(1, 3))
+    history.read("r", at(4), b"4")
+    assert [finding.what for finding in history.check()] == ["r got 0, then 4 of orders/0: not [3]"]
+    history.jump("r", TOPIC, 0, range(3, 4))
+    assert history.check() == []
+
+
+def test_what_may_be_gone_is_neither_lost_nor_undelivered() -> None:
+    history = History()
+    send(history, b"a", "ok", at(0))
+    send(history, b"b", "ok", at(1), 1.0)
+    findings = history.check(complete=[], groups=["g"], gone={b"a"})
+    assert [(finding.kind, "b'b'" in finding.what) for finding in findings] == [
+        ("lost", True),
+        ("undelivered", True),
+    ]
+    assert history.check(complete=[], groups=["g"], gone={b"a", b"b"}) == []
+
+
 def test_a_reader_that_reads_something_again_skips_nothing_when_it_goes_on_behind() -> None:
     history = History()
     for number, message in enumerate((b"a", b"b", b"c", b"d")):

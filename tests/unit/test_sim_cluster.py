@@ -18,7 +18,7 @@ from sim.process import clocks_of_processes
 from sim.rules import RULES, switched_off
 
 ROOT = Path(__file__).resolve().parents[2]
-SEED = 12
+SEED = 17  # log files expire in it, a topic is deleted, and positions are committed
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -55,6 +55,10 @@ def test_a_seed_draws_one_plan() -> None:
     assert {(plan.flush, plan.replication) for plan in plans} == {
         (flush, replication) for flush in ("sync", "async") for replication in ("sync", "async")
     }
+    drawn = [plan.upkeep for plan in plans]
+    assert {upkeep.late for upkeep in drawn if upkeep.reserved_s} == {"", "replace", "clock", "kill", "cut"}
+    for choice in ("reserved_s", "seldom_again", "deletions", "commits"):
+        assert {bool(getattr(upkeep, choice)) for upkeep in drawn} == {False, True}
     for plan in plans:
         takeovers = [fault for fault in plan.faults if fault.kind in TAKEOVERS]
         assert [fault.target in plan.masters for fault in takeovers] in ([], [True])

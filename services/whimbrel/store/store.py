@@ -242,7 +242,9 @@ class MessageStore(abc.ABC):
                 self.indexer.fall_behind()
             else:
                 queue = self.queues.get(path.parent.parent.name, int(path.parent.name))
-                if queue is not None and not queue.write_again(path, lambda *entry: self.is_entry(queue, *entry)):
+                if queue is not None and not queue.write_again(
+                    path, lambda *entry: self.is_entry(queue, *entry)
+                ):
                     raise OSError(
                         errno.EIO,
                         "entries are gone from memory and disk, the next start makes them",
