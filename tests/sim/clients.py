@@ -50,7 +50,7 @@ class ProducerClient(LoopNode):
         until: float,
         on_ack: Callable[[Sent], None],
         rest_s: tuple[float, float] = (0.0, 0.0),
-        pads: tuple[int, ...] = (0, 0, 0, 200, 3000),
+        pads: tuple[int, ...] = (0, 0, 200, 3000, 6000),
     ) -> None:
         super().__init__(process, network)
         self.history, self.endpoint, self.topic = history, endpoint, topic

@@ -180,7 +180,7 @@ class Cluster:
                     aim=EXPIRING_SENDS if plan.upkeep.reserved_s else SENDS,
                     until=END_S - 12.0,
                     on_ack=self.acknowledged,
-                    pads=(0, 200, 3000, 3000, 8000) if plan.upkeep.reserved_s else (0, 0, 0, 200, 3000),
+                    pads=(0, 200, 3000, 3000, 8000) if plan.upkeep.reserved_s else (0, 0, 200, 3000, 6000),
                     **common,
                 )
             )
