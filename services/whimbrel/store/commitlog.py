@@ -657,8 +657,8 @@ class LogWriter:
     def boundary_below(self, flushed: int, dispatched: int, walk_max: int) -> int:
         """Return a boundary between records at or below a flushed offset.
 
-        A master's own end is one. A slave's end may lie within a record: it takes the last boundary where that
-        is not far from its mark; else where its broker has come to, now or at the last sync, if the record that
+        A master's own end is one. A slave's end may lie within a record: it takes the last boundary, where
+        its mark is near; else where its broker had come before this sync or the last one, if the record that
         begins there is whole; else the start of the last file.
 
         Args:

@@ -379,7 +379,7 @@ class Index:
             while self.files and not (self.files[-1].full and self.files[-1].end_offset <= trusted_to):
                 self.drop_last()
         last = self.end_offset
-        # Else a file is missing. One that was dropped, or that a full one was followed by, may have held further
+        # Else a file is missing. One that was dropped, or that stood behind a full one, may have held further
         # keys of the last record.
         followed = last == index_end and bool(self.files) and self.files[-1].full
         complete = indexed if last >= index_end and len(self.files) == found and not followed else 0

@@ -460,7 +460,7 @@ class SharedPage:
         self.cells[at // 8] = odd + 1
 
 
-def describes(data: "mmap.mmap | bytes", boot: bytes, inode: int) -> bool:
+def describes(data: mmap.mmap | bytearray | bytes, boot: bytes, inode: int) -> bool:
     """Return whether a page is of this boot, and was mapped where it is now."""
     (mapped_as,) = INODE.unpack_from(data, HEADER.size)
     return HEADER.unpack_from(data) == (LAYOUT, boot) and mapped_as in (0, inode)

@@ -8,6 +8,7 @@ index where they lag behind the log (`rebuild.py`).
 import abc
 import errno
 import logging
+from functools import partial
 from pathlib import Path
 
 from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, StoreFull
@@ -242,9 +243,7 @@ class MessageStore(abc.ABC):
                 self.indexer.fall_behind()
             else:
                 queue = self.queues.get(path.parent.parent.name, int(path.parent.name))
-                if queue is not None and not queue.write_again(
-                    path, lambda *entry: self.is_entry(queue, *entry)
-                ):
+                if queue is not None and not queue.write_again(path, partial(self.is_entry, queue)):
                     raise OSError(
                         errno.EIO,
                         "entries are gone from memory and disk, the next start makes them",

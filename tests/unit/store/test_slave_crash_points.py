@@ -152,7 +152,7 @@ def test_closing() -> None:
 
 
 def test_setting_a_damaged_tail_aside() -> None:
-    """As `whimbrel store repair --set-aside` does it: what is behind the damage comes from the master again."""
+    """As `whimbrel store repair --set-aside` does it: what was behind comes from the master again."""
 
     def damaged(scene: SlaveScene) -> None:
         received_and_closed(scene)

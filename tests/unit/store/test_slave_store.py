@@ -8,8 +8,8 @@ import pytest
 
 from storekit import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
-from whimbrel.store.codec import decode_record
 from whimbrel.store import commitlog
+from whimbrel.store.codec import decode_record
 from whimbrel.store.commitlog import LogReader, LogWriter
 from whimbrel.store.inspect import verify
 from whimbrel.store.master_store import MasterStore
