@@ -11,16 +11,14 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from sim.files import SimFiles
-from whimbrel.broker.cluster.leadership import Leadership
 from whimbrel.broker.cluster.write_admission import WriteAdmission
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.produce import confirmed_offset
 from whimbrel.errors import IllegalOffset
 from whimbrel.replicator.follower import Follower
-from whimbrel.store import commitlog, recovery
+from whimbrel.store import commitlog
 from whimbrel.store.commitlog import LogWriter
-from whimbrel.store.consumequeue import ConsumeQueue
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.queues import ConsumeQueues
@@ -69,16 +67,10 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (WriteAdmission, "slave_refused", nothing),
     ),
     "the log's mark vouches for what is on disk": ((LogWriter, "advance_mark", vouch_for_all),),
-    "what lies behind the log's end is cut": ((commitlog, "zero", nothing),),
-    "what lies behind a queue's end is cut": ((ConsumeQueue, "scrub_behind", nothing),),
-    "a record that is not whole ends the log": ((recovery, "record_fault", lambda *_, **__: ""),),
     "only what slaves hold is confirmed": (
         (confirmed_offset, "confirm", lambda before, *, written, **_: max(before, written)),
     ),
     "positions end where the log of a new master ends": ((GroupConsumption, "clamp_to_log", lambda self: 0),),
-    "a new master waits for what its slaves have to tell": (
-        (Leadership, "slaves_have_reported", lambda self, now: True),
-    ),
     "log files stay until they are old enough": ((commitlog, "expired_segments", all_closed),),
     "a clock that is far ahead is doubted": ((RetentionClock, "look", lambda self, wall_ms, *_: wall_ms),),
     "a doubt outlives the process": ((RetentionClock, "load", nothing),),
