@@ -162,9 +162,15 @@ class Follower:
         log = self.log
         if log.lost:
             raise StoreError(log.failed)
+        end = log.end
         log.mend()
         if not log.failed:
             self.show_trouble("")
+            if log.end < end:  # within a record, of which no CRC says that its bytes are still right
+                self.disconnect(
+                    f"the last {end - log.end} bytes of an incomplete record are asked for again",
+                    logging.WARNING,
+                )
         elif self.page.trouble != log.failed:
             self.show_trouble(log.failed)
 

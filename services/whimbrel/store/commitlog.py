@@ -41,6 +41,7 @@ from whimbrel.store.failed_sync import (
     read_marker,
     rewrite_file,
     set_marker,
+    whole_records_end,
 )
 from whimbrel.store.locking import StoreLock
 from whimbrel.store.options import StoreOptions
@@ -570,6 +571,8 @@ class LogWriter:
             return False
         segment = self.segment
         try:
+            if segment is not None:
+                failure.end = self.whole_end(segment.start, failure)
             for left in [*self.sealed, *([] if segment is None else [segment])]:
                 if left.start + left.size > max(failure.durable, self.begin):  # else retention took it
                     self.rewrite(left.start, failure.end, boundary=max(left.start, self.mark.offset))
@@ -591,11 +594,29 @@ class LogWriter:
         failure.state = RewriteState.WRITTEN
         return True
 
+    def whole_end(self, start: int, failure: FailedSync) -> int:
+        """Return where the log can end: on a slave before a last record that is not all there, or was torn.
+
+        Args:
+            start: of the last file.
+
+        Raises:
+            StoreError: a master's last record is not whole any more.
+        """
+        boundary = max(start, self.mark.offset)
+        end = whole_records_end(
+            self.flush_segments.read, boundary, failure.end, start + self.file_size, durable=failure.durable
+        )
+        if end < failure.end and not self.replicated:
+            raise StoreError(f"the record at {end} is not whole any more")
+        return end
+
     def mend(self) -> None:
         """Go on after a failed sync, if that can be done now; for the writer's thread, while `failed`.
 
         The first call of each failure promises that no send which waited for it waits any more: they are
-        answered, with an error. The log may have become writable again, with all of it flushed, on return.
+        answered, with an error. The log may have become writable again, with all of it flushed, on return; a
+        slave's may end earlier than before then.
         """
         failure = self.failure
         if failure is None:
@@ -630,7 +651,7 @@ class LogWriter:
             self.switch_to(failure.current)
         self.segments.close()
         self.page.replaced += 1  # before `written` can move: readers look at it afterwards
-        self.flushed = self.page.flushed = failure.end
+        self.end = self.flushed = self.page.flushed = failure.end
         self.failure, self.failed = None, ""
         logger.warning("log %s: written again up to %d; it takes appends again", self.root, failure.end)
 

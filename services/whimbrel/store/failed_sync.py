@@ -19,6 +19,10 @@ WANTED an attempt that fails is repeated after `REWRITE_RETRY_S`, at most `REWRI
 for which the disk has no room does not count, since room can be made. Where the cache has let go of a page
 meanwhile, a record is not whole any more and no attempt can succeed: a restart ends the log before it.
 
+A slave's log may end within a record. No CRC covers what is there of it, so nothing tells whether the cache
+still holds it: it is left out, and the log ends behind the last whole record until the master sends it again.
+So is a last record whose text ends in zeros; on a master, that record is not whole any more.
+
 **The marker** keeps the next process of the same boot from trusting the cache: the cell `doubtful` of the
 shared page, for when the disk takes nothing, and a file, for when the page can't be kept either. At a start
 with one of them, recovery finds the log's end as ever, and the files from the marked offset on are written
@@ -42,7 +46,7 @@ from pathlib import Path
 from whimbrel.errors import StoreError
 from whimbrel.machine import Files, Machine
 from whimbrel.store.pages import allocate, replacing
-from whimbrel.store.recovery import verify_file
+from whimbrel.store.recovery import ReadAt, text_ends_in_zeros, verify_file
 from whimbrel.store.segment import Segment, segment_name
 from whimbrel.store.shared_page import SharedPage
 
@@ -55,6 +59,7 @@ __all__ = [
     "read_marker",
     "rewrite_file",
     "set_marker",
+    "whole_records_end",
 ]
 
 logger = logging.getLogger(__name__)
@@ -182,7 +187,7 @@ def rewrite_file(
 
     Args:
         start, size: of the file.
-        end: of the log; what lies behind becomes zeros.
+        end: of the log, between two records; what lies behind becomes zeros.
         boundary: between two records of the file, from which on the copy is checked.
 
     Raises:
@@ -221,7 +226,7 @@ def copy(files: Files, source: int, target: int, length: int) -> None:
 
 
 def check_copy(files: Files, fd: int, start: int, size: int, *, end: int, boundary: int) -> None:
-    """See that the records from a boundary to the end are whole; a slave's last one may not be all there.
+    """See that the records from a boundary to the end are whole.
 
     Raises:
         StoreError: they are not.
@@ -231,8 +236,28 @@ def check_copy(files: Files, fd: int, start: int, size: int, *, end: int, bounda
         return files.pread(fd, length, offset - start)
 
     verdict = verify_file(read, boundary, start + size)
-    left = end - verdict.end
-    if verdict.blank or left == 0 or 0 < left < SIZE.size:
-        return
-    if left < 0 or SIZE.unpack(read(verdict.end, SIZE.size))[0] <= left:
+    if not verdict.blank and verdict.end != end:
         raise StoreError(f"the record at {verdict.end} is not whole any more: {verdict.fault or 'zeros'}")
+
+
+def whole_records_end(read: ReadAt, boundary: int, end: int, file_end: int, *, durable: int) -> int:
+    """Return where the whole records of a file end, if the one behind them is not all there, or was torn in
+    its text; else `end`, also where one before it is damaged.
+
+    Args:
+        boundary: between two records, from which on they are looked at.
+        end: of the log.
+        durable: bytes below are on disk.
+    """
+    verdict = verify_file(read, boundary, file_end)
+    left = end - verdict.end
+    if verdict.blank or left < 0:
+        return end
+    if left == 0:
+        torn = (
+            verdict.last >= 0 and end > durable and text_ends_in_zeros(read(verdict.last, end - verdict.last))
+        )
+        return verdict.last if torn else end
+    if left >= SIZE.size and SIZE.unpack(read(verdict.end, SIZE.size))[0] <= left:
+        return end
+    return verdict.end

@@ -47,6 +47,7 @@ __all__ = [
     "is_boundary",
     "recover_log",
     "store_time_at",
+    "text_ends_in_zeros",
     "verify_file",
 ]
 
