@@ -74,6 +74,7 @@ class Lost:
         confirmed: its page's mark.
         since: until then the slaves' brokers had its lease state.
         recovered: where its log ended when it was back; -1 before.
+        held: where the longest log ended then, its slaves' included.
         disturbed: some slave could not tell it how far its own log goes.
     """
 
@@ -82,6 +83,7 @@ class Lost:
     confirmed: int
     since: float
     recovered: int = -1
+    held: int = 0
     disturbed: bool = False
 
 
@@ -192,7 +194,9 @@ class Takeovers:
         cluster, old = self.cluster, lost.member
         page = old.page if old.up else None
         if lost.recovered < 0 and page is not None and page.epoch:
-            lost.recovered = page.written
+            lost.recovered = lost.held = page.written
+            pages = [slave.page for slave in cluster.slaves(old.group)]
+            lost.held = max([lost.held, *(page.written for page in pages if page is not None)])
         if old.up:
             lost.disturbed = lost.disturbed or any(map(self.is_disturbed, cluster.slaves(old.group)))
         if self.is_behind(old):
@@ -209,9 +213,7 @@ class Takeovers:
         del self.open[lost.member.group]
         cluster.note(f"{lost.member.name} goes on from {lost.recovered}")
         if cluster.plan.replication == "async":
-            pages = [slave.page for slave in cluster.slaves(lost.member.group)]
-            ends = [page.written for page in pages if page is not None]
-            self.give_up(lost, lost.recovered if lost.disturbed else max(lost.recovered, *ends))
+            self.give_up(lost, lost.recovered if lost.disturbed else lost.held)
 
     def take_over(self, lost: Lost, fault: Fault) -> None:
         """Start the slave with the longest log as the master."""
