@@ -470,7 +470,7 @@ class Cluster:
         """Let a host lose power, and come back unless that is for good, with another disk if one is given."""
         if not member.up:
             return
-        self.takeovers.slave_loses(member, all_of_it=disk is not None)
+        self.takeovers.loses(member, all_of_it=disk is not None)
         self.network.lose_power(member.address)
         self.halt(member)
         member.host.power_loss(disk=disk)
@@ -529,7 +529,7 @@ class Cluster:
 
     def fault_sync_error(self, fault: Fault) -> None:
         """Let the next syncs of the log fail with EIO."""
-        self.takeovers.slave_loses(self.members[fault.target], all_of_it=False)
+        self.takeovers.loses(self.members[fault.target], all_of_it=False)
         disk = self.members[fault.target].disk
         # One count for commitlog/ and whimbrel/segment-*, since a log file was opened under its first name.
         disk.inject("sync", path=f"{ROOT}/[cw][oh][mi]*/*[0-9][0-9][0-9][0-9]", times=int(fault.amount))

@@ -4,7 +4,8 @@ Each member removes files of its log by itself: a master's broker, a slave's rep
 pages every half second, this knows of each when it closed which file, and where its log begins:
 
     expired     a file is removed no earlier than `reserved_s` after it was closed; what a wall clock was set
-                forward by an amount that retention believes (`JUMP_MS_MAX`) is taken off that
+                forward by an amount that retention believes (`JUMP_MS_MAX`) is taken off that. Not checked
+                where power was lost: files have times from before it
     begin       an empty log begins no further on than a member's log ever has
     kept        in the end no file is there that should have gone long ago (clocks that were set: not checked)
     trimmed     in the end no file of a queue or of the index is left whose records have gone
@@ -126,6 +127,8 @@ class RetentionChecks:
 
     def check_age(self, member: "Member", log: LogHistory, begin: int) -> None:
         """What is removed now is old enough."""
+        if member.disk.losses:
+            return
         now = self.cluster.scheduler.now
         needed = self.reserved_s - self.ahead_ms.get(member.name, 0) / 1000 - SEEN_LATE_S
         for start in range(log.floor // LOG_FILE * LOG_FILE, begin, LOG_FILE):

@@ -20,7 +20,6 @@ from whimbrel.replicator.follower import Follower
 from whimbrel.store import commitlog
 from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
-from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.retention import FILES_REMOVED_MAX, RetentionClock
 from whimbrel.store.segment import Segment
@@ -53,13 +52,6 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "sends wait for slaves": ((SharedPage, "acknowledged", lambda self, needed: self.written),),
     "a slave reports what is on its disk": ((Follower, "held", property(lambda self: self.log.end)),),
     "names are durable before what they lead to": ((SimFiles, "sync_directory", nothing),),
-    "queues are on disk before a mark vouches for them": (
-        (
-            MarkWriter,
-            "write",
-            lambda self, mark, files, directories, time_ms: mark.save(self.root, self.files),
-        ),
-    ),
     "acknowledgements are written down": ((LeaseJournal, "append", nothing),),
     "a slave compares before its log goes on": ((Follower, "overlap_start", lambda self: self.log.end),),
     "a master with less than a slave waits": (

@@ -104,6 +104,7 @@ class Takeovers:
         self.risk: dict[
             str, int
         ] = {}  # by group: where the master's log ended when a slave last lost anything
+        self.ended: dict[str, int] = {}  # by host: where its log ended when it lost power last
         self.exchanged_at: dict[
             str, float
         ] = {}  # by slave: when its broker had its master's lease state last
@@ -131,11 +132,13 @@ class Takeovers:
                 return not promoted and (keeps or not is_open)
         return True
 
-    def slave_loses(self, member: "Member", *, all_of_it: bool) -> None:
-        """Note that a slave is about to lose what is not on its disk, or all of it."""
+    def loses(self, member: "Member", *, all_of_it: bool) -> None:
+        """Note that a host is about to lose what is not on its disk, or all of it."""
+        if member.page is not None:
+            self.ended[member.name] = member.page.written
         if member.number and (all_of_it or self.cluster.plan.flush == "async"):
-            page = self.cluster.master(member.group).page
-            end = page.written if page is not None else 0
+            master = self.cluster.master(member.group)
+            end = master.page.written if master.page is not None else self.ended.get(master.name, 0)
             self.risk[member.group] = max(end, self.risk.get(member.group, 0))
 
     def may_lose(self, group: str) -> bool:
@@ -355,7 +358,7 @@ class Takeovers:
         opened = self.opened.get(slave.name), page.epoch
         self.opened[slave.name] = page.epoch
         if page.doubtful or opened[0] != opened[1] or any(one.fired < one.times for one in slave.disk.faults):
-            self.slave_loses(slave, all_of_it=False)
+            self.loses(slave, all_of_it=False)
 
     def look_at_log(self, slave: "Member") -> None:
         """Give a slave whose log is another one an empty disk."""
