@@ -595,13 +595,13 @@ class LogWriter:
         return True
 
     def whole_end(self, start: int, failure: FailedSync) -> int:
-        """Return where the log can end: on a slave before a last record that is not all there, or was torn.
+        """Return where the log can end: on a slave before a last record that is not all there.
 
         Args:
             start: of the last file.
 
         Raises:
-            StoreError: a master's last record is not whole any more.
+            StoreError: the last record is not whole any more.
         """
         boundary = max(start, self.mark.offset)
         end = whole_records_end(

@@ -49,9 +49,16 @@ def keep_cut(root: Path, segments: Segments, state: LogState, machine: Machine) 
         begin, end = max(start, state.end), start + file_size
         if begin >= end:
             continue
-        data = segments.next_data(begin)  # most of a file that was prepared for the log is a hole
-        found = survey(segments.read, data, end, file_size, torn=data == state.end, zeros_max=ZEROS_MAX)
-        if found.used_end == data:
+        found = survey(
+            segments.read,
+            begin,
+            end,
+            file_size,
+            torn=begin == state.end,
+            zeros_max=ZEROS_MAX,
+            next_data=segments.next_data,
+        )
+        if found.used_end == begin:
             continue
         records += found.records
         size += found.used_end - begin

@@ -21,7 +21,7 @@ meanwhile, a record is not whole any more and no attempt can succeed: a restart 
 
 A slave's log may end within a record. No CRC covers what is there of it, so nothing tells whether the cache
 still holds it: it is left out, and the log ends behind the last whole record until the master sends it again.
-So is a last record whose text ends in zeros; on a master, that record is not whole any more.
+No new epoch is needed, since the broker beside has not seen that record.
 
 **The marker** keeps the next process of the same boot from trusting the cache: the cell `doubtful` of the
 shared page, for when the disk takes nothing, and a file, for when the page can't be kept either. At a start
@@ -241,23 +241,28 @@ def check_copy(files: Files, fd: int, start: int, size: int, *, end: int, bounda
 
 
 def whole_records_end(read: ReadAt, boundary: int, end: int, file_end: int, *, durable: int) -> int:
-    """Return where the whole records of a file end, if the one behind them is not all there, or was torn in
-    its text; else `end`, also where one before it is damaged.
+    """Return where the whole records of a file end, if the one behind them is not all there yet; else `end`,
+    also where one before it is damaged.
 
     Args:
         boundary: between two records, from which on they are looked at.
         end: of the log.
         durable: bytes below are on disk.
+
+    Raises:
+        StoreError: the last record's text ends in zeros.
     """
     verdict = verify_file(read, boundary, file_end)
     left = end - verdict.end
     if verdict.blank or left < 0:
         return end
     if left == 0:
-        torn = (
-            verdict.last >= 0 and end > durable and text_ends_in_zeros(read(verdict.last, end - verdict.last))
-        )
-        return verdict.last if torn else end
+        if verdict.last >= 0 and end > durable:
+            if text_ends_in_zeros(read(verdict.last, end - verdict.last)):
+                raise StoreError(
+                    f"the record at {verdict.last} is not whole any more: its text ends in zeros"
+                )
+        return end
     if left >= SIZE.size and SIZE.unpack(read(verdict.end, SIZE.size))[0] <= left:
         return end
     return verdict.end

@@ -6,6 +6,7 @@ like a record do not count, since they stand elsewhere.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from whimbrel.store.codec import PHYSICAL_OFFSET, RECORD_BYTES_MIN, SIZE_AND_MAGIC, record_fault
@@ -46,6 +47,7 @@ def survey(
     torn: bool = False,
     records_max: int = 1 << 62,
     zeros_max: int = 1 << 62,
+    next_data: Callable[[int], int] = lambda position: position,
 ) -> Survey:
     """Look at [begin, end), which may be in several files; what can't be read there counts as zeros.
 
@@ -53,6 +55,8 @@ def survey(
         torn: what begins at `begin` is known to be no whole record, even if it looks like one.
         records_max: once so many whole records are found, the rest of what was read is still looked at.
         zeros_max: so many zeros in a row end the look.
+        next_data: returns where zeros may end that are not stored as such; most of a file that was prepared
+            for the log is a hole.
     """
     found = Survey(0, -1, -1, begin)
     position, zeros, first = begin, 0, MAGIC_AT if torn else 0
@@ -63,8 +67,10 @@ def survey(
             zeros, found.used_end = 0, position + used
             position = survey_chunk(read, chunk, position, file_end, found, first)
         else:
-            zeros += len(chunk) or file_end - position
-            position = position + len(chunk) if chunk else file_end
+            before, position = position, position + len(chunk) if chunk else file_end
+            if position < file_end:
+                position = min(max(next_data(position), position), file_end)
+            zeros += position - before
         first = 0
     return found
 
