@@ -174,7 +174,7 @@ U16 = struct.Struct(">H")
 SEAL_START, SEAL_END = b"__CRC32#\x01", 0x02
 SEAL_DIGITS = 10
 SEAL_SIZE = len(SEAL_START) + SEAL_DIGITS + 1
-SEAL_BEGIN, SEAL_REST = SEAL_START[:4], SEAL_START[4:]  # one wrong bit leaves one of them
+SEAL_BEGIN, SEAL_REST = SEAL_START[:4], SEAL_START[4:8]  # one wrong bit leaves one of them
 # A sector of a page that did not reach the disk reads as zeros. Where no CRC covers it, as in properties, so
 # many of them in a row are taken for that.
 HOLE_SIZE = 512

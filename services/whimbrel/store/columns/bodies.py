@@ -48,8 +48,8 @@ def crc_good(records: Records) -> Mask:
     seals = records.ends - SEAL_SIZE
     rows = np.flatnonzero(seals >= records.topic_end + U16.size)
     starts = seals[rows]
-    sealed = gather(data, starts, "S4") == SEAL_BEGIN
-    sealed |= gather(data, starts + len(SEAL_BEGIN), "S5") == SEAL_REST
+    sealed = gather(data, starts, ">u4") == int.from_bytes(SEAL_BEGIN)
+    sealed |= gather(data, starts + len(SEAL_BEGIN), ">u4") == int.from_bytes(SEAL_REST)
     for row in rows[sealed].tolist():
         if seal_fault_of(records, row):
             good[row] = False
