@@ -93,6 +93,7 @@ class Takeovers:
     Attributes:
         done: takeovers.
         open: groups without a master, or with one that came back and has not written yet.
+        former: old masters with their own disks that do not follow the new one yet, and their lives.
         told: called after a takeover.
     """
 
@@ -101,6 +102,7 @@ class Takeovers:
         self.done: list[Takeover] = []
         self.open: dict[str, Lost] = {}
         self.watched: set[str] = set()
+        self.former: set[tuple[str, int]] = set()
         self.risk: dict[
             str, int
         ] = {}  # by group: where the master's log ended when a slave last lost anything
@@ -235,6 +237,7 @@ class Takeovers:
             self.give_up(lost, taken.end)
         self.forget(lost)
         old.number = max(member.number for member in cluster.group(old.group)) + 1
+        self.former.add((old.name, old.lives))
         best.number = 0
         best.disk.heal()
         for node in (best.broker, best.replicator):
@@ -329,12 +332,23 @@ class Takeovers:
         cluster.scheduler.later(LOOK_S, self.look)
 
     def look_at_master(self, master: "Member") -> None:
-        """Replace a master that a slave is ahead of by that slave."""
+        """Replace a master that a slave is ahead of by that slave, unless that was the master before."""
         page = master.page
+        following = {slave.broker_id for slave, _ in page.slave_acks()} if page is not None else set()
+        for slave in self.cluster.slaves(master.group):
+            if slave.number in following:
+                self.former.discard((slave.name, slave.lives))
         behind = page is not None and self.is_behind(master)
         looks = self.troubled[master.name] = self.troubled.get(master.name, 0) + 1 if behind else 0
         if looks >= PATIENCE and page is not None:
             cluster, group = self.cluster, master.group
+            former = [slave for slave in cluster.slaves(group) if (slave.name, slave.lives) in self.former]
+            if former:  # what it has more was given up when another one took its place
+                self.empty(former[0], "it was the master, and went another way")
+                self.troubled[master.name] = 0
+                return
+            if not any(slave.page and slave.page.written > page.written for slave in cluster.slaves(group)):
+                return  # it does not know yet that the slave has another disk
             since = min(self.exchanged_at.get(slave.name, 0.0) for slave in cluster.slaves(group))
             self.open[group] = lost = Lost(master, {}, page.confirmed, since)
             self.watched.add(group)
@@ -370,5 +384,9 @@ class Takeovers:
         looks = self.troubled[slave.name] = self.troubled.get(slave.name, 0) + 1 if in_trouble else 0
         if looks >= (PATIENCE if foreign else LONG_PATIENCE):
             self.troubled[slave.name] = 0
-            self.cluster.note(f"{slave.name} gets an empty disk: {page.trouble}")
-            self.cluster.lose_power(slave, 0.5, disk=self.cluster.new_disk())
+            self.empty(slave, page.trouble)
+
+    def empty(self, slave: "Member", why: str) -> None:
+        """Give a slave an empty disk."""
+        self.cluster.note(f"{slave.name} gets an empty disk: {why}")
+        self.cluster.lose_power(slave, 0.5, disk=self.cluster.new_disk())
