@@ -86,12 +86,11 @@ class Confirmation:
     def note_alone(self, group: str, page: SharedPage, counted: dict[str, Connection]) -> None:
         """Note how far a master has gone without slaves."""
         now = self.cluster.scheduler.now
+        alone_s = now - self.counted_at.get(group, 0.0)
+        if alone_s >= AWAY_S - 1.0 and self.cluster.plan.replication == "async":
+            self.alone_end[group] = page.written  # also when one is back: it went on until then
         if counted:
             self.counted_at[group] = now
-        elif (
-            now - self.counted_at.get(group, 0.0) >= AWAY_S - 1.0 and self.cluster.plan.replication == "async"
-        ):
-            self.alone_end[group] = page.written
 
     def check_grown(self, before: Look, page: SharedPage, counted: dict[str, Connection]) -> None:
         """Who was counted while the mark grew holds what is below it."""

@@ -179,6 +179,8 @@ def recover_log(
     if not marked:
         verify_from = rocketmq_start(read, starts, clean=clean, checkpoint=checkpoint)
     end, fault = walk_files(read, verify_from, starts[-1], file_size, synced)
+    if fault == NO_NEXT_FILE and synced == end - end % file_size + file_size:
+        synced = end  # all of this file is there, and the next one had nothing yet, as on a full disk
     removed = tuple(start for start in starts if start > end)
     rest = read(end, min(READ_BYTES, file_size - end % file_size)) if end < starts[-1] + file_size else b""
     dirty = bool(rest.strip(b"\0"))

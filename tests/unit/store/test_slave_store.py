@@ -309,3 +309,21 @@ def test_the_page_of_a_copied_store_says_nothing_of_the_copys_log(
     copied.close()
     reader.close()
     log.close()
+
+
+def test_a_slaves_log_that_ends_with_a_file_starts_without_the_next_one(tmp_path: Path) -> None:
+    """The disk was full when the file was, and the mark stands behind its blank."""
+    master = open_master(tmp_path / "master")
+    number = 0
+    while master.written <= FILE:
+        master.append([make_draft(number)])
+        number += 1
+    slave = open_log(tmp_path / "slave")
+    slave.append_raw(0, master.read_log(0, FILE))
+    slave.flush()
+    slave.close()
+    master.close()
+    (tmp_path / "slave" / "commitlog" / segment_name(FILE)).unlink(missing_ok=True)
+    again = open_log(tmp_path / "slave")
+    assert again.state.fault and 0 < again.end < FILE
+    again.close()
