@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from storekit import make_draft
+from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import ALL
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
@@ -104,7 +105,7 @@ class HandingOn:
             schedule=lambda at_ms, callback: None,
             client_alive=lambda group, client_id: True,
             hand_on=self.hand_on,
-            policy_of=lambda group, topic: DeadLetters(),
+            policy_of=Uniform(DeadLetters),
         )
         self.consumption.open()
         self.reported = asyncio.Event()

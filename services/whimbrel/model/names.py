@@ -46,6 +46,9 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
+    "TIMER_TOPIC",
+    "TRANSACTION_GROUP",
+    "UNDECIDED_TOPIC",
     "check_broker_name",
     "check_group",
     "check_invisible_ms",
@@ -63,6 +66,9 @@ TEMPLATE_TOPIC = "TBW102"  # automatically created topics inherit its configurat
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages, until they are due
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of transactions, until they are committed
 HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of those are committed or rolled back
+UNDECIDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # transactions that were given up without a decision
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a time of delivery, until it has come
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # its offsets say how far transactions are decided
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -72,7 +78,7 @@ SYSTEM_TOPICS = frozenset(
         HALF_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
         HALF_OP_TOPIC,
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        UNDECIDED_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
         "CHECKPOINT_TOPIC",
@@ -94,6 +100,7 @@ RESERVED_PROPERTY_KEYS = frozenset(
     " PUSH_REPLY_TIME CLUSTER MSG_TYPE INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_MS TIMER_DELAY_SEC"
     " TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY"
     " TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32#"
+    " _SYS_MSG_PRIORITY_ __LITE_TOPIC"
     " REPLAYED_FROM".split()  # ours: what the log knows of replays, see broker/produce/replay.py
 )
 

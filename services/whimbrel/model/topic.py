@@ -13,6 +13,7 @@ from enum import IntFlag, StrEnum
 from typing import Any
 
 from whimbrel.model.limits import RETRY_MAX_DEFAULT
+from whimbrel.model.retry import RetryPolicy, policy_from_bean
 
 __all__ = [
     "INHERIT",
@@ -21,6 +22,7 @@ __all__ = [
     "DataVersion",
     "GroupConfig",
     "MessageType",
+    "OrderedBy",
     "Permission",
     "TopicConfig",
 ]
@@ -67,6 +69,13 @@ class MessageType(StrEnum):
     MIXED = "MIXED"
     LITE = "LITE"
     PRIORITY = "PRIORITY"
+
+
+class OrderedBy(StrEnum):
+    """What a message of an ordered group waits for: those held in its queue, or of its message group."""
+
+    QUEUE = "queue"
+    MESSAGE_GROUP = "message-group"
 
 
 TYPES = {kind.value: kind for kind in MessageType}
@@ -187,13 +196,16 @@ class TopicConfig:
         )
 
 
+ORDERED_ATTRIBUTE = "whimbrel.ordered.by"  # ours; RocketMQ keeps attributes that it does not know
+RETRY_POLICY = "groupRetryPolicy"
+
 # Fields of a group's bean that we do not use, as a new group has them.
 GROUP_REST: Mapping[str, Any] = {
     "attributes": {},
     "consumeBroadcastEnable": True,
     "consumeFromMinEnable": True,
     "consumeTimeoutMinute": 15,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    RETRY_POLICY: {"type": "CUSTOMIZED"},
     "groupSysFlag": 0,
     "notifyConsumerIdsChangedEnable": True,
 }
@@ -223,6 +235,30 @@ class GroupConfig:
     def max_attempts(self) -> int:
         """Deliveries before a message counts as dead, the first included."""
         return self.retry_max + 1
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How long consumers wait before a message comes again."""
+        return policy_from_bean(self.rest.get(RETRY_POLICY))
+
+    def with_retry_policy(self, policy: RetryPolicy) -> "GroupConfig":
+        """Return the group with another retry policy."""
+        return replace(self, rest={**self.rest, RETRY_POLICY: policy.bean()})
+
+    @property
+    def ordered_by(self) -> OrderedBy:
+        """What an ordered group waits for (`fifo`); RocketMQ knows queues only."""
+        attributes = self.rest.get("attributes")
+        named = attributes.get(ORDERED_ATTRIBUTE) if isinstance(attributes, Mapping) else None
+        return OrderedBy.MESSAGE_GROUP if named == OrderedBy.MESSAGE_GROUP.value else OrderedBy.QUEUE
+
+    def with_ordered_by(self, ordered_by: OrderedBy) -> "GroupConfig":
+        """Return the group with another kind of order; it counts for groups with `fifo` only."""
+        attributes = dict(self.rest.get("attributes") or {})
+        attributes.pop(ORDERED_ATTRIBUTE, None)
+        if ordered_by is not OrderedBy.QUEUE:
+            attributes[ORDERED_ATTRIBUTE] = ordered_by.value
+        return replace(self, rest={**self.rest, "attributes": attributes})
 
     def bean(self) -> dict[str, Any]:
         """Return it in 5.3.3's form."""

@@ -51,7 +51,7 @@ from dataclasses import dataclass, field, replace
 from whimbrel.errors import BadRequest, Forbidden, NotReady, TopicNotFound
 from whimbrel.model.limits import AUTO_QUEUES, ROUTE_QUEUES_MAX
 from whimbrel.model.names import TEMPLATE_TOPIC
-from whimbrel.model.topic import INHERIT, WRITE
+from whimbrel.model.topic import INHERIT, WRITE, MessageType
 from whimbrel.nameserver.addresses import BrokerAddress
 
 __all__ = [
@@ -412,14 +412,20 @@ class Registry:
                 yield RouteEntry(broker=first.broker, queues=read_only)
 
     def inherited(self) -> Iterator[tuple[str, QueueCounts]]:
-        """Yield the queues that masters would give a new topic, if they have a template to inherit."""
+        """Yield the queues that masters would give a new topic, if they have a template to inherit.
+
+        It takes messages of the first one's kind, so until then it takes all.
+        """
         for name, template in self.topics.get(TEMPLATE_TOPIC, {}).items():
             if template.permission & INHERIT and MASTER_ID in self.groups[name].holders:
                 count = min(AUTO_QUEUES, template.write_queues)
                 yield (
                     name,
                     QueueCounts(
-                        read_queues=count, write_queues=count, permission=template.permission & ~INHERIT
+                        read_queues=count,
+                        write_queues=count,
+                        permission=template.permission & ~INHERIT,
+                        message_type=MessageType.MIXED.value,
                     ),
                 )
 

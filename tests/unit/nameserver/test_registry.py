@@ -404,7 +404,7 @@ def test_unknown_topic_is_routed_to_where_it_may_be_created(template: int, count
     table.update("o", first(OTHER, TBW102=queues(8, 6)), OLD)
     (entry,) = table.route("new", OLD)
     assert entry.broker == MASTER
-    assert entry.queues == queues(count)
+    assert entry.queues == queues(count, kind="MIXED")
 
 
 def test_brokers_come_by_cluster_name_and_id() -> None:

@@ -4,7 +4,7 @@ Every call names its client, and the first one registers it. Errors become the `
 response, and the gRPC status stays OK.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from whimbrel.broker.api.receive import ReceiveService
@@ -18,10 +18,18 @@ from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
 from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 
-__all__ = ["messaging_service"]
+__all__ = ["Handle", "messaging_service"]
 
 
 Handle = Callable[[Call, Any], Any]
+
+# Calls about messages that are not plain ones, and what to say where a broker does not serve one.
+SPECIAL = {
+    "EndTransaction": "transactions are",
+    "RecallMessage": "recalling a message is",
+    "ForwardMessageToDeadLetterQueue": "dead-letter topics are",
+    "SyncLiteSubscription": "lite topics are",
+}
 
 
 def messaging_service(
@@ -31,9 +39,17 @@ def messaging_service(
     receives: ReceiveService,
     sessions: SessionService,
     clients: Clients,
+    special: Mapping[str, Handle],
     clock: Callable[[], float],
 ) -> Service:
-    """Return the service for the transport."""
+    """Return the service for the transport.
+
+    Args:
+        routes, sends, receives, sessions: handle their calls.
+        clients: the known clients.
+        special: the calls about messages that are not plain ones, by name, as far as this broker serves them.
+        clock: seconds of the monotonic clock.
+    """
 
     def with_client(handle: Handle) -> Handle:
         def handle_known(call: Call, request: Any) -> Any:
@@ -81,10 +97,7 @@ def messaging_service(
             unary("UpdateOffset", receives.update_offset),
             unary("GetOffset", receives.get_offset),
             unary("QueryOffset", receives.query_offset),
-            unary("EndTransaction", refuse_unsupported("transactions are")),
-            unary("RecallMessage", refuse_unsupported("recalling a message is")),
-            unary("ForwardMessageToDeadLetterQueue", refuse_unsupported("dead-letter topics are")),
-            unary("SyncLiteSubscription", refuse_unsupported("lite topics are")),
+            *(unary(name, special.get(name) or refuse_unsupported(what)) for name, what in SPECIAL.items()),
         ),
     )
 

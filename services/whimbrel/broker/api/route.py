@@ -17,7 +17,7 @@ from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import Forbidden, TopicNotFound
 from whimbrel.model.names import check_group, check_topic
-from whimbrel.model.topic import Permission, TopicConfig
+from whimbrel.model.topic import MessageType, Permission, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
@@ -50,7 +50,7 @@ class RouteService:
         check_topic(name)
         topic = self.topics.get(name)
         if topic is None and self.master:
-            topic = self.topics.would_create(name)
+            topic = self.topics.would_create(name, MessageType.MIXED)  # it takes its first message's kind
         if topic is None:
             raise TopicNotFound(f"no topic {name}")
         return topic

@@ -3,11 +3,16 @@
 What is accepted, in which order it is checked and what record a message becomes: `produce/admission.py`. A
 body labelled GZIP sets the compressed bit of the record. One request goes to one queue; requests take turns
 over the queues, unless the header `whimbrel-queue-id` of our own client names one.
+
+Messages that wait before they can be delivered take a *detour*: they are stored in a system topic, as records
+that say where they go to when their time has come or their transaction is committed.
+
+    request --> admission --> detour of its kind, if any --> append --> answer, completed by the detour
 """
 
 from collections.abc import Sequence
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whimbrel.broker.api.response_bytes import send_answer
 from whimbrel.broker.produce.admission import (
@@ -18,20 +23,20 @@ from whimbrel.broker.produce.admission import (
     check_digest,
 )
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, MessageCorrupted, WhimbrelError
+from whimbrel.errors import BadRequest, MessageCorrupted, NotSupported, WhimbrelError
 from whimbrel.model.limits import SEND_MESSAGES_MAX
 from whimbrel.model.topic import MessageType
 from whimbrel.model.wire import QUEUE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
-from whimbrel.rpc.server.responses import status_of
+from whimbrel.rpc.server.responses import OK, status_of
 from whimbrel.store.codec import COMPRESSED, RecordDraft
 
 if TYPE_CHECKING:
     from whimbrel.broker.record_traces import Creation, RecordTraces
 
-__all__ = ["SendService"]
+__all__ = ["Detour", "SendService"]
 
 GZIP, TRANSACTION = v2.GZIP, v2.TRANSACTION
 DIGESTS: dict[Any, DigestKind] = {
@@ -41,12 +46,39 @@ DIGESTS: dict[Any, DigestKind] = {
 }
 
 
+# Kinds of messages that can't be stored without a detour.
+DETOURS = frozenset({MessageType.DELAY, MessageType.TRANSACTION})
+
+
+class Detour(Protocol):
+    """Where messages of a kind wait until they may be delivered."""
+
+    def redirect(
+        self, drafts: Sequence[RecordDraft], special: Sequence[MessageExtras]
+    ) -> list[RecordDraft] | None:
+        """Return the records to store instead, all for one queue; None to store them as they are.
+
+        Their queues are set, and the first key of each stays the message's id.
+        """
+
+    def stored(self, entry: Any, draft: RecordDraft, place: Any) -> None:
+        """Complete a message's entry of the response (protobuf); `place` is where its record was stored.
+
+        Called when it is as durable as was asked.
+        """
+
+
 class SendService:
-    """Handles SendMessage on the loop's thread."""
+    """Handles SendMessage on the loop's thread.
+
+    Attributes:
+        detours: by kind of message.
+    """
 
     def __init__(self, admission: Admission) -> None:
         """Take what accepts messages."""
         self.admission = admission
+        self.detours: dict[MessageType, Detour] = {}
         self.traces: RecordTraces | None = None  # None: tracing is off
 
     def trace(self, traces: "RecordTraces", ratio: float) -> None:
@@ -70,26 +102,43 @@ class SendService:
         if traces is not None:
             admission.context_seen, began_ns = False, time_ns()
         drafts, special = self.read(messages, name, born_host_of(call.peer))
+        extras: Sequence[MessageExtras] = ()
         if special or target is None or not target.plain:
-            kinds = {extras.kind for extras, _ in special}
-            if len(special) < len(drafts):
-                kinds.add(MessageType.NORMAL)
-            target = admission.admit(name, kinds)
-        queue_id = admission.queue(target, call.metadata.get(QUEUE_HEADER))
+            extras = [one for one, _ in special]
+            target = admission.admit(name, extras, plain=len(special) < len(drafts))
+        queue_id = admission.queue(target, call.metadata.get(QUEUE_HEADER), extras)
         for draft in drafts:
             draft.queue_id = queue_id
-        for extras, body in special:
-            if extras.digest_kind is not None:
-                check_digest(extras.digest_kind, extras.checksum, body)
+        for one, body in special:
+            if one.digest_kind is not None:
+                check_digest(one.digest_kind, one.checksum, body)
+        detour = None
+        if extras:
+            drafts, detour = self.redirected(drafts, extras)
         appended = admission.appender.append(drafts)
         created = None
         if traces is not None and admission.context_seen:
             created = traces.appended(drafts, appended, began_ns)
         if admission.appender.waits:
-            return self.answer_later(drafts, appended, created)
+            return self.answer_later(drafts, appended, created, detour)
         if created and traces is not None:
             traces.answered(created)
-        return send_answer(drafts, appended)
+        return send_answer(drafts, appended) if detour is None else detoured(drafts, appended, detour)
+
+    def redirected(
+        self, drafts: list[RecordDraft], special: Sequence[MessageExtras]
+    ) -> tuple[list[RecordDraft], Detour | None]:
+        """Return what is stored of special messages, and the detour that they take.
+
+        Raises:
+            NotSupported: this broker has none for them.
+        """
+        kind = special[0].kind
+        if kind is MessageType.FIFO or (kind in DETOURS and kind not in self.detours):
+            raise NotSupported(f"{kind} messages are not supported yet")
+        detour = self.detours.get(kind)
+        instead = None if detour is None else detour.redirect(drafts, special)
+        return (drafts, None) if instead is None else (instead, detour)
 
     def read(
         self, messages: Sequence[Any], name: str, born_host: bytes
@@ -128,7 +177,11 @@ class SendService:
         return drafts, special
 
     def answer_later(
-        self, drafts: Sequence[RecordDraft], appended: Sequence[Any], created: "list[Creation] | None"
+        self,
+        drafts: Sequence[RecordDraft],
+        appended: Sequence[Any],
+        created: "list[Creation] | None",
+        detour: Detour | None,
     ) -> Deferred[Any]:
         """Answer when the messages are as durable as was asked."""
         deferred: Deferred[Any] = Deferred()
@@ -136,10 +189,12 @@ class SendService:
         def answer(error: WhimbrelError | None) -> None:
             if created and self.traces is not None:
                 self.traces.answered(created, error)
-            if error is None:
-                deferred.complete(send_answer(drafts, appended))
-            else:
+            if error is not None:
                 deferred.complete(response_of(drafts, appended, status_of(error)))
+            elif detour is not None:
+                deferred.complete(detoured(drafts, appended, detour))
+            else:
+                deferred.complete(send_answer(drafts, appended))
 
         self.admission.appender.when_durable(appended[-1].end, answer)
         return deferred
@@ -149,8 +204,18 @@ def extras_of(system: Any) -> MessageExtras:
     """Return what a message has that is not a plain one."""
     due, recovery = system.delivery_timestamp, system.orphaned_transaction_recovery_duration
     digest = system.body_digest
+    has = system.HasField
+    marks = (
+        bool(system.message_group) and system.message_type != TRANSACTION,
+        has("delivery_timestamp"),
+        system.message_type == TRANSACTION,
+        has("priority"),
+        has("lite_topic"),
+    )
     return MessageExtras(
         kind=type_of(system),
+        mixed=sum(marks) > 1,
+        priority=system.priority if has("priority") else None,
         delivery_ms=due.seconds * 1000 + due.nanos // 1_000_000,
         message_group=system.message_group,
         recovery_s=recovery.seconds + recovery.nanos / 1e9,
@@ -170,6 +235,15 @@ def type_of(system: Any) -> MessageType:
     if system.HasField("delivery_timestamp"):
         return MessageType.DELAY
     return MessageType.FIFO if system.message_group else MessageType.NORMAL
+
+
+def detoured(drafts: Sequence[RecordDraft], appended: Sequence[Any], detour: Detour) -> Any:
+    """Return the response to messages that were stored on a detour."""
+    response = messaging.SendMessageResponse(status=OK)
+    for draft, place in zip(drafts, appended, strict=True):
+        entry = response.entries.add(status=OK, message_id=draft.keys[0], offset=place.queue_offset)
+        detour.stored(entry, draft, place)
+    return response
 
 
 def response_of(drafts: Sequence[RecordDraft], appended: Sequence[Any], status: Any) -> Any:

@@ -13,6 +13,7 @@ The plan's changes are to be written down and applied before the messages are ha
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.plan import CORRUPT_RETRY_MS, Delivered, DeliveryPlan, ReceiveRequest
@@ -21,30 +22,62 @@ from whimbrel.broker.consume.receipts import receipt_prefix
 from whimbrel.broker.consume.scan import Piece, RecordSource, Scan
 from whimbrel.errors import IllegalOffset
 
-__all__ = ["DeliveryPlanner", "PolicyFactory", "Subscription", "unordered"]
+__all__ = ["UNORDERED", "DeliveryPlanner", "PolicyFactory", "Subscription", "Uniform"]
 
-# Makes the policy of a group on a topic, once for each; `forget` it when it is to be made anew.
-PolicyFactory = Callable[[str, str], DeliveryPolicy]
+
+class PolicyFactory(Protocol):
+    """Makes policies."""
+
+    def __call__(self, group: str, topic: str) -> DeliveryPolicy:
+        """Return the policy of a group on a topic."""
+
+    def basis(self, group: str) -> object:
+        """Return what a group's policies depend on: they are made anew when it is another object."""
+
 
 logger = logging.getLogger(__name__)
 
 
-def unordered(group: str, topic: str) -> DeliveryPolicy:
-    """Return the policy of every subscription so far."""
-    return UnorderedPolicy()
+class Uniform:
+    """Makes policies of one kind for all subscriptions."""
+
+    def __init__(self, make: Callable[[], DeliveryPolicy]) -> None:
+        self.make = make
+
+    def __call__(self, group: str, topic: str) -> DeliveryPolicy:
+        """Return a policy."""
+        return self.make()
+
+    def basis(self, group: str) -> object:
+        """Return None for every group."""
+        return None
+
+
+UNORDERED = Uniform(UnorderedPolicy)
 
 
 class Subscription:
     """A group on one topic: its policy, its queues, and with which of them the next receive begins."""
 
-    __slots__ = ("broker_name", "group", "next_queue", "policy", "queues", "table", "topic", "used_at")
+    __slots__ = (
+        "basis",
+        "broker_name",
+        "group",
+        "next_queue",
+        "policy",
+        "queues",
+        "table",
+        "topic",
+        "used_at",
+    )
 
     def __init__(
-        self, table: LeaseTable, broker_name: str, group: str, topic: str, policy: DeliveryPolicy
+        self, table: LeaseTable, broker_name: str, group: str, topic: str, policy_of: PolicyFactory
     ) -> None:
         self.table, self.broker_name = table, broker_name
         self.group, self.topic = group, topic
-        self.policy = policy
+        self.basis = policy_of.basis(group)
+        self.policy = policy_of(group, topic)
         self.queues: dict[int, QueueCursor] = {}
         self.next_queue = 0
         self.used_at = 0  # by a plan
@@ -68,7 +101,7 @@ class DeliveryPlanner:
         store: RecordSource,
         broker_name: str,
         *,
-        policy_of: PolicyFactory = unordered,
+        policy_of: PolicyFactory = UNORDERED,
     ) -> None:
         self.table, self.store, self.broker_name = table, store, broker_name
         self.policy_of = policy_of
@@ -78,8 +111,7 @@ class DeliveryPlanner:
         """Return the group's subscription to the topic."""
         found = self.subscriptions.get((group, topic))
         if found is None:
-            policy = self.policy_of(group, topic)
-            found = Subscription(self.table, self.broker_name, group, topic, policy)
+            found = Subscription(self.table, self.broker_name, group, topic, self.policy_of)
             self.subscriptions[group, topic] = found
         return found
 
@@ -87,6 +119,14 @@ class DeliveryPlanner:
         """Drop the subscriptions of a deleted group or topic."""
         for key in [key for key in self.subscriptions if key[0] == group or key[1] == topic]:
             del self.subscriptions[key]
+
+    def refresh(self) -> list[tuple[str, str]]:
+        """Drop the subscriptions whose policies are to be made anew; return their groups and topics."""
+        basis = self.policy_of.basis
+        changed = [key for key, found in self.subscriptions.items() if found.basis is not basis(found.group)]
+        for key in changed:
+            del self.subscriptions[key]
+        return changed
 
     def is_idle(self, group: str, topic: str, since: int) -> bool:
         """Tell whether no plan was made for a subscription since a time."""

@@ -23,7 +23,7 @@ from itertools import islice
 from math import inf
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
-from whimbrel.broker.consume.delivery_planner import DeliveryPlanner, PolicyFactory, unordered
+from whimbrel.broker.consume.delivery_planner import UNORDERED, DeliveryPlanner, PolicyFactory
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import Journal, LeaseStore
 from whimbrel.broker.consume.leases import INFLIGHT_MAX, Change, QueueLeases, Standing
@@ -132,7 +132,7 @@ class GroupConsumption:
         polls_max: int = POLLS_MAX,
         exists: Callable[[str, str, int], bool] = always,
         hand_on: HandOnAppend | None = None,
-        policy_of: PolicyFactory = unordered,
+        policy_of: PolicyFactory = UNORDERED,
     ) -> None:
         """Prepare; call `open` next.
 
@@ -145,8 +145,8 @@ class GroupConsumption:
             polls_max: parked polls at most. exists: returns whether there is such a group, and a topic with
             such a queue; an acknowledgement without lease state here counts only then. hand_on: appends
             messages that a policy hands on to other topics; None where nothing can be appended (a slave):
-            such messages are held back. May be changed later. policy_of: makes the delivery policy of a
-            group on a topic.
+            such messages are held back. May be changed later. policy_of: makes the delivery
+            policies of groups on topics.
         """
         self.follows = follows
         self.hand_on = hand_on
@@ -500,6 +500,11 @@ class GroupConsumption:
         """Forget all groups' positions and leases on a topic; slaves as with `delete_group`."""
         self.forget(self.table.states(topic=topic))
         self.planner.forget(None, topic)
+
+    def groups_changed(self) -> None:
+        """Take note of groups whose configuration has changed."""
+        for _, topic in self.planner.refresh():
+            self.wake(topic)
 
     def clamp_to_log(self) -> int:
         """Forget the state of offsets that the log does not hold; return on how many queues.

@@ -4,7 +4,7 @@ Everything here takes plain values; a front (the client API in `api/send.py`) re
 
     target(name)            what sends to the topic need to know; refuses illegal and system names
     draft(...)              once a message: its checks, and its record without a queue
-    admit(name, kinds)      only for special messages or topics: message types, and creation by a send
+    admit(name, extras)     only for special messages or topics: message types, and creation by a send
     queue(target, wanted)   the queue of the whole request
     check_digest(...)       only for messages with a digest of their body
     appender.append(drafts)
@@ -24,18 +24,21 @@ The property text of a record, in this order, each as `name 0x01 value 0x02`:
     KEYS                where there are keys; joined by spaces
     __BORNHOST          where the client names its host
     TRACE_CONTEXT       where the client sent one, or the message was sampled here
+    (special ones)      what makes the message more than a plain one, see `special_text`
 
 RocketMQ 5.3.3's gRPC path stores the same properties. Its PGROUP, RECONSUME_TIME, MSG_REGION and TRACE_ON are
 left out: nothing reads them on a plain message, and they would take 70 bytes a record. A property with an
 empty value is not returned to consumers, as in RocketMQ, whose text form can't hold it. With tracing on, a
 message without a context may be given one (`record_traces.py`): the one difference from RocketMQ's bytes.
 
+A message is of one kind: a message group, a delivery time, a transaction, a priority or a lite topic; only
+messages of transactions may have a message group as well, as in RocketMQ, whose other mixtures lose messages.
+
 `draft` runs for every message: one pass over its fields, and no intermediate objects. Anything unusual goes
 through `check_in_order`, which raises the error that comes first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -54,7 +57,6 @@ from whimbrel.errors import (
     MessageEmpty,
     MessageTooLarge,
     MessageTypeConflict,
-    NotSupported,
     PropertiesTooLarge,
     QueueNotFound,
     TopicNotFound,
@@ -70,12 +72,33 @@ from whimbrel.model.names import (
     check_tag,
     check_topic,
 )
-from whimbrel.model.properties import BORN_HOST, BORN_TIMESTAMP, CLUSTER, KEYS, TAGS, UNIQ_KEY
+from whimbrel.model.properties import (
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    CHECK_IMMUNITY_S,
+    CLUSTER,
+    KEYS,
+    PRIORITY,
+    PRODUCER_GROUP,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.model.trace import CONTEXT_PROPERTY, FALLBACK_PROPERTY
 from whimbrel.store.codec import PROPERTIES_BYTES_MAX, RecordDraft, pack_host, tags_code
 
-__all__ = ["Admission", "DigestKind", "MessageExtras", "SendTarget", "born_host_of", "check_digest"]
+__all__ = [
+    "Admission",
+    "DigestKind",
+    "MessageExtras",
+    "SendTarget",
+    "born_host_of",
+    "check_digest",
+    "special_text",
+]
 
 DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
 RECOVERY_MAX_S = 3600
@@ -109,16 +132,20 @@ class MessageExtras:
 
     Attributes:
         kind: what the message is.
+        mixed: it has marks of several kinds, see `check_one_kind`.
         delivery_ms: when it is to be delivered, in epoch milliseconds; 0 for at once.
         message_group: its group of ordered messages; empty for none.
+        priority: 0 and up; None for none.
         recovery_s: after how long its transaction is to be recovered.
         digest_kind: of `checksum`; None when there is nothing to compare with.
         checksum: the body's digest, in hexadecimal digits.
     """
 
     kind: MessageType = MessageType.NORMAL
+    mixed: bool = False
     delivery_ms: int = 0
     message_group: str = ""
+    priority: int | None = None
     recovery_s: float = 0.0
     digest_kind: DigestKind | None = None
     checksum: str = ""
@@ -264,6 +291,8 @@ class Admission:
                 self.context_seen = True
             elif random() < self.sampled:
                 text = self.traced(text, self.create_context())
+        if extras is not None:
+            text += special_text(topic, extras)
         if (
             not fine
             or not message_id.isprintable()
@@ -271,7 +300,7 @@ class Admission:
             or not message_id
             or len(text) > CHARS_CHECKED
             or not 0 <= born_ms <= TIME_MS_MAX
-            or (extras is not None and (extras.delivery_ms or extras.message_group or extras.recovery_s))
+            or (extras is not None and extras is not PLAIN)
         ):
             self.check_in_order(
                 body, properties, message_id, tag, keys, born_ms, host_text, trace_context, extras or PLAIN
@@ -332,40 +361,60 @@ class Admission:
         if extras.delivery_ms and extras.delivery_ms > self.clock() + DELIVERY_AHEAD_MAX_MS:
             raise IllegalDeliveryTime("the delivery time is more than 24 hours ahead")
         check_message_group(extras.message_group)
+        if extras.priority is not None and extras.priority < 0:
+            raise BadRequest(f"the priority {extras.priority} is below 0")
         if CONTROL.search(host_text) or CONTROL.search(trace_context):
             raise BadRequest("born host or trace context hold control characters")
         if not 0 <= born_ms <= TIME_MS_MAX:
             raise BadRequest(f"the born time, {born_ms // 1000} s, is not between the years 1970 and 9999")
 
-    def admit(self, name: str, kinds: AbstractSet[MessageType]) -> SendTarget:
-        """Return the topic if it takes messages of these kinds; create it where a send may.
+    def admit(self, name: str, special: Sequence[MessageExtras], *, plain: bool) -> SendTarget:
+        """Return the topic if it takes these messages; create it where a send may.
+
+        A topic that is created takes messages of the first one's kind.
+
+        Args:
+            name: the topic's.
+            special: what the messages have that are not plain ones.
+            plain: there are plain messages as well.
 
         Raises:
             TopicNotFound: there is no such topic, and sends create none here.
-            MessageTypeConflict: the topic takes other messages.
-            NotSupported: this broker does not take such messages yet.
+            MessageTypeConflict: the topic takes other messages, or a message is of several kinds.
+            BadRequest: the messages of the request are of several kinds, or several transactions.
         """
+        kinds = {extras.kind for extras in special} | ({MessageType.NORMAL} if plain else set())
+        for extras in special:
+            check_one_kind(extras)
+        if MessageType.LITE in kinds:
+            raise MessageTypeConflict("lite topics are not supported: send to a topic of another type")
+        first = min(kinds)  # there are several only in requests that are refused below
         topic = self.topics.get(name)
         if topic is None:
             self.appender.check_writable()  # a broker that takes no writes creates no topics either
-            topic = self.topics.create_by_send(name)
+            topic = self.topics.create_by_send(name, first)
             if topic is None:
                 raise TopicNotFound(f"no topic {name}; create it, or switch auto_create_topics on")
         takes = topic.message_type
         for kind in kinds:
             if kind is not takes and not (takes is MessageType.MIXED and kind not in NEVER_MIXED):
                 raise MessageTypeConflict(f"topic {name} takes {takes} messages, and this one is {kind}")
-        for kind in kinds:
-            if kind is not MessageType.NORMAL:
-                raise NotSupported(f"{kind} messages are not supported yet")
+        if len(kinds) > 1:
+            raise BadRequest(
+                f"one request holds {' and '.join(sorted(kinds))} messages; send them one by one"
+            )
+        if first is MessageType.TRANSACTION and (plain or len(special) > 1):
+            raise BadRequest("a request holds one message of a transaction only; send them one by one")
         return self.target_of(name, topic)
 
-    def queue(self, target: SendTarget, wanted: str | None) -> int:
+    def queue(self, target: SendTarget, wanted: str | None, special: Sequence[MessageExtras] = ()) -> int:
         """Return the queue of a request: the one that is wanted, else the next of the topic.
 
         Args:
             target: where it goes to.
             wanted: a number in decimal digits, as the client wrote it; None for no wish.
+            special: what messages have that are not plain ones. A message with a priority goes to the queue
+                of that number, or to the last one (RocketMQ: the same, whatever the client wishes).
 
         Raises:
             Forbidden: the topic has no queue that may be written.
@@ -374,6 +423,8 @@ class Admission:
         queues = target.queues
         if not queues:
             raise Forbidden(f"topic {target.topic.name} has no writable queue here")
+        if special and special[0].priority is not None:
+            return min(special[0].priority, queues - 1)
         if wanted is not None:
             if not wanted.isdecimal() or len(wanted) > QUEUE_DIGITS_MAX or int(wanted) >= queues:
                 named = wanted[: 2 * QUEUE_DIGITS_MAX]
@@ -381,6 +432,34 @@ class Admission:
             return int(wanted)
         target.turn += 1
         return target.turn % queues
+
+
+def check_one_kind(extras: MessageExtras) -> None:
+    """Raise MessageTypeConflict when a message is of several kinds."""
+    if extras.mixed:
+        raise MessageTypeConflict(
+            "a message has only one of these: a message group, a delivery time, a transaction, a priority,"
+            " a lite topic"
+        )
+
+
+def special_text(topic: str, extras: MessageExtras) -> str:
+    """Return the properties that make a message more than a plain one, as RocketMQ's gRPC path writes them.
+
+    PGROUP is the topic's name there: a RocketMQ broker asks producers of that "group" about a transaction.
+    """
+    text = ""
+    if extras.message_group:
+        text = f"{SHARDING_KEY}\x01{extras.message_group}\x02"
+    if extras.kind is MessageType.DELAY:
+        text += f"{TIMER_DELIVER_MS}\x01{extras.delivery_ms}\x02"
+    elif extras.kind is MessageType.TRANSACTION:
+        text += f"{TRAN_MSG}\x01true\x02{PRODUCER_GROUP}\x01{topic}\x02"
+        if extras.recovery_s >= 1:
+            text += f"{CHECK_IMMUNITY_S}\x01{int(extras.recovery_s)}\x02"
+    elif extras.kind is MessageType.PRIORITY:
+        text += f"{PRIORITY}\x01{extras.priority}\x02"
+    return text
 
 
 def check_digest(kind: DigestKind, checksum: str, body: bytes) -> None:

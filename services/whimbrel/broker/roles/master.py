@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
+from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.background import start_timer
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
 from whimbrel.broker.cluster.leadership import Leadership
@@ -121,6 +122,10 @@ class MasterRole(Role):
         self.consumption.hand_on = internal.hand_on
         self.receives.hold()
         return services
+
+    def special_calls(self) -> dict[str, Handle]:
+        """Return the handlers of calls about messages that are not plain ones."""
+        return {}
 
     def replica_service(self) -> Service:
         """Return what slaves call."""

@@ -18,12 +18,12 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from whimbrel.broker.addresses import advertised_host
 from whimbrel.broker.api.admin import AdminService, ReplicationView
 from whimbrel.broker.api.bulk import BulkService
-from whimbrel.broker.api.messaging import messaging_service
+from whimbrel.broker.api.messaging import Handle, messaging_service
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.api.replay import ReplayService
 from whimbrel.broker.api.route import RouteService
@@ -32,6 +32,7 @@ from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
+from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
@@ -39,11 +40,11 @@ from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
-from whimbrel.errors import FlushTimeout, ReplicaTimeout, StoreError, StoreFull
+from whimbrel.errors import FlushTimeout, NotWritable, ReplicaTimeout, StoreError, StoreFull
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member
 from whimbrel.probes import Condition
-from whimbrel.rpc.server.handlers import Service
+from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.store.store import MessageStore
 
 if TYPE_CHECKING:
@@ -225,7 +226,10 @@ class Role(ABC):
             client_alive=self.context.clients.alive_in,
             exists=self.exists,
             follows=self.NAME == "slave",
+            policy_of=Policies(self.context.groups),
         )
+        self.context.groups.on_change.append(self.consumption.groups_changed)
+        self.opened.callback(self.context.groups.on_change.remove, self.consumption.groups_changed)
         self.consumption.open()
         self.opened.callback(self.consumption.close)
         stored = self.stored_offsets()
@@ -362,8 +366,21 @@ class Role(ABC):
             receives=self.receives,
             sessions=context.sessions,
             clients=context.clients,
+            special=self.special_calls(),
             clock=self.machine.monotonic,
         )
+
+    def special_calls(self) -> dict[str, Handle]:
+        """Return the handlers of calls about messages that are not plain ones, by the names of the calls.
+
+        They change what the log says, so a broker that takes no writes refuses them.
+        """
+
+        def refuse(call: Call, request: Any) -> NoReturn:
+            self.appender.check_writable()
+            raise NotWritable("this broker takes no writes")
+
+        return dict.fromkeys(("EndTransaction", "RecallMessage", "ForwardMessageToDeadLetterQueue"), refuse)
 
     # Working by itself
 

@@ -12,7 +12,15 @@ from pathlib import Path
 from whimbrel.broker.tables.versioned import VersionedTable
 from whimbrel.machine import FILES, Files
 from whimbrel.model.limits import AUTO_QUEUES
-from whimbrel.model.names import SCHEDULE_TOPIC, TEMPLATE_TOPIC, is_system_topic
+from whimbrel.model.names import (
+    HALF_OP_TOPIC,
+    HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+    UNDECIDED_TOPIC,
+    is_system_topic,
+)
 from whimbrel.model.topic import INHERIT, READ, WRITE, MessageType, TopicConfig
 
 __all__ = ["QUEUES_DEFAULT", "TopicTable"]
@@ -48,8 +56,11 @@ class TopicTable(VersionedTable[TopicConfig]):
         """Return whether the topic is the broker's own: clients neither change it nor send to it."""
         return is_system_topic(name) or name in self.own
 
-    def would_create(self, name: str) -> TopicConfig | None:
-        """Return the topic that a send would create; None when this broker creates none by itself."""
+    def would_create(self, name: str, kind: MessageType = MessageType.NORMAL) -> TopicConfig | None:
+        """Return the topic that a send would create; None when this broker creates none by itself.
+
+        It takes messages of the kind of the first one.
+        """
         template = self.rows.get(TEMPLATE_TOPIC)
         if not self.auto_create or template is None or not template.permission & INHERIT:
             return None
@@ -60,11 +71,11 @@ class TopicTable(VersionedTable[TopicConfig]):
             write_queues=queues,
             permission=template.permission & ~INHERIT,
             filter_type=template.filter_type,
-        ).with_type(MessageType.NORMAL)
+        ).with_type(kind)
 
-    def create_by_send(self, name: str) -> TopicConfig | None:
+    def create_by_send(self, name: str, kind: MessageType = MessageType.NORMAL) -> TopicConfig | None:
         """Create the topic from the template; None when this broker creates none by itself."""
-        made = self.would_create(name)
+        made = self.would_create(name, kind)
         if made is not None:
             self.check_room()
             self.put(made)
@@ -84,6 +95,10 @@ def built_in(cluster: str, broker_name: str, *, auto_create: bool) -> list[Topic
         topic(broker_name, 1, READ | WRITE | INHERIT),
         topic("OFFSET_MOVED_EVENT", 1, READ | WRITE),
         topic(SCHEDULE_TOPIC, 18, READ | WRITE),
+        topic(TIMER_TOPIC, 1, READ | WRITE),
+        topic(HALF_TOPIC, 1, READ | WRITE),
+        topic(HALF_OP_TOPIC, 1, READ | WRITE),
+        topic(UNDECIDED_TOPIC, 1, READ | WRITE),
         topic(f"{cluster}_REPLY_TOPIC", 1, READ | WRITE),
     ]
     if auto_create:

@@ -247,7 +247,7 @@ def test_send_creates_its_topic_where_that_is_switched_on(tmp_path: Path) -> Non
     assert rig.send(message("fresh")).status.code == v2.OK
     made = rig.topics.get("fresh")
     assert made is not None and made.message_type is MessageType.NORMAL
-    assert rig.code(message("other", message_group="g")) == 40014
+    assert rig.code(message("other", lite_topic="g")) == 40014
 
 
 def test_broker_that_takes_no_writes_creates_no_topic(tmp_path: Path) -> None:

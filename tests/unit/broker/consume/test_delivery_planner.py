@@ -7,6 +7,7 @@ import pytest
 
 from consumekit import Rig, attempts, offsets
 from whimbrel.broker.consume import plan as plan_module
+from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.leases import QueueLeases
 from whimbrel.broker.consume.plan import HAND_ON_LEASE_MS, DeliveryPlan, HandOn, ReceiveRequest
@@ -98,13 +99,13 @@ class Appends:
 
 
 def strict() -> Rig:
-    return Rig(policy_of=lambda group, topic: StrictPolicy())
+    return Rig(policy_of=Uniform(StrictPolicy))
 
 
 def dead_letters(deliveries: int = 1, **options: Any) -> tuple[Rig, Appends]:
     appends = Appends()
     options = {"hand_on": appends} | options
-    return Rig(policy_of=lambda group, topic: DeadLetters(deliveries), **options), appends
+    return Rig(policy_of=Uniform(lambda: DeadLetters(deliveries)), **options), appends
 
 
 # A policy of another kind, with the same planner and scan
@@ -362,7 +363,7 @@ def test_strict_policy_stops_at_a_message_that_is_handed_on() -> None:
             self.hand_on = DeadLetters().hand_on
 
     appends = Appends()
-    rig = Rig(policy_of=lambda group, topic: StrictDeadLetters(), hand_on=appends)
+    rig = Rig(policy_of=Uniform(StrictDeadLetters), hand_on=appends)
     for tag in (None, "dead", None):
         rig.store.put("t", 0, tag=tag)
     taken = rig.take()

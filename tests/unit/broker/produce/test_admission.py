@@ -16,6 +16,7 @@ from whimbrel.broker.produce.admission import (
     MessageExtras,
     born_host_of,
     check_digest,
+    special_text,
 )
 from whimbrel.broker.produce.appender import ReadOnlyAppender
 from whimbrel.broker.tables.topics import TopicTable
@@ -33,7 +34,6 @@ from whimbrel.errors import (
     MessageEmpty,
     MessageTooLarge,
     MessageTypeConflict,
-    NotSupported,
     NotWritable,
     PropertiesTooLarge,
     QueueNotFound,
@@ -263,20 +263,65 @@ def test_kept_targets_are_bounded(admission: Admission) -> None:
     assert len(admission.targets) == 1
 
 
+def of_kinds(*kinds: MessageType) -> list[MessageExtras]:
+    return [MessageExtras(kind=kind) for kind in kinds]
+
+
 def test_topic_takes_messages_of_its_type_only(admission: Admission) -> None:
-    assert admission.admit("normal", {MessageType.NORMAL}).topic.name == "normal"
-    assert admission.admit("mixed", {MessageType.NORMAL}).topic.name == "mixed"
+    for name in ("normal", "mixed"):
+        assert admission.admit(name, [], plain=True).topic.name == name
+    for name, kind in (("fifo", MessageType.FIFO), ("mixed", MessageType.DELAY)):
+        assert admission.admit(name, of_kinds(kind), plain=False).topic.name == name
+    with pytest.raises(MessageTypeConflict):
+        admission.admit("fifo", [], plain=True)
     for name, kind in (
         ("normal", MessageType.FIFO),
-        ("fifo", MessageType.NORMAL),
         ("mixed", MessageType.LITE),
+        ("mixed", MessageType.PRIORITY),
     ):
         with pytest.raises(MessageTypeConflict):
-            admission.admit(name, {kind})
-    with pytest.raises(MessageTypeConflict):  # a conflict comes before what is not supported
-        admission.admit("fifo", {MessageType.FIFO, MessageType.DELAY})
-    with pytest.raises(NotSupported):
-        admission.admit("fifo", {MessageType.FIFO})
+            admission.admit(name, of_kinds(kind), plain=False)
+
+
+def test_request_holds_messages_of_one_kind(admission: Admission) -> None:
+    with pytest.raises(MessageTypeConflict, match="only one of"):
+        admission.admit("mixed", [MessageExtras(kind=MessageType.DELAY, mixed=True)], plain=False)
+    with pytest.raises(BadRequest, match="DELAY and FIFO messages"):
+        admission.admit("mixed", of_kinds(MessageType.FIFO, MessageType.DELAY), plain=False)
+    with pytest.raises(BadRequest, match="FIFO and NORMAL messages"):
+        admission.admit("mixed", of_kinds(MessageType.FIFO), plain=True)
+    with pytest.raises(BadRequest, match="one message of a transaction"):
+        admission.admit("mixed", of_kinds(MessageType.TRANSACTION, MessageType.TRANSACTION), plain=False)
+
+
+def test_priority_names_the_queue_up_to_the_last_one(admission: Admission) -> None:
+    target = admission.target("normal")
+    assert target is not None
+    chosen = [
+        admission.queue(target, None, [MessageExtras(kind=MessageType.PRIORITY, priority=priority)])
+        for priority in (0, 1, 2, 9)
+    ]
+    assert chosen == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("extras", "text"),
+    [
+        (MessageExtras(kind=MessageType.FIFO, message_group="g"), "__SHARDINGKEY=g"),
+        (MessageExtras(kind=MessageType.DELAY, delivery_ms=5), "TIMER_DELIVER_MS=5"),
+        (MessageExtras(kind=MessageType.DELAY), "TIMER_DELIVER_MS=0"),
+        (MessageExtras(kind=MessageType.TRANSACTION), "TRAN_MSG=true PGROUP=t"),
+        (
+            MessageExtras(kind=MessageType.TRANSACTION, message_group="g", recovery_s=60.5),
+            "__SHARDINGKEY=g TRAN_MSG=true PGROUP=t CHECK_IMMUNITY_TIME_IN_SECONDS=60",
+        ),
+        (MessageExtras(kind=MessageType.PRIORITY, priority=0), "_SYS_MSG_PRIORITY_=0"),
+        (MessageExtras(digest_kind=DigestKind.CRC32), ""),
+    ],
+)
+def test_special_messages_say_in_their_properties_what_they_are(extras: MessageExtras, text: str) -> None:
+    shown = special_text("t", extras).replace("\x01", "=").replace("\x02", " ")
+    assert shown.strip() == text
 
 
 def test_send_creates_its_topic_only_where_topics_are_made_and_writes_taken(tmp_path: Path) -> None:
@@ -294,11 +339,16 @@ def test_send_creates_its_topic_only_where_topics_are_made_and_writes_taken(tmp_
     for one in (closed, made, read_only):
         assert one.target("fresh") is None
     with pytest.raises(TopicNotFound):
-        closed.admit("fresh", {MessageType.NORMAL})
+        closed.admit("fresh", [], plain=True)
     with pytest.raises(NotWritable):
-        read_only.admit("fresh", {MessageType.NORMAL})
+        read_only.admit("fresh", [], plain=True)
     assert read_only.topics.get("fresh") is None
-    assert made.admit("fresh", {MessageType.NORMAL}).topic is made.topics.get("fresh")
+    assert made.admit("fresh", [], plain=True).topic is made.topics.get("fresh")
+    assert (
+        made.admit("later", of_kinds(MessageType.DELAY), plain=False).topic.message_type is MessageType.DELAY
+    )
+    with pytest.raises(MessageTypeConflict):
+        made.admit("lite", of_kinds(MessageType.LITE), plain=False)
 
 
 def test_requests_take_turns_unless_a_queue_is_wanted(admission: Admission) -> None:
@@ -329,9 +379,9 @@ def test_topics_that_are_created_or_not_plain_take_turns_too(tmp_path: Path) -> 
         store_host=PEER,
         clock=lambda: NOW,
     )
-    for name, kind in (("fresh", MessageType.NORMAL), ("mixed", MessageType.NORMAL)):
-        queues = admission.admit(name, {kind}).queues
-        chosen = [admission.queue(admission.admit(name, {kind}), None) for _ in range(queues)]
+    for name in ("fresh", "mixed"):
+        queues = admission.admit(name, [], plain=True).queues
+        chosen = [admission.queue(admission.admit(name, [], plain=True), None) for _ in range(queues)]
         assert sorted(chosen) == list(range(queues))
 
 

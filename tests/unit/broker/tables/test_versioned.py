@@ -29,6 +29,10 @@ def test_fresh_broker_owns_rocketmqs_topics(tmp_path: Path) -> None:
         "broker-a": (1, 1, 7),
         "OFFSET_MOVED_EVENT": (1, 1, 6),
         "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
+        "rmq_sys_wheel_timer": (1, 1, 6),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 1, 6),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 1, 6),
+        "TRANS_CHECK_MAX_TIME_TOPIC": (1, 1, 6),
         "DefaultCluster_REPLY_TOPIC": (1, 1, 6),
     }
     assert all(topics.is_system(name) for name in shapes)
