@@ -250,6 +250,12 @@ class Files:
         finally:
             self.close(fd)
 
+    def discard(self, path: Path) -> None:
+        """Remove a name, where there is one, and put that on disk."""
+        if self.exists(path):
+            self.unlink(path)
+            self.sync_directory(path.parent)
+
 
 class Worker(Protocol):
     """A function with a thread of its own, run once for any number of `wake` since it last began."""

@@ -33,8 +33,8 @@ from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SendResult, SlaveConnection
 from whimbrel.replicator.sockets import advertised_host, named, tune
-from whimbrel.store.commitlog import LogReader
 from whimbrel.store.counted_slaves import host_of
+from whimbrel.store.log_reader import LogReader
 from whimbrel.store.shared_page import SLAVES_MAX
 from whimbrel.wakeup import WAKE_POLL_S
 

@@ -8,7 +8,7 @@ from enum import Enum
 from whimbrel.errors import ConnectionClosed, StoreError
 from whimbrel.ha.protocol import MasterProtocol
 from whimbrel.replicator.sockets import Network
-from whimbrel.store.commitlog import LogReader
+from whimbrel.store.log_reader import LogReader
 
 __all__ = ["SendResult", "SlaveConnection"]
 

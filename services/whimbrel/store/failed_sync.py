@@ -173,9 +173,7 @@ def clear_marker(root: Path, page: SharedPage, files: Files) -> None:
     page.doubtful = 0
     path = root / "whimbrel" / "sync-failed"
     try:
-        if files.exists(path):
-            files.unlink(path)
-            files.sync_directory(path.parent)
+        files.discard(path)
     except OSError as error:
         logger.warning("%s can't be removed: %s", path, error)
 

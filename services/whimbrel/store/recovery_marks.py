@@ -126,9 +126,7 @@ class QueueMark:
         """
         path = root / "whimbrel" / "queue-mark"
         try:
-            if files.exists(path):
-                files.unlink(path)
-                files.sync_directory(path.parent)
+            files.discard(path)
         except OSError as error:
             raise StoreError(
                 f"{path} can't be removed: {error}; see to the disk, then start again"

@@ -183,8 +183,7 @@ class RetentionClock:
         if self.path is None or self.saved_at is None:
             return
         try:
-            self.files.unlink(self.path, missing_ok=True)
-            self.files.sync_directory(self.path.parent)
+            self.files.discard(self.path)
         except OSError as error:
             logger.warning("%s can't be removed: %s", self.path, error)
         else:

@@ -11,7 +11,7 @@ from typing import Self
 
 from whimbrel.errors import NotRecovered, StoreError, StoreFull
 from whimbrel.machine import FILES, MACHINE, Files, Machine, open_files_limit
-from whimbrel.store.commitlog import LogReader
+from whimbrel.store.log_reader import LogReader
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.shared_page import SharedPage

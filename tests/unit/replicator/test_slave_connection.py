@@ -12,7 +12,7 @@ from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
 from whimbrel.replicator.slave_connection import REPORTS_BYTES_MAX, SendResult, SlaveConnection
 from whimbrel.replicator.sockets import Network
-from whimbrel.store.commitlog import LogReader
+from whimbrel.store.log_reader import LogReader
 
 FILE = 1 << 18
 

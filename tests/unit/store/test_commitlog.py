@@ -7,7 +7,7 @@ import pytest
 
 from storekit import FILE, make_draft, open_log, open_master
 from whimbrel.errors import IllegalOffset, StoreError
-from whimbrel.store.commitlog import LogReader
+from whimbrel.store.log_reader import LogReader
 
 
 def test_raw_bytes_go_only_where_the_log_ends_and_never_across_a_file(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from whimbrel.broker.produce.appender import Appender, Durability
 from whimbrel.errors import FlushTimeout, NotWritable, StoreError, StoreFull
 from whimbrel.machine import Files
 from whimbrel.store import failed_sync
-from whimbrel.store.commitlog import LogReader, LogWriter
+from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.failed_sync import REWRITE_ATTEMPTS_MAX, REWRITE_RETRY_S, read_marker
+from whimbrel.store.log_reader import LogReader
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.recovery_marks import LogMark
 from whimbrel.store.retention import DiskUse

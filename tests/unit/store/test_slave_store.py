@@ -10,8 +10,9 @@ from storekit import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
 from whimbrel.store import commitlog
 from whimbrel.store.codec import decode_record
-from whimbrel.store.commitlog import LogReader, LogWriter
+from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.inspect import verify
+from whimbrel.store.log_reader import LogReader
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.segment import segment_name
 from whimbrel.store.shared_page import SharedPage

@@ -10,8 +10,9 @@ import pytest
 from sim.files import FIRST_DEVICE
 from storekit import FILE, OPTIONS, make_draft, open_log, open_master
 from whimbrel.errors import NotRecovered, StoreError
-from whimbrel.store.commitlog import LogReader, LogWriter
+from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.locking import held, is_locked
+from whimbrel.store.log_reader import LogReader
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.slave_store import SlaveStore
 from whimbrel.store.store import MessageStore
