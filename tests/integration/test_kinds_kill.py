@@ -1,0 +1,49 @@
+"""Kill -9 of each process in turn while messages of all kinds are sent and consumed; rules are in `kinds.py`.
+
+WHIMBREL_FAULT_SEED    repeat a run
+WHIMBREL_FAULT_ROUNDS  how often each process is killed, default 1; `make faults` takes 10
+"""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import provenance
+from kinds import KindsLoad, messages_in_log
+from processes import Cluster
+
+ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
+STEADY = 15  # messages of each kind acknowledged before, and again after, each kill
+SETTLE_S = 90.0
+BROKER: dict[str, object] = {"replication": "sync"}
+
+
+@pytest.mark.process
+@pytest.mark.timeout(240 + 240 * ROUNDS)
+def test_all_kinds_keep_their_promises_after_kills(tmp_path: Path, measured: Callable[[str], None]) -> None:
+    seed = provenance.seed()
+    dice = random.Random(seed)
+    with Cluster(tmp_path, broker=BROKER) as cluster:
+        cluster.wait_usable()
+        with KindsLoad(cluster.master.grpc, seed) as load:
+            load.wait_for(STEADY, "the first messages")
+            for _ in range(ROUNDS):
+                victims = list(cluster.processes)
+                dice.shuffle(victims)
+                for victim in victims:
+                    load.wait_for(dice.randrange(STEADY), "more messages")
+                    victim.kill()
+                    cluster.restart()
+                    load.wait_for(STEADY, f"messages after {victim.name} was killed")
+            load.stop_sending()
+            load.settle(SETTLE_S)
+        findings = load.check(messages_in_log(cluster.master.store))
+        measured(
+            f"seed {seed}, {ROUNDS * len(cluster.processes)} kills, {load.summary}, {len(findings)} findings"
+        )
+        assert findings == []
+        for process in cluster.processes:
+            assert "Traceback" not in process.log.read_text(), f"{process.name}:\n{process.log_tail(100)}"
