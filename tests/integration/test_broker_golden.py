@@ -84,3 +84,25 @@ def test_store_of_rocketmq_is_served_and_appended_to(
         # Automatic creation is off here, so the template is not advertised as one.
         **({"TBW102": {**after["TBW102"], "perm": 7}} if "TBW102" in after else {}),
     }.items()
+
+
+def test_what_a_group_of_rocketmq_held_comes_again(tmp_path: Path) -> None:
+    """Checklist 63: a 5.3.3 broker is killed before it has revived what was popped and not acknowledged."""
+    store = golden("v533-basic", tmp_path / "store")
+    path = store / "config" / "consumerOffset.json"
+    config = jsonconfig.load(path)
+    del config["offsetTable"]["rmq_sys_REVIVE_LOG_DefaultCluster@CID_RMQ_SYS_REVIVE_GROUP"]
+    jsonconfig.save(path, jsonconfig.dumps(config))
+    process = Process(tmp_path, "broker", "broker", store=store, nameservers="", **sizes("v533-basic"))
+    process.settings["name"] = "broker-five"
+    with process as broker, grpc.insecure_channel(broker.grpc) as channel:
+        api = Api(channel)
+        got = api.receive("FiveTopicNormal", "five-group")
+        places = [
+            (one.system_properties.queue_id, one.system_properties.queue_offset) for one in got.messages
+        ]
+        assert sorted(places) == [(0, 3), (0, 6), (1, 1)]
+        assert got.attempts == [2, 2, 2]
+        assert api.ack("FiveTopicNormal", "five-group", *got.handles).status.code == v2.OK
+    with process as broker, grpc.insecure_channel(broker.grpc) as channel:
+        assert Api(channel).receive("FiveTopicNormal", "five-group").messages == []

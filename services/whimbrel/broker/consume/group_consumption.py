@@ -29,6 +29,7 @@ from whimbrel.broker.consume.lease_store import Journal, LeaseStore
 from whimbrel.broker.consume.leases import INFLIGHT_MAX, Change, QueueLeases, Standing
 from whimbrel.broker.consume.long_polls import POLLS_MAX, LongPolls
 from whimbrel.broker.consume.plan import Delivered, HandOn, PendingHandOn, ReceiveRequest
+from whimbrel.broker.consume.popped import Held
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.broker.consume.scan import RecordSource
@@ -424,20 +425,46 @@ class GroupConsumption:
         self.wake(topic)
         return before
 
-    def import_offset(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Adopt a position from RocketMQ's consumerOffset.json; return False when the state's is kept.
+    def is_news(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Tell whether a position from RocketMQ's consumerOffset.json is to be adopted.
 
-        One beyond the end of its queue is taken as that end: the file may be damaged, or the log cut.
         The exports of this broker never lie ahead of its state, so a greater offset was written by RocketMQ.
         Nothing is adopted once a position was reset or a group deleted: the file may be older than that.
         """
-        offset = min(offset, self.queue_end(topic, queue_id))
         known = self.table.position(group, topic, queue_id)
-        if known is not None and (known[1] or offset <= known[2]):
+        return known is None or (not known[1] and min(offset, self.queue_end(topic, queue_id)) > known[2])
+
+    def import_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, held: Sequence[Held] = ()
+    ) -> bool:
+        """Adopt a position from RocketMQ's consumerOffset.json; return False when the state's is kept.
+
+        One beyond the end of its queue is taken as that end: the file may be damaged, or the log cut.
+
+        Args:
+            group, topic, queue_id, offset: whose position, where, and what it is.
+            held: what the group had taken below it and not finished, by offset: it stays held until its time.
+        """
+        if not self.is_news(group, topic, queue_id, offset):
             return False
+        offset = min(offset, self.queue_end(topic, queue_id))
+        if len(held) > INFLIGHT_MAX:
+            logger.warning("%s held %d messages of %s/%d: from offset %d on, all come again",
+                           group, len(held), topic, queue_id, held[INFLIGHT_MAX].offset)  # fmt: skip
+            offset = min(offset, held[INFLIGHT_MAX].offset)
         state = self.table.state(group, topic, queue_id)
+        changes: list[Change] = []
+        start = 0
+        serial = self.table.next_serial(self.now())
+        for one in held[:INFLIGHT_MAX]:
+            if not max(start, state.committed) <= one.offset < offset:
+                continue
+            lease = Lease(serial, 0, one.visible_at, one.taken_at, 1, False, "")
+            changes += [(state, start, one.offset, None), (state, one.offset, one.offset + 1, lease)]
+            start = one.offset + 1
+        changes.append((state, start, offset, None))
         # On a full disk the file still has it, and the next start adopts it again.
-        self.lease_store.commit_best_effort([(state, 0, offset, None)])
+        self.lease_store.commit_best_effort(changes)
         return True
 
     def committed_offsets(self) -> dict[tuple[str, str], dict[int, int]]:

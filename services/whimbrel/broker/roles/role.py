@@ -33,6 +33,7 @@ from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
+from whimbrel.broker.consume.popped import REVIVE_GROUP, REVIVE_PREFIX, Held, popped
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
@@ -241,6 +242,8 @@ class Role(ABC):
                 beyond[0],
             )
         self.import_offsets(stored)
+        if stored and self.consumption.committed_offsets() != stored:
+            self.export_offsets()  # what was adopted from RocketMQ is not to be adopted again
         self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumption.on_arrival
 
@@ -283,9 +286,35 @@ class Role(ABC):
 
     def import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
         """Take over positions that lie ahead of ours, as far as the log goes."""
-        for (topic, group), queues in offsets.items():
-            for queue_id, offset in queues.items():
-                self.consumption.import_offset(group, topic, queue_id, offset)
+        news = [
+            (group, topic, queue_id, offset)
+            for (topic, group), queues in offsets.items()
+            for queue_id, offset in queues.items()
+            if self.consumption.is_news(group, topic, queue_id, offset)
+        ]
+        held = self.popped_by_rocketmq(offsets) if news else {}
+        for group, topic, queue_id, offset in news:
+            self.consumption.import_offset(
+                group, topic, queue_id, offset, held.get((group, topic, queue_id), ())
+            )
+
+    def popped_by_rocketmq(
+        self, offsets: dict[tuple[str, str], dict[int, int]]
+    ) -> dict[tuple[str, str, int], list[Held]]:
+        """Return what groups held when RocketMQ used this store last."""
+        rows = self.context.topics.rows.values()
+        topics = {row.name: row.read_queues for row in rows if row.name.startswith(REVIVE_PREFIX)}
+        if not topics:
+            return {}
+        path, files = self.root / "config" / "timercheck", self.machine.files
+        moved = files.read_bytes(path)[:8] if files.exists(path) else b""
+        return popped(
+            self.store,
+            topics,
+            revived=lambda topic, queue_id: offsets.get((topic, REVIVE_GROUP), {}).get(queue_id, -1) + 1,
+            moved_ms=int.from_bytes(moved, "big", signed=True),
+            now_ms=self.machine.wall_ms(),
+        )
 
     def export_offsets(self) -> None:
         """Write consumerOffset.json."""
