@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api, queue
+from brokerapi import Api, Received, duration, queue
 from goldens import golden, rows, sizes
 from processes import Process
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -92,6 +92,7 @@ def test_what_a_group_of_rocketmq_held_comes_again(tmp_path: Path) -> None:
     path = store / "config" / "consumerOffset.json"
     config = jsonconfig.load(path)
     del config["offsetTable"]["rmq_sys_REVIVE_LOG_DefaultCluster@CID_RMQ_SYS_REVIVE_GROUP"]
+    config["offsetTable"]["%RETRY%five-group_FiveTopicNormal@five-group"] = {0: 3}  # as if it held nothing
     jsonconfig.save(path, jsonconfig.dumps(config))
     process = Process(tmp_path, "broker", "broker", store=store, nameservers="", **sizes("v533-basic"))
     process.settings["name"] = "broker-five"
@@ -106,3 +107,32 @@ def test_what_a_group_of_rocketmq_held_comes_again(tmp_path: Path) -> None:
         assert api.ack("FiveTopicNormal", "five-group", *got.handles).status.code == v2.OK
     with process as broker, grpc.insecure_channel(broker.grpc) as channel:
         assert Api(channel).receive("FiveTopicNormal", "five-group").messages == []
+
+
+def test_what_rocketmq_left_to_be_redelivered_comes_as_of_its_topic(tmp_path: Path) -> None:
+    """Checklist 64: the retry topic of a group on a topic is read with the topic; attempts go on."""
+    store = golden("v533-basic", tmp_path / "store")
+    process = Process(tmp_path, "broker", "broker", store=store, nameservers="", **sizes("v533-basic"))
+    process.settings["name"] = "broker-five"
+    with process as broker, grpc.insecure_channel(broker.grpc) as channel:
+        api = Api(channel)
+        got = api.receive("FiveTopicNormal", "five-group", batch=2)
+        assert [one.topic.name for one in got.messages] == ["FiveTopicNormal"] * 2
+        assert got.attempts == [2, 2]
+        assert api.ack("FiveTopicNormal", "five-group", *got.handles).status.code == v2.OK
+        last = api.receive("FiveTopicNormal", "five-group", invisible_s=10)
+        assert (len(last.messages), last.attempts) == (1, [2])
+        parked = api.start(
+            "ReceiveMessage",
+            group=v2.Resource(name="five-group"),
+            message_queue=queue("FiveTopicNormal", -1),
+            batch_size=32,
+            invisible_duration=duration(10),
+            long_polling_timeout=duration(8),
+        )
+        changed = api.change("FiveTopicNormal", "five-group", last.handles[0], 0)
+        assert changed.status.code == v2.OK
+        again = Received(list(parked))
+        assert again.attempts == [3]
+        assert api.ack("FiveTopicNormal", "five-group", *again.handles).status.code == v2.OK
+        assert api.receive("FiveTopicNormal", "five-group").messages == []

@@ -17,8 +17,8 @@ end of the queue: a position further on would count messages as done that are st
 
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from typing import Any, Literal, TypeAlias, TypeVar, overload
@@ -32,6 +32,7 @@ from whimbrel.broker.consume.plan import Delivered, HandOn, PendingHandOn, Recei
 from whimbrel.broker.consume.popped import Held
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.broker.consume.retry_topics import Pair
 from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
@@ -160,6 +161,8 @@ class GroupConsumption:
         self.table = self.lease_store.table
         self.planner = DeliveryPlanner(self.table, store, broker_name, policy_of=policy_of)
         self.polls: LongPolls[ReceivePoll | PullPoll] = LongPolls(polls_max=polls_max)
+        # By group and topic: what else a receive reads, and how many queues of it (`retry_topics.py`).
+        self.retry_topics: Mapping[Pair, tuple[tuple[str, int], ...]] = {}
         self.closed = False
         self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `rest_idle` has not looked at yet
         self.look_at = 0  # when it looks at all states again
@@ -575,6 +578,19 @@ class GroupConsumption:
     # Inside: changes
 
     def take(self, request: ReceiveRequest, now: int) -> tuple[list[Delivered], bool]:
+        delivered, more = self.take_from(request, now)
+        if self.retry_topics:
+            for name, queues in self.retry_topics.get((request.group, request.topic), ()):
+                room = request.batch - len(delivered)
+                if room <= 0:
+                    break
+                one = replace(request, topic=name, queue_ids=range(queues), batch=room)
+                again, more_again = self.take_from(one, now)
+                delivered += [as_of_topic(one, request.topic) for one in again]
+                more = more or more_again
+        return delivered, more and not delivered
+
+    def take_from(self, request: ReceiveRequest, now: int) -> tuple[list[Delivered], bool]:
         plan = self.planner.plan(request, now)
         if plan.changes:
             try:
@@ -623,8 +639,12 @@ class GroupConsumption:
     def check_handle(
         self, handle: ReceiptHandle, group: str, topic: str, now: int
     ) -> tuple[QueueLeases, Standing]:
-        if handle.broker_name != self.broker_name or handle.group != group or handle.topic != topic:
-            raise InvalidReceiptHandle("the receipt handle belongs to another broker, group or topic")
+        if handle.broker_name != self.broker_name or handle.group != group:
+            raise InvalidReceiptHandle("the receipt handle belongs to another broker or group")
+        if handle.topic != topic:
+            if handle.topic not in (name for name, _ in self.retry_topics.get((group, topic), ())):
+                raise InvalidReceiptHandle("the receipt handle belongs to another topic")
+            topic = handle.topic
         state = self.table.find(group, topic, handle.queue_id)
         if state is not None:
             standing = state.standing(handle, now)
@@ -747,12 +767,13 @@ class GroupConsumption:
     def schedule_wakeup(self, group: str, topic: str, now: int) -> None:
         """Have the group's polls on the topic served when its next held message becomes visible."""
         at: int | None = None
-        subscription = self.planner.subscription(group, topic)
-        next_visible = subscription.policy.next_visible
-        for queue_id, queue in subscription.queues.items():
-            visible_at = next_visible(queue.state, self.store.queue_range(topic, queue_id)[1])
-            if visible_at is not None and (at is None or visible_at < at):
-                at = visible_at
+        for read in (topic, *(name for name, _ in self.retry_topics.get((group, topic), ()))):
+            subscription = self.planner.subscription(group, read)
+            next_visible = subscription.policy.next_visible
+            for queue_id, queue in subscription.queues.items():
+                visible_at = next_visible(queue.state, self.store.queue_range(read, queue_id)[1])
+                if visible_at is not None and (at is None or visible_at < at):
+                    at = visible_at
         if at is None:
             return
         if at <= now:
@@ -787,6 +808,12 @@ class GroupConsumption:
         for poll in self.polls.expired(now):
             answer_empty(poll)
         self.arm_timer()
+
+
+def as_of_topic(delivered: Delivered, topic: str) -> Delivered:
+    """Return a redelivery that RocketMQ appended to a retry topic as a message of the topic proper."""
+    message = replace(delivered.message, topic=topic)
+    return replace(delivered, message=message, attempt=delivered.attempt + message.reconsume_times)
 
 
 def answer(poll: ReceivePoll | PullPoll, result: Any) -> bool:

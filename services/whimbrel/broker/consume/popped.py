@@ -11,12 +11,13 @@ BatchAckMsg); bodies are JSON:
     TAGS bAck   of several: aol the offsets
 
 What counts are those in the revive topic behind the offset of CID_RMQ_SYS_REVIVE_GROUP, which is that of the
-last one dealt with, not of the next one (PopReviveService), and those that the timer has not moved there yet. A checkpoint of which offsets are left without an acknowledgement becomes a
-lease of each of them, until pt + it; RocketMQ would append a copy to the group's retry topic then.
+last one dealt with, not of the next one (PopReviveService), and those that the timer has not moved there yet.
+What a checkpoint has left without an acknowledgement is under a lease until pt + it; RocketMQ would append a
+copy to the group's retry topic then.
 
 Only checkpoints of the last `AGE_MAX_MS` count, and of the timer's entries the last `ENTRIES_MAX`: RocketMQ
-lets nothing be invisible for longer than 12 hours. At most `NOTED_MAX` are looked at, the newest of each queue.
-Damaged or foreign bodies are passed over.
+lets nothing be invisible for longer than 12 hours. At most `NOTED_MAX` are looked at, the newest of each
+queue. Damaged or foreign bodies are passed over.
 """
 
 import json
@@ -108,7 +109,7 @@ def popped(
 def newest(
     store: RecordSource, topic: str, queue_id: int, begin: int, oldest_ms: int
 ) -> Iterator[StoredMessage]:
-    """Yield the checkpoints and acknowledgements of a queue, the last one first, as far back as they count."""
+    """Yield checkpoints and acknowledgements of a queue, the last one first, as far back as they count."""
     low, high = store.queue_range(topic, queue_id)
     low = max(low, begin, high - ENTRIES_MAX)
     noted = 0

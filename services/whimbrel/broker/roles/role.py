@@ -34,6 +34,7 @@ from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
 from whimbrel.broker.consume.popped import REVIVE_GROUP, REVIVE_PREFIX, Held, popped
+from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.admission import Admission
@@ -229,8 +230,12 @@ class Role(ABC):
             follows=self.NAME == "slave",
             policy_of=Policies(self.context.groups),
         )
+        for table in (self.context.groups, self.context.topics):
+            table.on_change.append(self.find_retry_topics)
+            self.opened.callback(table.on_change.remove, self.find_retry_topics)
         self.context.groups.on_change.append(self.consumption.groups_changed)
         self.opened.callback(self.context.groups.on_change.remove, self.consumption.groups_changed)
+        self.find_retry_topics()
         self.consumption.open()
         self.opened.callback(self.consumption.close)
         stored = self.stored_offsets()
@@ -297,6 +302,11 @@ class Role(ABC):
             self.consumption.import_offset(
                 group, topic, queue_id, offset, held.get((group, topic, queue_id), ())
             )
+
+    def find_retry_topics(self) -> None:
+        """Have receives read what RocketMQ left to be redelivered."""
+        topics = {row.name: row.read_queues for row in self.context.topics.rows.values()}
+        self.consumption.retry_topics = retry_topics(topics, self.context.groups.rows)
 
     def popped_by_rocketmq(
         self, offsets: dict[tuple[str, str], dict[int, int]]

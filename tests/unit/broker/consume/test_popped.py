@@ -22,7 +22,11 @@ QUEUE = ("g", "t", 0)
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = golden("v533-basic", tmp_path_factory.mktemp("golden") / "store")
-    store = MasterStore.open(root, StoreOptions(**sizes("v533-basic")), clock=lambda: RECORDED_MS)
+    options = StoreOptions(
+        commitlog_file_size=sizes("v533-basic")["commitlog_file_size"],
+        consumequeue_file_size=sizes("v533-basic")["consumequeue_file_size"],
+    )
+    store = MasterStore.open(root, options, clock=lambda: RECORDED_MS)
     yield store
     store.close()
 
@@ -64,8 +68,11 @@ def test_what_the_timer_has_not_moved_counts_as_well(recorded: MasterStore) -> N
 
 
 def checkpoint(start: int = 0, count: int = 3, pop_ms: int = NOW, **other: Any) -> dict[str, Any]:
-    return {"c": "g", "t": "t", "q": 0, "so": start, "n": count, "d": list(range(count)), "pt": pop_ms, "it": 5000,
-            "bm": 0, **other}  # fmt: skip
+    distances = list(range(count))
+    return {
+        "c": "g", "t": "t", "q": 0, "so": start, "n": count, "d": distances, "pt": pop_ms, "it": 5000,
+        "bm": 0, **other,
+    }  # fmt: skip
 
 
 def acknowledgement(**fields: Any) -> dict[str, Any]:

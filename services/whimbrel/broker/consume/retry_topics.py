@@ -1,0 +1,38 @@
+"""Topics in which RocketMQ keeps a group's redeliveries: what to read beside a topic in stores of its.
+
+RocketMQ 5 appends a message that was not acknowledged in time to a topic of the group and the message's
+topic, with one more in its count of redeliveries. Here nothing is appended for a redelivery, but what such
+topics hold when we take a store over is delivered as messages of the topic proper:
+
+    %RETRY%<group>_<topic>     the default; names may hold `_` as well, so a name may stand for several pairs
+    %RETRY%<group>+<topic>     with RocketMQ's `enableRetryTopicV2`
+
+`%RETRY%<group>`, where RocketMQ keeps what its 4.x consumers send back, for all topics in one, is not read
+so: those consumers subscribe to it themselves.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from whimbrel.model.names import RETRY_PREFIX
+
+__all__ = ["Pair", "retry_topics"]
+
+Pair = tuple[str, str]  # group, topic
+
+
+def retry_topics(topics: Mapping[str, int], groups: Iterable[str]) -> dict[Pair, tuple[tuple[str, int], ...]]:
+    """Return which retry topics belong to a group on a topic, and how many queues each has.
+
+    Args:
+        topics: names of all topics, with their numbers of queues. groups: names of all groups.
+    """
+    kept = [name for name in topics if name.startswith(RETRY_PREFIX)]
+    found: dict[Pair, tuple[tuple[str, int], ...]] = {}
+    for group in groups if kept else ():
+        for name in kept:
+            for joint in "_+":
+                head = f"{RETRY_PREFIX}{group}{joint}"
+                topic = name.removeprefix(head)
+                if topic != name and topic in topics:
+                    found[group, topic] = (*found.get((group, topic), ()), (name, topics[name]))
+    return found
