@@ -3,13 +3,16 @@
 `dump` and `verify` only read. `recover` does the recovery of a broker's start, or prints what that would do.
 `repair` is for a store whose log a start refuses: it shows what is damaged, and does what its options say.
 The work is done in `whimbrel.store`; this module has the command lines, and prints results. File sizes are
-known from the files; only an index file's number of slots may have to be given.
+known from the files; only an index file's number of slots may have to be given. `export` needs to read what a
+broker knows of its groups, so it runs as a process of the broker's side.
 
 A dump is one JSON object a line, with the fields of RocketMQ's own dumps (`tests/golden/README.md`), so line
 tools can cut and search it while it is written; `-o table` is for people.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,9 +28,9 @@ from whimbrel.model.properties import KEYS, TAGS
 if TYPE_CHECKING:
     from whimbrel.store.repair import Findings
 
-__all__ = ["dump", "recover", "repair", "store", "verify"]
+__all__ = ["dump", "export", "recover", "repair", "store", "verify"]
 
-store = group("Dump, verify, recover and repair store directories, also RocketMQ's.")
+store = group("Dump, verify, recover, repair and export store directories, also RocketMQ's.")
 
 Row = dict[str, Any]
 
@@ -222,6 +225,18 @@ def recover(
     rows = [("commitlog", found["minPhyOffset"], found["maxPhyOffset"])]
     rows += [(name, low, high) for name, (low, high) in found["queues"].items()]
     emit(found, output, columns=("what", "begin", "end"), rows=rows)
+
+
+@store.command(epilog=examples("whimbrel store export ./store"))
+def export(path: PathArgument, output: OutputOption = Format.TABLE) -> None:
+    """Make a store at rest ready for RocketMQ: what groups hold goes into their retry topics.
+
+    RocketMQ knows one offset for a group and a queue. Without this it delivers again what was acknowledged
+    behind a message that is still held.
+    """
+    command = [sys.executable, "-m", "whimbrel.broker.export", str(path)]
+    done = subprocess.run([*command, "--json"] if output is Format.JSON else command, check=False)
+    raise typer.Exit(done.returncode)
 
 
 @store.command(
