@@ -45,9 +45,11 @@ class FakeStore:
         self.minima: dict[tuple[str, int], int] = {}
         self.arrivals: list[Callable[[str, int, int, int], None]] = []
 
-    def put(self, topic: str, queue_id: int, body: bytes = b"x", tag: str | None = None) -> int:
+    def put(
+        self, topic: str, queue_id: int, body: bytes = b"x", tag: str | None = None, **others: str
+    ) -> int:
         units = self.queues.setdefault((topic, queue_id), [])
-        properties = format_properties([("TAGS", tag)] if tag else [])
+        properties = format_properties([*others.items(), *([("TAGS", tag)] if tag else [])])
         draft = RecordDraft(topic, queue_id, body, properties, 1, HOST, HOST)
         at = len(self.log)
         record = encode_record(draft, physical_offset=at, queue_offset=len(units), store_timestamp=2)

@@ -361,12 +361,6 @@ def test_poll_without_a_time_ends_before_the_deadline(api: Api, topic: str) -> N
         ("writeonly", "group", {}, 40300),
         ("normal", "ordered", {}, 50100),
         ("normal", "group", {"filter_expression": v2.FilterExpression(type=v2.TAG, expression="||")}, 40010),
-        (
-            "normal",
-            "group",
-            {"filter_expression": v2.FilterExpression(type=v2.SQL, expression="a > 1")},
-            50100,
-        ),
     ],
 )
 def test_bad_receive_has_its_code(api: Api, name: str, group: str, fields: dict[str, Any], code: int) -> None:

@@ -354,4 +354,5 @@ def poll_ms(call: Call, polling: Any) -> int:
 
 
 def filter_of(expression: v2.FilterExpression) -> Filter:
-    return compile_filter("sql" if expression.type == v2.SQL else "tag", expression.expression)
+    text = expression.expression
+    return compile_filter("sql", text) if expression.type == v2.SQL else compile_filter("tag", text)

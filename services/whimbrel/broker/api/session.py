@@ -31,7 +31,7 @@ from typing import Any
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.errors import ClientIdRequired, Throttled
+from whimbrel.errors import ClientIdRequired, IllegalFilter, Throttled
 from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -193,9 +193,12 @@ class SessionService:
         name = group_of(settings)
         group = self.group(name)
         answer = settings_for(settings, fifo=group.fifo, attempts=group.max_attempts)  # checks names
-        filters = (entry.expression for entry in settings.subscription.subscriptions)
-        for text in {each.expression for each in filters if each.type != v2.SQL}:
-            compile_filter("tag", text)  # SQL is refused at the receive, with a code of its own
+        filters = [entry.expression for entry in settings.subscription.subscriptions]
+        for kind, text in {(each.type, each.expression) for each in filters}:
+            if kind != v2.SQL:
+                compile_filter("tag", text)
+            elif not text:  # RocketMQ: the same; a text that does not parse is refused at each receive
+                raise IllegalFilter("an SQL filter is empty")
         client.group = name or client.group
         stream.answered = Answered(
             client_type=settings.client_type,

@@ -1,7 +1,7 @@
 """Message filters: which messages of a topic a consumer wants.
 
 A filter decides twice: `admits_code` by the consume queue's entry, before the record is read, and `admits` by
-the record's properties and tags. So far there is one kind, the tag filter:
+the record's properties and tags. A tag filter is
 
     filter := '*' | '' | tag { '||' tag }
 
@@ -9,14 +9,15 @@ Tags are trimmed and compared exactly; a message without a tag matches only `*`.
 hash of each message's tag (Java's `String.hashCode`, widened to 64 bits with its sign). Its low 32 bits
 select the entry; the text decides after that, since two tags may share a hash.
 
-SQL filters are refused with NotSupported: they come with a parser of their own.
+SQL filters are in `sql_filter.py`: the properties alone decide.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, overload
 
-from whimbrel.errors import IllegalFilter, NotSupported
+from whimbrel.broker.consume.sql_filter import SqlFilter, compile_sql
+from whimbrel.errors import IllegalFilter
 from whimbrel.store.codec import java_hash
 
 __all__ = ["ALL", "FILTER_CHARS_MAX", "Filter", "TagFilter", "compile_filter"]
@@ -30,13 +31,16 @@ class Filter(Protocol):
 
     Attributes:
         admits_all: every message matches, so that neither method needs to be called. expression: its text;
-        filters of one class and text admit the same messages.
+        filters of one class and text admit the same messages. weight: what an entry costs, counted in entries
+        of which only the tags code is looked at.
     """
 
     @property
     def admits_all(self) -> bool: ...
     @property
     def expression(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
     def admits_code(self, code: int) -> bool:
         """Return False when no message with this tags code matches; True when the record must be read."""
 
@@ -52,6 +56,8 @@ class TagFilter:
     """
 
     __slots__ = ("admits_all", "codes", "expression", "tags")
+
+    weight = 1
 
     def __init__(self, expression: str, tags: frozenset[str] | None) -> None:
         self.expression = expression
@@ -74,15 +80,18 @@ class TagFilter:
 ALL = TagFilter("*", None)
 
 
-def compile_filter(kind: Literal["tag", "sql"], expression: str) -> TagFilter:
+@overload
+def compile_filter(kind: Literal["tag"], expression: str) -> TagFilter: ...
+@overload
+def compile_filter(kind: Literal["sql"], expression: str) -> SqlFilter: ...
+def compile_filter(kind: Literal["tag", "sql"], expression: str) -> Filter:
     """Parse a filter expression.
 
     Raises:
-        IllegalFilter: the expression holds no tag, or one that no message can have.
-        NotSupported: an SQL filter.
+        IllegalFilter: the expression holds no tag, or one that no message can have, or it is no SQL.
     """
     if kind == "sql":
-        raise NotSupported("SQL filters are not supported yet; use a tag expression")
+        return compile_sql(expression)
     if expression in ("*", ""):
         return ALL
     return compile_tags(expression)

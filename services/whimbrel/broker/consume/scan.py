@@ -65,7 +65,7 @@ class Scan:
         self.store, self.topic, self.filter = store, topic, filter
         self.batch = self.room = batch if batch < RECEIVE_BATCH_MAX else RECEIVE_BATCH_MAX
         self.bytes_left = ANSWER_BYTES_MAX
-        self.entries_left = SCAN_MAX
+        self.entries_left = max(SCAN_MAX // filter.weight, 1)
         self.reached = 0
 
     def fetch_count(self) -> int:

@@ -103,10 +103,17 @@ def test_bad_settings_end_the_stream(rig: Rig) -> None:
             stream.received(command)
 
 
-def test_sql_filters_are_left_for_the_receive_to_refuse(rig: Rig) -> None:
+@pytest.mark.parametrize("expression", ["a > 1", "a >"])
+def test_sql_filters_are_left_for_the_receive_to_refuse(rig: Rig, expression: str) -> None:
     stream, outbox = rig.open()
-    stream.received(consumer_settings(expression="a > 1", kind=v2.SQL))
+    stream.received(consumer_settings(expression=expression, kind=v2.SQL))
     assert len(outbox.sent) == 1
+
+
+def test_empty_sql_filter_ends_the_stream(rig: Rig) -> None:
+    stream, _ = rig.open()
+    with pytest.raises(IllegalFilter):
+        stream.received(consumer_settings(expression="", kind=v2.SQL))
 
 
 def test_changed_group_is_sent_to_its_clients_only(rig: Rig) -> None:

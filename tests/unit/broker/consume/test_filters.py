@@ -3,7 +3,7 @@
 import pytest
 
 from whimbrel.broker.consume.filters import ALL, FILTER_CHARS_MAX, compile_filter
-from whimbrel.errors import IllegalFilter, NotSupported
+from whimbrel.errors import IllegalFilter
 from whimbrel.store.codec import tags_code
 
 
@@ -47,6 +47,8 @@ def test_expression_without_a_possible_tag_is_refused(expression: str) -> None:
         compile_filter("tag", expression)
 
 
-def test_sql_is_refused_clearly() -> None:
-    with pytest.raises(NotSupported):
-        compile_filter("sql", "a > 1")
+def test_sql_reads_every_record_and_is_compiled_once() -> None:
+    one = compile_filter("sql", "a > 1")
+    assert one is compile_filter("sql", "a > 1")
+    assert not one.admits_all and one.admits_code(0) and one.expression == "a > 1"
+    assert one.admits({"a": "2"}, None) and not one.admits({"a": "1"}, None)
