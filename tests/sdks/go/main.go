@@ -55,9 +55,117 @@ func got(message *rmq.MessageView) string {
 	if message.GetTag() != nil {
 		tag = *message.GetTag()
 	}
+	group, due := "", ""
+	if message.GetMessageGroup() != nil {
+		group = *message.GetMessageGroup()
+	}
+	if message.GetDeliveryTimestamp() != nil {
+		due = strconv.FormatInt(message.GetDeliveryTimestamp().UnixMilli(), 10)
+	}
+	if group+due != "" {
+		say("also", body, group, due, "")
+	}
 	say("got", body, message.GetMessageId(), message.GetDeliveryAttempt(), tag, strings.Join(keys, ","),
 		message.GetProperties()["own"])
 	return body
+}
+
+// made returns message number n.
+func made(topic, prefix string, n int) *rmq.Message {
+	message := &rmq.Message{Topic: topic, Body: []byte(fmt.Sprintf("%s-%d", prefix, n))}
+	message.SetTag("ab"[n%2 : n%2+1])
+	message.SetKeys(fmt.Sprintf("key-%d", n), prefix)
+	message.AddProperty("own", fmt.Sprintf("value-%d", n))
+	message.AddProperty("n", strconv.Itoa(n))
+	return message
+}
+
+// send sends one message, and returns whether it was taken.
+func send(producer rmq.Producer, message *rmq.Message, transaction rmq.Transaction) bool {
+	body, started := string(message.Body), time.Now()
+	var receipts []*rmq.SendReceipt
+	var err error
+	if transaction == nil {
+		receipts, err = producer.Send(context.Background(), message)
+	} else {
+		receipts, err = producer.SendWithTransaction(context.Background(), message, transaction)
+	}
+	if err != nil {
+		say("failed", body, err)
+		return false
+	}
+	if receipts[0].RecallHandle != "" {
+		say("handle", body, receipts[0].RecallHandle)
+	}
+	say("sent", body, receipts[0].MessageID, time.Since(started).Milliseconds())
+	return true
+}
+
+func special(kind string, config *rmq.Config, topic, prefix string, count int, entries []string) {
+	producer, err := rmq.NewProducer(config, rmq.WithTopics(topic))
+	check(err)
+	check(producer.Start())
+	say("ready")
+	for n := range count {
+		entry, message := entries[n%len(entries)], made(topic, prefix, n)
+		number, _ := strconv.Atoi(entry)
+		switch kind {
+		case "fifo":
+			message.SetMessageGroup(entry)
+		case "delay":
+			message.SetDelayTimestamp(time.Now().Add(time.Duration(number) * time.Millisecond))
+		case "priority":
+			check(message.SetPriority(int32(number)))
+		}
+		send(producer, message, nil)
+	}
+	check(producer.GracefulStop())
+}
+
+func transact(config *rmq.Config, topic, prefix string, count int, ends []string, answer string) {
+	answers := map[string]rmq.TransactionResolution{"commit": rmq.COMMIT, "rollback": rmq.ROLLBACK, "unknown": rmq.UNKNOWN}
+	checker := &rmq.TransactionChecker{Check: func(message *rmq.MessageView) rmq.TransactionResolution {
+		say("checked", string(message.GetBody()), answer)
+		return answers[answer]
+	}}
+	producer, err := rmq.NewProducer(config, rmq.WithTopics(topic), rmq.WithTransactionChecker(checker))
+	check(err)
+	check(producer.Start())
+	say("ready")
+	for n := range count {
+		transaction, message, end := producer.BeginTransaction(), made(topic, prefix, n), ends[n%len(ends)]
+		if !send(producer, message, transaction) || end == "leave" {
+			continue
+		}
+		if end == "commit" {
+			err = transaction.Commit()
+		} else {
+			err = transaction.RollBack()
+		}
+		if err != nil {
+			say("failed", string(message.Body), err)
+		} else {
+			say("ended", string(message.Body), end)
+		}
+	}
+	<-ended
+	check(producer.GracefulStop())
+}
+
+func recall(config *rmq.Config, topic string, handles []string) {
+	producer, err := rmq.NewProducer(config, rmq.WithTopics(topic))
+	check(err)
+	check(producer.Start())
+	say("ready")
+	for _, handle := range handles {
+		id, err := producer.Recall(context.Background(), topic, handle)
+		if err != nil {
+			say("failed", handle, err)
+		} else {
+			say("recalled", handle, id)
+		}
+	}
+	check(producer.GracefulStop())
 }
 
 func produce(config *rmq.Config, topic, prefix string, count, pause int) {
@@ -66,24 +174,16 @@ func produce(config *rmq.Config, topic, prefix string, count, pause int) {
 	check(producer.Start())
 	say("ready")
 	for n := 0; n < count || count == 0 && !isEnded(); n++ {
-		body := fmt.Sprintf("%s-%d", prefix, n)
-		message := &rmq.Message{Topic: topic, Body: []byte(body)}
-		message.SetTag("ab"[n%2 : n%2+1])
-		message.SetKeys(fmt.Sprintf("key-%d", n), prefix)
-		message.AddProperty("own", fmt.Sprintf("value-%d", n))
-		started := time.Now()
-		receipts, err := producer.Send(context.Background(), message)
-		if err != nil {
-			say("failed", body, err)
-		} else {
-			say("sent", body, receipts[0].MessageID, time.Since(started).Milliseconds())
-		}
+		send(producer, made(topic, prefix, n), nil)
 		time.Sleep(time.Duration(pause) * time.Millisecond)
 	}
 	check(producer.GracefulStop())
 }
 
 func filters(topic, expression string) map[string]*rmq.FilterExpression {
+	if sql, found := strings.CutPrefix(expression, "sql:"); found {
+		return map[string]*rmq.FilterExpression{topic: rmq.NewFilterExpressionWithType(sql, rmq.SQL92)}
+	}
 	return map[string]*rmq.FilterExpression{topic: rmq.NewFilterExpression(expression)}
 }
 
@@ -125,6 +225,9 @@ func push(config *rmq.Config, topic, expression string) {
 	failed := map[string]bool{}
 	consume := func(message *rmq.MessageView) rmq.ConsumerResult {
 		body := got(message)
+		if strings.HasPrefix(body, "dead") {
+			return rmq.FAILURE
+		}
 		lock.Lock()
 		defer lock.Unlock()
 		if strings.HasPrefix(body, "fail") && !failed[body] {
@@ -159,6 +262,14 @@ func main() {
 		count, _ := strconv.Atoi(os.Args[5])
 		pause, _ := strconv.Atoi(os.Args[6])
 		produce(config, topic, name, count, pause)
+	case "fifo", "delay", "priority":
+		count, _ := strconv.Atoi(os.Args[5])
+		special(role, config, topic, name, count, strings.Split(os.Args[6], ","))
+	case "transact":
+		count, _ := strconv.Atoi(os.Args[5])
+		transact(config, topic, name, count, strings.Split(os.Args[6], ","), os.Args[7])
+	case "recall":
+		recall(config, topic, strings.Split(name, ","))
 	case "simple":
 		config.ConsumerGroup = name
 		simple(config, topic, os.Args[5])

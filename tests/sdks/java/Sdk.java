@@ -13,11 +13,16 @@ import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /** The Java SDK behind the words and lines of tests/sdks/README.md. */
 public class Sdk {
@@ -47,9 +52,108 @@ public class Sdk {
         byte[] bytes = new byte[body.remaining()];
         body.get(bytes);
         String text = new String(bytes, StandardCharsets.UTF_8);
+        String group = message.getMessageGroup().orElse("");
+        String due = message.getDeliveryTimestamp().map(String::valueOf).orElse("");
+        String priority = message.getPriority().map(String::valueOf).orElse("");
+        if (!(group + due + priority).isEmpty()) {
+            say("also", text, group, due, priority);
+        }
         say("got", text, message.getMessageId(), message.getDeliveryAttempt(), message.getTag().orElse(""),
             String.join(",", new TreeSet<>(message.getKeys())), message.getProperties().getOrDefault("own", ""));
         return text;
+    }
+
+    /** Begins message number n. */
+    static MessageBuilder made(String topic, String prefix, int n) {
+        return PROVIDER.newMessageBuilder().setTopic(topic)
+            .setBody((prefix + "-" + n).getBytes(StandardCharsets.UTF_8)).setTag(n % 2 == 0 ? "a" : "b")
+            .setKeys("key-" + n, prefix).addProperty("own", "value-" + n).addProperty("n", "" + n);
+    }
+
+    /** Sends one message, tells of it, and returns whether it was taken. */
+    static boolean send(Producer producer, Message message, String body, Transaction transaction) {
+        long started = System.nanoTime();
+        try {
+            SendReceipt receipt = transaction == null ? producer.send(message) : producer.send(message, transaction);
+            String handle = receipt.getRecallHandle();
+            if (handle != null && !handle.isEmpty()) {
+                say("handle", body, handle);
+            }
+            say("sent", body, receipt.getMessageId(), (System.nanoTime() - started) / 1_000_000);
+            return true;
+        } catch (Throwable error) {
+            say("failed", body, told(error));
+            return false;
+        }
+    }
+
+    static void special(String kind, ClientConfiguration configuration, String topic, String prefix, int count,
+        String[] entries) throws Exception {
+        try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+            .setTopics(topic).build()) {
+            say("ready");
+            for (int n = 0; n < count; n++) {
+                String entry = entries[n % entries.length];
+                MessageBuilder message = made(topic, prefix, n);
+                if (kind.equals("fifo")) {
+                    message.setMessageGroup(entry);
+                } else if (kind.equals("delay")) {
+                    message.setDeliveryTimestamp(System.currentTimeMillis() + Long.parseLong(entry));
+                } else {
+                    message.setPriority(Integer.parseInt(entry));
+                }
+                send(producer, message.build(), prefix + "-" + n, null);
+            }
+        }
+    }
+
+    static void transact(ClientConfiguration configuration, String topic, String prefix, int count, String[] ends,
+        String answer) throws Exception {
+        try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic)
+            .setTransactionChecker(message -> {
+                say("checked", StandardCharsets.UTF_8.decode(message.getBody()), answer);
+                return TransactionResolution.valueOf(answer.toUpperCase());
+            }).build()) {
+            say("ready");
+            for (int n = 0; n < count; n++) {
+                String body = prefix + "-" + n;
+                String end = ends[n % ends.length];
+                Transaction transaction = producer.beginTransaction();
+                if (!send(producer, made(topic, prefix, n).build(), body, transaction) || end.equals("leave")) {
+                    continue;
+                }
+                try {
+                    if (end.equals("commit")) {
+                        transaction.commit();
+                    } else {
+                        transaction.rollback();
+                    }
+                    say("ended", body, end);
+                } catch (Throwable error) {
+                    say("failed", body, told(error));
+                }
+            }
+            ENDED.await();
+        }
+    }
+
+    static void recall(ClientConfiguration configuration, String topic, String[] handles) throws Exception {
+        try (Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+            .setTopics(topic).build()) {
+            say("ready");
+            for (String handle : handles) {
+                try {
+                    say("recalled", handle, producer.recallMessage(topic, handle).getMessageId());
+                } catch (Throwable error) {
+                    say("failed", handle, told(error));
+                }
+            }
+        }
+    }
+
+    static FilterExpression filter(String text) {
+        return text.startsWith("sql:") ? new FilterExpression(text.substring(4), FilterExpressionType.SQL92)
+            : new FilterExpression(text);
     }
 
     static void produce(ClientConfiguration configuration, String topic, String prefix, int count, int pause)
@@ -58,17 +162,7 @@ public class Sdk {
             .setTopics(topic).build()) {
             say("ready");
             for (int n = 0; count > 0 ? n < count : ENDED.getCount() > 0; n++) {
-                String body = prefix + "-" + n;
-                Message message = PROVIDER.newMessageBuilder().setTopic(topic)
-                    .setBody(body.getBytes(StandardCharsets.UTF_8)).setTag(n % 2 == 0 ? "a" : "b")
-                    .setKeys("key-" + n, prefix).addProperty("own", "value-" + n).build();
-                long started = System.nanoTime();
-                try {
-                    Object id = producer.send(message).getMessageId();
-                    say("sent", body, id, (System.nanoTime() - started) / 1_000_000);
-                } catch (Throwable error) {
-                    say("failed", body, told(error));
-                }
+                send(producer, made(topic, prefix, n).build(), prefix + "-" + n, null);
                 ENDED.await(pause, TimeUnit.MILLISECONDS);
             }
         }
@@ -79,7 +173,7 @@ public class Sdk {
         Set<String> put = new HashSet<>();
         try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration)
             .setConsumerGroup(group).setAwaitDuration(Duration.ofSeconds(5))
-            .setSubscriptionExpressions(Collections.singletonMap(topic, new FilterExpression(expression))).build()) {
+            .setSubscriptionExpressions(Collections.singletonMap(topic, filter(expression))).build()) {
             say("ready");
             while (ENDED.getCount() > 0) {
                 try {
@@ -106,10 +200,11 @@ public class Sdk {
         Set<String> failed = ConcurrentHashMap.newKeySet();
         try (PushConsumer consumer = PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration)
             .setConsumerGroup(group).setConsumptionThreadCount(4)
-            .setSubscriptionExpressions(Collections.singletonMap(topic, new FilterExpression(expression)))
+            .setSubscriptionExpressions(Collections.singletonMap(topic, filter(expression)))
             .setMessageListener(message -> {
                 String body = got(message);
-                return body.startsWith("fail") && failed.add(body) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+                boolean dead = body.startsWith("dead");
+                return dead || body.startsWith("fail") && failed.add(body) ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
             }).build()) {
             say("ready");
             ENDED.await();
@@ -136,6 +231,19 @@ public class Sdk {
             switch (words[0]) {
                 case "produce":
                     produce(configuration, words[2], words[3], Integer.parseInt(words[4]), Integer.parseInt(words[5]));
+                    break;
+                case "fifo":
+                case "delay":
+                case "priority":
+                    special(words[0], configuration, words[2], words[3], Integer.parseInt(words[4]),
+                        words[5].split(","));
+                    break;
+                case "transact":
+                    transact(configuration, words[2], words[3], Integer.parseInt(words[4]), words[5].split(","),
+                        words[6]);
+                    break;
+                case "recall":
+                    recall(configuration, words[2], words[3].split(","));
                     break;
                 case "simple":
                     simple(configuration, words[2], words[3], words[4]);

@@ -1,5 +1,7 @@
 """The Python SDK behind the words and lines of tests/sdks/README.md."""
 
+import functools
+import math
 import os
 import sys
 import threading
@@ -17,7 +19,16 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
+
+RESOLUTIONS = {
+    "commit": TransactionResolution.COMMIT,
+    "rollback": TransactionResolution.ROLLBACK,
+    "unknown": TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
 
 lock = threading.Lock()
 ended = threading.Event()
@@ -41,8 +52,41 @@ def got(message: Any) -> str:
     body = str(message.body.decode())
     keys = ",".join(sorted(message.keys))
     own = message.properties.get("own", "")
+    group, due_ms, priority = (
+        message.message_group or "",
+        message.delivery_timestamp or "",
+        message.priority or "",
+    )
+    if group or due_ms or priority:
+        say("also", body, group, due_ms, priority)
     say("got", body, message.message_id, message.delivery_attempt, message.tag or "", keys, own)
     return body
+
+
+def made(topic: str, prefix: str, number: int) -> Any:
+    """Return message number N."""
+    message = Message()
+    message.topic, message.body = topic, f"{prefix}-{number}".encode()
+    message.tag = "ab"[number % 2]
+    message.keys = f"key-{number}"  # each assignment adds one
+    message.keys = prefix
+    message.add_property("own", f"value-{number}")
+    message.add_property("n", str(number))
+    return message
+
+
+def send(producer: Any, message: Any, transaction: Any = None) -> bool:
+    """Send one message, and tell of it; return whether it was taken."""
+    body, started = message.body.decode(), time.monotonic()
+    try:
+        receipt = producer.send(message, transaction)
+    except Exception as error:  # noqa: BLE001 - told to the test
+        say("failed", body, f"{type(error).__name__}: {error}")
+        return False
+    if receipt.recall_handle:
+        say("handle", body, receipt.recall_handle)
+    say("sent", body, receipt.message_id, round((time.monotonic() - started) * 1000))
+    return True
 
 
 def produce(configuration: Any, topic: str, prefix: str, count: str, pause_ms: str) -> None:
@@ -52,29 +96,87 @@ def produce(configuration: Any, topic: str, prefix: str, count: str, pause_ms: s
     say("ready")
     number = 0
     while number < int(count) or (count == "0" and not ended.is_set()):
-        message = Message()
-        message.topic, message.body = topic, f"{prefix}-{number}".encode()
-        message.tag = "ab"[number % 2]
-        message.keys = f"key-{number}"  # each assignment adds one
-        message.keys = prefix
-        message.add_property("own", f"value-{number}")
-        started = time.monotonic()
-        try:
-            receipt = producer.send(message)
-        except Exception as error:  # noqa: BLE001 - told to the test
-            say("failed", f"{prefix}-{number}", f"{type(error).__name__}: {error}")
-        else:
-            took = (time.monotonic() - started) * 1000
-            say("sent", f"{prefix}-{number}", receipt.message_id, round(took))
+        send(producer, made(topic, prefix, number))
         number += 1
         if pause_ms != "0":
             ended.wait(int(pause_ms) / 1000)
     producer.shutdown()
 
 
+def special(kind: str, configuration: Any, topic: str, prefix: str, count: str, words: str) -> None:
+    """Send messages of a message group, with a delivery time, or with a priority."""
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    say("ready")
+    entries = words.split(",")
+    for number in range(int(count)):
+        entry = entries[number % len(entries)]
+        message = made(topic, prefix, number)
+        if kind == "fifo":
+            message.message_group = entry
+        elif kind == "delay":
+            message.delivery_timestamp = math.ceil(time.time() + int(entry) / 1000)  # it takes seconds
+        else:
+            message.priority = int(entry)
+        send(producer, message)
+    producer.shutdown()
+
+
+class Checker(TransactionChecker):  # type: ignore[misc]
+    """Answers always the same."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+
+    def check(self, message: Any) -> Any:
+        """Tell what became of a transaction."""
+        say("checked", message.body.decode(), self.answer)
+        return RESOLUTIONS[self.answer]
+
+
+def transact(configuration: Any, topic: str, prefix: str, count: str, ends: str, answer: str) -> None:
+    """Send in transactions, end them, and answer checks."""
+    producer = Producer(configuration, (topic,), checker=Checker(answer))
+    producer.startup()
+    say("ready")
+    words = ends.split(",")
+    for number in range(int(count)):
+        transaction = producer.begin_transaction()
+        body, end_it = f"{prefix}-{number}", words[number % len(words)]
+        if not send(producer, made(topic, prefix, number), transaction) or end_it == "leave":
+            continue
+        try:
+            transaction.commit() if end_it == "commit" else transaction.rollback()
+        except Exception as error:  # noqa: BLE001 - told to the test
+            say("failed", body, f"{type(error).__name__}: {error}")
+        else:
+            say("ended", body, end_it)
+    ended.wait()
+    producer.shutdown()
+
+
+def recall(configuration: Any, topic: str, handles: str) -> None:
+    """Recall messages."""
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    say("ready")
+    for handle in handles.split(","):
+        try:
+            say("recalled", handle, producer.recall_message(topic, handle))
+        except Exception as error:  # noqa: BLE001 - told to the test
+            say("failed", handle, f"{type(error).__name__}: {error}")
+    producer.shutdown()
+
+
+def expression_of(text: str) -> Any:
+    """Return the SDK's form of a filter."""
+    kind, _, sql = text.partition(":")
+    return FilterExpression(sql, FilterType.SQL) if kind == "sql" else FilterExpression(text)
+
+
 def simple(configuration: Any, topic: str, group: str, expression: str) -> None:
     """Receive and acknowledge."""
-    consumer = SimpleConsumer(configuration, group, {topic: FilterExpression(expression)}, await_duration=5)
+    consumer = SimpleConsumer(configuration, group, {topic: expression_of(expression)}, await_duration=5)
     consumer.startup()
     say("ready")
     put: set[str] = set()
@@ -104,6 +206,8 @@ class Listener(MessageListener):  # type: ignore[misc]
     def consume(self, message: Any) -> Any:
         """Take one message."""
         body = got(message)
+        if body.startswith("dead"):
+            return ConsumeResult.FAILURE
         if not body.startswith("fail") or body in self.failed:
             return ConsumeResult.SUCCESS
         self.failed.add(body)
@@ -112,7 +216,7 @@ class Listener(MessageListener):  # type: ignore[misc]
 
 def push(configuration: Any, topic: str, group: str, expression: str) -> None:
     """Run the push consumer."""
-    consumer = PushConsumer(configuration, group, Listener(), {topic: FilterExpression(expression)})
+    consumer = PushConsumer(configuration, group, Listener(), {topic: expression_of(expression)})
     consumer.startup()
     say("ready")
     ended.wait()
@@ -123,7 +227,16 @@ def main(role: str, endpoint: str, *words: str) -> None:
     """Run one role to its end."""
     threading.Thread(target=read_to_the_end, daemon=True).start()
     configuration = ClientConfiguration(endpoint, Credentials())
-    roles: dict[str, Callable[..., None]] = {"produce": produce, "simple": simple, "push": push}
+    roles: dict[str, Callable[..., None]] = {
+        "produce": produce,
+        "fifo": functools.partial(special, "fifo"),
+        "delay": functools.partial(special, "delay"),
+        "priority": functools.partial(special, "priority"),
+        "transact": transact,
+        "recall": recall,
+        "simple": simple,
+        "push": push,
+    }
     roles[role](configuration, *words)
     say("done")
     os._exit(0)  # the SDK leaves threads behind
