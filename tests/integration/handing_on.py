@@ -1,4 +1,4 @@
-"""A group whose messages are handed on to a dead-letter topic, over a real store and a real lease journal.
+"""A group whose messages go to its dead-letter topic, over a real store and a real lease journal.
 
 As a program it reads a line of JSON for each run (`store`, `start_ms`, `seed`, `kill_at`), does the run in a
 forked child, and writes a line: whether the child was killed, and how many steps it took when it was not. A
@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from storekit import make_draft
+from whimbrel.broker.consume.dead_letters import attempts_max, cause_of, dead_letter_rule
 from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import ALL
 from whimbrel.broker.consume.group_consumption import GroupConsumption
@@ -25,9 +26,11 @@ from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.plan import HandOn, ReceiveRequest
 from whimbrel.broker.consume.policy import UnorderedPolicy
 from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.topic import GroupConfig
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
@@ -36,13 +39,14 @@ __all__ = ["MESSAGES", "QUEUES", "HandingOn", "fails"]
 
 TOPIC, DEAD_LETTERS, GROUP = "orders", "%DLQ%g", "g"
 QUEUES, MESSAGES = 2, 10  # and messages in each of the queues
-DELIVERIES = 2  # a message that fails is handed on instead of delivered once more
+CONFIG = GroupConfig(name=GROUP, retry_max=1)  # two deliveries
 OPTIONS = StoreOptions(
     commitlog_file_size=256 << 10,
     consumequeue_file_size=2000,
     flush="sync",
     prefault_bytes=0,
-    index_enabled=False,
+    index_slots=500,
+    index_entries=2000,
 )
 # What stands between a plan and a message that is done.
 TRACED = tuple(
@@ -53,6 +57,7 @@ TRACED = tuple(
         "broker/consume/lease_journal",
         "broker/consume/lease_store",
         "broker/produce/appender",
+        "broker/produce/dead_letters",
         "broker/produce/internal_append",
         "store/commitlog",
         "store/master_store",
@@ -63,18 +68,6 @@ TRACED = tuple(
 def fails(offset: int) -> bool:
     """Return whether the consumer fails with the message; it acknowledges the others."""
     return offset % 3 != 0
-
-
-class DeadLetters(UnorderedPolicy):
-    """Hands on what was delivered often enough."""
-
-    hand_on: Any
-
-    def hand_on(self, message: StoredMessage, attempt: int) -> HandOn | None:  # type: ignore[no-redef]
-        if attempt <= DELIVERIES:
-            return None
-        origin = f"{message.queue_id}:{message.queue_offset}"
-        return HandOn(topic=DEAD_LETTERS, added=(("ORIGIN", origin),))
 
 
 class HandingOn:
@@ -96,6 +89,7 @@ class HandingOn:
             root / "config", cluster="c", broker_name="b", auto_create=False, clock=self.now_ms
         )
         self.internal = InternalAppender(topics, self.appender, store_host=lambda: pack_host("127.0.0.1", 1))
+        self.letters = DeadLetters(self.internal, self.store)
         self.consumption = GroupConsumption(
             self.store,
             LeaseJournal(root, file_bytes=64 << 10, flush_interval_s=0.001),
@@ -105,7 +99,9 @@ class HandingOn:
             schedule=lambda at_ms, callback: None,
             client_alive=lambda group, client_id: True,
             hand_on=self.hand_on,
-            policy_of=Uniform(DeadLetters),
+            policy_of=Uniform(
+                lambda: UnorderedPolicy(dead_letter_rule(CONFIG), delivers_up_to=attempts_max(CONFIG))
+            ),
         )
         self.consumption.open()
         self.reported = asyncio.Event()
@@ -117,13 +113,13 @@ class HandingOn:
         self.loop.call_soon_threadsafe(self.appender.complete_waiting)
 
     def hand_on(
-        self, message: StoredMessage, target: HandOn, done: Callable[[WhimbrelError | None], None]
+        self, message: StoredMessage, target: HandOn, since: int, done: Callable[[WhimbrelError | None], None]
     ) -> None:
         def report(error: WhimbrelError | None) -> None:
             done(error)
             self.reported.set()
 
-        self.internal.hand_on(message, target, report)
+        self.letters.hand_on(message, target, since, report)
 
     def fill(self) -> None:
         """Store the messages."""
@@ -169,10 +165,19 @@ class HandingOn:
 
     def copies(self) -> Counter[str]:
         """Return how often each message stands in the dead-letter topic."""
-        low, high = self.store.queue_range(DEAD_LETTERS, 0)
-        units = self.store.queue_units(DEAD_LETTERS, 0, low, high - low)
+        places = {
+            one.offset_message_id: f"{one.queue_id}:{one.queue_offset}"
+            for queue_id in range(QUEUES)
+            for one in self.messages(TOPIC, queue_id)
+        }
+        return Counter(places[cause_of(one.properties)] for one in self.messages(DEAD_LETTERS, 0))
+
+    def messages(self, topic: str, queue_id: int) -> list[StoredMessage]:
+        """Return what stands in a queue."""
+        low, high = self.store.queue_range(topic, queue_id)
+        units = self.store.queue_units(topic, queue_id, low, high - low)
         assert len(units) == high - low
-        return Counter(decode_record(self.store.read(*unit[:2])).properties["ORIGIN"] for unit in units)
+        return [decode_record(self.store.read(*unit[:2])) for unit in units]
 
     def close(self) -> None:
         """Close everything."""

@@ -84,6 +84,7 @@ class Counted:
     def __init__(self) -> None:
         self.sizes: Series[Histogram] = Series(lambda: Histogram(MESSAGE_BYTES))  # by topic
         self.delivered: Series[Traffic] = Series(Traffic)  # by topic and group
+        self.dead_letters: Series[Traffic] = Series(Traffic)  # by group and topic that they come from
         self.flushes = Histogram(SECONDS)
         self.calls = CallTimes()
         self.trail = Trail()  # slave: of what has arrived
@@ -97,6 +98,10 @@ class Counted:
     def took(self, topic: str, group: str, messages: int, size: int) -> None:
         """Take messages that go to a consumer."""
         self.delivered.at((topic, group)).add(messages, size)
+
+    def gave_up(self, group: str, topic: str) -> None:
+        """Take a message of a topic that has become a dead letter of a group."""
+        self.dead_letters.at((group, topic)).add(1, 0)
 
 
 def families_of(role: "Role", counted: Counted) -> list[Family]:
@@ -156,6 +161,10 @@ def traffic(counted: Counted) -> list[Family]:
         for (topic, group), sent in counted.delivered.items():
             yield (topic, group, is_retry(topic), is_system(topic, group)), number(sent)
 
+    def dead() -> Iterator[Point]:
+        for (group, topic), sent in counted.dead_letters.items():
+            yield (group, topic, is_system(topic, group)), sent.messages
+
     def counter(name: str, labels: Labels, read: Callable[[], Iterable[Point]], help: str) -> Family:
         return Family(name=name, kind="counter", labels=labels, read=read, help=help, fixed=False)
 
@@ -168,6 +177,8 @@ def traffic(counted: Counted) -> list[Family]:
                 "Messages delivered, by topic and group."),
         counter("rocketmq_throughput_out_total", outgoing, lambda: out(lambda sent: sent.bytes),
                 "Bytes of the records of delivered messages, by topic and group."),
+        counter("rocketmq_send_to_dlq_messages_total", ("consumer_group", "topic", "is_system"), dead,
+                "Messages that groups gave up, by group and by the topic that they were sent to."),
         Family(
             name="rocketmq_message_size", kind="histogram", labels=incoming,
             read=lambda: into(lambda sizes: sizes), fixed=False,

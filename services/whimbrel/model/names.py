@@ -101,7 +101,8 @@ RESERVED_PROPERTY_KEYS = frozenset(
     " TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY"
     " TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID __CRC32#"
     " _SYS_MSG_PRIORITY_ __LITE_TOPIC"
-    " REPLAYED_FROM".split()  # ours: what the log knows of replays, see broker/produce/replay.py
+    # Ours: what the log knows of replays and of dead letters, see broker/produce/replay.py, dead_letters.py
+    " REPLAYED_FROM HANDED_ON_FROM".split()
 )
 
 CONTROL = re.compile("[\u0000-\u001f\u007f-\u009f]")

@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["STEPS_MAX", "WAIT_MS_MAX", "Customized", "Exponential", "RetryPolicy", "policy_from_bean"]
+__all__ = [
+    "DEFAULT_POLICY",
+    "STEPS_MAX",
+    "WAIT_MS_MAX",
+    "Customized",
+    "Exponential",
+    "RetryPolicy",
+    "policy_from_bean",
+]
 
 # RocketMQ's delay levels, which its consumers walk through.
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -37,7 +45,7 @@ class Customized:
 
     def bean(self) -> dict[str, Any]:
         """Return it in RocketMQ's form."""
-        if self == DEFAULT:
+        if self == DEFAULT_POLICY:
             return {"type": "CUSTOMIZED"}
         return {"customizedRetryPolicy": {"next": list(self.waits_ms)}, "type": "CUSTOMIZED"}
 
@@ -66,13 +74,13 @@ class Exponential:
 
 
 RetryPolicy: TypeAlias = Customized | Exponential
-DEFAULT = Customized()
+DEFAULT_POLICY = Customized()
 
 
 def policy_from_bean(bean: object) -> RetryPolicy:
     """Return the policy of a bean; the default one where it is none that can be followed."""
     if not isinstance(bean, Mapping):
-        return DEFAULT
+        return DEFAULT_POLICY
     try:
         if bean.get("type") == "EXPONENTIAL":
             values = bean.get("exponentialRetryPolicy") or {}
@@ -84,10 +92,10 @@ def policy_from_bean(bean: object) -> RetryPolicy:
             )
         waits = (bean.get("customizedRetryPolicy") or {}).get("next") or ()
         if len(waits) > STEPS_MAX:
-            return DEFAULT
-        return Customized(tuple(checked(wait, WAIT_MS_MAX) for wait in waits)) if waits else DEFAULT
+            return DEFAULT_POLICY
+        return Customized(tuple(checked(wait, WAIT_MS_MAX) for wait in waits)) if waits else DEFAULT_POLICY
     except (AttributeError, TypeError, ValueError):
-        return DEFAULT
+        return DEFAULT_POLICY
 
 
 def checked(value: Any, highest: int) -> int:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from whimbrel.broker.consume.dead_letters import attempts_max
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
@@ -81,29 +82,32 @@ class PendingCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What stays of settings that were answered; a group's fields are the ones that the answer had.
+    """What stays of settings that were answered.
 
     Attributes:
-        group: empty for producers.
         language: number of `apache.rocketmq.v2.Language`, on which the form of the backoff depends.
+        group: the configuration that the answer had, the table's own object; None for producers.
     """
 
     client_type: int
     language: int
-    group: str
-    fifo: bool
-    attempts: int
+    group: GroupConfig | None
 
     def settings(self) -> v2.Settings:
         """Return the settings that a server decides, without what the client wrote of its topics."""
         wrote = v2.Settings()
         wrote.client_type = self.client_type  # type: ignore[assignment]  # the stub wants the enum's class
         wrote.user_agent.language = self.language  # type: ignore[assignment]
-        if self.group:
-            wrote.subscription.group.name = self.group
-        else:
+        if self.group is None:
             wrote.publishing.SetInParent()
-        return settings_for(wrote, fifo=self.fifo, attempts=self.attempts)
+            return settings_for(wrote)
+        wrote.subscription.group.name = self.group.name
+        return answer_of(wrote, self.group)
+
+
+def answer_of(wrote: v2.Settings, group: GroupConfig) -> v2.Settings:
+    """Return the answer to settings, for a consumer of this group."""
+    return settings_for(wrote, fifo=group.fifo, attempts=attempts_max(group), policy=group.retry_policy)
 
 
 class SessionService:
@@ -192,7 +196,7 @@ class SessionService:
         client.client_type = settings.client_type or client.client_type
         name = group_of(settings)
         group = self.group(name)
-        answer = settings_for(settings, fifo=group.fifo, attempts=group.max_attempts)  # checks names
+        answer = answer_of(settings, group)  # checks names
         filters = [entry.expression for entry in settings.subscription.subscriptions]
         for kind, text in {(each.type, each.expression) for each in filters}:
             if kind != v2.SQL:
@@ -203,9 +207,7 @@ class SessionService:
         stream.answered = Answered(
             client_type=settings.client_type,
             language=settings.user_agent.language,
-            group=name,
-            fifo=group.fifo,
-            attempts=group.max_attempts,
+            group=group if name else None,
         )
         stream.outbox.send(settings_response(answer))
 
@@ -217,11 +219,17 @@ class SessionService:
         """Send the settings that a change of a group has changed."""
         for stream in self.all_streams():
             answered = stream.answered
-            if answered is not None and answered.group:
-                group = self.group(answered.group)
-                if (group.fifo, group.max_attempts) != (answered.fifo, answered.attempts):
-                    stream.answered = replace(answered, fifo=group.fifo, attempts=group.max_attempts)
-                    stream.send_again()
+            if answered is None or (before := answered.group) is None:
+                continue
+            group = self.group(before.name)
+            if group is before:
+                continue
+            stream.answered = replace(answered, group=group)
+            if any(
+                getattr(group, name) != getattr(before, name)
+                for name in ("fifo", "max_attempts", "retry_policy")
+            ):
+                stream.send_again()
 
     def closed(self, stream: "ClientStream") -> None:
         """Note the end of a stream."""

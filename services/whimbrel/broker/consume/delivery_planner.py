@@ -215,7 +215,7 @@ def walk_run(plan: DeliveryPlan, policy: DeliveryPolicy, queue: QueueCursor, run
             plan.change(state, begin, offset, None)  # filtered out
         if isinstance(found, list):
             queue.taken += len(found)
-            if policy.hand_on is None:
+            if policy.hand_on is None or attempt <= policy.delivers_up_to:
                 if found:
                     deliver(plan, queue, attempt, piece)
                 continue

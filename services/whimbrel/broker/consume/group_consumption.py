@@ -26,9 +26,22 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 from whimbrel.broker.consume.delivery_planner import UNORDERED, DeliveryPlanner, PolicyFactory
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import Journal, LeaseStore
-from whimbrel.broker.consume.leases import INFLIGHT_MAX, Change, QueueLeases, Standing
+from whimbrel.broker.consume.leases import (
+    INFLIGHT_MAX,
+    Change,
+    QueueLeases,
+    Standing,
+    WaitAfter,
+    serial_ms,
+)
 from whimbrel.broker.consume.long_polls import POLLS_MAX, LongPolls
-from whimbrel.broker.consume.plan import Delivered, HandOn, PendingHandOn, ReceiveRequest
+from whimbrel.broker.consume.plan import (
+    HAND_ON_LEASE_MS,
+    Delivered,
+    HandOn,
+    PendingHandOn,
+    ReceiveRequest,
+)
 from whimbrel.broker.consume.popped import Held
 from whimbrel.broker.consume.pull import Pulled, PullRequest, read_queue
 from whimbrel.broker.consume.receipts import ReceiptHandle
@@ -39,12 +52,14 @@ from whimbrel.errors import (
     CorruptRecord,
     IllegalOffset,
     InvalidReceiptHandle,
+    NotWritable,
     OffsetNotFound,
     StoreFull,
     WhimbrelError,
 )
 from whimbrel.model.cluster import GroupProgress
-from whimbrel.store.codec import StoredMessage
+from whimbrel.model.retry import DEFAULT_POLICY
+from whimbrel.store.codec import StoredMessage, decode_record
 
 __all__ = [
     "Delivered",
@@ -65,9 +80,12 @@ RESTED_AT_ONCE = 100
 
 R = TypeVar("R")
 
-# Appends a copy of a message elsewhere and calls back with None once it is durable, or with what went wrong;
-# perhaps before it returns. Never raises.
-HandOnAppend: TypeAlias = Callable[[StoredMessage, HandOn, Callable[[WhimbrelError | None], None]], None]
+Done: TypeAlias = Callable[[WhimbrelError | None], None]
+# Appends a copy of a message elsewhere, unless there is one that was stored since a time (ms), and calls back
+# with None once it is durable, or with what went wrong; perhaps before it returns. Never raises.
+HandOnAppend: TypeAlias = Callable[[StoredMessage, HandOn, int, Done], None]
+# Makes a dead letter of a message that was delivered so often.
+GivenUp: TypeAlias = Callable[[StoredMessage, int], HandOn]
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +96,10 @@ def unchanged(result: R) -> R:
 
 def always(group: str, topic: str, queue_id: int) -> bool:
     return True
+
+
+def default_wait_ms(group: str, attempt: int) -> int:
+    return DEFAULT_POLICY.wait_ms(attempt)
 
 
 @dataclass(eq=False, slots=True)
@@ -135,6 +157,7 @@ class GroupConsumption:
         exists: Callable[[str, str, int], bool] = always,
         hand_on: HandOnAppend | None = None,
         policy_of: PolicyFactory = UNORDERED,
+        wait_ms: WaitAfter = default_wait_ms,
     ) -> None:
         """Prepare; call `open` next.
 
@@ -148,11 +171,13 @@ class GroupConsumption:
             such a queue; an acknowledgement without lease state here counts only then. hand_on: appends
             messages that a policy hands on to other topics; None where nothing can be appended (a slave):
             such messages are held back. May be changed later. policy_of: makes the delivery
-            policies of groups on topics.
+            policies of groups on topics. wait_ms: how long a message waits whose lease was renewed for as
+            long as it may be.
         """
         self.follows = follows
         self.hand_on = hand_on
         self.exists = exists
+        self.wait_ms = wait_ms
         self.store = store
         self.broker_name = broker_name
         self.now, self.schedule, self.client_alive = now_ms, schedule, client_alive
@@ -337,6 +362,80 @@ class GroupConsumption:
             self.schedule_wakeup(group, topic, now)
             self.arm_timer()
         return handle._replace(serial=serial).encode()
+
+    def forward(self, group: str, topic: str, handle_text: str, give_up: GivenUp, done: Done) -> None:
+        """Hand a message on to the dead letters, and mark it done once its copy is durable.
+
+        A consumer repeats this until it succeeds, so whatever can't be done any more is no error: the message
+        is done, the group's position was reset since, or the record is gone. Nor is a delivery that is over:
+        a consumer has given the message up, whoever holds it now.
+
+        Args:
+            group: the caller's group.
+            topic: the message's topic.
+            handle_text: any receipt handle of it.
+            give_up: makes the dead letter.
+            done: called with None, or with why it was not done; perhaps before this returns.
+
+        Raises:
+            CorruptRecord: the record does not decode.
+            InvalidReceiptHandle: the handle is none, or of another broker, group or topic.
+            NotWritable: nothing is appended here.
+            StoreFull: it can't be written down.
+        """
+        handle = ReceiptHandle.decode(handle_text)
+        topic = self.topic_of(handle, group, topic)
+        if self.hand_on is None:
+            raise NotWritable("this broker takes no writes: forward to the master")
+        offset = handle.offset
+        state = self.table.find(group, topic, handle.queue_id)
+        known = state is not None or self.exists(group, topic, handle.queue_id)
+        if not known or (state is not None and (handle.epoch != state.epoch or state.is_done(offset))):
+            done(None)
+            return
+        message = self.message_of(handle)
+        if message is None:
+            done(None)
+            return
+        if state is None:
+            state = self.table.state(group, topic, handle.queue_id)
+        now = self.now()
+        until = now + HAND_ON_LEASE_MS
+        lease = state.leases.get(offset)
+        if lease is None:  # a delivery that only another broker, or a journal's lost tail, knows
+            taken_at = min(serial_ms(handle.serial), now)
+            held = Lease(self.table.next_serial(now), 0, until, taken_at, handle.attempt, False, "")
+        else:
+            held = lease._replace(
+                revision=lease.revision + 1, visible_at=max(until, lease.visible_at), auto_renew=False
+            )
+        self.lease_store.commit([(state, offset, offset + 1, held)])
+        one = PendingHandOn(state, state.epoch, offset, held, message, give_up(message, held.attempt))
+
+        def confirmed(error: WhimbrelError | None) -> None:
+            if error is None:
+                self.finish_hand_on(one, whoever_holds_it=True)
+            done(error)
+
+        self.hand_on(message, one.target, held.taken_at, confirmed)
+
+    def message_of(self, handle: ReceiptHandle) -> StoredMessage | None:
+        """Return the message that a handle names; None when its record is gone, or another one has its place.
+
+        Raises:
+            CorruptRecord: it does not decode.
+        """
+        units = self.store.queue_units(handle.topic, handle.queue_id, handle.offset, 1)
+        low, high = self.store.queue_range(handle.topic, handle.queue_id)
+        if not low <= handle.offset < high or not units:
+            return None
+        physical_offset, size, _ = units[0]
+        if (physical_offset, size) != (handle.physical_offset, handle.size):
+            return None
+        try:
+            return decode_record(self.store.read(physical_offset, size))
+        except IllegalOffset:
+            return None
 
     def release_client(self, client_id: str, group: str | None = None) -> None:
         """Make what a client that has gone holds visible within about a second; of one group, or of all."""
@@ -602,7 +701,8 @@ class GroupConsumption:
                 self.arm_timer()
         for one in plan.hand_ons:
             self.begin_hand_on(one)
-        return plan.delivered, plan.more
+        # What was handed on may have been all that kept others back.
+        return plan.delivered, plan.more or (bool(plan.hand_ons) and not plan.delivered)
 
     def begin_hand_on(self, one: PendingHandOn) -> None:
         if self.hand_on is None:
@@ -617,16 +717,19 @@ class GroupConsumption:
                         state.topic, state.queue_id, one.offset, state.group, one.target.topic,
                         error)  # fmt: skip
 
-        self.hand_on(one.message, one.target, done)
+        self.hand_on(one.message, one.target, one.lease.taken_at, done)
 
-    def finish_hand_on(self, one: PendingHandOn) -> None:
+    def finish_hand_on(self, one: PendingHandOn, *, whoever_holds_it: bool = False) -> None:
         """Mark a message done whose copy is durable, unless it was delivered or reset meanwhile."""
         state = one.state
         lease = state.leases.get(one.offset)
-        if self.closed or state.epoch != one.epoch or lease is None or lease.serial != one.lease.serial:
+        if self.closed or state.epoch != one.epoch:
             return
-        self.wake_if_full(state)
-        # A loss of this in a crash, or on a full disk, costs a second copy.
+        if not whoever_holds_it and (lease is None or lease.serial != one.lease.serial):
+            return
+        # Polls may wait because the group holds too much, or for what stands behind this.
+        self.wake(state.topic)
+        # When a crash or a full disk loses this, the copy is found when its turn comes again.
         self.lease_store.commit_best_effort([(state, one.offset, one.offset + 1, None)])
 
     def forget(self, states: Sequence[QueueLeases]) -> None:
@@ -636,15 +739,20 @@ class GroupConsumption:
 
     # Inside: checks and reads
 
+    def topic_of(self, handle: ReceiptHandle, group: str, topic: str) -> str:
+        """Return the topic that a handle stands for: the named one, or one that is read beside it."""
+        if handle.broker_name != self.broker_name or handle.group != group:
+            raise InvalidReceiptHandle("the receipt handle belongs to another broker or group")
+        if handle.topic != topic and handle.topic not in (
+            name for name, _ in self.retry_topics.get((group, topic), ())
+        ):
+            raise InvalidReceiptHandle("the receipt handle belongs to another topic")
+        return handle.topic
+
     def check_handle(
         self, handle: ReceiptHandle, group: str, topic: str, now: int
     ) -> tuple[QueueLeases, Standing]:
-        if handle.broker_name != self.broker_name or handle.group != group:
-            raise InvalidReceiptHandle("the receipt handle belongs to another broker or group")
-        if handle.topic != topic:
-            if handle.topic not in (name for name, _ in self.retry_topics.get((group, topic), ())):
-                raise InvalidReceiptHandle("the receipt handle belongs to another topic")
-            topic = handle.topic
+        topic = self.topic_of(handle, group, topic)
         state = self.table.find(group, topic, handle.queue_id)
         if state is not None:
             standing = state.standing(handle, now)
@@ -799,7 +907,7 @@ class GroupConsumption:
             return  # another timer was armed, for an earlier time
         self.timer_at = inf
         now = self.now()
-        self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive))
+        self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive, self.wait_ms))
         while self.wakeups and self.wakeups[0][0] <= now:
             at, topic, group = heapq.heappop(self.wakeups)
             if self.wakeup_at.get((topic, group)) == at:

@@ -62,6 +62,8 @@ __all__ = [
     "LeaseTable",
     "QueueLeases",
     "Standing",
+    "WaitAfter",
+    "serial_ms",
 ]
 
 # Held messages of one group and queue, so that a consumer which never acknowledges can't fill the memory
@@ -79,6 +81,14 @@ RENEW_RETRY_MS = 1_000
 RELEASE_MS = 1_000
 
 HEAP_SLACK = 64
+
+# By group and attempt: how long a message that failed waits until it comes again, in ms.
+WaitAfter: TypeAlias = Callable[[str, int], int]
+
+
+def serial_ms(serial: int) -> int:
+    """Return when a delivery of this serial was made, in epoch milliseconds."""
+    return serial >> 20
 
 
 class Standing(Enum):
@@ -288,16 +298,28 @@ class QueueLeases:
             self.compact()
         return True
 
-    def renewals_due(self, now: int, alive: Callable[[str, str], bool]) -> "list[Change]":
-        """Return the renewals to make now: those of clients that are `alive(group, client_id)`."""
+    def renewals_due(
+        self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter
+    ) -> "list[Change]":
+        """Return the renewals to make now: those of clients that are `alive(group, client_id)`.
+
+        A lease that was renewed for `RENEW_TOTAL_MS` has failed, and comes again after the group's wait.
+        """
         changes: list[Change] = []
         again = []
         while self.renewals and self.renewals[0][0] <= now:
             _, start, stop, lease = heapq.heappop(self.renewals)
             runs = list(self.runs_of(start, stop, lease))
-            if not runs or lease.taken_at + RENEW_TOTAL_MS <= now:
+            if not runs:
                 continue
-            if alive(self.group, lease.client_id):
+            if lease.taken_at + RENEW_TOTAL_MS <= now:
+                ended = lease._replace(
+                    revision=lease.revision + 1,
+                    visible_at=now + wait_ms(self.group, lease.attempt),
+                    auto_renew=False,
+                )
+                changes += [(self, first, end, ended) for first, end in runs]
+            elif alive(self.group, lease.client_id):
                 renewed = lease._replace(revision=lease.revision + 1, visible_at=now + RENEW_MS)
                 changes += [(self, first, end, renewed) for first, end in runs]
             elif lease.visible_at > now:
@@ -616,13 +638,15 @@ class LeaseTable:
                     changes.append((state, start, stop, gone))
         return changes
 
-    def renewals_due(self, now: int, alive: Callable[[str, str], bool]) -> list[Change]:
+    def renewals_due(
+        self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter
+    ) -> list[Change]:
         """Return the renewals to make now; to be called again at `next_renewal`."""
         changes: list[Change] = []
         while self.renewals and self.renewals[0][0] <= now:
             at, _, state = heapq.heappop(self.renewals)
             if state.renew_at == at:
-                changes += state.renewals_due(now, alive)
+                changes += state.renewals_due(now, alive, wait_ms)
                 state.renew_at = inf
                 self.schedule_renewals(state)
         return changes

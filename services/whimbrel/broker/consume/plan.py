@@ -84,7 +84,10 @@ class HandOn:
 
 
 class PendingHandOn(NamedTuple):
-    """A message that is handed on; its offset is done once the copy is durable, if `lease` still holds it."""
+    """A message that is handed on; its offset is done once the copy is durable, if `lease` still holds it.
+
+    The lease's `taken_at` is that of the delivery before: a copy that is older than this is of another time.
+    """
 
     state: QueueLeases
     epoch: int
@@ -141,9 +144,16 @@ class DeliveryPlan:
             self.leases[attempt] = lease
         return lease
 
-    def postpone(self, state: QueueLeases, offset: int, attempt: int, wait_ms: int) -> Lease:
-        """Hold an offset for a while without counting an attempt; return the lease."""
-        lease = Lease(self.new_serial(), 0, self.now + wait_ms, self.now, attempt, False, "")
+    def postpone(
+        self, state: QueueLeases, offset: int, attempt: int, wait_ms: int, *, keeps_time: bool = False
+    ) -> Lease:
+        """Hold an offset for a while without counting an attempt; return the lease.
+
+        With `keeps_time` it says that the message was taken when it was delivered last.
+        """
+        held = state.leases.get(offset) if keeps_time else None
+        taken_at = self.now if held is None else held.taken_at
+        lease = Lease(self.new_serial(), 0, self.now + wait_ms, taken_at, attempt, False, "")
         self.change(state, offset, offset + 1, lease)
         return lease
 
@@ -151,7 +161,7 @@ class DeliveryPlan:
         self, state: QueueLeases, offset: int, attempt: int, message: StoredMessage, target: HandOn
     ) -> None:
         """Have a message handed on that would be delivered as this attempt."""
-        lease = self.postpone(state, offset, attempt - 1, HAND_ON_LEASE_MS)
+        lease = self.postpone(state, offset, attempt - 1, HAND_ON_LEASE_MS, keeps_time=True)
         self.hand_ons.append(PendingHandOn(state, state.epoch, offset, lease, message, target))
         self.hand_on_bytes += message.size
         self.hand_ons_full = len(self.hand_ons) >= HAND_ONS_MAX or self.hand_on_bytes >= ANSWER_BYTES_MAX

@@ -32,7 +32,7 @@ from whimbrel.broker.consume.plan import DeliveryPlan, HandOn, ReceiveRequest
 from whimbrel.broker.consume.scan import Scan
 from whimbrel.store.codec import StoredMessage
 
-__all__ = ["DeliveryPolicy", "QueueCursor", "Run", "SelectRuns", "UnorderedPolicy"]
+__all__ = ["DeliveryPolicy", "HandOnRule", "QueueCursor", "Run", "SelectRuns", "UnorderedPolicy"]
 
 Run: TypeAlias = tuple[int, int, int]  # first offset, end offset, number of the attempt
 
@@ -56,17 +56,23 @@ class QueueCursor:
 # Returns the next runs of a queue, none when this pass is through with it. The scan tells for how many
 # messages the answer has room, and how many entries should be walked for them (more, with a filter).
 SelectRuns: TypeAlias = Callable[[QueueCursor, Scan], Sequence[Run]]
+# Returns where a message goes instead of being delivered as this attempt; None when it is delivered.
+HandOnRule: TypeAlias = Callable[[StoredMessage, int], HandOn | None]
 
 
 class DeliveryPolicy(Protocol):
     """The decisions of one subscription. One plan is made at a time."""
 
     @property
-    def hand_on(self) -> Callable[[StoredMessage, int], HandOn | None] | None:
+    def hand_on(self) -> HandOnRule | None:
         """Return where a message goes instead of being delivered as this attempt; None when it is delivered.
 
         The attribute itself is None for a policy that hands nothing on.
         """
+
+    @property
+    def delivers_up_to(self) -> int:
+        """The attempts up to which `hand_on` need not be asked, since all are delivered."""
 
     @property
     def stops_at_undone(self) -> bool:
@@ -97,10 +103,11 @@ class UnorderedPolicy:
     then unread messages come first, since a few that always fail would keep all others back.
     """
 
-    hand_on = None
     stops_at_undone = False
 
-    def __init__(self) -> None:
+    def __init__(self, hand_on: HandOnRule | None = None, *, delivers_up_to: int = 0) -> None:
+        """Take the rule for what is handed on."""
+        self.hand_on, self.delivers_up_to = hand_on, delivers_up_to
         self.now = 0
         self.unread_first = False
         self.popped: list[tuple[QueueLeases, list[int]]] = []

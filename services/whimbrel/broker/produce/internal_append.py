@@ -9,7 +9,8 @@
     done(None): only now the cause may be marked done; on an error it is tried again later
 
 So a crash at any moment leaves the cause undone, or its record stored, and never neither. A crash between the
-two, like an append that is not confirmed, leads to a second record of the same cause.
+two, like an append that is not confirmed, leads to a second record of the same cause, unless whoever appends
+looks for the first one and has it confirmed instead (`dead_letters.py`).
 
 What a client may not do does not matter here: the checks of topic type, name and size are left out
 (`admission.py` has them), and a topic that is missing is made. What protects the log stays: the broker must
@@ -27,13 +28,16 @@ from whimbrel.broker.produce.replay import host_bytes
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import Throttled, WhimbrelError
 from whimbrel.model.topic import TopicConfig
-from whimbrel.store.codec import COMPRESSION_BITS, RecordDraft, StoredMessage
+from whimbrel.store.codec import COMPRESSION_BITS, TRANSACTION_COMMIT, RecordDraft, StoredMessage
 
-__all__ = ["IN_FLIGHT_MAX", "InternalAppender", "OnwardTarget", "onward_draft"]
+__all__ = ["IN_FLIGHT_MAX", "Done", "InternalAppender", "OnwardTarget", "onward_draft"]
 
 # Appends that wait for flush or slaves. Clients' sends wait beside them, so this is a part of what the
 # appender lets wait; what comes beyond is tried again when its cause is.
 IN_FLIGHT_MAX = 4096
+
+# What a record's flag says of the message, not of the record. A prepared or a rolled back one never goes on.
+KEPT_BITS = COMPRESSION_BITS | TRANSACTION_COMMIT
 
 Done = Callable[[WhimbrelError | None], None]
 
@@ -75,14 +79,31 @@ class InternalAppender:
 
     def append(self, draft: RecordDraft, done: Done) -> None:
         """Append a record; `done` gets None when it is durable, else why it is not."""
-        if self.in_flight >= IN_FLIGHT_MAX:
-            done(Throttled(f"{IN_FLIGHT_MAX} records of the broker itself wait to be confirmed already"))
-            return
         try:
+            self.check_room()
             (appended,) = self.appender.append([draft])
         except WhimbrelError as error:
             done(error)
             return
+        self.when_durable(appended.end, done)
+
+    def confirm(self, end: int, done: Done) -> None:
+        """Call `done` with None once all that the log holds now, up to `end`, is durable, else why it is not."""
+        try:
+            self.check_room()
+            self.appender.check_writable()
+        except WhimbrelError as error:
+            done(error)
+            return
+        self.when_durable(end, done)
+        self.appender.complete_waiting()  # without an append there is no end of a tick that does this
+
+    def check_room(self) -> None:
+        """Raise Throttled when too many records wait to be confirmed."""
+        if self.in_flight >= IN_FLIGHT_MAX:
+            raise Throttled(f"{IN_FLIGHT_MAX} records of the broker itself wait to be confirmed already")
+
+    def when_durable(self, end: int, done: Done) -> None:
         if not self.appender.waits:
             done(None)
             return
@@ -92,7 +113,7 @@ class InternalAppender:
             self.in_flight -= 1
             done(error)
 
-        self.appender.when_durable(appended.end, confirmed)
+        self.appender.when_durable(end, confirmed)
 
     def hand_on(self, message: StoredMessage, target: OnwardTarget, done: Done) -> None:
         """Append a stored message to another topic, which is made with one queue where it is missing."""
@@ -139,6 +160,6 @@ def onward_draft(
         born_host=host_bytes(message.born_host),
         store_host=store_host,
         flag=message.flag,
-        sys_flag=message.sys_flag & COMPRESSION_BITS,
+        sys_flag=message.sys_flag & KEPT_BITS,
         reconsume_times=message.reconsume_times if times is None else times,
     )

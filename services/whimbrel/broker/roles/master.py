@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
+from whimbrel.broker.api.dead_letters import DeadLetterService
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.background import start_timer
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
@@ -22,6 +23,7 @@ from whimbrel.broker.metrics import master_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed
+from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
@@ -119,13 +121,16 @@ class MasterRole(Role):
         internal = InternalAppender(
             self.context.topics, self.appender, store_host=lambda: self.admission.store_host
         )
-        self.consumption.hand_on = internal.hand_on
+        counted = self.context.counted
+        letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
+        self.consumption.hand_on = letters.hand_on
         self.receives.hold()
         return services
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""
-        return {}
+        letters = DeadLetterService(self.context.groups, self.consumption)
+        return {"ForwardMessageToDeadLetterQueue": letters.forward}
 
     def replica_service(self) -> Service:
         """Return what slaves call."""

@@ -218,6 +218,7 @@ class Role(ABC):
 
     def open_consumption(self) -> None:
         """Load the lease state, and take over offsets that RocketMQ's file knows better."""
+        policies = Policies(self.context.groups)
         self.consumption = GroupConsumption(
             self.store,
             LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=self.machine),
@@ -228,7 +229,8 @@ class Role(ABC):
             client_alive=self.context.clients.alive_in,
             exists=self.exists,
             follows=self.NAME == "slave",
-            policy_of=Policies(self.context.groups),
+            policy_of=policies,
+            wait_ms=policies.wait_ms,
         )
         for table in (self.context.groups, self.context.topics):
             table.on_change.append(self.find_retry_topics)

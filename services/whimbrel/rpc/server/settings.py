@@ -6,19 +6,28 @@ The response starts as a copy of what the client sent; the server decides these:
     consumer  the group's attempts and order, backoff, 32 messages a receive, polls of 20 s
     both      metrics off: an SDK with metrics on exports them to us every minute
 
-A consumer's backoff depends on the SDK: Node reads exponential only (a customized one makes it retry at
-once), Python customized only, in whole seconds. The other SDKs read both.
+A consumer's backoff is its group's policy, in the kind and the unit that the SDK reads:
+
+    Node     exponential only (a customized one makes it retry at once), in whole seconds
+    Python   customized only, in whole seconds
+    others   both, as the group has it
+
+A list of waits becomes the exponential one that goes from its first wait to its longest in as many steps; an
+exponential policy becomes the list of its waits up to the longest. Parts of a second are rounded up, so that
+no wait becomes none.
 """
+
+from typing import Any
 
 from whimbrel.errors import BadRequest
 from whimbrel.model.limits import BODY_BYTES_MAX, POLL_MS_MAX, RECEIVE_BATCH_MAX, RETRY_MAX_DEFAULT
 from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.retry import DEFAULT_POLICY, STEPS_MAX, Customized, Exponential, RetryPolicy
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 
 __all__ = [
     "ATTEMPTS_DEFAULT",
-    "BACKOFF_S",
     "POLL_S",
     "SETTINGS_BYTES_MAX",
     "group_of",
@@ -26,8 +35,6 @@ __all__ = [
     "settings_response",
 ]
 
-# RocketMQ's delay levels, which its consumers walk through.
-BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 ATTEMPTS_DEFAULT = RETRY_MAX_DEFAULT + 1  # with the first delivery
 PRODUCER_ATTEMPTS = 3
 # SDKs write some hundred bytes, and some dozens for each topic.
@@ -40,13 +47,20 @@ def group_of(settings: v2.Settings) -> str:
     return settings.subscription.group.name if settings.HasField("subscription") else ""
 
 
-def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATTEMPTS_DEFAULT) -> v2.Settings:
+def settings_for(
+    client: v2.Settings,
+    *,
+    fifo: bool = False,
+    attempts: int = ATTEMPTS_DEFAULT,
+    policy: RetryPolicy = DEFAULT_POLICY,
+) -> v2.Settings:
     """Return the settings that the server responds with.
 
     Args:
         client: what the client sent.
         fifo: whether its group is ordered; what the client claims does not count.
         attempts: deliveries of a message in its group, the first included.
+        policy: how long consumers of its group wait between them.
 
     Raises:
         BadRequest: there are neither settings of a producer nor of a consumer, or they are too long.
@@ -68,7 +82,7 @@ def settings_for(client: v2.Settings, *, fifo: bool = False, attempts: int = ATT
         check_group(client.subscription.group.name)
         for name in {entry.topic.name for entry in client.subscription.subscriptions}:
             check_topic(name)
-        fill_subscription(response, fifo=fifo, attempts=attempts)
+        fill_subscription(response, fifo=fifo, attempts=attempts, policy=policy)
     else:
         raise BadRequest("the settings hold neither `publishing` nor `subscription`")
     return response
@@ -91,7 +105,7 @@ def fill_publishing(response: v2.Settings) -> None:
     backoff.multiplier = 2
 
 
-def fill_subscription(response: v2.Settings, *, fifo: bool, attempts: int) -> None:
+def fill_subscription(response: v2.Settings, *, fifo: bool, attempts: int, policy: RetryPolicy) -> None:
     """Set what the server decides for a consumer."""
     response.subscription.fifo = fifo
     response.subscription.receive_batch_size = RECEIVE_BATCH_MAX
@@ -99,11 +113,42 @@ def fill_subscription(response: v2.Settings, *, fifo: bool, attempts: int) -> No
     response.subscription.long_polling_timeout.seconds = POLL_S
     response.backoff_policy.Clear()
     response.backoff_policy.max_attempts = attempts
-    if response.user_agent.language == v2.NODE_JS:
+    language = response.user_agent.language
+    seconds_only = language in (v2.NODE_JS, v2.PYTHON)
+    if language == v2.NODE_JS or (isinstance(policy, Exponential) and language != v2.PYTHON):
         backoff = response.backoff_policy.exponential_backoff
-        backoff.initial.seconds = BACKOFF_S[0]
-        backoff.max.seconds = BACKOFF_S[-1]
-        backoff.multiplier = 2
+        initial_ms, max_ms, backoff.multiplier = exponential_of(policy)
+        set_duration(backoff.initial, initial_ms, whole=seconds_only)
+        set_duration(backoff.max, max_ms, whole=seconds_only)
     else:
-        for seconds in BACKOFF_S:
-            response.backoff_policy.customized_backoff.next.add().seconds = seconds
+        steps = response.backoff_policy.customized_backoff.next
+        for wait_ms in waits_of(policy):
+            set_duration(steps.add(), wait_ms, whole=seconds_only)
+
+
+def exponential_of(policy: RetryPolicy) -> tuple[int, int, float]:
+    """Return the first and the longest wait in ms, and the factor from one to the next."""
+    if isinstance(policy, Exponential):
+        return policy.initial_ms, policy.max_ms, policy.multiplier
+    waits = policy.waits_ms
+    longest = max(waits)
+    steps = max(waits.index(longest), 1)
+    return waits[0], longest, (longest / waits[0]) ** (1 / steps)
+
+
+def waits_of(policy: RetryPolicy) -> list[int]:
+    """Return the wait after each attempt, in ms; the last one counts for all later attempts."""
+    if isinstance(policy, Customized):
+        return list(policy.waits_ms)
+    waits = [policy.wait_ms(1)]
+    while len(waits) < STEPS_MAX and (wait_ms := policy.wait_ms(len(waits) + 1)) > waits[-1]:
+        waits.append(wait_ms)
+    return waits
+
+
+def set_duration(duration: Any, wait_ms: int, *, whole: bool) -> None:
+    """Set a protobuf duration; where only its seconds are read, in `whole` ones."""
+    if whole:
+        duration.seconds = -(-wait_ms // 1000)
+    else:
+        duration.seconds, duration.nanos = wait_ms // 1000, wait_ms % 1000 * 1_000_000

@@ -17,6 +17,7 @@ from whimbrel.broker.api.session import (
 from whimbrel.broker.tables.clients import SILENT_S, Clients
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.errors import BadRequest, ClientIdRequired, IllegalFilter, IllegalGroup, Throttled
+from whimbrel.model.retry import Customized
 from whimbrel.model.topic import GroupConfig
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -353,6 +354,19 @@ def test_a_changed_group_sends_what_sdks_read_and_not_the_list_of_topics(rig: Ri
     assert second.HasField("metric") == first.HasField("metric")
     assert not second.subscription.subscriptions
     rig.groups.put(GroupConfig(name="g", retry_max=2, fifo=True, consume_enabled=False))
+    assert len(outbox.sent) == 2, "nothing of it changed"
+
+
+def test_a_changed_retry_policy_goes_out_to_consumers(rig: Rig) -> None:
+    """Checklist 55."""
+    group = GroupConfig(name="g")
+    rig.groups.add(group)
+    stream, outbox = rig.open()
+    stream.received(long_settings(1))
+    rig.groups.put(group.with_retry_policy(Customized((2000, 4000))))
+    again = outbox.sent[1].settings.backoff_policy
+    assert [step.seconds for step in again.customized_backoff.next] == [2, 4]
+    rig.groups.put(group.with_retry_policy(Customized((2000, 4000))))
     assert len(outbox.sent) == 2, "nothing of it changed"
 
 

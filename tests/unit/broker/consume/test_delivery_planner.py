@@ -11,7 +11,7 @@ from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.leases import QueueLeases
 from whimbrel.broker.consume.plan import HAND_ON_LEASE_MS, DeliveryPlan, HandOn, ReceiveRequest
-from whimbrel.broker.consume.policy import QueueCursor, Run, SelectRuns, UnorderedPolicy
+from whimbrel.broker.consume.policy import HandOnRule, QueueCursor, Run, SelectRuns, UnorderedPolicy
 from whimbrel.broker.consume.scan import Scan
 from whimbrel.errors import NoReplica, StoreFull, WhimbrelError
 from whimbrel.store.codec import StoredMessage
@@ -22,7 +22,8 @@ HELD_MAX = 4
 class StrictPolicy:
     """Goes upward, never past an offset that is not done; blocked while what it delivered is not visible."""
 
-    hand_on: Callable[[StoredMessage, int], HandOn | None] | None = None
+    hand_on: HandOnRule | None = None
+    delivers_up_to = 0
     stops_at_undone = True
 
     def __init__(self) -> None:
@@ -62,19 +63,15 @@ class StrictPolicy:
         return max((lease.visible_at for lease in state.leases.values()), default=None)
 
 
-class DeadLetters(UnorderedPolicy):
-    """Hands on what was delivered `deliveries` times."""
+def given_up(deliveries: int = 1) -> HandOnRule:
+    """Hand on what was delivered `deliveries` times, and what is dead by its tag."""
 
-    hand_on: Any  # a method here, None in the class above
-
-    def __init__(self, deliveries: int = 1) -> None:
-        super().__init__()
-        self.deliveries = deliveries
-
-    def hand_on(self, message: StoredMessage, attempt: int) -> HandOn | None:  # type: ignore[no-redef]
-        if attempt <= self.deliveries and message.properties.get("TAGS") != "dead":
+    def hand_on(message: StoredMessage, attempt: int) -> HandOn | None:
+        if attempt <= deliveries and message.properties.get("TAGS") != "dead":
             return None
         return HandOn(topic="%DLQ%g", added=(("RETRY_TOPIC", message.topic),))
+
+    return hand_on
 
 
 class Appends:
@@ -84,7 +81,7 @@ class Appends:
         self.begun: list[tuple[StoredMessage, HandOn, Callable[[WhimbrelError | None], None]]] = []
 
     def __call__(
-        self, message: StoredMessage, target: HandOn, done: Callable[[WhimbrelError | None], None]
+        self, message: StoredMessage, target: HandOn, since: int, done: Callable[[WhimbrelError | None], None]
     ) -> None:
         self.begun.append((message, target, done))
 
@@ -105,7 +102,7 @@ def strict() -> Rig:
 def dead_letters(deliveries: int = 1, **options: Any) -> tuple[Rig, Appends]:
     appends = Appends()
     options = {"hand_on": appends} | options
-    return Rig(policy_of=Uniform(lambda: DeadLetters(deliveries)), **options), appends
+    return Rig(policy_of=Uniform(lambda: UnorderedPolicy(given_up(deliveries))), **options), appends
 
 
 # A policy of another kind, with the same planner and scan
@@ -346,7 +343,9 @@ def test_full_group_goes_on_when_a_message_was_handed_on(monkeypatch: pytest.Mon
 
 
 def test_completion_may_come_before_the_hand_on_function_returns() -> None:
-    def append(message: StoredMessage, target: HandOn, done: Callable[[WhimbrelError | None], None]) -> None:
+    def append(
+        message: StoredMessage, target: HandOn, since: int, done: Callable[[WhimbrelError | None], None]
+    ) -> None:
         done(None)
 
     rig, _ = dead_letters(hand_on=append)
@@ -360,7 +359,7 @@ def test_strict_policy_stops_at_a_message_that_is_handed_on() -> None:
     class StrictDeadLetters(StrictPolicy):
         def __init__(self) -> None:
             super().__init__()
-            self.hand_on = DeadLetters().hand_on
+            self.hand_on = given_up()
 
     appends = Appends()
     rig = Rig(policy_of=Uniform(StrictDeadLetters), hand_on=appends)

@@ -28,6 +28,10 @@ def lease(serial: int = 1, visible_at: int = 100, **changes: Any) -> Lease:
     return Lease(serial, 0, visible_at, 0, 1, False, "")._replace(**changes)
 
 
+def at_once(group: str, attempt: int) -> int:
+    return 0
+
+
 def handle(offset: int, serial: int, epoch: int = 0) -> ReceiptHandle:
     return ReceiptHandle("b", "g", "t", 0, epoch, offset, 0, 0, serial, 1)
 
@@ -147,8 +151,8 @@ def test_renewals_keep_what_is_still_held(table: LeaseTable, state: QueueLeases)
     table.apply([(state, 2, 3, None)])
     at = table.next_renewal()
     assert at == RENEW_MS - 10_000
-    assert table.renewals_due(int(at) - 1, lambda *_: True) == []
-    changes = table.renewals_due(int(at), lambda *_: True)
+    assert table.renewals_due(int(at) - 1, lambda *_: True, at_once) == []
+    changes = table.renewals_due(int(at), lambda *_: True, at_once)
     assert [(start, end, new.visible_at, new.revision) for _, start, end, new in changes if new] == [
         (0, 2, at + RENEW_MS, 1),
         (3, 5, at + RENEW_MS, 1),
@@ -167,7 +171,7 @@ def test_renewal_asks_again_while_the_client_is_away(table: LeaseTable, state: Q
 
     now = int(table.next_renewal())
     while now < RENEW_MS + 5_000:
-        assert table.renewals_due(now, alive) == []
+        assert table.renewals_due(now, alive, at_once) == []
         now += 1_000
     assert asked == [("g", "c")] * 11
     assert table.next_renewal() == float("inf")

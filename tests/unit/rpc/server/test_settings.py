@@ -6,7 +6,8 @@ import pytest
 
 from whimbrel.errors import BadRequest, IllegalGroup, IllegalTopic
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-from whimbrel.rpc.server.settings import BACKOFF_S, group_of, settings_for, settings_response
+from whimbrel.model.retry import Customized, Exponential
+from whimbrel.rpc.server.settings import group_of, settings_for, settings_response
 
 
 def producer(*topics: str) -> v2.Settings:
@@ -48,9 +49,25 @@ def test_producer_without_topics_is_answered_normally() -> None:
     assert settings_for(settings).publishing.max_body_size == 4194304
 
 
+# RocketMQ's delay levels.
+LEVELS_S = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+
+
+def waits(settings: v2.Settings) -> list[float]:
+    steps = settings.backoff_policy.customized_backoff.next
+    return [step.seconds + step.nanos / 1e9 for step in steps]
+
+
+def curve(settings: v2.Settings) -> tuple[float, float, float]:
+    backoff = settings.backoff_policy.exponential_backoff
+    first, longest = backoff.initial, backoff.max
+    return first.seconds + first.nanos / 1e9, longest.seconds + longest.nanos / 1e9, backoff.multiplier
+
+
 def test_python_consumer_gets_customized_backoff_in_whole_seconds() -> None:
+    """Checklist 55."""
     got = settings_for(consumer(v2.PYTHON), attempts=5)
-    assert tuple(step.seconds for step in got.backoff_policy.customized_backoff.next) == BACKOFF_S
+    assert waits(got) == LEVELS_S
     assert got.backoff_policy.max_attempts == 5
     assert got.subscription.receive_batch_size == 32
     assert got.subscription.long_polling_timeout.seconds == 20
@@ -58,9 +75,33 @@ def test_python_consumer_gets_customized_backoff_in_whole_seconds() -> None:
 
 
 def test_node_consumer_gets_exponential_backoff() -> None:
+    """Checklist 55: as many steps from the first wait to the longest as the list has."""
     got = settings_for(consumer(v2.NODE_JS))
     assert got.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
     assert got.backoff_policy.max_attempts == 17
+    first, longest, factor = curve(got)
+    assert (first, longest) == (1, 7200)
+    assert first * factor ** (len(LEVELS_S) - 1) == pytest.approx(7200, rel=1e-4)
+
+
+@pytest.mark.parametrize("language", [v2.JAVA, v2.GOLANG, v2.RUST, v2.CPP, v2.DOT_NET])
+def test_consumers_that_read_both_kinds_get_the_group_s_own(language: Any) -> None:
+    """Checklist 55."""
+    listed = settings_for(consumer(language), policy=Customized((1500, 3000)))
+    assert waits(listed) == [1.5, 3]
+    grown = settings_for(consumer(language), policy=Exponential(initial_ms=500, max_ms=8000, multiplier=4))
+    assert curve(grown) == (0.5, 8, 4)
+
+
+def test_a_policy_is_converted_for_consumers_that_read_one_kind_only() -> None:
+    """Checklist 55: the list of an exponential policy's waits; parts of a second are rounded up."""
+    policy = Exponential(initial_ms=500, max_ms=8000, multiplier=4)
+    assert waits(settings_for(consumer(v2.PYTHON), policy=policy)) == [1, 2, 8]
+    assert curve(settings_for(consumer(v2.NODE_JS), policy=policy)) == (1, 8, 4)
+    assert waits(settings_for(consumer(v2.PYTHON), policy=Exponential(multiplier=1))) == [5]
+    assert waits(settings_for(consumer(v2.PYTHON), policy=Customized((1500, 3000)))) == [2, 3]
+    assert curve(settings_for(consumer(v2.NODE_JS), policy=Customized((7000,)))) == (7, 7, 1)
+    assert curve(settings_for(consumer(v2.NODE_JS), policy=Customized((1000, 9000, 2000)))) == (1, 9, 9)
 
 
 def test_the_group_decides_about_order_not_the_client() -> None:
