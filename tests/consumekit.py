@@ -46,10 +46,17 @@ class FakeStore:
         self.arrivals: list[Callable[[str, int, int, int], None]] = []
 
     def put(
-        self, topic: str, queue_id: int, body: bytes = b"x", tag: str | None = None, **others: str
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes = b"x",
+        tag: str | None = None,
+        group: str | None = None,
+        **others: str,
     ) -> int:
         units = self.queues.setdefault((topic, queue_id), [])
-        properties = format_properties([*others.items(), *([("TAGS", tag)] if tag else [])])
+        named = (("TAGS", tag), ("__SHARDINGKEY", group), *others.items())
+        properties = format_properties([(name, value) for name, value in named if value])
         draft = RecordDraft(topic, queue_id, body, properties, 1, HOST, HOST)
         at = len(self.log)
         record = encode_record(draft, physical_offset=at, queue_offset=len(units), store_timestamp=2)

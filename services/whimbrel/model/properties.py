@@ -74,6 +74,8 @@ CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"  # the recovery duration, in
 RETRY_TOPIC = "RETRY_TOPIC"  # of a redelivered message: the topic that it was sent to
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # of a redelivered message: the offset id of the first one
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
-HANDED_ON_FROM = "HANDED_ON_FROM"  # not RocketMQ's: a dead letter's cause, where ORIGIN_MESSAGE_ID is another one
+HANDED_ON_FROM = (
+    "HANDED_ON_FROM"  # not RocketMQ's: a dead letter's cause, where ORIGIN_MESSAGE_ID is another one
+)
 REPLAYED_FROM = "REPLAYED_FROM"  # not RocketMQ's: where a replayed message stood originally
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"

@@ -20,6 +20,7 @@ from whimbrel.broker.api.message_codec import delivered, timestamp
 from whimbrel.broker.api.response_bytes import ack_answer, message_frame
 from whimbrel.broker.consume.filters import Filter, compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX
 from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.broker.consume.pull import Pulled, PullRequest
@@ -30,7 +31,6 @@ from whimbrel.errors import (
     BadRequest,
     Forbidden,
     GroupNotFound,
-    NotSupported,
     Throttled,
     TopicNotFound,
     WhimbrelError,
@@ -181,8 +181,6 @@ class ReceiveService:
         group = self.group(group_name)
         if not topic.readable:
             raise Forbidden(f"topic {name} has no readable queue here")
-        if group.fifo:
-            raise NotSupported(f"group {group_name} is ordered, and ordered delivery is not supported yet")
         selection = ReceiveRequest(
             group=group_name,
             topic=name,
@@ -191,6 +189,7 @@ class ReceiveService:
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             invisible_ms=invisible_ms,
             client_id=call.metadata[CLIENT_ID_HEADER],
+            attempt_id=checked_attempt(request.attempt_id) if group.fifo else "",
         )
         polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
         namespace = namespace_of(call, request.message_queue.topic)
@@ -342,6 +341,18 @@ def with_message(
     if frame is not None:
         return Encoded(frame, OK)
     return response(message=delivered(message, namespace=namespace, receipt_handle=handle, attempt=attempt))
+
+
+def checked_attempt(attempt_id: str) -> str:
+    """Return an attempt id.
+
+    Raises:
+        BadRequest: it is too long.
+    """
+    size = len(attempt_id.encode())
+    if size > ATTEMPT_ID_BYTES_MAX:
+        raise BadRequest(f"the attempt id has {size} bytes; at most {ATTEMPT_ID_BYTES_MAX} are allowed")
+    return attempt_id
 
 
 def milliseconds(duration: Any) -> int:

@@ -134,7 +134,7 @@ class SendService:
             NotSupported: this broker has none for them.
         """
         kind = special[0].kind
-        if kind is MessageType.FIFO or (kind in DETOURS and kind not in self.detours):
+        if kind in DETOURS and kind not in self.detours:
             raise NotSupported(f"{kind} messages are not supported yet")
         detour = self.detours.get(kind)
         instead = None if detour is None else detour.redirect(drafts, special)

@@ -87,6 +87,7 @@ class Subscription:
         found = self.queues.get(queue_id)
         if found is None:
             state = self.table.state(self.group, self.topic, queue_id)
+            state.full_at = self.policy.full_at
             prefix = receipt_prefix(self.broker_name, self.group, self.topic, queue_id)
             found = self.queues[queue_id] = QueueCursor(state, prefix)
         return found

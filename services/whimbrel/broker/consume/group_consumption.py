@@ -289,7 +289,8 @@ class GroupConsumption:
             if state is None or lease is None or lease.serial != handle.serial or handle.epoch != state.epoch:
                 continue
             visible = lease._replace(
-                revision=lease.revision + 1,
+                serial=self.table.next_serial(now),  # of no attempt: one that is repeated counts anew
+                revision=0,
                 visible_at=now,
                 attempt=max(lease.attempt - 1, 0),
                 auto_renew=False,
@@ -635,6 +636,11 @@ class GroupConsumption:
         for _, topic in self.planner.refresh():
             self.wake(topic)
 
+    def renew_policies(self) -> None:
+        """Forget what policies know, and serve the polls that wait: other ones may get something now."""
+        self.planner.subscriptions.clear()
+        self.on_merged()
+
     def clamp_to_log(self) -> int:
         """Forget the state of offsets that the log does not hold; return on how many queues.
 
@@ -693,7 +699,7 @@ class GroupConsumption:
         plan = self.planner.plan(request, now)
         if plan.changes:
             try:
-                self.lease_store.commit(plan.changes)
+                self.lease_store.commit(plan.changes, plan.orders)
             except StoreFull:
                 self.planner.rollback(plan)
                 raise
@@ -811,7 +817,7 @@ class GroupConsumption:
 
     def wake_if_full(self, state: QueueLeases) -> None:
         """Serve polls that may wait because the group holds as many messages as it may; one is to be done."""
-        if len(state.leases) >= INFLIGHT_MAX:
+        if len(state.leases) >= state.full_at:
             self.wake(state.topic)
 
     def wake(self, topic: str) -> None:
@@ -836,12 +842,13 @@ class GroupConsumption:
         self.arm_timer()
 
     def serve_receives(self, topic: str, group: str, now: int) -> None:
-        fruitless: set[tuple[type, str]] = set()  # filters that found nothing
+        fruitless: set[tuple[type, str, str]] = set()  # filters, and attempts, that found nothing
         for poll in self.polls.waiting(topic, group):
             if not isinstance(poll, ReceivePoll):
                 continue
             wanted = poll.request.filter
-            if (type(wanted), wanted.expression) in fruitless:
+            kind = (type(wanted), wanted.expression, poll.request.attempt_id)
+            if kind in fruitless:
                 continue
             try:
                 delivered, more = self.take(poll.request, now)
@@ -854,7 +861,7 @@ class GroupConsumption:
                 if not answer(poll, delivered):
                     self.release_undelivered([one.handle for one in delivered])
                 continue
-            fruitless.add((type(wanted), wanted.expression))
+            fruitless.add(kind)
             if more:
                 self.wake(topic)
         if self.polls.has_key(topic, group):

@@ -14,6 +14,7 @@ that is refused does not keep the others from counting:
     visible at       at most the longest invisible time later
     revision         0 to `REVISION_MAX`; a lease is renewed 200 times at most
     attempt          0 to `ATTEMPT_MAX`; SDKs read it as a signed number of 32 bits
+    attempt id       not empty (255 bytes at most have room); kept for what is held, see `leases.py`
 
 The other broker is not told: its state is as it was, and an offset whose lease is refused here is unread
 here, so it is delivered twice rather than never. The log says what was refused, once a minute at most. Bytes
@@ -68,6 +69,11 @@ def fault_of(entry: LeaseEntry, now: int) -> str:
     if entry.epoch > EPOCH_MAX:
         return f"epoch {entry.epoch} is over {EPOCH_MAX}"
     start, end, lease = entry.start, entry.end, entry.lease
+    latest = now + CLOCK_AHEAD_MS
+    if entry.order is not None:
+        if not entry.order.attempt_id:
+            return "its attempt id is empty"
+        return fault_of_serial(entry.order.serial, latest)
     only_epoch = end == -1 and not start and lease is None
     if not only_epoch and not 0 <= start <= end <= OFFSET_MAX:
         return f"it covers the offsets {start} to {end}"
@@ -75,13 +81,18 @@ def fault_of(entry: LeaseEntry, now: int) -> str:
         return ""
     if not 0 < end - start <= LEASE_COUNT_MAX:
         return f"it holds {end - start} offsets, and {LEASE_COUNT_MAX} are allowed"
-    latest = now + CLOCK_AHEAD_MS
-    if lease.serial >> 20 > latest:
-        return f"serial {lease.serial} is of a time more than {CLOCK_AHEAD_MS // 3_600_000} hours ahead"
+    if fault := fault_of_serial(lease.serial, latest):
+        return fault
     if not 0 <= lease.taken_at <= latest or not 0 <= lease.visible_at <= latest + INVISIBLE_MS_MAX:
         return f"it was taken at {lease.taken_at} until {lease.visible_at}, which can't be"
     if lease.revision > REVISION_MAX or lease.attempt > ATTEMPT_MAX:
         return f"revision {lease.revision} or attempt {lease.attempt} is too great"
+    return ""
+
+
+def fault_of_serial(serial: int, latest: int) -> str:
+    if serial >> 20 > latest:
+        return f"serial {serial} is of a time more than {CLOCK_AHEAD_MS // 3_600_000} hours ahead"
     return ""
 
 

@@ -10,12 +10,12 @@ no broker may write.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from whimbrel.broker.consume.lease_checks import EntryChecks
 from whimbrel.broker.consume.lease_codec import LeaseEntry
-from whimbrel.broker.consume.leases import Change, LeaseTable
+from whimbrel.broker.consume.leases import Change, LeaseTable, OrderChange
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
 __all__ = ["Journal", "LeaseListener", "LeaseStore"]
@@ -84,11 +84,11 @@ class LeaseStore:
         """Have the journal do what time asks for; to be called about twice a second."""
         self.journal.beat()
 
-    def commit(self, changes: list[Change]) -> None:
+    def commit(self, changes: list[Change], orders: Sequence[OrderChange] = ()) -> None:
         """Make changes; raises StoreFull, and then nothing has changed."""
-        entries = self.table.encode(changes)
+        entries = self.table.encode(changes, orders)
         self.journal.append(entries)
-        self.table.apply(changes)
+        self.table.apply(changes, orders)
         for listener in self.listeners.copy():
             listener.offer(entries)
 

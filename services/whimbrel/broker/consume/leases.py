@@ -18,11 +18,16 @@ repeated and reordered entries do no harm, and two brokers that exchange all ent
     epoch   the greater wins, and everything of a smaller one is forgotten (reset, cut log, deleted group)
     done    union
     leases  for each offset the greatest (serial, revision, visible time, ...); none where the offset is done
+    orders  union; those of serials that hold nothing any more are dropped in time
 
 A *serial* is new for every delivery and for every change of the invisible time, and grows everywhere: epoch
 milliseconds in the upper 44 bits, then a counter of 14 bits, then 6 bits for the broker that made it, so
 that no two deliveries share one even when a journal was lost. It is what a receipt handle is checked
 against. A *revision* orders the changes that leave the handle valid (renewals, releases).
+
+An *order* says under which attempt id the leases of a serial were taken (ordered groups only): a client that
+did not get the answer asks again with the same id, and gets the same messages again. One that is lost, or
+comes before its leases where nothing is known of the queue, costs such a client the wait for the visible time.
 
 Below `next`, an offset neither done nor held is a *gap*: its entries have not arrived, or were lost with a
 journal's tail. It counts as unread, so that losing entries delivers twice rather than never. Snapshots list
@@ -46,6 +51,7 @@ from whimbrel.broker.consume.lease_codec import (
     EntryEncoder,
     Lease,
     LeaseEntry,
+    Order,
     decode_entries,
 )
 from whimbrel.broker.consume.receipts import ReceiptHandle
@@ -60,6 +66,7 @@ __all__ = [
     "Change",
     "Judge",
     "LeaseTable",
+    "OrderChange",
     "QueueLeases",
     "Standing",
     "WaitAfter",
@@ -81,6 +88,10 @@ RENEW_RETRY_MS = 1_000
 RELEASE_MS = 1_000
 
 HEAP_SLACK = 64
+# Orders of a queue without a lease of theirs that are kept: entries may come in any order.
+ORDERS_SLACK = 64
+# Orders of a queue at most, the newest: as many as an ordered group may hold there.
+ORDERS_MAX = 1024
 
 # By group and attempt: how long a message that failed waits until it comes again, in ms.
 WaitAfter: TypeAlias = Callable[[str, int], int]
@@ -100,7 +111,10 @@ class Standing(Enum):
 
 
 class QueueLeases:
-    """The state of one (group, topic, queue). Only `LeaseTable` changes it."""
+    """The state of one (group, topic, queue). Only `LeaseTable` changes it.
+
+    `full_at` is not part of what is merged: when as many are held and one is done, polls may find something.
+    """
 
     __slots__ = (
         "committed",
@@ -108,10 +122,12 @@ class QueueLeases:
         "ends",
         "epoch",
         "expiry",
+        "full_at",
         "gaps",
         "group",
         "leases",
         "next",
+        "orders",
         "queue_id",
         "ready",
         "ready_set",
@@ -125,6 +141,7 @@ class QueueLeases:
     def __init__(self, group: str, topic: str, queue_id: int) -> None:
         self.group, self.topic, self.queue_id = group, topic, queue_id
         self.encoder = EntryEncoder(group, topic, queue_id)
+        self.full_at = INFLIGHT_MAX
         self.reset(0)
 
     def reset(self, epoch: int) -> None:
@@ -134,6 +151,7 @@ class QueueLeases:
         self.committed = 0
         self.next = 0
         self.leases: dict[int, Lease] = {}
+        self.orders: dict[int, str] = {}  # attempt ids by serial
         self.renew_at: float = inf  # when the table checks the renewals next
         self.starts: list[int] = []  # done ranges above `committed`: sorted, apart from each other
         self.ends: list[int] = []
@@ -153,6 +171,13 @@ class QueueLeases:
             return True
         at = bisect_right(self.starts, offset) - 1
         return at >= 0 and offset < self.ends[at]
+
+    def done_until(self, offset: int) -> int:
+        """Return the end of the done range around an offset; the offset itself, or less, if it is not done."""
+        if offset < self.committed:
+            return self.committed
+        at = bisect_right(self.starts, offset) - 1
+        return self.ends[at] if at >= 0 else offset
 
     def done_above(self) -> list[tuple[int, int]]:
         """Return the done ranges above `committed`."""
@@ -298,9 +323,25 @@ class QueueLeases:
             self.compact()
         return True
 
-    def renewals_due(
-        self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter
-    ) -> "list[Change]":
+    def note_order(self, order: Order) -> bool:
+        """Remember the attempt id of a serial; return False when nothing changed."""
+        orders = self.orders
+        # The same serial under two ids is no broker's work; whatever comes first, the greater one stays.
+        if orders.get(order.serial, "") >= order.attempt_id:
+            return False
+        orders[order.serial] = order.attempt_id
+        if len(orders) > ORDERS_SLACK:
+            self.drop_orders()
+        return True
+
+    def held_orders(self) -> list[Order]:
+        """Return the orders of what is held."""
+        if not self.orders:
+            return []
+        held = {lease.serial for lease in self.leases.values()}
+        return [Order(*item) for item in self.orders.items() if item[0] in held]
+
+    def renewals_due(self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter) -> "list[Change]":
         """Return the renewals to make now: those of clients that are `alive(group, client_id)`.
 
         A lease that was renewed for `RENEW_TOTAL_MS` has failed, and comes again after the group's wait.
@@ -364,6 +405,7 @@ class QueueLeases:
                 out.append(
                     encoder.lease(epoch, start, stop, lease) if lease else encoder.done(epoch, start, stop)
                 )
+        out += [encoder.order(epoch, order) for order in self.held_orders()]
         return out
 
     # Inside
@@ -396,6 +438,12 @@ class QueueLeases:
             span = range(start, end)
             for offset in [o for o in leases if o in span] if len(span) > len(leases) else span:
                 leases.pop(offset, None)
+
+    def drop_orders(self) -> None:
+        held = {lease.serial for lease in self.leases.values()}
+        newest = sorted(self.orders)
+        kept = [serial for serial in newest[:-ORDERS_SLACK] if serial in held] + newest[-ORDERS_SLACK:]
+        self.orders = {serial: self.orders[serial] for serial in kept[-ORDERS_MAX:]}
 
     def hold_each(self, start: int, end: int, lease: Lease) -> bool:
         leases, changed = self.leases, False
@@ -446,6 +494,8 @@ class QueueLeases:
 
 # A range done (no lease) or held, in the state's own epoch.
 Change: TypeAlias = tuple[QueueLeases, int, int, Lease | None]
+# Under which attempt id the leases of a serial are taken.
+OrderChange: TypeAlias = tuple[QueueLeases, Order]
 # Takes an entry and how many offsets of its queue are held; returns it, or None when it does not count.
 Judge: TypeAlias = Callable[[LeaseEntry, int], LeaseEntry | None]
 
@@ -535,17 +585,22 @@ class LeaseTable:
         return serial
 
     @staticmethod
-    def encode(changes: list[Change]) -> bytes:
+    def encode(changes: list[Change], orders: Sequence[OrderChange] = ()) -> bytes:
         """Return the changes as entries."""
-        return b"".join([state.entry(start, end, lease) for state, start, end, lease in changes])
+        entries = [state.entry(start, end, lease) for state, start, end, lease in changes]
+        if orders:
+            entries += [state.encoder.order(state.epoch, order) for state, order in orders]
+        return b"".join(entries)
 
-    def apply(self, changes: list[Change]) -> None:
+    def apply(self, changes: list[Change], orders: Sequence[OrderChange] = ()) -> None:
         """Make the changes."""
         for state, start, end, lease in changes:
             if lease is None:
                 state.finish(start, end)
             elif state.hold(start, end, lease):
                 self.track_client(state, lease)
+        for state, order in orders:
+            state.note_order(order)
 
     def join(
         self,
@@ -583,6 +638,8 @@ class LeaseTable:
                 if refused is not None:
                     refused.append(entry)
                 continue
+            if entry.order is not None and found is None:
+                continue  # nothing is held there
             if new and entry.lease is None and not entry.start:
                 if self.resting.add(entry.group, entry.topic, (entry.queue_id, entry.epoch, entry.end)):
                     changed.append(entry.raw)
@@ -591,7 +648,9 @@ class LeaseTable:
             grown = entry.epoch > state.epoch
             if grown:
                 state.reset(entry.epoch)
-            if entry.lease is not None:
+            if entry.order is not None:
+                grown = state.note_order(entry.order) or grown
+            elif entry.lease is not None:
                 self.serial = max(self.serial, entry.lease.serial)
                 if state.hold(entry.start, entry.end, entry.lease):
                     self.track_client(state, entry.lease)
@@ -638,9 +697,7 @@ class LeaseTable:
                     changes.append((state, start, stop, gone))
         return changes
 
-    def renewals_due(
-        self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter
-    ) -> list[Change]:
+    def renewals_due(self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter) -> list[Change]:
         """Return the renewals to make now; to be called again at `next_renewal`."""
         changes: list[Change] = []
         while self.renewals and self.renewals[0][0] <= now:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from whimbrel.broker.consume.filters import Filter
 from whimbrel.broker.consume.lease_codec import Lease
-from whimbrel.broker.consume.leases import RENEW_MS, Change, LeaseTable, QueueLeases
+from whimbrel.broker.consume.leases import RENEW_MS, Change, LeaseTable, OrderChange, QueueLeases
 from whimbrel.broker.consume.scan import ANSWER_BYTES_MAX, Scan
 from whimbrel.store.codec import StoredMessage
 
@@ -47,7 +47,8 @@ class ReceiveRequest:
 
     Attributes:
         queue_ids: the topic's readable queues on this broker. invisible_ms: how long the messages stay
-        invisible; None: the server renews them while the client lives.
+        invisible; None: the server renews them while the client lives. attempt_id: of ordered groups, the
+        same for a receive that the client repeats because it got no answer; empty for none.
     """
 
     group: str
@@ -57,6 +58,7 @@ class ReceiveRequest:
     batch: int
     invisible_ms: int | None
     client_id: str
+    attempt_id: str = ""
 
 
 @dataclass(slots=True)
@@ -102,12 +104,13 @@ class DeliveryPlan:
 
     Attributes:
         scan: over the store, with the budgets of the answer. more: the scan ended early without a message, so
-        that another one may find some. hand_ons_full: no more messages may be handed on by this plan.
+        that another one may find some. hand_ons_full: no more messages may be handed on by this plan. orders:
+        the attempt ids of its leases, where they count.
     """
 
     __slots__ = (
         "changes", "delivered", "hand_on_bytes", "hand_ons", "hand_ons_full", "leases", "more", "now",
-        "request", "scan", "serial", "table",
+        "orders", "postponed", "request", "scan", "serial", "table",
     )  # fmt: skip
 
     def __init__(self, table: LeaseTable, request: ReceiveRequest, now: int, scan: Scan) -> None:
@@ -115,11 +118,12 @@ class DeliveryPlan:
         self.table, self.request, self.now, self.scan = table, request, now, scan
         self.delivered: list[Delivered] = []
         self.changes: list[Change] = []
+        self.orders: list[OrderChange] = []
         self.hand_ons: list[PendingHandOn] = []
         self.hand_on_bytes = 0
         self.hand_ons_full = False
         self.more = False
-        self.serial = 0
+        self.serial = self.postponed = 0  # of what is delivered, and of what is not
         self.leases: dict[int, Lease] = {}  # by attempt: the messages of one answer share theirs
 
     def change(self, state: QueueLeases, start: int, end: int, lease: Lease | None) -> None:
@@ -149,11 +153,14 @@ class DeliveryPlan:
     ) -> Lease:
         """Hold an offset for a while without counting an attempt; return the lease.
 
-        With `keeps_time` it says that the message was taken when it was delivered last.
+        With `keeps_time` it says that the message was taken when it was delivered last. Its serial is not
+        that of the deliveries: a receive that is repeated with the same attempt id must not take it.
         """
+        if not self.postponed:
+            self.postponed = self.table.next_serial(self.now)
         held = state.leases.get(offset) if keeps_time else None
         taken_at = self.now if held is None else held.taken_at
-        lease = Lease(self.new_serial(), 0, self.now + wait_ms, taken_at, attempt, False, "")
+        lease = Lease(self.postponed, 0, self.now + wait_ms, taken_at, attempt, False, "")
         self.change(state, offset, offset + 1, lease)
         return lease
 
@@ -167,7 +174,7 @@ class DeliveryPlan:
         self.hand_ons_full = len(self.hand_ons) >= HAND_ONS_MAX or self.hand_on_bytes >= ANSWER_BYTES_MAX
 
     def new_serial(self) -> int:
-        """Return the plan's serial; all its leases share it."""
+        """Return the serial that all deliveries of the plan share."""
         if not self.serial:
             self.serial = self.table.next_serial(self.now)
         return self.serial

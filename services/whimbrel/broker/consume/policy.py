@@ -11,17 +11,7 @@ one is handed on to another topic instead of being delivered.
       '----> end           the plan is complete; the policy may add changes of its own
     rollback               the plan could not be written down: nothing of it happened
 
-`UnorderedPolicy` is the only one so far. An ordered one fits in as follows:
-
-    begin            keeps the request's attempt id; returns one pass, `upward`
-    upward           nothing while the queue is blocked (a held lease is not visible yet), unless the attempt
-                     id is that of the last receive; else runs from `committed` upward, past the done ranges:
-                     held and visible offsets with attempt + 1 (the same attempt for the same attempt id),
-                     unread ones with 1; never beyond an offset that is neither done nor in this plan, and
-                     not more than may be held
-    stops_at_undone  True: nothing goes out behind an entry that stays undone without being delivered
-    end              adds the change that records the attempt id of this receive
-    next_visible     the latest visible time of what is held, since the block lasts as long
+`UnorderedPolicy` is here; ordered groups have those of `ordered_policy.py` and `grouped_policy.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -80,6 +70,10 @@ class DeliveryPolicy(Protocol):
         or one that is being handed on.
         """
 
+    @property
+    def full_at(self) -> int:
+        """How many held messages of a queue make polls wait for one of them to be done."""
+
     def begin(self, request: ReceiveRequest, now: int) -> Sequence[SelectRuns]:
         """Start a plan; return its passes over the queues."""
 
@@ -104,6 +98,7 @@ class UnorderedPolicy:
     """
 
     stops_at_undone = False
+    full_at = INFLIGHT_MAX
 
     def __init__(self, hand_on: HandOnRule | None = None, *, delivers_up_to: int = 0) -> None:
         """Take the rule for what is handed on."""
@@ -139,7 +134,7 @@ class UnorderedPolicy:
     def unread(self, queue: QueueCursor, scan: Scan) -> Sequence[Run]:
         """Select what was never delivered."""
         state, room = queue.state, scan.room
-        allowed = INFLIGHT_MAX - len(state.leases) - queue.taken
+        allowed = self.full_at - len(state.leases) - queue.taken
         if allowed < room:
             if allowed <= 0:
                 return ()

@@ -47,6 +47,7 @@ from random import random, randrange
 from zlib import crc32
 
 from whimbrel.broker.produce.appender import RecordAppender
+from whimbrel.broker.produce.placement import queue_of_group
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -414,17 +415,22 @@ class Admission:
             target: where it goes to.
             wanted: a number in decimal digits, as the client wrote it; None for no wish.
             special: what messages have that are not plain ones. A message with a priority goes to the queue
-                of that number, or to the last one (RocketMQ: the same, whatever the client wishes).
+                of that number, or to the last one; one of a message group to the group's (RocketMQ: the
+                same, whatever the client wishes).
 
         Raises:
+            BadRequest: the messages are of several groups.
             Forbidden: the topic has no queue that may be written.
             QueueNotFound: it has not the wanted one.
         """
         queues = target.queues
         if not queues:
             raise Forbidden(f"topic {target.topic.name} has no writable queue here")
-        if special and special[0].priority is not None:
-            return min(special[0].priority, queues - 1)
+        if special:
+            if special[0].priority is not None:
+                return min(special[0].priority, queues - 1)
+            if special[0].message_group:
+                return queue_of_group(group_of(special), queues)
         if wanted is not None:
             if not wanted.isdecimal() or len(wanted) > QUEUE_DIGITS_MAX or int(wanted) >= queues:
                 named = wanted[: 2 * QUEUE_DIGITS_MAX]
@@ -432,6 +438,23 @@ class Admission:
             return int(wanted)
         target.turn += 1
         return target.turn % queues
+
+
+def group_of(special: Sequence[MessageExtras]) -> str:
+    """Return the message group of a request.
+
+    Raises:
+        BadRequest: there are several. They may belong to different queues, while a request is stored in one
+            (RocketMQ's gateway takes the next queue, and the order of all these groups is lost).
+    """
+    group = special[0].message_group
+    for extras in special:
+        if extras.message_group != group:
+            raise BadRequest(
+                f"one request holds messages of the groups {group} and {extras.message_group};"
+                " send each group by itself"
+            )
+    return group
 
 
 def check_one_kind(extras: MessageExtras) -> None:

@@ -218,7 +218,7 @@ class Role(ABC):
 
     def open_consumption(self) -> None:
         """Load the lease state, and take over offsets that RocketMQ's file knows better."""
-        policies = Policies(self.context.groups)
+        policies = Policies(self.context.groups, may_order=self.may_order)
         self.consumption = GroupConsumption(
             self.store,
             LeaseJournal(self.root, file_bytes=self.options.lease_file_size, machine=self.machine),
@@ -258,6 +258,10 @@ class Role(ABC):
         """Tell whether there is such a group, and a topic with such a queue."""
         config = self.context.topics.get(topic)
         return group in self.context.groups.rows and config is not None and queue_id < config.read_queues
+
+    def may_order(self) -> bool:
+        """Tell whether this broker delivers to ordered groups now."""
+        return True
 
     def stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return what consumerOffset.json holds; nothing when it is damaged and the journal knows as much."""

@@ -55,6 +55,8 @@ class SlaveRole(Role):
         """Prepare; nothing is opened."""
         super().__init__(context, options)
         self.group: dict[str, frozenset[int]] = {}  # the ids of our group, by nameserver
+        self.masterless: set[str] = set()  # nameservers that know the group and no master in it
+        self.orders = False  # what `may_order` said last
         self.reached = (
             "",
             False,
@@ -191,9 +193,35 @@ class SlaveRole(Role):
             self.facts_changed()
         self.group[nameserver] = ids
 
+        self.note_master(nameserver, registered=0 in ids or not settled)
+
     def nameserver_lost(self, nameserver: str) -> None:
         """Forget what a nameserver said that is gone."""
         self.group.pop(nameserver, None)
+        self.note_master(nameserver, registered=True)
+
+    def note_master(self, nameserver: str, *, registered: bool) -> None:
+        """Take note of a nameserver that knows no master, or no longer.
+
+        Policies are made anew then: the log may go another way under the next master.
+        """
+        if registered:
+            self.masterless.discard(nameserver)
+        else:
+            self.masterless.add(nameserver)
+        if self.may_order() != self.orders:
+            self.orders = not self.orders
+            logger.info(
+                "ordered groups are served %s", "here: there is no master" if self.orders else "by the master"
+            )
+            self.consumption.renew_policies()
+
+    def may_order(self) -> bool:
+        """Tell whether ordered groups are served here: nobody else does while no master is registered.
+
+        All nameservers that were heard of must say so, at least one, and each must know its group.
+        """
+        return bool(self.group) and self.masterless.issuperset(self.group)
 
     def displaced(self, nameserver: str, address: str) -> None:
         """Nothing: the id of a slave gives it no right that another one could take."""

@@ -143,9 +143,7 @@ def message(topic: str = "normal", body: bytes = b"hello", **system: Any) -> Any
         (message(topic="mixed", lite_topic="l"), 40014),
         (message(topic="mixed", priority=0), 40014),
         (message(message_type=v2.TRANSACTION), 40014),
-        (message(topic="fifo", message_group="g" * 63), 50100),
         (message(topic="delay", due_s=1), 50100),
-        (message(topic="mixed", message_group="g"), 50100),
         (message(topic="mixed", message_type=v2.TRANSACTION), 50100),
         (message(topic="unknown"), 40402),
         (message(body_digest=v2.Digest(type=v2.MD5, checksum="00")), 40016),
@@ -158,6 +156,20 @@ def message(topic: str = "normal", body: bytes = b"hello", **system: Any) -> Any
 )
 def test_bad_message_has_its_code(rig: Rig, bad: Any, code: int) -> None:
     assert rig.code(bad) == code
+
+
+def test_messages_of_a_group_go_to_its_queue_whatever_the_client_wishes(rig: Rig) -> None:
+    """Checklist 2: one queue, and the group in each record."""
+    for _ in range(4):
+        rig.send(message("fifo", message_group="用户"), headers={"whimbrel-queue-id": "0"})
+    rig.send(*[message("fifo", message_group="order-1")] * 3)
+    assert [draft.queue_id for draft in rig.appender.drafts] == [1, 1, 1, 1, 0, 0, 0]
+    texts = [draft.properties.decode() for draft in rig.appender.drafts]
+    assert all("__SHARDINGKEY\x01用户\x02" in text for text in texts[:4])
+
+
+def test_a_request_holds_messages_of_one_group(rig: Rig) -> None:
+    assert rig.code(message("fifo", message_group="a"), message("fifo", message_group="b")) == 40000
 
 
 def test_earlier_rule_wins_when_several_are_broken(rig: Rig) -> None:

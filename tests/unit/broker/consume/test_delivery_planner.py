@@ -25,6 +25,7 @@ class StrictPolicy:
     hand_on: HandOnRule | None = None
     delivers_up_to = 0
     stops_at_undone = True
+    full_at = 1
 
     def __init__(self) -> None:
         self.now = 0
@@ -329,8 +330,7 @@ def test_bound_of_handing_on_returns_redeliveries_to_the_ready_ones(monkeypatch:
 
 
 def test_full_group_goes_on_when_a_message_was_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("policy", "group_consumption"):
-        monkeypatch.setattr(f"whimbrel.broker.consume.{module}.INFLIGHT_MAX", 1)
+    monkeypatch.setattr(UnorderedPolicy, "full_at", 1)
     rig, appends = dead_letters()
     for tag in ("dead", None):
         rig.store.put("t", 0, tag=tag)

@@ -641,8 +641,7 @@ def test_handle_for_a_message_the_log_never_had_is_refused(rig: Rig) -> None:
 
 
 def test_in_flight_messages_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whimbrel.broker.consume.policy.INFLIGHT_MAX", 3)
-    monkeypatch.setattr("whimbrel.broker.consume.group_consumption.INFLIGHT_MAX", 3)
+    monkeypatch.setattr("whimbrel.broker.consume.policy.UnorderedPolicy.full_at", 3)
     for _ in range(6):
         rig.store.put("t", 0)
     taken = rig.take()

@@ -304,6 +304,16 @@ def test_priority_names_the_queue_up_to_the_last_one(admission: Admission) -> No
     assert chosen == [0, 1, 1, 1]
 
 
+def test_group_of_a_transaction_chooses_its_queue_too(admission: Admission) -> None:
+    target = admission.target("mixed")
+    assert target is not None
+    for kind in (MessageType.FIFO, MessageType.TRANSACTION):
+        chosen = [admission.queue(target, None, [MessageExtras(kind=kind, message_group="用户")])] * 3
+        assert chosen == [1, 1, 1]
+    with pytest.raises(BadRequest, match="groups a and b"):
+        admission.queue(target, None, [MessageExtras(message_group=name) for name in "ab"])
+
+
 @pytest.mark.parametrize(
     ("extras", "text"),
     [

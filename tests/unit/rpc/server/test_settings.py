@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from whimbrel.errors import BadRequest, IllegalGroup, IllegalTopic
-from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.model.retry import Customized, Exponential
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.rpc.server.settings import group_of, settings_for, settings_response
 
 
