@@ -4,9 +4,9 @@
     ├── RequestError            the caller must change something; nothing was stored
     │   ├── BadRequest, IllegalTopic, IllegalGroup, IllegalTag, IllegalKey, IllegalPropertyKey,
     │   │   IllegalMessageGroup, IllegalMessageId, IllegalFilter, IllegalInvisibleTime, IllegalDeliveryTime,
-    │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, MessageTypeConflict, MessageCorrupted,
-    │   │   MessageTooLarge, MessageEmpty, PropertiesTooLarge, ClientIdRequired, NotSupported, Forbidden,
-    │   │   AlreadyExists
+    │   │   IllegalOffset, IllegalAccessPoint, InvalidReceiptHandle, InvalidTransactionId,
+    │   │   MessageTypeConflict, MessageCorrupted, MessageTooLarge, MessageEmpty, PropertiesTooLarge,
+    │   │   ClientIdRequired, NotSupported, Forbidden, AlreadyExists
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, OffsetNotFound
     │   ├── NoBroker                        a kind of TopicNotFound
     │   ├── RangeGone, BeyondConfirmed      kinds of IllegalOffset
@@ -29,17 +29,16 @@ unknown or stored.
 from typing import ClassVar, Literal
 
 __all__ = [
-    "AlreadyExists", "BadRequest", "BeyondConfirmed", "ClientError", "ClientIdRequired",
-    "ClusterUnreachable", "ConnectionClosed", "CorruptRecord", "FlushTimeout", "Forbidden", "GroupNotFound",
-    "IllegalAccessPoint", "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime",
-    "IllegalKey", "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey",
-    "IllegalTag", "IllegalTopic", "InvalidReceiptHandle", "LocalProtocolError", "MessageCorrupted",
+    "AlreadyExists", "BadRequest", "BeyondConfirmed", "ClientError", "ClientIdRequired", "ClusterUnreachable",
+    "ConnectionClosed", "CorruptRecord", "FlushTimeout", "Forbidden", "GroupNotFound", "IllegalAccessPoint",
+    "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime", "IllegalKey",
+    "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag",
+    "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LocalProtocolError", "MessageCorrupted",
     "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica", "NotReady",
-    "NotRecovered",
-    "NotSupported", "NotWritable", "OffsetNotFound", "PeerError", "PropertiesTooLarge", "QueueNotFound",
-    "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout", "RequestError", "RequestTimeout",
-    "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound", "Unavailable", "WhimbrelError",
-    "error_for_code",
+    "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "PeerError", "PropertiesTooLarge",
+    "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout", "RequestError",
+    "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound", "Unavailable",
+    "WhimbrelError", "error_for_code",
 ]  # fmt: skip
 
 Effect = Literal["none", "unknown", "stored"]
@@ -124,6 +123,13 @@ class IllegalPropertyKey(RequestError):
 
     reason = "ILLEGAL_MESSAGE_PROPERTY_KEY"
     code = 40007
+
+
+class InvalidTransactionId(RequestError):
+    """A transaction's id is blank or unknown here, or the transaction was decided otherwise."""
+
+    reason = "INVALID_TRANSACTION_ID"
+    code = 40008
 
 
 class IllegalMessageId(RequestError):

@@ -80,6 +80,16 @@ class BrokerOptions:
     lease_file_size: int = option(
         8 * MIB, help="bytes of each of the two files of the lease journal", minimum=1 << 20
     )
+    # RocketMQ's transactionTimeOut, transactionCheckInterval and transactionCheckMax.
+    transaction_timeout_ms: int = option(
+        6000, help="after it, producers are asked about an open transaction", minimum=0
+    )
+    transaction_check_interval_ms: int = option(
+        30_000, help="time between two rounds of questions about open transactions", minimum=1
+    )
+    transaction_check_max: int = option(
+        15, help="questions about a transaction, then it is given up", minimum=0
+    )
     flush_interval_ms: int = option(500, help="asynchronous flush: time between two", minimum=1)
     # RocketMQ's enabledAppendPropCRC. Without it only bodies are covered, by the CRC in the record's head.
     append_property_crc: bool = option(False, help="each record gets a CRC of all its bytes, in a property")

@@ -312,6 +312,11 @@ class MessageStore(abc.ABC):
         queue = self.queues.by_key.get((topic, queue_id))
         return queue.units(offset, count) if queue is not None else []
 
+    def first_from(self, topic: str, queue_id: int, place: int) -> int:
+        """Return the offset of a queue's first entry whose record is not below a place in the log."""
+        queue = self.queues.by_key.get((topic, queue_id))
+        return queue.first_from(place) if queue is not None else 0
+
     def read(self, physical_offset: int, size: int) -> bytes:
         """Return a record's bytes.
 

@@ -32,6 +32,7 @@ from whimbrel.broker.consume.dead_letters import attempts_max
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.producers import Producers
 from whimbrel.errors import ClientIdRequired, IllegalFilter, Throttled
 from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig
@@ -133,6 +134,7 @@ class SessionService:
         self.release_client = release_client
         self.clock = clock
         self.credentials = IgnoredCredentials()
+        self.producers = Producers()
         self.streams: dict[str, list[ClientStream]] = {}  # by client id, the latest last
         self.stream_count = 0
         self.nonces = itertools.count(1)
@@ -204,6 +206,8 @@ class SessionService:
             elif not text:  # RocketMQ: the same; a text that does not parse is refused at each receive
                 raise IllegalFilter("an SQL filter is empty")
         client.group = name or client.group
+        for topic in settings.publishing.topics:
+            self.producers.name(topic.name, client.client_id)
         stream.answered = Answered(
             client_type=settings.client_type,
             language=settings.user_agent.language,
@@ -273,6 +277,12 @@ class SessionService:
         return self.post(
             command, [self.streams[name][-1] for name in names if name in self.streams], on_answer
         )
+
+    def send_to_newest(self, command: messaging.TelemetryCommand, client_id: str) -> bool | None:
+        """Send a command that a call answers to a client's newest stream; return whether that took it, None
+        without one."""
+        streams = self.streams.get(client_id)
+        return streams[-1].outbox.send(command) if streams else None
 
     def post(
         self,

@@ -77,18 +77,23 @@ class InternalAppender:
         self.in_flight = 0
         self.append_count = 0  # rotates through queues
 
-    def append(self, draft: RecordDraft, done: Done) -> None:
-        """Append a record; `done` gets None when it is durable, else why it is not."""
+    def append(self, draft: RecordDraft, done: Done) -> bool:
+        """Append a record; `done` gets None when it is durable, else why it is not.
+
+        Returns:
+            Whether it is stored.
+        """
         try:
             self.check_room()
             (appended,) = self.appender.append([draft])
         except WhimbrelError as error:
             done(error)
-            return
+            return False
         self.when_durable(appended.end, done)
+        return True
 
     def confirm(self, end: int, done: Done) -> None:
-        """Call `done` with None once all that the log holds now, up to `end`, is durable, else why it is not."""
+        """Call `done` with None once the log up to `end`, which it has now, is durable, else why it is not."""
         try:
             self.check_room()
             self.appender.check_writable()

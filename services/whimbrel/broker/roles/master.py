@@ -6,6 +6,7 @@ are let go.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.dead_letters import DeadLetterService
 from whimbrel.broker.api.messaging import Handle
+from whimbrel.broker.api.transactions import TransactionService
 from whimbrel.broker.background import start_timer
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
 from whimbrel.broker.cluster.leadership import Leadership
@@ -27,9 +29,11 @@ from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
-from whimbrel.errors import NotReady
+from whimbrel.broker.transactions.transactions import Transactions
+from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.master_store import MasterStore
@@ -41,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 # Receives wait no longer for leadership: without a nameserver they are served from what is known here.
 HOLD_S = 5.0
+MS_PER_HOUR = 3_600_000
 REFUSED_FRESH_NS = 5_000_000_000  # a slave's replicator that is refused comes back every 2 s
 
 
@@ -124,13 +129,44 @@ class MasterRole(Role):
         counted = self.context.counted
         letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
         self.consumption.hand_on = letters.hand_on
+        self.open_transactions(internal)
         self.receives.hold()
         return services
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""
         letters = DeadLetterService(self.context.groups, self.consumption)
-        return {"ForwardMessageToDeadLetterQueue": letters.forward}
+        return {
+            "EndTransaction": lambda call, request: self.ending.end(call, request),
+            "ForwardMessageToDeadLetterQueue": letters.forward,
+        }
+
+
+    def open_transactions(self, internal: InternalAppender) -> None:
+        """Make what knows the transactions; it reads its queues when this broker leads."""
+        options = self.options
+        self.transactions = Transactions(
+            self.store,
+            internal,
+            self.context.topics,
+            self.consumption,
+            self.loop,
+            wall_ms=self.machine.wall_ms,
+            when_durable=self.when_all_durable,
+            safe_end=lambda: min(self.confirmed.refresh(), self.store.flushed),
+            timeout_ms=options.transaction_timeout_ms,
+            checks_max=options.transaction_check_max,
+            age_max_ms=int(options.reserved_hours * MS_PER_HOUR),
+        )
+        self.ending = TransactionService(self.transactions, self.context.sessions)
+        self.sends.detours[MessageType.TRANSACTION] = self.ending
+
+    def when_all_durable(self, answer: Callable[[WhimbrelError | None], None]) -> None:
+        """Have an answer called when all that is in the log now is as durable as was asked."""
+        if self.appender.waits:
+            self.appender.when_durable(self.store.written, answer)
+        else:
+            answer(None)
 
     def replica_service(self) -> Service:
         """Return what slaves call."""
@@ -161,6 +197,7 @@ class MasterRole(Role):
 
     def end_writing(self, reason: str, unconfirmed: Unconfirmed | None) -> None:
         """Answer sends that wait, and end the streams of slaves."""
+        self.transactions.close()
         self.appender.close(reason, error=unconfirmed)
         self.watches.close(NotReady(reason))
         self.lease_streams.close(NotReady(reason))
@@ -175,6 +212,8 @@ class MasterRole(Role):
         self.begun.callback(self.leadership.stop)
         self.leadership.begin(self.loop.time())
         self.begun.push_async_callback(start_timer(ROUND_S, self.watches.round))
+        checks_s = self.options.transaction_check_interval_ms / 1000
+        self.begun.push_async_callback(start_timer(checks_s, self.transactions.round))
         super().begin()
 
     def bell_rung(self) -> None:
@@ -209,6 +248,7 @@ class MasterRole(Role):
         if self.store.failed:
             self.mend_log()
         super().beat()
+        self.transactions.publish()
         self.refresh_leadership()
         self.check_refused_slaves()
 
@@ -290,6 +330,7 @@ class MasterRole(Role):
             return
         if not refusal:
             self.consumption.clamp_to_log()
+            self.transactions.start()
             logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
         self.appender.refusal = refusal
         self.page.writable = self.writable

@@ -1,0 +1,83 @@
+"""Transactions at the edge: the detour of halves, EndTransaction, and the questions to producers.
+
+A question goes over the Telemetry stream of a client that names the topic (`tables/producers.py`), to another
+one each time; its answer is an EndTransaction like any other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from whimbrel.broker.api.message_codec import delivered
+from whimbrel.broker.api.session import SessionService
+from whimbrel.broker.produce.admission import MessageExtras
+from whimbrel.broker.transactions.records import make_half
+from whimbrel.broker.transactions.table import OpenTransaction, Resolution
+from whimbrel.broker.transactions.transactions import Transactions
+from whimbrel.deferred import Deferred
+from whimbrel.errors import InvalidTransactionId, WhimbrelError
+from whimbrel.model.names import check_topic
+from whimbrel.model.wire import CLIENT_ID_HEADER
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.handlers import Call
+from whimbrel.rpc.server.responses import OK, status_of
+from whimbrel.store.codec import RecordDraft, StoredMessage
+
+__all__ = ["TransactionService"]
+
+RESOLUTIONS: dict[Any, Resolution] = {v2.COMMIT: Resolution.COMMIT, v2.ROLLBACK: Resolution.ROLLBACK}
+
+
+class TransactionService:
+    """The calls about transactions, and the detour of their messages. On the loop's thread."""
+
+    def __init__(self, transactions: Transactions, sessions: SessionService) -> None:
+        """Take the transactions, and have producers asked by `ask`."""
+        self.transactions, self.sessions = transactions, sessions
+        transactions.ask = self.ask
+
+    # The detour
+
+    def redirect(self, drafts: Sequence[RecordDraft], special: Sequence[MessageExtras]) -> list[RecordDraft]:
+        """Return the half of a transaction's message."""
+        self.transactions.check_room()
+        for draft in drafts:
+            make_half(draft)
+        return list(drafts)
+
+    def stored(self, entry: Any, draft: RecordDraft, place: Any) -> None:
+        """Name the transaction in the response."""
+        entry.transaction_id = draft.keys[0]
+
+    # Calls
+
+    def end(self, call: Call, request: Any) -> Any:
+        """Commit or roll back; answered when that is durable."""
+        topic, transaction_id = request.topic.name, request.transaction_id
+        if not transaction_id.strip():
+            raise InvalidTransactionId("the transaction id is blank")
+        check_topic(topic)
+        self.sessions.producers.name(topic, call.metadata.get(CLIENT_ID_HEADER, ""))
+        deferred: Deferred[Any] = Deferred()
+
+        def answer(error: WhimbrelError | None) -> None:
+            status = OK if error is None else status_of(error)
+            deferred.complete(messaging.EndTransactionResponse(status=status))
+
+        self.transactions.end(
+            topic, transaction_id, request.message_id, RESOLUTIONS.get(request.resolution), answer
+        )
+        return deferred.result if deferred.done else deferred
+
+    # Questions
+
+    def ask(self, one: OpenTransaction, half: StoredMessage) -> bool:
+        """Ask a live producer of the topic; return whether one took the question."""
+        command = messaging.TelemetryCommand()
+        orphaned = command.recover_orphaned_transaction_command
+        orphaned.transaction_id = one.transaction_id
+        orphaned.message.CopyFrom(delivered(replace(half, topic=one.topic, queue_id=one.queue_id)))
+        return self.sessions.producers.ask_one(
+            one.topic, lambda client_id: self.sessions.send_to_newest(command, client_id)
+        )

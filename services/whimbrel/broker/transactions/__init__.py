@@ -1,0 +1,1 @@
+"""Transactions: halves, their decisions, and the questions to producers about those without one."""

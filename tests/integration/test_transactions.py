@@ -1,0 +1,230 @@
+"""Transactions through a real broker: raw calls, and what stands in its log."""
+
+import itertools
+import queue as queues
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from brokerapi import Api, duration, message
+from processes import Process, until
+from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.store.codec import TRANSACTION_COMMIT, TRANSACTION_MASK, StoredMessage, decode_record
+from whimbrel.store.view import LogView
+
+pytestmark = pytest.mark.process
+
+TOPIC = "orders"
+SIZES: dict[str, object] = {"commitlog_file_size": 4 << 20, "index_slots": 500, "index_entries": 2000}
+NEVER: dict[str, object] = {"transaction_check_interval_ms": 3_600_000}
+SOON: dict[str, object] = {"transaction_check_interval_ms": 100, "transaction_timeout_ms": 100}
+numbers = itertools.count(1)
+
+
+class Producer(Api):
+    """A raw client that sends halves and ends them."""
+
+    def half(self, body: bytes = b"body", *, message_id: str = "", topic: str = TOPIC, **system: Any) -> str:
+        name = message_id or f"{next(numbers):034d}"
+        answer = self.send(topic, body, message_id=name, message_type=v2.TRANSACTION, **system)
+        assert answer.status.code == v2.OK, answer
+        (entry,) = answer.entries
+        assert entry.transaction_id == entry.message_id == name
+        return name
+
+    def end(self, name: str, resolution: Any, *, topic: str = TOPIC, **fields: Any) -> int:
+        fields = {"message_id": name} | fields
+        answer = self(
+            "EndTransaction",
+            topic=v2.Resource(name=topic),
+            transaction_id=name,
+            resolution=resolution,
+            source=v2.SOURCE_CLIENT,
+            **fields,
+        )
+        return int(answer.status.code)
+
+
+class Checked(Producer):
+    """A producer with a Telemetry stream: questions about transactions come in."""
+
+    def __init__(self, channel: grpc.Channel, client: str, *topics: str) -> None:
+        super().__init__(channel, client)
+        self.commands: queues.SimpleQueue[Any] = queues.SimpleQueue()
+        settings = v2.Settings(client_type=v2.PRODUCER)
+        for name in topics or (TOPIC,):
+            settings.publishing.topics.add(name=name)
+        self.commands.put(messaging.TelemetryCommand(settings=settings))
+        self.stream = self.telemetry(iter(self.commands.get, None))
+        assert next(self.stream).WhichOneof("command") == "settings"
+
+    def asked(self) -> Any:
+        """Return the next question."""
+        command = next(self.stream)
+        assert command.WhichOneof("command") == "recover_orphaned_transaction_command"
+        return command.recover_orphaned_transaction_command
+
+    def leave(self) -> None:
+        self.stream.cancel()
+
+
+@contextmanager
+def opened(root: Path, **settings: object) -> Iterator[tuple[Process, grpc.Channel]]:
+    """Run a broker, with its topics and group made."""
+    with (
+        Process(root, "broker", "broker", store=root / "store", nameservers="", **SIZES, **settings) as broker,
+        grpc.insecure_channel(broker.grpc) as channel,
+    ):
+        setup = Api(channel)
+        for name, kind in ((TOPIC, 4), ("mixed", 5)):
+            setup.administer("CreateTopic", topic=admin.Topic(name=name, read_queues=2, message_type=kind))
+        setup.administer("CreateGroup", group=admin.Group(name="group"))
+        yield broker, channel
+
+
+def records(store: Path, topic: str) -> list[StoredMessage]:
+    """Return what the log holds of a topic."""
+    walk = LogView.of(store).walk()
+    found = []
+    while chunk := walk.next_chunk():
+        _, data, positions = chunk
+        found += [decode_record(data, at) for at in positions]
+    return [one for one in found if one.topic == topic]
+
+
+def test_commit_rollback_and_both_again(tmp_path: Path) -> None:
+    """Checklist 40, 41, 42 and 43."""
+    with opened(tmp_path, **NEVER) as (broker, channel):
+        api = Producer(channel)
+        kept, dropped = api.half(b"kept", tag="red", properties={"a": "1"}), api.half(b"dropped")
+        assert api.receive(TOPIC, "group").code == v2.MESSAGE_NOT_FOUND
+        assert api.end(kept, v2.COMMIT) == v2.OK
+        assert api.end(dropped, v2.ROLLBACK) == v2.OK
+        assert api.end(kept, v2.COMMIT) == v2.OK
+        assert api.end(dropped, v2.ROLLBACK) == v2.OK
+        assert api.end(dropped, v2.COMMIT) == v2.INVALID_TRANSACTION_ID
+        assert api.end(kept, v2.ROLLBACK) == v2.INVALID_TRANSACTION_ID
+        assert api.end("unknown", v2.COMMIT) == v2.INVALID_TRANSACTION_ID
+        assert api.end(" ", v2.COMMIT) == v2.INVALID_TRANSACTION_ID
+        assert api.end(kept, v2.COMMIT, topic="a b") == v2.ILLEGAL_TOPIC
+        got = api.receive(TOPIC, "group")
+        assert got.bodies == [b"kept"]
+        (delivered,) = got.messages
+        assert delivered.system_properties.message_type == v2.TRANSACTION
+        assert delivered.system_properties.message_id == kept
+        assert dict(delivered.user_properties) == {"a": "1"}
+        assert api.ack(TOPIC, "group", *got.handles).status.code == v2.OK
+        assert broker.stop() == 0
+    store = tmp_path / "store"
+    half, other = records(store, HALF_TOPIC)
+    assert half.queue_id == other.queue_id == 0 and not half.sys_flag & TRANSACTION_MASK
+    text = half.properties
+    assert (text["REAL_TOPIC"], text["__transactionId__"], text["UNIQ_KEY"]) == (TOPIC, kept, kept)
+    assert (text["TRAN_MSG"], text["PGROUP"], text["TAGS"]) == ("true", TOPIC, "red")
+    (record,) = records(store, TOPIC)
+    assert record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    assert record.prepared_offset == half.physical_offset
+    assert str(record.queue_id) == text["REAL_QID"]
+    assert record.properties == text
+    assert (record.born_timestamp, record.born_host) == (half.born_timestamp, half.born_host)
+    ops = records(store, HALF_OP_TOPIC)
+    assert sorted(b"".join(op.body for op in ops).split(b",")) == [b"", b"0", b"1"]
+    assert all(op.properties["TAGS"] == "d" and op.queue_id == 0 for op in ops)
+
+
+def test_commit_after_a_restart_and_after_a_kill(tmp_path: Path) -> None:
+    """Checklist 44."""
+    with opened(tmp_path, **NEVER) as (broker, channel):
+        api = Producer(channel)
+        names = [api.half(b"%d" % number) for number in range(4)]
+        assert api.end(names[0], v2.COMMIT) == v2.OK
+        assert broker.stop() == 0
+        broker.start()
+        until(lambda: api.end(names[1], v2.COMMIT) == v2.OK, what="a commit after a restart")
+        broker.kill()
+        broker.start()
+        until(lambda: api.end(names[2], v2.COMMIT) == v2.OK, what="a commit after a kill")
+        assert api.end(names[0], v2.COMMIT) == v2.INVALID_TRANSACTION_ID  # decided, and not remembered
+        got = api.receive(TOPIC, "group")
+        assert got.bodies == [b"0", b"1", b"2"]
+
+
+def test_undecided_are_asked_about_and_the_answer_counts(tmp_path: Path) -> None:
+    """Checklist 45 and 46: asked is a live producer of the topic, another one each time."""
+    with opened(tmp_path, **SOON) as (broker, channel), grpc.insecure_channel(broker.grpc) as other:
+        gone, first, second = (Checked(one, f"c{number}") for number, one in enumerate((channel, other, other)))
+        name = gone.half(b"orphan", message_group="g")
+        gone.leave()
+        question = first.asked()
+        assert question.transaction_id == name
+        asked = question.message
+        assert (asked.body, asked.topic.name) == (b"orphan", TOPIC)
+        system = asked.system_properties
+        assert (system.message_id, system.message_type) == (name, v2.TRANSACTION)
+        assert (system.message_group, system.receipt_handle) == ("g", "")
+        assert second.asked().transaction_id == name
+        assert second.end(name, v2.TRANSACTION_RESOLUTION_UNSPECIFIED) == v2.OK
+        assert first.asked().transaction_id == name
+        assert first.end(name, v2.COMMIT, source=v2.SOURCE_SERVER_CHECK) == v2.OK
+        assert first.receive(TOPIC, "group").bodies == [b"orphan"]
+
+
+def test_silence_gives_it_up(tmp_path: Path) -> None:
+    """Checklist 47: kept where people find it; a late commit is refused."""
+    with opened(tmp_path, **SOON, transaction_check_max=3) as (broker, channel):
+        producer = Checked(channel, "silent")
+        name = producer.half(b"nobody")
+        for _ in range(3):
+            assert producer.asked().transaction_id == name
+        until(lambda: records(tmp_path / "store", UNDECIDED_TOPIC), what="the copy of what is given up")
+        assert producer.end(name, v2.COMMIT) == v2.INVALID_TRANSACTION_ID
+        assert broker.stop() == 0
+    (copy,) = records(tmp_path / "store", UNDECIDED_TOPIC)
+    assert (copy.body, copy.properties["REAL_TOPIC"]) == (b"nobody", TOPIC)
+    assert not records(tmp_path / "store", TOPIC)
+
+
+def test_recovery_duration_holds_questions_back(tmp_path: Path) -> None:
+    """Checklist 48: nobody is asked before, and a commit of the application counts after it, too."""
+    with opened(tmp_path, **SOON) as (_, channel):
+        producer = Checked(channel, "late")
+        patient = producer.half(b"patient", orphaned_transaction_recovery_duration=duration(60))
+        hasty = producer.half(b"hasty")
+        for _ in range(3):
+            assert producer.asked().transaction_id == hasty
+        short = producer.half(b"short", orphaned_transaction_recovery_duration=duration(1))
+        while producer.asked().transaction_id != short:
+            pass
+        for name in (patient, hasty, short):
+            assert producer.end(name, v2.COMMIT) == v2.OK
+        assert producer.receive(TOPIC, "group").bodies == [b"hasty", b"patient", b"short"]
+
+
+def test_what_no_transaction_may_be(tmp_path: Path) -> None:
+    """Checklist 49 and 50."""
+    with opened(tmp_path, **NEVER) as (broker, channel):
+        api = Producer(channel)
+        due = v2.SystemProperties().delivery_timestamp
+        due.seconds = int(time.time()) + 60
+        late = api.send("mixed", b"x", message_type=v2.TRANSACTION, delivery_timestamp=due)
+        assert late.status.code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        both = api(
+            "SendMessage",
+            messages=[message("mixed", b"x", message_type=v2.TRANSACTION, message_id=name) for name in "ab"],
+        )
+        assert both.status.code == v2.BAD_REQUEST and not both.entries
+        name = api.half(b"grouped", topic="mixed", message_group="g")
+        assert api.end(name, v2.COMMIT, topic="mixed") == v2.OK
+        (got,) = api.receive("mixed", "group").messages
+        assert (got.system_properties.message_group, got.body) == ("g", b"grouped")
+        assert broker.stop() == 0
+    assert len(records(tmp_path / "store", HALF_TOPIC)) == 1
+
