@@ -41,13 +41,12 @@ class Producer(Api):
         return name
 
     def end(self, name: str, resolution: Any, *, topic: str = TOPIC, **fields: Any) -> int:
-        fields = {"message_id": name} | fields
+        fields = {"message_id": name, "source": v2.SOURCE_CLIENT} | fields
         answer = self(
             "EndTransaction",
             topic=v2.Resource(name=topic),
             transaction_id=name,
             resolution=resolution,
-            source=v2.SOURCE_CLIENT,
             **fields,
         )
         return int(answer.status.code)
@@ -80,7 +79,9 @@ class Checked(Producer):
 def opened(root: Path, **settings: object) -> Iterator[tuple[Process, grpc.Channel]]:
     """Run a broker, with its topics and group made."""
     with (
-        Process(root, "broker", "broker", store=root / "store", nameservers="", **SIZES, **settings) as broker,
+        Process(
+            root, "broker", "broker", store=root / "store", nameservers="", **SIZES, **settings
+        ) as broker,
         grpc.insecure_channel(broker.grpc) as channel,
     ):
         setup = Api(channel)
@@ -160,7 +161,7 @@ def test_commit_after_a_restart_and_after_a_kill(tmp_path: Path) -> None:
 def test_undecided_are_asked_about_and_the_answer_counts(tmp_path: Path) -> None:
     """Checklist 45 and 46: asked is a live producer of the topic, another one each time."""
     with opened(tmp_path, **SOON) as (broker, channel), grpc.insecure_channel(broker.grpc) as other:
-        gone, first, second = (Checked(one, f"c{number}") for number, one in enumerate((channel, other, other)))
+        gone, first, second = Checked(channel, "gone"), Checked(other, "first"), Checked(other, "second")
         name = gone.half(b"orphan", message_group="g")
         gone.leave()
         question = first.asked()
@@ -227,4 +228,3 @@ def test_what_no_transaction_may_be(tmp_path: Path) -> None:
         assert (got.system_properties.message_group, got.body) == ("g", b"grouped")
         assert broker.stop() == 0
     assert len(records(tmp_path / "store", HALF_TOPIC)) == 1
-
