@@ -12,6 +12,7 @@
     │   ├── RangeGone, BeyondConfirmed      kinds of IllegalOffset
     ├── Refused                 this server can't now; nothing was stored
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
+    │   ├── NotMaster                       a kind of NotWritable
     ├── Stored                  the message is stored, but its durability was not confirmed in time
     │   ├── FlushTimeout, ReplicaTimeout
     ├── CorruptRecord           bytes on disk do not decode
@@ -34,11 +35,11 @@ __all__ = [
     "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime", "IllegalKey",
     "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag",
     "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LocalProtocolError", "MessageCorrupted",
-    "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica", "NotReady",
-    "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "PeerError", "PropertiesTooLarge",
-    "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout", "RequestError",
-    "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound", "Unavailable",
-    "WhimbrelError", "error_for_code",
+    "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica", "NotMaster",
+    "NotReady", "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "PeerError",
+    "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
+    "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
+    "Unavailable", "WhimbrelError", "error_for_code",
 ]  # fmt: skip
 
 Effect = Literal["none", "unknown", "stored"]
@@ -316,6 +317,13 @@ class NoReplica(Refused):
     """Synchronous replication, and too few slaves are connected and near enough; asked before the append."""
 
     reason = "HA_NOT_AVAILABLE"
+    code = 50002
+
+
+class NotMaster(NotWritable):
+    """This broker is a slave: its master takes what ends transactions, recalls messages or gives them up."""
+
+    reason = "NOT_MASTER"
     code = 50002
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import queue as queues
+import random
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +13,9 @@ from typing import Any
 import grpc
 import pytest
 
+import provenance
 from brokerapi import Api, duration, message
-from processes import Process, until
+from processes import Cluster, Process, until
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -26,6 +29,7 @@ TOPIC = "orders"
 SIZES: dict[str, object] = {"commitlog_file_size": 4 << 20, "index_slots": 500, "index_entries": 2000}
 NEVER: dict[str, object] = {"transaction_check_interval_ms": 3_600_000}
 SOON: dict[str, object] = {"transaction_check_interval_ms": 100, "transaction_timeout_ms": 100}
+KILLS = 6
 numbers = itertools.count(1)
 
 
@@ -40,14 +44,21 @@ class Producer(Api):
         assert entry.transaction_id == entry.message_id == name
         return name
 
-    def end(self, name: str, resolution: Any, *, topic: str = TOPIC, **fields: Any) -> int:
-        fields = {"message_id": name, "source": v2.SOURCE_CLIENT} | fields
+    def answers(self) -> bool:
+        """Tell whether the broker knows its transactions."""
+        try:
+            return self.end("nothing", v2.COMMIT) == v2.INVALID_TRANSACTION_ID
+        except grpc.RpcError:
+            return False
+
+    def end(self, name: str, resolution: Any, *, topic: str = TOPIC, source: Any = v2.SOURCE_CLIENT) -> int:
         answer = self(
             "EndTransaction",
             topic=v2.Resource(name=topic),
+            message_id=name,
             transaction_id=name,
             resolution=resolution,
-            **fields,
+            source=source,
         )
         return int(answer.status.code)
 
@@ -85,7 +96,8 @@ def opened(root: Path, **settings: object) -> Iterator[tuple[Process, grpc.Chann
         grpc.insecure_channel(broker.grpc) as channel,
     ):
         setup = Api(channel)
-        for name, kind in ((TOPIC, 4), ("mixed", 5)):
+        kinds: tuple[tuple[str, Any], ...] = ((TOPIC, 4), ("mixed", 5))
+        for name, kind in kinds:
             setup.administer("CreateTopic", topic=admin.Topic(name=name, read_queues=2, message_type=kind))
         setup.administer("CreateGroup", group=admin.Group(name="group"))
         yield broker, channel
@@ -228,3 +240,78 @@ def test_what_no_transaction_may_be(tmp_path: Path) -> None:
         assert (got.system_properties.message_group, got.body) == ("g", b"grouped")
         assert broker.stop() == 0
     assert len(records(tmp_path / "store", HALF_TOPIC)) == 1
+
+
+def test_slave_refuses_and_goes_on_as_the_master(tmp_path: Path) -> None:
+    """Checklist 51: after the fail-over, decisions are as they were, and the answer to a question decides."""
+    settings: dict[str, object] = {
+        "replication": "sync", "slave_timeout_ms": 5000, "auto_create_topics": False, **SOON,
+    }  # fmt: skip
+    with Cluster(tmp_path, slaves=1, broker=settings) as cluster:
+        cluster.wait_usable()
+        slave = cluster.slaves[0]
+        with (
+            grpc.insecure_channel(cluster.master.grpc) as channel,
+            grpc.insecure_channel(slave.grpc) as other,
+        ):
+            api, copy = Producer(channel), Producer(other)
+            api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, read_queues=2, message_type=kind))
+            api.administer("CreateGroup", group=admin.Group(name="group"))
+            kept, open_one, dropped, late = (
+                api.half(body) for body in (b"kept", b"open", b"dropped", b"late")
+            )
+            assert copy.end(kept, v2.COMMIT) == v2.HA_NOT_AVAILABLE
+            assert api.end(kept, v2.COMMIT) == api.end(dropped, v2.ROLLBACK) == v2.OK
+        cluster.master.kill()
+        cluster.master_replicator.kill()
+        slave.stop()
+        cluster.slave_replicators[0].stop()
+        leading = {"role": "master", "id": 0, "expected_slaves": 0, "replication": "async", "port": 0}
+        with (
+            Process(tmp_path, "broker", "promoted", **{**slave.settings, **leading}) as promoted,
+            grpc.insecure_channel(promoted.grpc) as channel,
+        ):
+            producer = Checked(channel, "c")
+            assert {producer.asked().transaction_id for _ in range(2)} == {open_one, late}
+            assert producer.end(open_one, v2.COMMIT) == v2.OK
+            assert producer.end(late, v2.ROLLBACK) == v2.OK
+            assert producer.receive(TOPIC, "group").bodies == [b"kept", b"open"]
+            assert promoted.stop() == 0
+        assert sorted(one.body for one in records(promoted.store, TOPIC)) == [b"kept", b"open"]
+
+
+def test_kills_leave_each_transaction_with_one_end(tmp_path: Path) -> None:
+    """kill -9 between and in the midst of calls: what was answered OK is so, and everything is there once."""
+    dice = random.Random(provenance.seed())
+    decided: dict[str, Any] = {}
+    with opened(tmp_path, **NEVER) as (broker, channel):
+        api = Producer(channel)
+        waiting: list[str] = []
+        for number in range(KILLS):
+            broker.start() if number else None
+            until(lambda: api.answers(), what="a broker that takes transactions")
+            killer = threading.Timer(dice.uniform(0.05, 0.4), broker.kill)
+            killer.start()
+            try:
+                while True:
+                    while len(waiting) < 20:
+                        waiting.append(f"{next(numbers):034d}")
+                        api.half(waiting[-1].encode(), message_id=waiting[-1])
+                    name = dice.choice(waiting)
+                    wanted = decided.setdefault(name, dice.choice((v2.COMMIT, v2.ROLLBACK)))
+                    if api.end(name, wanted) == v2.OK:
+                        waiting.remove(name)
+            except grpc.RpcError:
+                killer.join()
+        broker.start()
+        until(lambda: api.answers(), what="a broker that takes transactions")
+        for name in waiting:  # a half may not be stored, a decision may be, both without an answer
+            wanted = decided.setdefault(name, v2.COMMIT)
+            assert api.end(name, wanted) in (v2.OK, v2.INVALID_TRANSACTION_ID)
+        assert broker.stop() == 0
+    store = tmp_path / "store"
+    halves = {one.body.decode() for one in records(store, HALF_TOPIC)}
+    committed = [one.body.decode() for one in records(store, TOPIC)]
+    assert len(committed) == len(set(committed))
+    assert set(committed) == {name for name in halves if decided[name] == v2.COMMIT}
+    assert len(committed) > KILLS

@@ -10,7 +10,7 @@ that say where they go to when their time has come or their transaction is commi
     request --> admission --> detour of its kind, if any --> append --> answer, completed by the detour
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -73,12 +73,14 @@ class SendService:
 
     Attributes:
         detours: by kind of message.
+        on_detour: called with the call, kind and topic of messages that take one.
     """
 
     def __init__(self, admission: Admission) -> None:
         """Take what accepts messages."""
         self.admission = admission
         self.detours: dict[MessageType, Detour] = {}
+        self.on_detour: Callable[[Call, MessageType, str], None] | None = None
         self.traces: RecordTraces | None = None  # None: tracing is off
 
     def trace(self, traces: "RecordTraces", ratio: float) -> None:
@@ -115,6 +117,8 @@ class SendService:
         detour = None
         if extras:
             drafts, detour = self.redirected(drafts, extras)
+            if detour is not None and self.on_detour is not None:
+                self.on_detour(call, extras[0].kind, name)
         appended = admission.appender.append(drafts)
         created = None
         if traces is not None and admission.context_seen:

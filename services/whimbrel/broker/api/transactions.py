@@ -17,6 +17,7 @@ from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.deferred import Deferred
 from whimbrel.errors import InvalidTransactionId, WhimbrelError
 from whimbrel.model.names import check_topic
+from whimbrel.model.topic import MessageType
 from whimbrel.model.wire import CLIENT_ID_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -38,6 +39,11 @@ class TransactionService:
         transactions.ask = self.ask
 
     # The detour
+
+    def sent(self, call: Call, kind: MessageType, topic: str) -> None:
+        """Note who sends halves: it can be asked about them."""
+        if kind is MessageType.TRANSACTION:
+            self.sessions.producers.name(topic, call.metadata.get(CLIENT_ID_HEADER, ""))
 
     def redirect(self, drafts: Sequence[RecordDraft], special: Sequence[MessageExtras]) -> list[RecordDraft]:
         """Return the half of a transaction's message."""

@@ -160,6 +160,7 @@ class MasterRole(Role):
         )
         self.ending = TransactionService(self.transactions, self.context.sessions)
         self.sends.detours[MessageType.TRANSACTION] = self.ending
+        self.sends.on_detour = self.ending.sent
 
     def when_all_durable(self, answer: Callable[[WhimbrelError | None], None]) -> None:
         """Have an answer called when all that is in the log now is as durable as was asked."""

@@ -42,7 +42,7 @@ from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
-from whimbrel.errors import FlushTimeout, NotWritable, ReplicaTimeout, StoreError, StoreFull
+from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreError, StoreFull
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member
 from whimbrel.probes import Condition
@@ -422,8 +422,7 @@ class Role(ABC):
         """
 
         def refuse(call: Call, request: Any) -> NoReturn:
-            self.appender.check_writable()
-            raise NotWritable("this broker takes no writes")
+            raise NotMaster("this broker is a slave: its master does that, try again when there is one")
 
         return dict.fromkeys(("EndTransaction", "RecallMessage", "ForwardMessageToDeadLetterQueue"), refuse)
 
