@@ -255,7 +255,10 @@ def test_slave_refuses_and_goes_on_as_the_master(tmp_path: Path) -> None:
             grpc.insecure_channel(slave.grpc) as other,
         ):
             api, copy = Producer(channel), Producer(other)
-            api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, read_queues=2, message_type=kind))
+            api.administer(
+                "CreateTopic",
+                topic=admin.Topic(name=TOPIC, read_queues=2, message_type=admin.MESSAGE_TYPE_TRANSACTION),
+            )
             api.administer("CreateGroup", group=admin.Group(name="group"))
             kept, open_one, dropped, late = (
                 api.half(body) for body in (b"kept", b"open", b"dropped", b"late")

@@ -78,8 +78,8 @@ class TransactionService:
 
     # Questions
 
-    def ask(self, one: OpenTransaction, half: StoredMessage) -> bool:
-        """Ask a live producer of the topic; return whether one took the question."""
+    def ask(self, one: OpenTransaction, half: StoredMessage) -> bool | None:
+        """Ask a live producer of the topic; return whether one took the question, None without any."""
         command = messaging.TelemetryCommand()
         orphaned = command.recover_orphaned_transaction_command
         orphaned.transaction_id = one.transaction_id

@@ -36,17 +36,20 @@ class Producers:
             if len(clients) > CLIENTS_MAX:
                 clients.popitem(last=False)
 
-    def ask_one(self, topic: str, ask: Callable[[str], bool | None]) -> bool:
-        """Ask one of the topic's clients, another one each time; return whether one took the question.
+    def ask_one(self, topic: str, ask: Callable[[str], bool | None]) -> bool | None:
+        """Ask one of the topic's clients, another one each time.
 
         Args:
             topic: see above.
             ask: returns whether a client took it, None for one that is not there. It is called until
                 `TRIES_MAX` that are there did not take it.
+
+        Returns:
+            Whether one took the question; None: none of them is there.
         """
         clients = self.by_topic.get(topic)
         if clients is None:
-            return False
+            return None
         tries = 0
         for client_id in list(clients):
             took = ask(client_id)
@@ -56,4 +59,4 @@ class Producers:
             tries += took is not None
             if tries >= TRIES_MAX:
                 break
-        return False
+        return False if tries else None

@@ -83,8 +83,8 @@ PIECE_ASKED_MAX = 16
 PIECE_BYTES_MAX = 256 * 1024
 
 Answer = Callable[[WhimbrelError | None], None]
-# Asks a producer about a half; returns False when none took the question.
-Ask = Callable[[OpenTransaction, StoredMessage], bool]
+# Asks a producer about a half; returns whether one took the question, None when there is none.
+Ask = Callable[[OpenTransaction, StoredMessage], bool | None]
 
 
 class HalfStore(Protocol):
@@ -175,7 +175,7 @@ class Transactions:
         self.timeout_ms, self.checks_max, self.age_max_ms = timeout_ms, checks_max, age_max_ms
         self.table, self.trail = TransactionTable(), OpTrail()
         self.started = self.ready = self.closed = False
-        self.ask: Ask = lambda one, half: False
+        self.ask: Ask = lambda one, half: None
         self.next_half = 0
         self.already_named: set[int] = set()  # while loading: halves that have an op
         self.pending_ops: list[int] = []
@@ -475,8 +475,11 @@ class Transactions:
         except WhimbrelError as error:
             logger.error("transaction %s of %s: %s", one.transaction_id, one.topic, error)
             return
+        asked = self.ask(one, half)
+        if asked is False:  # they have more questions than they read: in the next round
+            return
         one.checks += 1
-        if not self.ask(one, half):
+        if not asked:
             logger.info(
                 "transaction %s of %s: no producer of the topic could be asked, time %d of %d",
                 one.transaction_id, one.topic, one.checks, self.checks_max,

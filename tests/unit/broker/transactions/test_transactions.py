@@ -220,11 +220,19 @@ def test_what_is_too_old_is_given_up(rig: TransactionRig) -> None:
 
 def test_nobody_to_ask_counts_like_silence(rig: TransactionRig) -> None:
     rig.half("a")
-    rig.transactions.ask = lambda one, half: False
+    rig.transactions.ask = lambda one, half: None
     for _ in range(16):
         assert rig.discarded() == []
         rig.round()
     assert rig.discarded() == ["a"]
+
+
+def test_question_that_producers_have_no_room_for_does_not_count(rig: TransactionRig) -> None:
+    rig.half("a")
+    rig.transactions.ask = lambda one, half: False
+    for _ in range(20):
+        rig.round()
+    assert rig.discarded() == []
 
 
 def test_giving_up_is_tried_again_where_the_store_refuses(rig: TransactionRig) -> None:
