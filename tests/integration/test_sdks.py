@@ -7,7 +7,7 @@ quickly; all else is marked `slow`. docs/sdks.md says what came out.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -56,7 +56,7 @@ def language(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def expected(prefix: str, numbers: range) -> list[tuple[str, ...]]:
+def expected(prefix: str, numbers: Iterable[int]) -> list[tuple[str, ...]]:
     """Return what a consumer should tell of these messages: body, attempt, tag, keys, own property."""
     return sorted(
         (f"{prefix}-{n}", "1", "ab"[n % 2], ",".join(sorted((f"key-{n}", prefix))), f"value-{n}")
@@ -117,6 +117,21 @@ def test_tag_filter_lets_through_what_matches(language: str, cluster: DevCluster
             consumer.wait_bodies("acked", {f"m-{n}" for n in numbers})
             consumer.end()
             assert told(consumer) == expected("m", numbers)
+
+
+@slow
+@pytest.mark.parametrize("language", LANGUAGES, indirect=True)
+def test_sql_filter_lets_through_what_matches(language: str, cluster: DevCluster) -> None:
+    topic = f"sql-{language}"
+    expression = "sql:TAGS = 'b' AND own <> 'value-3' OR own IN ('value-4', 'value-10')"
+    wanted = sorted({4, 10, *range(1, COUNT, 2)} - {3})
+    produce(language, cluster, topic, "m", COUNT)
+    roles = ("simple",) if language in WITHOUT_PUSH else ("simple", "push")
+    for role in roles:
+        with Program(language, role, cluster.endpoint, topic, f"{topic}-{role}", expression) as consumer:
+            consumer.wait_bodies("acked" if role == "simple" else "got", {f"m-{n}" for n in wanted})
+            consumer.end()
+            assert told(consumer) == expected("m", wanted)
 
 
 @slow

@@ -1,0 +1,173 @@
+"""SQL filters and priorities at one broker process, call by call, with raw stubs."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from brokerapi import Api, Received, duration, message, queue
+from processes import Process
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+
+pytestmark = [pytest.mark.process, pytest.mark.transport]
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    root = tmp_path_factory.mktemp("broker")
+    sizes: dict[str, object] = {"commitlog_file_size": 16 << 20, "index_slots": 500, "index_entries": 2000}
+    settings = {"store": root / "store", "nameservers": "", "metrics_port": 0, **sizes}
+    with Process(root, "broker", "broker", **settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(broker: Process) -> Iterator[Api]:
+    with grpc.insecure_channel(broker.grpc) as opened:
+        api = Api(opened)
+        api.administer("CreateGroup", group=admin.Group(name="group"))
+        yield api
+
+
+@pytest.fixture
+def topic(api: Api) -> str:
+    """Return a topic of its own with one queue."""
+    name = f"topic-{next(numbers)}"
+    api.administer("CreateTopic", topic=admin.Topic(name=name, read_queues=1, write_queues=1))
+    return name
+
+
+def send(api: Api, topic: str, body: bytes, **properties: str) -> None:
+    """Send a message with properties."""
+    response = api("SendMessage", messages=[message(topic, body, properties=properties)])
+    assert response.status.code == v2.OK, response
+
+
+def sql(text: str) -> Any:
+    return v2.FilterExpression(type=v2.SQL, expression=text)
+
+
+def bodies(received: Received) -> list[bytes]:
+    return [one.body for one in received.messages]
+
+
+def test_receive_gets_exactly_what_matches(api: Api, topic: str) -> None:
+    """Checklist 75: what does not match counts as consumed."""
+    for number in range(6):
+        send(api, topic, b"%d" % number, price=str(number * 5), color="red" if number % 2 else "blue")
+    send(api, topic, b"none")
+    send(api, topic, b"words", price="cheap", color="red")
+    got = api.receive(
+        topic, "group", poll_s=5, filter_expression=sql("price > 10 AND color IN ('red', 'green')")
+    )
+    assert bodies(got) == [b"3", b"5"]
+    api.ack(topic, "group", *got.handles)
+    assert api.receive(topic, "group").code == v2.MESSAGE_NOT_FOUND
+    position = api("GetOffset", group=v2.Resource(name="group"), message_queue=queue(topic, 0))
+    assert position.offset == 8
+
+
+def test_stored_properties_can_be_named(api: Api, topic: str) -> None:
+    """Checklist 73."""
+    api.send(topic, b"one", message_id="ID1", tag="x", keys=["k1", "k2"])
+    api.send(topic, b"two", message_id="ID2", tag="x", keys=["k1", "k2"])
+    text = "UNIQ_KEY = 'ID2' AND TAGS = 'x' AND KEYS CONTAINS 'k2' AND CLUSTER IS NOT NULL"
+    assert bodies(api.receive(topic, "group", poll_s=5, filter_expression=sql(text))) == [b"two"]
+
+
+def test_poll_goes_on_past_what_does_not_match(api: Api, topic: str) -> None:
+    """Checklist 75: a parked poll is answered by the first message that matches, not before."""
+    parked = api.start(
+        "ReceiveMessage",
+        group=v2.Resource(name="group"),
+        message_queue=queue(topic, -1),
+        batch_size=4,
+        invisible_duration=duration(30),
+        long_polling_timeout=duration(8),
+        filter_expression=sql("n >= 3"),
+    )
+    for number in range(4):
+        send(api, topic, b"%d" % number, n=str(number))
+    assert bodies(Received(list(parked))) == [b"3"]
+
+
+def test_long_stretch_without_a_match_is_passed_by_one_poll(api: Api, topic: str) -> None:
+    """Checklist 75: more than one scan's budget of messages that do not match."""
+    for _ in range(20):
+        api("SendMessage", messages=[message(topic, b"no") for _ in range(50)])
+    send(api, topic, b"yes", n="1")
+    assert bodies(api.receive(topic, "group", poll_s=8, filter_expression=sql("n = 1"))) == [b"yes"]
+
+
+def test_filter_applies_to_redeliveries(api: Api, topic: str) -> None:
+    """Checklist 61: the filter of the receive that would get it again counts, tag filters and SQL."""
+    for number in range(3):
+        one = message(topic, b"%d" % number, tag="ab"[number % 2], properties={"n": str(number)})
+        api("SendMessage", messages=[one])
+    first = api.receive(topic, "group", poll_s=5)
+    assert len(first.messages) == 3
+    for handle in first.handles:
+        api.change(topic, "group", handle, 0)
+    again = api.receive(topic, "group", poll_s=5, filter_expression=sql("n > 0"))
+    assert [(one.body, one.system_properties.delivery_attempt) for one in again.messages] == [
+        (b"1", 2),
+        (b"2", 2),
+    ]
+    for handle in again.handles:
+        api.change(topic, "group", handle, 0)
+    tagged = api.receive(topic, "group", poll_s=5, filter_expression=v2.FilterExpression(expression="b"))
+    assert [(one.body, one.system_properties.delivery_attempt) for one in tagged.messages] == [(b"1", 3)]
+    api.ack(topic, "group", *tagged.handles)
+    assert api.receive(topic, "group").code == v2.MESSAGE_NOT_FOUND
+
+
+def test_pull_gets_what_matches_and_goes_past_the_rest(api: Api, topic: str) -> None:
+    for number in range(5):
+        send(api, topic, b"%d" % number, n=str(number))
+    frames = api(
+        "PullMessage",
+        group=v2.Resource(name="group"),
+        message_queue=queue(topic, 0),
+        offset=0,
+        batch_size=32,
+        filter_expression=sql("n BETWEEN 1 AND 2 OR n = 4"),
+        long_polling_timeout=duration(5),
+    )
+    assert [frame.message.body for frame in frames if frame.HasField("message")] == [b"1", b"2", b"4"]
+    assert frames[-1].next_offset == 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a >",
+        "a = NULL",
+        "a > 'x'",
+        "a BETWEEN 9 AND 1",
+        "a IN (1)",
+        "a LIKE 'x'",
+        "a = 5 junk",
+        "a = 5 OR " * 11_000 + "TRUE",
+        "a = '" + "x" * 17_000 + "'",
+        "(" * 1000 + "a" + ")" * 1000,
+    ],
+)
+def test_what_is_no_sql_is_refused_with_its_code(api: Api, topic: str, text: str) -> None:
+    """Checklist 71 and 74."""
+    got = api.receive(topic, "group", filter_expression=sql(text))
+    assert (got.code, got.messages) == (40010, [])
+    frames = api(
+        "PullMessage",
+        group=v2.Resource(name="group"),
+        message_queue=queue(topic, 0),
+        offset=0,
+        batch_size=32,
+        filter_expression=sql(text),
+    )
+    assert [frame.status.code for frame in frames] == [40010]
