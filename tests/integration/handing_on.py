@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from storekit import make_draft
-from whimbrel.broker.consume.dead_letters import attempts_max, cause_of, dead_letter_rule
+from whimbrel.broker.consume.dead_letters import attempts_max, dead_letter_rule
 from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import ALL
 from whimbrel.broker.consume.group_consumption import GroupConsumption
@@ -30,6 +30,7 @@ from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.dead_letter import cause_of
 from whimbrel.model.topic import GroupConfig
 from whimbrel.store.codec import StoredMessage, decode_record, pack_host
 from whimbrel.store.master_store import MasterStore

@@ -20,7 +20,7 @@ from whimbrel.broker.api.message_codec import delivered, timestamp
 from whimbrel.broker.api.response_bytes import ack_answer, message_frame
 from whimbrel.broker.consume.filters import Filter, compile_filter
 from whimbrel.broker.consume.group_consumption import GroupConsumption
-from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX
+from whimbrel.broker.consume.lease_codec import ATTEMPT_ID_BYTES_MAX, ATTEMPT_MAX
 from whimbrel.broker.consume.long_polls import POLLS_MAX, poll_time_ms
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.broker.consume.pull import Pulled, PullRequest
@@ -283,7 +283,9 @@ class ReceiveService:
             call.trailers.append((SUGGESTION_TRAILER, str(self.splitting.suggest(group, last))))
             response = messaging.PullMessageResponse
             frames: list[Any] = [response(status=OK)]
-            frames += [with_message(response, message, namespace) for message in found]
+            frames += [
+                with_message(response, message, namespace, attempt=attempt_of(message)) for message in found
+            ]
             frames.append(response(next_offset=pulled.next_offset))
             return frames
 
@@ -353,6 +355,11 @@ def checked_attempt(attempt_id: str) -> str:
     if size > ATTEMPT_ID_BYTES_MAX:
         raise BadRequest(f"the attempt id has {size} bytes; at most {ATTEMPT_ID_BYTES_MAX} are allowed")
     return attempt_id
+
+
+def attempt_of(message: StoredMessage) -> int:
+    """Return the number of the delivery that its record tells, where no lease does (RocketMQ: the same)."""
+    return min(max(message.reconsume_times, 0), ATTEMPT_MAX - 1) + 1
 
 
 def milliseconds(duration: Any) -> int:

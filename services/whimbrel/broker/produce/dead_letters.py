@@ -19,9 +19,9 @@ State here: a count for each group and topic, for metrics.
 from collections.abc import Callable
 from typing import Protocol
 
-from whimbrel.broker.consume.dead_letters import cause_of
 from whimbrel.broker.produce.internal_append import Done, InternalAppender, OnwardTarget
 from whimbrel.errors import CorruptRecord, IllegalOffset, WhimbrelError
+from whimbrel.model.dead_letter import cause_of
 from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.model.properties import UNIQ_KEY
 from whimbrel.store.codec import StoredMessage, decode_record

@@ -93,7 +93,7 @@ class InternalAppender:
         return True
 
     def confirm(self, end: int, done: Done) -> None:
-        """Call `done` with None once the log up to `end`, which it has now, is durable, else why it is not."""
+        """Call `done` with None once the log up to `end`, its present end, is durable; else why it is not."""
         try:
             self.check_room()
             self.appender.check_writable()

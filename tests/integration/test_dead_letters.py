@@ -1,0 +1,131 @@
+"""Dead letters at a real broker: the official Python SDK's consumer that always fails, and forwards."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from brokerapi import Api, queue
+from integration.test_broker_sdk import Sdk, log_of, wait_writable
+from processes import Cluster, until
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+
+pytestmark = pytest.mark.process
+
+# Three deliveries, a second apart.
+GROUPS = {
+    name: {
+        "groupName": name,
+        "retryMaxTimes": 2,
+        "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}},
+    }
+    for name in ("failing", "other")
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    root = tmp_path_factory.mktemp("cluster")
+    config = root / "store-master-0" / "config"
+    config.mkdir(parents=True)
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1}
+    table = {"dataVersion": version, "subscriptionGroupTable": GROUPS}
+    (config / "subscriptionGroup.json").write_text(json.dumps(table))
+    with Cluster(root, slaves=0, broker={"metrics_port": 0}) as running:
+        wait_writable(running)
+        yield running
+
+
+@pytest.fixture
+def api(cluster: Cluster) -> Iterator[Api]:
+    with grpc.insecure_channel(cluster.master.grpc) as channel:
+        yield Api(channel)
+
+
+def forward(api: Api, topic: str, group: str, handle: str) -> Any:
+    return api(
+        "ForwardMessageToDeadLetterQueue",
+        group=v2.Resource(name=group),
+        topic=v2.Resource(name=topic),
+        receipt_handle=handle,
+        message_id="id",
+    )
+
+
+def pulled(api: Api, topic: str) -> list[Any]:
+    """Return what stands in a dead-letter topic, as it is read without leases."""
+    frames = api("PullMessage", group=v2.Resource(name="other"), message_queue=queue(topic, 0), batch_size=32)
+    return [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+
+
+@pytest.mark.timeout(90)
+def test_a_message_that_always_fails_becomes_a_dead_letter_of_its_group(
+    cluster: Cluster, tmp_path: Path, api: Api
+) -> None:
+    """Checklist 54 to 58: an official SDK retries by its group's policy; the third failure is the last."""
+    with Sdk(cluster.endpoint, tmp_path) as sdk, Sdk(cluster.endpoint, tmp_path) as consumer:
+        [[message_id, _]] = sdk("send", topic="orders", bodies=["bad"], tag="red")
+        consumer("push", topic="orders", group="failing", failures=100)
+        until(lambda: pulled(api, "%DLQ%failing"), timeout=40, every_s=0.2, what="a dead letter")
+        assert cluster.master.metric("rocketmq_send_to_dlq_messages_total") == 1
+        assert consumer("pushed") == [["bad", 1], ["bad", 2], ["bad", 3]]
+        described = api.administer("DescribeTopic", name="%DLQ%failing").topic
+        assert (described.read_queues, described.write_queues, described.permission) == (1, 1, 6)
+
+        [letter] = pulled(api, "%DLQ%failing")
+        system = letter.system_properties
+        assert (letter.topic.name, letter.body, system.message_id) == ("%DLQ%failing", b"bad", message_id)
+        assert (system.tag, list(system.keys), system.message_type) == ("red", ["key-0"], v2.NORMAL)
+        assert dict(letter.user_properties) == {"own": "value"}
+        assert system.delivery_attempt == 5, "reconsumeTimes 4"
+        assert system.dead_letter_queue.topic == "orders"
+        assert system.dead_letter_queue.message_id == message_id
+        log = log_of(cluster.master.store)
+        assert len(re.findall(rb"ORIGIN_MESSAGE_ID\x01[0-9A-F]{32}\x02", log)) == 1
+        assert len(re.findall(rb"RETRY_TOPIC\x01orders\x02", log)) == 1
+
+        [seen] = sdk("receive", topic="%DLQ%failing", group="other", count=1, seconds=15)
+        assert (seen["body"], seen["id"], seen["attempt"], seen["properties"]) == (
+            "bad", message_id, 1, {"own": "value"}
+        )  # fmt: skip
+
+
+def test_a_forwarded_message_is_a_dead_letter_once(cluster: Cluster, api: Api) -> None:
+    """Checklist 14 and 15, and the rows of chapter 9."""
+    api.administer("CreateTopic", topic={"name": "given-up", "read_queues": 1, "write_queues": 1})
+    api.administer("CreateGroup", group={"name": "giver"})
+    api.send("given-up", b"0", b"1", b"2")
+    received = api.receive("given-up", "giver", poll_s=5)
+    assert len(received.messages) == 3
+    for _ in range(2):
+        assert forward(api, "given-up", "giver", received.handles[0]).status.code == v2.OK
+    changed = api.change("given-up", "giver", received.handles[1], 30).receipt_handle
+    assert forward(api, "given-up", "giver", changed).status.code == v2.OK
+    assert [letter.body for letter in pulled(api, "%DLQ%giver")] == [b"0", b"1"]
+    assert [letter.system_properties.delivery_attempt for letter in pulled(api, "%DLQ%giver")] == [2, 2]
+    assert forward(api, "given-up", "giver", "junk").status.code == v2.INVALID_RECEIPT_HANDLE
+    assert forward(api, "given-up", "failing", changed).status.code == v2.INVALID_RECEIPT_HANDLE
+    assert forward(api, "given up", "giver", changed).status.code == v2.ILLEGAL_TOPIC
+    api.ack("given-up", "giver", received.handles[2])
+    assert forward(api, "given-up", "giver", received.handles[2]).status.code == v2.OK
+    assert len(pulled(api, "%DLQ%giver")) == 2
+
+
+def test_after_a_restart_a_forward_finds_its_copy(cluster: Cluster, api: Api) -> None:
+    """Checklist 14; kill -9 leaves the message undone or its copy stored, and never two copies."""
+    api.administer("CreateTopic", topic={"name": "killed", "read_queues": 1, "write_queues": 1})
+    api.administer("CreateGroup", group={"name": "survivor"})
+    api.send("killed", b"0")
+    [handle] = api.receive("killed", "survivor", poll_s=5).handles
+    assert forward(api, "killed", "survivor", handle).status.code == v2.OK
+    cluster.master.kill()
+    cluster.restart()
+    wait_writable(cluster)
+    with grpc.insecure_channel(cluster.master.grpc) as channel:
+        again = Api(channel)
+        assert forward(again, "killed", "survivor", handle).status.code == v2.OK
+        assert [letter.body for letter in pulled(again, "%DLQ%survivor")] == [b"0"]
