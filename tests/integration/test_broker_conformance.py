@@ -293,9 +293,7 @@ def test_batch_answers_each_message_in_order(api: Api, topic: str) -> None:
         ("fifo", {"message_group": "g" * 64}, 40006),
         ("normal", {"message_group": "g"}, 40014),
         ("fifo", {}, 40014),
-        ("fifo", {"message_group": "g" * 63}, 50100),
         ("transaction", {"message_type": v2.TRANSACTION}, 50100),
-        ("mixed", {"message_group": "g"}, 50100),
         ("unknown", {}, 40402),
         ("readonly", {}, 40300),
         ("TBW102", {}, 40002),
@@ -359,7 +357,6 @@ def test_poll_without_a_time_ends_before_the_deadline(api: Api, topic: str) -> N
         ("unknown", "group", {}, 40402),
         ("normal", "nobody", {}, 40403),
         ("writeonly", "group", {}, 40300),
-        ("normal", "ordered", {}, 50100),
         ("normal", "group", {"filter_expression": v2.FilterExpression(type=v2.TAG, expression="||")}, 40010),
     ],
 )

@@ -1,0 +1,248 @@
+"""Ordered messages through real processes: the queue of a group, blocks, a kill, a slave, and a push consumer.
+
+The bounds of time here are those of the requirement: a parked poll is served less than 200 ms after the
+acknowledgement that ends a block (a multiple of that is asserted, since the machine may be busy).
+"""
+
+import itertools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from brokerapi import Api, Received, message
+from processes import Cluster, Process, until
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+
+pytestmark = pytest.mark.process
+
+QUEUES = 4
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    root = tmp_path_factory.mktemp("ordered")
+    sizes: dict[str, object] = {"commitlog_file_size": 4 << 20, "index_slots": 500, "index_entries": 2000}
+    with Process(root, "broker", "broker", store=root / "store", nameservers="", **sizes) as running:
+        yield running
+
+
+@pytest.fixture
+def api(broker: Process) -> Iterator[Api]:
+    with grpc.insecure_channel(broker.grpc) as channel:
+        yield Api(channel)
+
+
+@pytest.fixture
+def topic(api: Api) -> str:
+    return create(api, queues=QUEUES)
+
+
+def create(api: Api, *, queues: int, kind: int = 2) -> str:
+    """Create a topic, a FIFO one unless told otherwise, and an ordered group of its name."""
+    name = f"t{next(_numbers)}"
+    topic = admin.Topic(name=name, read_queues=queues, write_queues=queues, message_type=kind)  # type: ignore[arg-type]
+    api.administer("CreateTopic", topic=topic)
+    api.administer("CreateGroup", group=admin.Group(name=name, fifo=True))
+    return name
+
+
+def places(found: Received) -> list[tuple[int, int]]:
+    return [(got.system_properties.queue_id, got.system_properties.queue_offset) for got in found.messages]
+
+
+def send(api: Api, topic: str, group: str, *bodies: str) -> None:
+    for body in bodies:
+        assert api.send(topic, body.encode(), message_group=group).status.code == v2.OK
+
+
+def drain(api: Api, topic: str, group: str) -> list[str]:
+    """Receive and acknowledge until nothing comes."""
+    bodies: list[str] = []
+    while (found := api.receive(topic, group)).messages:
+        bodies += [got.body.decode() for got in found.messages]
+        api.ack(topic, group, *found.handles)
+    return bodies
+
+
+def test_groups_go_to_the_queues_of_the_reference(api: Api, topic: str) -> None:
+    """Checklist 1."""
+    for group in ("order-1", "a", "g4"):
+        send(api, topic, group, group)
+    found = api.receive(topic, topic)
+    by_group = {got.system_properties.message_group: got.system_properties.queue_id for got in found.messages}
+    assert by_group == {"order-1": 3, "a": 0, "g4": 1}
+
+
+def test_a_group_stands_in_one_queue_in_the_order_of_its_sends(api: Api, topic: str) -> None:
+    """Checklist 2."""
+    send(api, topic, "order-1", *(f"m{n}" for n in range(200)))
+    seen: list[tuple[int, int]] = []
+    while (found := api.receive(topic, topic)).messages:
+        assert all(got.system_properties.message_group == "order-1" for got in found.messages)
+        seen += places(found)
+        api.ack(topic, topic, *found.handles)
+    assert seen == [(3, offset) for offset in range(200)]
+
+
+def test_another_attempt_is_blocked_and_the_same_one_gets_the_same(api: Api, topic: str) -> None:
+    """Checklist 4 and 5."""
+    send(api, topic, "g", "a", "b")
+    first = api.receive(topic, topic, attempt_id="one")
+    began = time.monotonic()
+    assert api.receive(topic, topic, attempt_id="two", poll_s=0.7).code == v2.MESSAGE_NOT_FOUND
+    assert time.monotonic() - began >= 0.6
+    assert api.receive(topic, topic).code == v2.MESSAGE_NOT_FOUND
+    again = api.receive(topic, topic, attempt_id="one")
+    assert (again.bodies, again.attempts) == ([b"a", b"b"], [1, 1])
+    assert set(first.handles).isdisjoint(again.handles)
+    assert api.ack(topic, topic, *again.handles).status.code == v2.OK
+
+
+def test_acknowledgement_of_all_serves_the_parked_poll_at_once(api: Api, topic: str) -> None:
+    """Checklist 6."""
+    send(api, topic, "g", "a", "b", "c")
+    held = api.receive(topic, topic)
+    send(api, topic, "g", "d")
+    answers: list[tuple[Received, float]] = []
+
+    def poll() -> None:
+        found = api.receive(topic, topic, poll_s=8)
+        answers.append((found, time.monotonic()))
+
+    waiting = threading.Thread(target=poll)
+    waiting.start()
+    api.ack(topic, topic, *held.handles[:2])
+    assert api.receive(topic, topic).code == v2.MESSAGE_NOT_FOUND
+    progress = api.administer("DescribeGroup", name=topic).progress
+    assert max(queue.committed_offset for queue in progress) == 2
+    began = time.monotonic()
+    api.ack(topic, topic, held.handles[2])
+    waiting.join()
+    found, ended = answers[0]
+    assert found.bodies == [b"d"] and ended - began < 1.0
+
+
+def test_what_was_not_acknowledged_comes_again_in_order_and_without_the_rest(api: Api, topic: str) -> None:
+    """Checklist 7 and 8."""
+    send(api, topic, "g", "a", "b", "c")
+    held = api.receive(topic, topic)
+    api.ack(topic, topic, held.handles[1])
+    send(api, topic, "g", "d")
+    for handle in (held.handles[0], held.handles[2]):
+        api.change(topic, topic, handle, 0.5)
+    again = api.receive(topic, topic, poll_s=5)
+    assert [got.body for got in again.messages] == [b"a", b"c", b"d"]
+    assert again.attempts == [2, 2, 1]
+
+
+def test_a_change_ends_the_block_at_its_time_and_not_before(api: Api, topic: str) -> None:
+    """Checklist 9."""
+    send(api, topic, "g", "a")
+    held = api.receive(topic, topic)
+    began = time.monotonic()
+    api.change(topic, topic, held.handles[0], 1)
+    again = api.receive(topic, topic, poll_s=8)
+    assert again.attempts == [2] and 0.95 <= time.monotonic() - began < 3
+
+
+def test_ordered_groups_on_plain_topics_and_plain_groups_on_ordered_ones(api: Api, topic: str) -> None:
+    """Checklist 11."""
+    plain = create(api, queues=1, kind=1)
+    for body in (b"a", b"b"):
+        api.send(plain, body)
+    assert api.receive(plain, plain, batch=1).bodies == [b"a"]
+    assert api.receive(plain, plain, batch=1).code == v2.MESSAGE_NOT_FOUND
+    api.administer("CreateGroup", group=admin.Group(name=f"{topic}-plain"))
+    send(api, topic, "g", "a", "b")
+    assert api.receive(topic, f"{topic}-plain", batch=1).bodies == [b"a"]
+    assert api.receive(topic, f"{topic}-plain", batch=1).bodies == [b"b"]
+
+
+def test_reset_ends_the_block(api: Api, topic: str) -> None:
+    """Checklist 19."""
+    send(api, topic, "order-1", "a", "b")
+    api.receive(topic, topic)
+    api.administer("ResetOffsets", group=topic, topic=topic, queue_id=3, offset=1)
+    assert api.receive(topic, topic).bodies == [b"b"]
+
+
+def test_attempt_ids_are_bounded(api: Api, topic: str) -> None:
+    frames = api(
+        "ReceiveMessage",
+        group=v2.Resource(name=topic),
+        message_queue=v2.MessageQueue(topic=v2.Resource(name=topic)),
+        batch_size=1,
+        attempt_id="x" * 256,
+        invisible_duration={"seconds": 30},
+    )
+    assert frames[0].status.code == v2.BAD_REQUEST and "attempt id" in frames[0].status.message
+
+
+def test_a_request_of_several_groups_is_refused(api: Api, topic: str) -> None:
+    response = api(
+        "SendMessage", messages=[message(topic, b"x", message_group=group) for group in ("a", "b")]
+    )
+    assert response.status.code == v2.BAD_REQUEST and "groups a and b" in response.status.message
+
+
+def test_kill_keeps_blocks_attempts_and_attempt_ids(broker: Process, api: Api, topic: str) -> None:
+    """Checklist 16."""
+    send(api, topic, "g", "a", "b", "c")
+    for handle in api.receive(topic, topic, attempt_id="zero").handles:
+        api.change(topic, topic, handle, 0)
+    held = api.receive(topic, topic, attempt_id="one")
+    assert held.attempts == [2, 2, 2]
+    api.ack(topic, topic, held.handles[0])
+    broker.kill()
+    broker.start()
+    with grpc.insecure_channel(broker.grpc) as channel:
+        api = Api(channel)
+        assert api.receive(topic, topic, attempt_id="two").code == v2.MESSAGE_NOT_FOUND
+        again = api.receive(topic, topic, attempt_id="one")
+        assert (again.bodies, again.attempts) == ([b"b", b"c"], [2, 2])
+        assert api.ack(topic, topic, *again.handles).status.code == v2.OK
+
+
+def test_no_two_consumers_overlap_in_a_queue(api: Api, topic: str) -> None:
+    """Checklist 20."""
+    counts = {f"group-{number}": 100 for number in range(10)}
+    for number in range(100):
+        for group in counts:
+            send(api, topic, group, f"{group} {number}")
+    seen: defaultdict[str, list[int]] = defaultdict(list)
+    under_way: dict[int, int] = {}  # consumers by queue
+    lock = threading.Lock()
+    left = sum(counts.values())
+
+    def consume(name: int) -> None:
+        nonlocal left
+        turn = 0
+        while left > 0:
+            turn += 1
+            found = api.receive(topic, topic, batch=8, poll_s=0.3, attempt_id=f"{name}-{turn}")
+            queues = {place[0] for place in places(found)}
+            with lock:
+                assert queues.isdisjoint(under_way)
+                under_way.update(dict.fromkeys(queues, name))
+                for got in found.messages:
+                    group, _, number = got.body.decode().partition(" ")
+                    seen[group].append(int(number))
+                left -= len(found.messages)
+                for queue_id in queues:
+                    del under_way[queue_id]
+            if found.handles:
+                api.ack(topic, topic, *found.handles)
+
+    consumers = [threading.Thread(target=consume, args=(name,)) for name in range(2)]
+    for one in consumers:
+        one.start()
+    for one in consumers:
+        one.join(60)
+    assert seen == {group: list(range(count)) for group, count in counts.items()}
