@@ -60,7 +60,9 @@ def _program(endpoint: str) -> None:
             "corrupted": message.corrupted,
         }
 
-    def send(topic: str, bodies: list[str], tag: str | None = None) -> list[list[Any]]:
+    def send(
+        topic: str, bodies: list[str], tag: str | None = None, group: str | None = None
+    ) -> list[list[Any]]:
         if topic not in producers:
             producers[topic] = Producer(configuration, (topic,))
             producers[topic].startup()
@@ -70,6 +72,8 @@ def _program(endpoint: str) -> None:
             message.topic, message.body, message.keys = topic, body.encode("latin-1"), f"key-{number}"
             if tag:
                 message.tag = tag
+            if group:
+                message.message_group = group
             message.add_property("own", "value")
             receipt = producers[topic].send(message)
             receipts.append([receipt.message_id, receipt.offset])
@@ -127,6 +131,7 @@ import pytest  # noqa: E402
 
 from brokerapi import Api  # noqa: E402
 from processes import Cluster, Process, until  # noqa: E402
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin  # noqa: E402
 
 pytestmark = pytest.mark.process
 
@@ -253,6 +258,43 @@ def test_push_consumer_gets_each_message_once_and_a_failed_one_again(sdk: Sdk) -
     assert sorted(body for body, attempt in seen if attempt == 1) == sorted(f"m{n}" for n in range(30))
 
 
+def ordered(cluster: Cluster, name: str) -> None:
+    """Create a FIFO topic and an ordered group of the same name."""
+    with grpc.insecure_channel(cluster.master.grpc) as channel:
+        api = Api(channel)
+        topic = admin.Topic(name=name, read_queues=4, write_queues=4, message_type=admin.MESSAGE_TYPE_FIFO)
+        api.administer("CreateTopic", topic=topic)
+        api.administer("CreateGroup", group=admin.Group(name=name, fifo=True))
+
+
+def test_ordered_push_consumer_gets_each_group_in_its_order_though_it_fails(
+    sdk: Sdk, cluster: Cluster
+) -> None:
+    """Checklist 1, 2 and 20 with the SDK's producer and push consumer."""
+    ordered(cluster, "Fifo")
+    sdk("push", topic="Fifo", group="Fifo", failures=2)
+    groups = ("order-1", "a", "g4", "用户")
+    for number in range(10):
+        for group in groups:
+            sdk("send", topic="Fifo", bodies=[f"{groups.index(group)} {number}"], group=group)
+    seen = until(
+        lambda: (found := sdk("pushed")) and len({body for body, _ in found}) >= 40 and found,
+        timeout=30,
+        what="all messages",
+    )
+    for index in range(len(groups)):
+        numbers = [int(body[2:]) for body, _ in seen if body.startswith(f"{index} ")]
+        assert numbers == sorted(numbers) and set(numbers) == set(range(10))
+    assert len(seen) <= 42  # the two that failed came again, and nothing else
+    with grpc.insecure_channel(cluster.master.grpc) as channel:
+        sent = Api(channel).administer("DescribeTopic", name="Fifo").queues
+        assert [queue.max_offset for queue in sent] == [10, 10, 0, 20]
+        until(
+            lambda: not sum(queue.lag for queue in progress(cluster.master, "Fifo")),
+            what="acknowledgements",
+        )
+
+
 def test_parked_receive_returns_soon_after_a_send(sdk: Sdk, cluster: Cluster, tmp_path: Path) -> None:
     sdk("send", topic="Park", bodies=["first"])
     assert bodies(sdk("receive", topic="Park", group="park", count=1, seconds=10)) == ["first"]
@@ -282,10 +324,10 @@ def test_slave_holds_the_same_bytes(sdk: Sdk, cluster: Cluster) -> None:
     )
 
 
-def progress(broker: Process) -> list[Any]:
-    """Return the progress of the group `fail` as one broker has it."""
+def progress(broker: Process, group: str = "fail") -> list[Any]:
+    """Return the progress of a group as one broker has it."""
     with grpc.insecure_channel(broker.grpc) as channel:
-        return list(Api(channel).administer("DescribeGroup", name="fail").progress)
+        return list(Api(channel).administer("DescribeGroup", name=group).progress)
 
 
 def test_group_goes_on_at_the_slave_and_its_progress_returns_to_the_master(

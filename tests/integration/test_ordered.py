@@ -246,3 +246,42 @@ def test_no_two_consumers_overlap_in_a_queue(api: Api, topic: str) -> None:
     for one in consumers:
         one.join(60)
     assert seen == {group: list(range(count)) for group, count in counts.items()}
+
+
+def test_a_slave_goes_on_in_order_once_its_master_is_gone(tmp_path: Path) -> None:
+    """Checklist 17: while the master is there the slave gives nothing out to ordered groups."""
+    with Cluster(tmp_path, broker={"auto_create_topics": False}) as cluster:
+        cluster.wait_usable()
+        with (
+            grpc.insecure_channel(cluster.master.grpc) as to_master,
+            grpc.insecure_channel(cluster.slaves[0].grpc) as to_slave,
+        ):
+            master, slave = Api(to_master), Api(to_slave)
+            name = create(master, queues=1)
+            send(master, name, "g", *(f"m{n}" for n in range(6)))
+            held = master.receive(name, name, batch=4, attempt_id="lost")
+            master.ack(name, name, *held.handles[:2])
+            until(
+                lambda: progress_of(slave, name) == progress_of(master, name) != [], what="the slave's leases"
+            )
+            assert slave.receive(name, name, attempt_id="lost").code == v2.MESSAGE_NOT_FOUND
+            cluster.master.kill()
+            rest = until(
+                lambda: (found := slave.receive(name, name, attempt_id="lost")).messages and found,
+                timeout=15,
+                what="the slave's messages",
+            )
+            assert [got.body for got in rest.messages] == [b"m2", b"m3", b"m4", b"m5"]
+            assert rest.attempts == [1, 1, 1, 1]
+            slave.ack(name, name, *rest.handles)
+            until(lambda: not slave.receive(name, name).messages, what="an empty queue")
+            cluster.master.start()
+            cluster.wait_usable()
+            send(master, name, "g", "m6")
+            assert master.receive(name, name, poll_s=5).bodies == [b"m6"]
+            assert slave.receive(name, name).code == v2.MESSAGE_NOT_FOUND
+
+
+def progress_of(api: Api, group: str) -> list[tuple[int, int, int]]:
+    progress = api.administer("DescribeGroup", name=group).progress
+    return [(queue.committed_offset, queue.next_offset, queue.in_flight) for queue in progress]

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whimbrel.broker.consume.lease_codec import Lease, decode_entries
+from whimbrel.broker.consume.lease_codec import Lease, Order, decode_entries
 from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import CorruptRecord, InvalidReceiptHandle
@@ -33,6 +33,8 @@ def entry(draw: st.DrawFn) -> bytes:
     kind = draw(st.integers(0, 9))
     if kind == 0:
         return state.encoder.epoch(epoch)
+    if kind == 9:
+        return state.encoder.order(epoch, Order(draw(st.integers(1, 6)), draw(st.sampled_from(["a", "é"]))))
     if kind < 5:
         return state.encoder.done(epoch, draw(st.sampled_from([0, start])), end)
     return state.encoder.lease(epoch, start, end, draw(leases))

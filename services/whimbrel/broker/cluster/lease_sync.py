@@ -8,12 +8,17 @@ What changes while the full state is being sent waits until that is through, so 
 a later offset of a queue before the earlier ones: a peer that serves consumers meanwhile would take them
 for unread. Entries merge in any order and any number of times (`leases.py`), so nothing is numbered or
 acknowledged here, and a stream that breaks leaves nothing to repair.
+
+Entries of the kind "order" go only to a peer that has said that it reads them: an earlier version ends the
+stream at a kind that it does not know. A slave says so in its first message. The master answers in its first
+one, and the slave, whose state may be on its way by then, sends its orders after that.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from whimbrel.broker.consume.lease_codec import is_order, without_orders
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.errors import CorruptRecord, RemoteProtocolError
 
@@ -37,12 +42,23 @@ class LeaseExchange:
     """
 
     def __init__(
-        self, lease_store: LeaseStore, *, ready: Callable[[], None], chunk_bytes: int = CHUNK_BYTES
+        self,
+        lease_store: LeaseStore,
+        *,
+        ready: Callable[[], None],
+        chunk_bytes: int = CHUNK_BYTES,
+        peer_reads_orders: bool = False,
     ) -> None:
-        """Begin a stream; `ready` is called when there is something new to push."""
+        """Begin a stream.
+
+        Args:
+            lease_store: what is exchanged. ready: called when there is something new to push. chunk_bytes: in
+            one message. peer_reads_orders: whether the peer has said so; see `peer_reads`.
+        """
         self.lease_store = lease_store
         self.ready = ready
         self.chunk_bytes = chunk_bytes
+        self.peer_reads_orders = peer_reads_orders
         self.state: Iterator[bytes] | None = lease_store.snapshot()
         self.refused: tuple[bytes, bool] | None = None
         self.waiting: deque[bytes] = deque()
@@ -86,7 +102,9 @@ class LeaseExchange:
 
     def offer(self, entries: bytes) -> None:
         """Hear of a change from the lease_store."""
-        if self.overflowed:
+        if not self.peer_reads_orders:
+            entries = without_orders(entries)
+        if self.overflowed or not entries:
             return
         self.waiting.append(entries)
         self.waiting_bytes += len(entries)
@@ -98,6 +116,12 @@ class LeaseExchange:
             self.signalled = True
             self.ready()
 
+    def peer_reads(self) -> None:
+        """Learn that the peer reads orders: send those that there are, and all to come."""
+        if not self.peer_reads_orders:
+            self.peer_reads_orders = True
+            self.offer(b"".join(self.lease_store.table.orders()))
+
     def close(self) -> None:
         """Take no more changes."""
         self.lease_store.remove_listener(self)
@@ -108,6 +132,8 @@ class LeaseExchange:
         pieces, size = [], 0
         if self.state is not None:
             for entry in self.state:
+                if is_order(entry) and not self.peer_reads_orders:
+                    continue
                 pieces.append(entry)
                 size += len(entry)
                 if size >= self.chunk_bytes:

@@ -283,7 +283,9 @@ class LeaseStream:
                 raise BadRequest(f"this is {streams.name}, not {message.broker_name}")
             if not streams.settled():
                 raise NotReady("this broker is not a settled master")
-            self.exchange = LeaseExchange(streams.lease_store, ready=self.news)
+            self.exchange = LeaseExchange(
+                streams.lease_store, ready=self.news, peer_reads_orders=message.reads_orders
+            )
             streams.open[self] = None
             self.slave = Member(
                 broker_id=message.broker_id,
@@ -345,7 +347,9 @@ class LeaseStream:
             self.outbox.close(Throttled("the slave does not keep up with the lease entries"))
 
     def send(self, entries: bytes, complete: bool) -> bool:
-        return self.outbox.send(replica.SyncLeasesResponse(entries=entries, snapshot_done=complete))
+        return self.outbox.send(
+            replica.SyncLeasesResponse(entries=entries, snapshot_done=complete, reads_orders=True)
+        )
 
 
 async def introduce_replica(address: str, hello: SlaveHello, replica_address: str) -> None:
@@ -392,7 +396,7 @@ async def sync_leases(
         reading = asyncio.ensure_future(read_leases(stream, exchange, exchanged))
         try:
             first = replica.SyncLeasesRequest(
-                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end
+                broker_name=hello.name, broker_id=hello.broker_id, log_end=hello.log_end, reads_orders=True
             )
             await stream.write(first)
             news.set()
@@ -420,6 +424,8 @@ async def read_leases(stream: Any, exchange: LeaseExchange, exchanged: Callable[
             # Raises the status that ended the stream, if it was an error.
             await stream.wait_for_connection()
             return
+        if response.reads_orders:
+            exchange.peer_reads()
         before = exchange.peer_complete
         exchange.received(response.entries, response.snapshot_done)
         if exchange.peer_complete and not before:

@@ -34,7 +34,7 @@ __all__ = ["AHEAD_MAX", "HELD_MAX", "GroupedPolicy"]
 # How far behind the first undone offset of a queue messages of other groups go out. What is read of one
 # offset takes about 150 bytes of memory.
 AHEAD_MAX = SCAN_MAX
-# Messages of a queue that are held at a time; `ORDERS_MAX` of `leases.py` is as much.
+# Messages of a queue that are held at a time; `ORDERS_MAX` of `leases.py` has room for them.
 HELD_MAX = 1024
 # Records that are read at a time to learn their groups.
 READ_AT_ONCE = 32

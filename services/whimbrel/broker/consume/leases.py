@@ -90,8 +90,8 @@ RELEASE_MS = 1_000
 HEAP_SLACK = 64
 # Orders of a queue without a lease of theirs that are kept: entries may come in any order.
 ORDERS_SLACK = 64
-# Orders of a queue at most, the newest: as many as an ordered group may hold there.
-ORDERS_MAX = 1024
+# Orders of a queue at most, the newest: twice as many as an ordered group may hold there.
+ORDERS_MAX = 2048
 
 # By group and attempt: how long a message that failed waits until it comes again, in ms.
 WaitAfter: TypeAlias = Callable[[str, int], int]
@@ -330,7 +330,7 @@ class QueueLeases:
         if orders.get(order.serial, "") >= order.attempt_id:
             return False
         orders[order.serial] = order.attempt_id
-        if len(orders) > ORDERS_SLACK:
+        if len(orders) > min(ORDERS_SLACK + 2 * len(self.leases), ORDERS_MAX):
             self.drop_orders()
         return True
 
@@ -638,8 +638,11 @@ class LeaseTable:
                 if refused is not None:
                     refused.append(entry)
                 continue
-            if entry.order is not None and found is None:
-                continue  # nothing is held there
+            if entry.order is not None:
+                # Where nothing is known of the epoch nothing is held in it.
+                if found is not None and entry.epoch == found.epoch and found.note_order(entry.order):
+                    changed.append(entry.raw)
+                continue
             if new and entry.lease is None and not entry.start:
                 if self.resting.add(entry.group, entry.topic, (entry.queue_id, entry.epoch, entry.end)):
                     changed.append(entry.raw)
@@ -648,9 +651,7 @@ class LeaseTable:
             grown = entry.epoch > state.epoch
             if grown:
                 state.reset(entry.epoch)
-            if entry.order is not None:
-                grown = state.note_order(entry.order) or grown
-            elif entry.lease is not None:
+            if entry.lease is not None:
                 self.serial = max(self.serial, entry.lease.serial)
                 if state.hold(entry.start, entry.end, entry.lease):
                     self.track_client(state, entry.lease)
@@ -678,6 +679,12 @@ class LeaseTable:
         for group, topic, (queue_id, epoch, committed) in resting:
             encoder = EntryEncoder(group, topic, queue_id)
             yield encoder.done(epoch, 0, committed) if committed >= 0 else encoder.epoch(epoch)
+
+    def orders(self) -> Iterator[bytes]:
+        """Yield the orders of what is held, as entries."""
+        for state in self.by_queue.values():
+            for order in state.held_orders():
+                yield state.encoder.order(state.epoch, order)
 
     def released(self, client_id: str, group: str | None, now: int) -> list[Change]:
         """Return the changes that make what a client holds visible soon (of one group, or of all).

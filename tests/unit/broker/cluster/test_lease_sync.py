@@ -7,7 +7,7 @@ import pytest
 from whimbrel.broker.cluster import lease_sync
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.lease_checks import CLOCK_AHEAD_MS
-from whimbrel.broker.consume.lease_codec import Lease
+from whimbrel.broker.consume.lease_codec import Lease, Order, decode_entries
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.errors import RemoteProtocolError
 
@@ -171,3 +171,50 @@ def test_serials_go_on_above_those_of_the_peer() -> None:
     other.merge(one.table.state("g", "t", 0).entry(0, 1, lease))
     assert other.table.next_serial(NOW) > far_ahead
     assert other.table.next_serial(NOW) & 0x3F == 1
+
+
+def take(one: LeaseStore, offset: int, attempt_id: str) -> None:
+    """Hold an offset under an attempt id."""
+    serial = one.table.next_serial(NOW)
+    state = one.table.state("g", "t", 0)
+    lease = Lease(serial, 0, NOW + 30_000, NOW, 1, False, "")
+    one.commit([(state, offset, offset + 1, lease)], [(state, Order(serial, attempt_id))])
+
+
+def orders_in(pipe: Pipe) -> list[str]:
+    entries = decode_entries(b"".join(entries for entries, _ in pipe.sent))
+    return [entry.order.attempt_id for entry in entries if entry.order is not None]
+
+
+def test_orders_go_to_peers_that_read_them_only() -> None:
+    one, old, new = lease_store(), Pipe(), Pipe()
+    take(one, 0, "a")
+    links = [
+        (LeaseExchange(one, ready=ignore), old),
+        (LeaseExchange(one, ready=ignore, peer_reads_orders=True), new),
+    ]
+    take(one, 1, "b")
+    for link, pipe in links:
+        link.push(pipe.send)
+    take(one, 2, "c")
+    for link, pipe in links:
+        link.push(pipe.send)
+    assert (orders_in(old), orders_in(new)) == ([], ["a", "b", "b", "c"])
+    other = lease_store(1)
+    for entries, _ in old.sent:
+        other.merge(entries)
+    assert other.table.state("g", "t", 0).leases == one.table.state("g", "t", 0).leases
+
+
+def test_orders_follow_when_the_peer_says_later_that_it_reads_them() -> None:
+    one, pipe = lease_store(), Pipe()
+    take(one, 0, "a")
+    take(one, 1, "done")
+    one.commit([(one.table.state("g", "t", 0), 1, 2, None)])
+    link = LeaseExchange(one, ready=ignore)
+    link.push(pipe.send)
+    link.peer_reads()
+    link.peer_reads()
+    take(one, 2, "b")
+    link.push(pipe.send)
+    assert orders_in(pipe) == ["a", "b"]

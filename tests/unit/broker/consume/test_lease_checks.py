@@ -24,6 +24,7 @@ from whimbrel.broker.consume.lease_codec import (
     QUEUE_ID_MAX,
     EntryEncoder,
     Lease,
+    Order,
     decode_entries,
 )
 from whimbrel.broker.consume.lease_journal import LeaseJournal
@@ -67,6 +68,7 @@ FINE = {
     "greatest counts": lease_entry(revision=REVISION_MAX, attempt=ATTEMPT_MAX, epoch=EPOCH_MAX),
     "position at the begin": done_entry(0, 0),
     "epoch": EntryEncoder("g", "t", 0).epoch(3),
+    "order": EntryEncoder("g", "t", 0).order(0, Order(LAST_SERIAL, "x" * 255)),
 }
 BAD = {
     "serial": lease_entry(serial=LAST_SERIAL + 1),
@@ -78,6 +80,7 @@ BAD = {
     "revision": lease_entry(revision=REVISION_MAX + 1),
     "attempt": lease_entry(attempt=ATTEMPT_MAX + 1),
     "epoch": lease_entry(epoch=EPOCH_MAX + 1),
+    "epoch of an order": EntryEncoder("g", "t", 0).order(EPOCH_MAX + 1, Order(1, "a")),
     "offsets": lease_entry(count=LEASE_COUNT_MAX + 1),
     "no offset": lease_entry(count=0),
     "offset": lease_entry(OFFSET_MAX),
@@ -202,3 +205,15 @@ def test_memory_of_entries_is_bounded_by_their_bytes() -> None:
     tracemalloc.stop()
     assert len(rig.consumption.table.state("g", "t", 9).leases) == LEASE_COUNT_MAX
     assert size < 8 << 20
+
+
+def test_orders_are_judged_too() -> None:
+    encoder = EntryEncoder("g", "t", 0)
+    assert "hours ahead" in fault(encoder.order(0, Order(LAST_SERIAL + 1, "a")))
+    assert "empty" in fault(encoder.order(0, Order(1, "")))
+    rig = Rig()
+    rig.store.put("t", 0)
+    rig.take()
+    rig.consumption.lease_store.merge(encoder.order(0, Order(LAST_SERIAL + 1, "a")))
+    state = rig.consumption.table.state("g", "t", 0)
+    assert (state.orders, rig.consumption.lease_store.checks.refused) == ({}, 1)

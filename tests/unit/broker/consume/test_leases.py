@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from whimbrel.broker.consume.lease_codec import Lease
-from whimbrel.broker.consume.leases import RENEW_MS, LeaseTable, QueueLeases, Standing
+from whimbrel.broker.consume.lease_codec import EntryEncoder, Lease, Order
+from whimbrel.broker.consume.leases import (
+    ORDERS_MAX,
+    ORDERS_SLACK,
+    RENEW_MS,
+    LeaseTable,
+    QueueLeases,
+    Standing,
+)
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import InvalidReceiptHandle
 
@@ -190,3 +197,30 @@ def test_released_leases_are_visible_soon(table: LeaseTable, state: QueueLeases)
     assert state.pop_ready(6_000, 10, FAR) == [0, 1]
     table.forget_idle_clients()
     assert set(table.clients) == {"d"}
+
+
+def test_orders_are_kept_for_what_is_held_and_bounded(table: LeaseTable, state: QueueLeases) -> None:
+    for serial in range(1, 5000):
+        state.hold(0, 1, lease(serial))
+        state.note_order(Order(serial, f"attempt {serial}"))
+        assert len(state.orders) <= ORDERS_SLACK + 2
+    assert state.held_orders() == [Order(4999, "attempt 4999")]
+    state.hold(1, 1001, lease(6000))
+    for serial in range(10_000, 15_000):
+        state.note_order(Order(serial, "a"))
+    assert len(state.orders) <= ORDERS_MAX
+
+
+def test_order_of_a_queue_of_which_nothing_is_known_makes_no_state(table: LeaseTable) -> None:
+    entry = EntryEncoder("g", "elsewhere", 0).order(0, Order(5, "a"))
+    assert table.join(entry) == b"" and table.position("g", "elsewhere", 0) is None
+
+
+def test_orders_join_in_any_order_and_once(table: LeaseTable, state: QueueLeases) -> None:
+    state.hold(0, 1, lease(5))
+    entry = state.encoder.order(0, Order(5, "a"))
+    assert table.join(entry) == entry
+    assert table.join(entry) == b""
+    assert state.held_orders() == [Order(5, "a")]
+    table.join(state.encoder.epoch(1))
+    assert table.join(entry) == b"" and state.orders == {}

@@ -49,23 +49,27 @@ class WatchMetadataResponse(_message.Message):
     def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ...) -> None: ...
 
 class SyncLeasesRequest(_message.Message):
-    __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end")
+    __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end", "reads_orders")
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_DONE_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_END_FIELD_NUMBER: _ClassVar[int]
+    READS_ORDERS_FIELD_NUMBER: _ClassVar[int]
     broker_name: str
     entries: bytes
     snapshot_done: bool
     broker_id: int
     log_end: int
-    def __init__(self, broker_name: _Optional[str] = ..., entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
+    reads_orders: bool
+    def __init__(self, broker_name: _Optional[str] = ..., entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ..., reads_orders: _Optional[bool] = ...) -> None: ...
 
 class SyncLeasesResponse(_message.Message):
-    __slots__ = ("entries", "snapshot_done")
+    __slots__ = ("entries", "snapshot_done", "reads_orders")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_DONE_FIELD_NUMBER: _ClassVar[int]
+    READS_ORDERS_FIELD_NUMBER: _ClassVar[int]
     entries: bytes
     snapshot_done: bool
-    def __init__(self, entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ...) -> None: ...
+    reads_orders: bool
+    def __init__(self, entries: _Optional[bytes] = ..., snapshot_done: _Optional[bool] = ..., reads_orders: _Optional[bool] = ...) -> None: ...
