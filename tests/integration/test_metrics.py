@@ -25,6 +25,7 @@ from whimbrel.client import sync
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.model.message import Message, ReceivedMessage
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
 pytestmark = pytest.mark.process
 
@@ -94,6 +95,8 @@ def load(cluster: Cluster) -> Iterator[int]:
         grpc.insecure_channel(cluster.slaves[0].grpc) as channel,
     ):
         admin.create_topic(TOPIC, queues=4)
+        with grpc.insecure_channel(cluster.master.grpc) as master:
+            end_transactions(Api(master))
         for number in range(SENT):
             producer.send(Message(topic=TOPIC, body=b"x" * number or b"-"))
         taken: list[ReceivedMessage] = []
@@ -106,6 +109,21 @@ def load(cluster: Cluster) -> Iterator[int]:
         assert pulled == 20
         with slave_clients(Api(channel)):
             yield SENT
+
+
+def end_transactions(api: Api) -> None:
+    """Begin three transactions, of which one stays open."""
+    kind = admin.MESSAGE_TYPE_TRANSACTION
+    api.administer("CreateTopic", topic=admin.Topic(name="transfers", message_type=kind))
+    for name, resolution in (("a", v2.COMMIT), ("b", v2.ROLLBACK), ("c", None)):
+        sent = api.send("transfers", b"x", message_id=name, message_type=v2.TRANSACTION)
+        assert sent.status.code == v2.OK, sent
+        if resolution is not None:
+            ended = api(
+                "EndTransaction",
+                topic=v2.Resource(name="transfers"), transaction_id=name, resolution=resolution,
+            )  # fmt: skip
+            assert ended.status.code == v2.OK, ended
 
 
 class slave_clients:
@@ -193,6 +211,9 @@ def test_counts_are_what_was_sent_and_taken(cluster: Cluster, load: int) -> None
     latency = "rocketmq_rpc_latency_milliseconds_count"
     assert scrape.sum(latency, request_code="SendMessage", response_code="OK") >= SENT
     assert scrape.sum("rocketmq_broker_permission", role="master") == 6
+    for name in ("half_messages", "commit_messages_total", "rollback_messages_total"):
+        assert scrape.sum(f"rocketmq_{name}", topic="transfers") == 1
+    assert scrape.sum("rocketmq_finish_message_latency_count", topic="transfers") == 2
     assert scrape.sum("whimbrel_flush_seconds_count") > 0
     assert scrape.sum("whimbrel_sends_parked") == 0
     assert Scrape(cluster.slaves[0]).sum("rocketmq_broker_permission", role="slave") == 4

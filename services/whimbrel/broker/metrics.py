@@ -8,13 +8,14 @@ may change while it is read, so a lag may be off by what is acknowledged in that
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
 from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.metrics import (
     SECONDS,
     Family,
@@ -28,7 +29,7 @@ from whimbrel.metrics import (
     bounded,
     build_info,
 )
-from whimbrel.model.names import RETRY_PREFIX, is_system_topic
+from whimbrel.model.names import RETRY_PREFIX, TRANSACTION_GROUP, is_system_topic
 from whimbrel.rpc.server.call_metrics import CallTimes, server_families
 from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
@@ -271,11 +272,12 @@ class Behind:
 def behind(table: LeaseTable, queues_of: QueuesOf, range_of: RangeOf) -> Iterator[Behind]:
     """Yield how far groups are on every queue of the topics that they read.
 
-    A group that has taken nothing from a queue yet begins at its first message, so all of it lies ahead.
+    A group that has taken nothing from a queue yet begins at its first message, so all of it lies ahead. The
+    positions of transactions are no group's: they are how far all is decided.
     """
     started: dict[tuple[str, str], dict[int, int]] = {}
     for group, topic, (queue_id, _, committed) in table.positions():
-        if committed >= 0:
+        if committed >= 0 and group != TRANSACTION_GROUP:
             started.setdefault((group, topic), {})[queue_id] = committed
     for (group, topic), known in started.items():
         for queue_id in sorted({*known, *queues_of(topic)}):
@@ -486,6 +488,32 @@ def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
             read=lambda: [((), appender.in_sync_slaves())],
         ),
     ]
+
+
+def transaction_metrics(transactions: Transactions) -> list[Family]:
+    """Return how many transactions are open, and how others have ended."""
+
+    def by_topic(counts: Mapping[str, int]) -> Callable[[], Iterable[Point]]:
+        return lambda: bounded(((topic,), count) for topic, count in dict(counts).items())
+
+    def counter(name: str, counts: Mapping[str, int], help: str) -> Family:
+        return Family(
+            name=name, kind="counter", labels=("topic",), read=by_topic(counts), help=help, fixed=False
+        )
+
+    return [
+        Family(
+            name="rocketmq_half_messages", kind="gauge", labels=("topic",), fixed=False,
+            help="Transactions that are undecided.", read=by_topic(transactions.table.count_by_topic),
+        ),
+        counter("rocketmq_commit_messages_total", transactions.committed, "Transactions committed."),
+        counter("rocketmq_rollback_messages_total", transactions.rolled_back, "Transactions rolled back."),
+        Family(
+            name="rocketmq_finish_message_latency", kind="histogram", labels=("topic",), fixed=False,
+            help="Seconds from the message of a transaction to its decision.",
+            read=transactions.latency.items,
+        ),
+    ]  # fmt: skip
 
 
 def slave_metrics(role: "SlaveRole", counted: Counted) -> list[Family]:

@@ -21,7 +21,7 @@ from whimbrel.broker.cluster.leadership import Leadership
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.cluster.replica_service import LeaseStreams, MetadataWatches, replica_service
 from whimbrel.broker.cluster.write_admission import WriteAdmission
-from whimbrel.broker.metrics import master_metrics
+from whimbrel.broker.metrics import master_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed
@@ -387,4 +387,4 @@ class MasterRole(Role):
     def role_metrics(self) -> list[Family]:
         """Return the metrics of a master."""
         assert self.context.counted is not None
-        return master_metrics(self, self.context.counted)
+        return [*master_metrics(self, self.context.counted), *transaction_metrics(self.transactions)]
