@@ -26,6 +26,7 @@ from whimbrel.store.codec import (
 __all__ = [
     "HOST_V4",
     "HOST_V6",
+    "SYSTEM",
     "Log",
     "Row",
     "borders",
@@ -33,6 +34,7 @@ __all__ = [
     "ghosts",
     "inflated",
     "joined",
+    "kind_of",
     "plain",
     "plain_positions",
     "reader",
@@ -223,6 +225,7 @@ def expected_row(message: StoredMessage, *, broker_name: str = "", body: bytes |
         "bodyCrc": message.body_crc,
         "crcOk": zlib.crc32(message.body) & 0x7FFFFFFF == message.body_crc & 0x7FFFFFFF,
         "propertiesText": message.properties_raw,
+        "type": kind_of(message.topic, pairs),
         "key": None if keys is None else keys.encode(),
         "value": plain,
         "partition": message.queue_id,
@@ -231,6 +234,31 @@ def expected_row(message: StoredMessage, *, broker_name: str = "", body: bytes |
         "timestampType": 1,
         "headers": {name: value.encode() for name, value in pairs.items()} or None,
     }
+
+
+SYSTEM = {
+    "RMQ_SYS_TRANS_HALF_TOPIC": "HALF",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": "OP",
+    "TRANS_CHECK_MAX_TIME_TOPIC": "UNDECIDED",
+    "rmq_sys_wheel_timer": "TIMER",
+    "SCHEDULE_TOPIC_XXXX": "SCHEDULE",
+}
+
+
+def kind_of(topic: str, properties: dict[str, str]) -> str:
+    """Return what kind of message a record is."""
+    if topic in SYSTEM:
+        return SYSTEM[topic]
+    for prefix, kind in (("rmq_sys_REVIVE_LOG_", "POP"), ("%RETRY%", "RETRY"), ("%DLQ%", "DEAD_LETTER")):
+        if topic.startswith(prefix):
+            return kind
+    if "TRAN_MSG" in properties:
+        return "TRANSACTION"
+    if {"DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"} & set(properties):
+        return "DELAY"
+    if "__SHARDINGKEY" in properties:
+        return "FIFO"
+    return "PRIORITY" if "_SYS_MSG_PRIORITY_" in properties else "NORMAL"
 
 
 def joined(records: Iterable[bytes]) -> tuple[bytes, list[int]]:

@@ -54,7 +54,7 @@ ATTEMPTS = 2  # of the group of failing messages
 MESSAGE_GROUPS = 5
 PAUSE_S = 0.03  # between two messages of a producer, and after a failed call
 CALL_S = 5.0  # a call's deadline, longer than the broker waits for flush and slaves
-INVISIBLE_S = 4
+INVISIBLE_S = 10  # the least that is allowed
 BLANK = 0xCBD43194  # magic of the record that ends a file
 
 COMMIT, ROLLBACK = v2.COMMIT, v2.ROLLBACK

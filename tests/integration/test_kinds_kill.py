@@ -18,7 +18,11 @@ from processes import Cluster
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
 STEADY = 15  # messages of each kind acknowledged before, and again after, each kill
 SETTLE_S = 90.0
-BROKER: dict[str, object] = {"replication": "sync"}
+BROKER: dict[str, object] = {
+    "replication": "sync",
+    "transaction_timeout_ms": 2000,
+    "transaction_check_interval_ms": 1000,
+}
 
 
 @pytest.mark.process

@@ -41,6 +41,7 @@ __all__ = [
     "GROUP_TOPIC_PREFIXES",
     "HALF_OP_TOPIC",
     "HALF_TOPIC",
+    "POP_PREFIX",
     "RESERVED_PROPERTY_KEYS",
     "RETRY_PREFIX",
     "SCHEDULE_TOPIC",
@@ -86,6 +87,8 @@ SYSTEM_TOPICS = frozenset(
 )
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+POP_PREFIX = "rmq_sys_REVIVE_LOG_"  # what RocketMQ 5 notes of what consumers hold and finish
 
 # RocketMQ keeps a group's redeliveries and its dead letters in topics named after the group.
 RETRY_PREFIX = "%RETRY%"

@@ -15,7 +15,7 @@ import itertools
 import logging
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from whimbrel.spark.push_down import ALL, PushDown, Range
 from whimbrel.store.codec import COMPRESSED, CRC_MASK
 from whimbrel.store.columns import BATCH_BYTES_MAX, BATCH_ROWS_MAX, schema_of
 from whimbrel.store.columns.bodies import inflate
+from whimbrel.store.columns.kinds import kinds
+from whimbrel.store.columns.records import Mask
 from whimbrel.store.columns.schema import HEADER, LOG_APPEND_TIME
 
 __all__ = ["ArchiveBackend", "ArchiveTask", "FileSplit"]
@@ -57,6 +59,7 @@ MADE_OF: dict[str, tuple[str, ...]] = {
     "timestamp": ("storeTimestamp",),
     "timestampType": (),
     "headers": ("properties",),
+    "type": ("properties",),
 }
 
 
@@ -380,6 +383,8 @@ class FileSplitReader:
             return pa.array(matches)
         if name == "propertiesText" or (name == "properties" and self.options.properties == "raw"):
             return filled(rows.column("propertiesText"), rows.column("properties"))
+        if name == "type":
+            return kinds(pa.array([self.split.topic] * count, pa.string()), having(rows.column("properties")))
         if name == "headers":
             return headers(rows.column("properties"), kind)
         return rows.column(MADE_OF.get(name, (name,))[0]).cast(kind)
@@ -399,6 +404,18 @@ def crc_matches(rows: pa.RecordBatch) -> Any:
     found = [zlib.crc32(body.as_buffer()) for body in rows.column("body")]
     stored = np.asarray(rows.column("bodyCrc")).astype(np.int64) & CRC_MASK
     return np.array(found, np.int64) & CRC_MASK == stored
+
+
+def having(properties: pa.Array) -> Callable[[str], Mask]:
+    """Return what tells for each row whether it has a property."""
+    offsets = np.asarray(properties.offsets)  # of a slice: within all keys
+    rows = np.repeat(np.arange(len(properties)), np.diff(offsets))
+    names = properties.keys.slice(offsets[0], offsets[-1] - offsets[0])
+
+    def has(name: str) -> Mask:
+        return np.isin(np.arange(len(properties)), rows[np.asarray(pc.equal(names, name))])
+
+    return has
 
 
 def headers(properties: pa.Array, kind: pa.DataType) -> pa.Array:

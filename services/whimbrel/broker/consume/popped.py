@@ -28,15 +28,14 @@ from typing import Any, NamedTuple
 from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.limits import INVISIBLE_MS_MAX
-from whimbrel.model.names import TIMER_TOPIC
+from whimbrel.model.names import POP_PREFIX, TIMER_TOPIC
 from whimbrel.model.properties import REAL_TOPIC, TAGS, TIMER_OUT_MS
 from whimbrel.store.codec import StoredMessage, decode_record, tags_code
 
-__all__ = ["REVIVE_GROUP", "REVIVE_PREFIX", "Held", "Queue", "popped"]
+__all__ = ["REVIVE_GROUP", "Held", "Queue", "popped"]
 
 logger = logging.getLogger(__name__)
 
-REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 ENTRIES_MAX = 1_000_000  # of a queue, from its end
 NOTED_MAX = 500_000  # checkpoints and acknowledgements of one queue: 100 to 300 MB
@@ -90,11 +89,7 @@ def popped(
     for message in newest(store, TIMER_TOPIC, 0, 0, oldest):
         properties = message.properties
         due = properties.get(TIMER_OUT_MS, "")
-        if (
-            properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX)
-            and due.isdecimal()
-            and int(due) >= moved_ms
-        ):
+        if properties.get(REAL_TOPIC, "").startswith(POP_PREFIX) and due.isdecimal() and int(due) >= moved_ms:
             take(message)
     held: dict[Queue, dict[int, Held]] = {}
     for pop, (offsets, visible_at) in checkpoints.items():

@@ -141,7 +141,6 @@ class MasterRole(Role):
             "ForwardMessageToDeadLetterQueue": letters.forward,
         }
 
-
     def open_transactions(self, internal: InternalAppender) -> None:
         """Make what knows the transactions; it reads its queues when this broker leads."""
         options = self.options

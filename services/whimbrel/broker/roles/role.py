@@ -33,7 +33,7 @@ from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
-from whimbrel.broker.consume.popped import REVIVE_GROUP, REVIVE_PREFIX, Held, popped
+from whimbrel.broker.consume.popped import REVIVE_GROUP, Held, popped
 from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
@@ -44,6 +44,7 @@ from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreError, StoreFull
 from whimbrel.metrics import Family
+from whimbrel.model.names import POP_PREFIX
 from whimbrel.model.registration import BrokerFacts, BrokerRole, Member
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Call, Service
@@ -319,7 +320,7 @@ class Role(ABC):
     ) -> dict[tuple[str, str, int], list[Held]]:
         """Return what groups held when RocketMQ used this store last."""
         rows = self.context.topics.rows.values()
-        topics = {row.name: row.read_queues for row in rows if row.name.startswith(REVIVE_PREFIX)}
+        topics = {row.name: row.read_queues for row in rows if row.name.startswith(POP_PREFIX)}
         if not topics:
             return {}
         path, files = self.root / "config" / "timercheck", self.machine.files

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from whimbrel.errors import CorruptRecord
 from whimbrel.store.codec import RAW_KEYS, RAW_TAGS, RAW_UNIQ_KEY
 from whimbrel.store.columns.bodies import compressed, crc_good, inflate, seal_fault_of
+from whimbrel.store.columns.kinds import kinds
 from whimbrel.store.columns.records import Ints, Mask, Records
 from whimbrel.store.columns.schema import COLUMNS, HEADER, LOG_APPEND_TIME, TIMESTAMP, schema_of
 from whimbrel.store.columns.selection import EVERYTHING, Selection
@@ -276,6 +277,15 @@ class Rows:
         records = self.records
         return slices(records.buffer, records.topic_end + 2, records.ends, pa.binary())
 
+    def types(self) -> pa.Array:
+        """Make the column of kinds of messages."""
+
+        def has(name: str) -> Mask:
+            rows, _ = self.pairs.find(name.encode())
+            return np.isin(np.arange(len(self.records)), rows)
+
+        return kinds(self.text(self.records.topic_start, self.records.topic_end), has)
+
     def headers(self) -> pa.Array:
         """Make the column of headers; like Kafka's, null where there are none."""
         self.pairs.unique()
@@ -315,6 +325,7 @@ OTHERS: dict[str, Callable[[Rows], pa.Array]] = {
     "storeHost": lambda rows: hosts(rows.records, "store_host"),
     "properties": Rows.properties,
     "propertiesText": Rows.property_texts,
+    "type": Rows.types,
     "crcOk": lambda rows: pa.array(rows.crc_ok),
     "key": lambda rows: rows.pairs.value_of(RAW_KEYS, pa.binary()),
     "value": Rows.bodies,

@@ -22,6 +22,7 @@ star, where a record has no such field.
     bodyCrc                    int32          as stored: of the stored body, without the top bit
     crcOk                      bool           whether the body matches it; only when asked for
     propertiesText             binary         the property text as stored; only when asked for
+    type                       string         what kind of message it is (`kinds.py`); only when asked for
 
 Columns with the names of Spark's Kafka source, for jobs that were written for that:
 
@@ -68,6 +69,7 @@ TYPES: dict[str, pa.DataType] = {
     "bodyCrc": pa.int32(),
     "crcOk": pa.bool_(),
     "propertiesText": pa.binary(),
+    "type": pa.string(),
     "key": pa.binary(),
     "value": pa.binary(),
     "partition": pa.int32(),

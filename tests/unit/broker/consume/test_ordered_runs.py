@@ -88,9 +88,7 @@ def test_no_two_of_a_line_are_under_way_out_of_order_and_all_come_in_the_end(
         nonlocal reached
         queue_ids = tuple(dice.sample(range(QUEUES), QUEUES))
         batch = dice.choice((1, 2, 5, 32))
-        found = rig.take(
-            batch=batch, queue_ids=queue_ids, invisible_ms=INVISIBLE_MS, attempt_id=attempt_id
-        )
+        found = rig.take(batch=batch, queue_ids=queue_ids, invisible_ms=INVISIBLE_MS, attempt_id=attempt_id)
         model.took(found, rig.clock.now, attempt_id)
         reached += len(found)
 
@@ -103,7 +101,9 @@ def test_no_two_of_a_line_are_under_way_out_of_order_and_all_come_in_the_end(
                 model.done(key)
             else:
                 wait_ms = dice.choice((0, 500, 20_000))
-                way.delivered.handle = rig.consumption.change_invisible("g", "t", way.delivered.handle, wait_ms)
+                way.delivered.handle = rig.consumption.change_invisible(
+                    "g", "t", way.delivered.handle, wait_ms
+                )
                 way.visible_at, way.attempt_id = rig.clock.now + wait_ms, ""
 
     for _ in range(STEPS):
