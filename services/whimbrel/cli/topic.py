@@ -25,6 +25,7 @@ class TopicType(StrEnum):
     FIFO = "fifo"
     DELAY = "delay"
     TRANSACTION = "transaction"
+    PRIORITY = "priority"
 
 
 class Access(StrEnum):

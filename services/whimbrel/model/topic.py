@@ -197,6 +197,7 @@ class TopicConfig:
 
 
 ORDERED_ATTRIBUTE = "whimbrel.ordered.by"  # ours; RocketMQ keeps attributes that it does not know
+PRIORITY_ATTRIBUTE = "priority.factor"  # RocketMQ 5.4's; its tools write it with a plus sign
 RETRY_POLICY = "groupRetryPolicy"
 
 # Fields of a group's bean that we do not use, as a new group has them.
@@ -251,6 +252,18 @@ class GroupConfig:
         attributes = self.rest.get("attributes")
         named = attributes.get(ORDERED_ATTRIBUTE) if isinstance(attributes, Mapping) else None
         return OrderedBy.MESSAGE_GROUP if named == OrderedBy.MESSAGE_GROUP.value else OrderedBy.QUEUE
+
+    @property
+    def priority_percent(self) -> int:
+        """How many of a hundred receives on a topic of priorities begin with the greatest ones.
+
+        RocketMQ's attribute `priority.factor`, 100 where it is missing or no number.
+        """
+        attributes = self.rest.get("attributes")
+        if not isinstance(attributes, Mapping):
+            return 100
+        text = str(attributes.get(PRIORITY_ATTRIBUTE, attributes.get("+" + PRIORITY_ATTRIBUTE, "")))
+        return min(int(text), 100) if text.isdecimal() and len(text) <= 3 else 100
 
     def with_ordered_by(self, ordered_by: OrderedBy) -> "GroupConfig":
         """Return the group with another kind of order; it counts for groups with `fifo` only."""

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from goldens import shared
 from whimbrel.model.topic import DataVersion, GroupConfig, MessageType, TopicConfig
 from whimbrel.store import jsonconfig
@@ -54,3 +56,21 @@ def test_every_change_moves_time_and_counter_of_a_version() -> None:
 def test_unknown_fields_are_kept() -> None:
     bean = {**TopicConfig(name="t").bean(), "zNew": {"a": 1}}
     assert TopicConfig.from_bean("t", bean).bean() == bean
+
+
+@pytest.mark.parametrize(
+    ("attributes", "percent"),
+    [
+        ({}, 100),
+        ({"priority.factor": "30"}, 30),
+        ({"+priority.factor": "0"}, 0),
+        ({"priority.factor": "250"}, 100),
+        ({"priority.factor": "-1"}, 100),
+        ({"priority.factor": "many"}, 100),
+        ({"priority.factor": "9" * 5000}, 100),
+        ("damaged", 100),
+    ],
+)
+def test_share_of_receives_by_priority_is_read_from_the_attribute(attributes: Any, percent: int) -> None:
+    bean = {"groupName": "g", "attributes": attributes}
+    assert GroupConfig.from_bean("g", bean).priority_percent == percent

@@ -38,6 +38,7 @@ TYPES = {
     admin.MESSAGE_TYPE_DELAY: MessageType.DELAY,
     admin.MESSAGE_TYPE_TRANSACTION: MessageType.TRANSACTION,
     admin.MESSAGE_TYPE_MIXED: MessageType.MIXED,
+    admin.MESSAGE_TYPE_PRIORITY: MessageType.PRIORITY,
 }
 TYPE_NUMBERS = {kind: number for number, kind in TYPES.items()}  # NORMAL has two; the last one counts
 

@@ -16,6 +16,7 @@ from whimbrel.model.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     KEYS,
+    PRIORITY,
     SHARDING_KEY,
     TAGS,
     TIMER_DELAY_MS,
@@ -33,6 +34,7 @@ __all__ = ["delivered", "timestamp"]
 
 TIME_MS_MIN = -62_135_596_800_000  # the begin of the year 1
 DIGITS_MAX = 20  # of a time in a property
+PRIORITY_MAX = (1 << 31) - 1
 
 
 def timestamp(at_ms: int) -> Any:
@@ -87,6 +89,11 @@ def fill_rare(system: v2.SystemProperties, properties: dict[str, str]) -> None:
     trace = get(CONTEXT_PROPERTY)
     if trace:
         system.trace_context = trace
+    priority = get(PRIORITY)
+    if priority is not None:
+        system.message_type = v2.PRIORITY
+        if priority.isdecimal() and int(priority[:DIGITS_MAX]) <= PRIORITY_MAX:
+            system.priority = int(priority)
     group = get(SHARDING_KEY)
     if group:
         system.message_group = group

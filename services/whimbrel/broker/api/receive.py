@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import randrange
 from typing import Any, Literal
 
 from whimbrel.broker.api.message_codec import delivered, timestamp
@@ -37,7 +38,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.limits import ACK_ENTRIES_MAX, AUTO_QUEUES, RECEIVE_BATCH_MAX
 from whimbrel.model.names import check_group, check_invisible_ms, check_topic
-from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import CLIENT_ID_HEADER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -181,15 +182,18 @@ class ReceiveService:
         group = self.group(group_name)
         if not topic.readable:
             raise Forbidden(f"topic {name} has no readable queue here")
+        queue_ids = range(topic.read_queues)
+        by_priority = topic.message_type is MessageType.PRIORITY and not group.fifo and drawn(group)
         selection = ReceiveRequest(
             group=group_name,
             topic=name,
-            queue_ids=range(topic.read_queues),
+            queue_ids=queue_ids[::-1] if by_priority else queue_ids,
             filter=wanted,
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             invisible_ms=invisible_ms,
             client_id=call.metadata[CLIENT_ID_HEADER],
             attempt_id=checked_attempt(request.attempt_id) if group.fifo else "",
+            by_priority=by_priority,
         )
         polling = request.long_polling_timeout if request.HasField("long_polling_timeout") else None
         namespace = namespace_of(call, request.message_queue.topic)
@@ -360,6 +364,12 @@ def checked_attempt(attempt_id: str) -> str:
 def attempt_of(message: StoredMessage) -> int:
     """Return the number of the delivery that its record tells, where no lease does (RocketMQ: the same)."""
     return min(max(message.reconsume_times, 0), ATTEMPT_MAX - 1) + 1
+
+
+def drawn(group: GroupConfig) -> bool:
+    """Return whether a receive of the group goes by priority (RocketMQ: PopMessageProcessor)."""
+    share = group.priority_percent
+    return share >= 100 or randrange(100) < share
 
 
 def milliseconds(duration: Any) -> int:

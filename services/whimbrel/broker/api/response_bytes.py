@@ -21,6 +21,7 @@ from whimbrel.model.properties import (
     DELAY,
     DLQ_ORIGIN_TOPIC,
     KEYS,
+    PRIORITY,
     SHARDING_KEY,
     TAGS,
     TIMER_DELAY_MS,
@@ -128,9 +129,10 @@ def text_part(text: str) -> bytes:
 
 
 # Properties of messages that are not plain ones: the library encodes those.
-RARE = frozenset(
-    (SHARDING_KEY, TIMER_DELIVER_MS, DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TRAN_MSG, DLQ_ORIGIN_TOPIC)
-)
+RARE = frozenset((
+    SHARDING_KEY, TIMER_DELIVER_MS, DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TRAN_MSG, PRIORITY,
+    DLQ_ORIGIN_TOPIC,
+))  # fmt: skip
 DIGEST = b"\x22\x24\x08\x02\x12\x20"  # head of the field: 36 bytes, type MD5, 32 digits
 # Body encoding, message type, tag of the field born_timestamp.
 PLAIN, ZIPPED = b"\x28\x01\x30\x01\x3a", b"\x28\x02\x30\x01\x3a"

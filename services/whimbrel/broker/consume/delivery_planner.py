@@ -2,7 +2,8 @@
 
 A receive takes from all readable queues of its topic, beginning with another one each time (the queue that
 the request names is ignored, as by RocketMQ's proxy: a client that polls one queue after the other would
-otherwise miss messages until its rotation gets there). The policy of the subscription selects the offsets
+otherwise miss messages until its rotation gets there); on a topic of priorities, always from the last queue
+down, which holds the greatest ones. The policy of the subscription selects the offsets
 (`policy.py`), one scan finds what stands there (`scan.py`), and the outcome goes into a plan (`plan.py`):
 
     policy: runs of offsets --> scan: what stands there --> plan: deliver | hand on | skip | postpone
@@ -167,7 +168,9 @@ class DeliveryPlanner:
         request, queue_range, cursors = plan.request, self.store.queue_range, subscription.queues
         topic, queue_ids = request.topic, request.queue_ids
         count = len(queue_ids)
-        subscription.next_queue = first = (subscription.next_queue + 1) % max(count, 1)
+        first = 0
+        if not request.by_priority:
+            subscription.next_queue = first = (subscription.next_queue + 1) % max(count, 1)
         queues = []
         for index in range(first, first + count):
             queue_id = queue_ids[index % count]

@@ -48,7 +48,8 @@ class ReceiveRequest:
     Attributes:
         queue_ids: the topic's readable queues on this broker. invisible_ms: how long the messages stay
         invisible; None: the server renews them while the client lives. attempt_id: of ordered groups, the
-        same for a receive that the client repeats because it got no answer; empty for none.
+        same for a receive that the client repeats because it got no answer; empty for none. by_priority: of
+        unordered groups, begin with the first of the queues each time, and take redeliveries last.
     """
 
     group: str
@@ -59,6 +60,7 @@ class ReceiveRequest:
     invisible_ms: int | None
     client_id: str
     attempt_id: str = ""
+    by_priority: bool = False
 
 
 @dataclass(slots=True)

@@ -94,7 +94,8 @@ class UnorderedPolicy:
     """Delivers whatever is visible.
 
     What was delivered before and is visible again comes first, unless the last answer held nothing else:
-    then unread messages come first, since a few that always fail would keep all others back.
+    then unread messages come first, since a few that always fail would keep all others back. They always do
+    where priorities count, as in RocketMQ.
     """
 
     stops_at_undone = False
@@ -111,7 +112,9 @@ class UnorderedPolicy:
         """Start a plan; return its passes over the queues."""
         self.now = now
         self.popped.clear()
-        return (self.unread, self.redeliveries) if self.unread_first else (self.redeliveries, self.unread)
+        if self.unread_first or request.by_priority:
+            return self.unread, self.redeliveries
+        return self.redeliveries, self.unread
 
     def redeliveries(self, queue: QueueCursor, scan: Scan) -> Sequence[Run]:
         """Select what was delivered before and is visible again."""

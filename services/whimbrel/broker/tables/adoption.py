@@ -25,6 +25,7 @@ from whimbrel.model.limits import QUEUES_MAX
 from whimbrel.model.names import GROUP_TOPIC_PREFIXES, check_topic
 from whimbrel.model.properties import (
     DELAY,
+    PRIORITY,
     SHARDING_KEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -107,4 +108,6 @@ def type_of(message: StoredMessage) -> MessageType:
         return MessageType.FIFO
     if DELAYS & message.properties.keys():
         return MessageType.DELAY
+    if PRIORITY in message.properties:
+        return MessageType.PRIORITY
     return MessageType.NORMAL

@@ -78,6 +78,7 @@ TOPIC_TYPE_NUMBERS = {
     MessageType.DELAY: admin.MESSAGE_TYPE_DELAY,
     MessageType.TRANSACTION: admin.MESSAGE_TYPE_TRANSACTION,
     MessageType.MIXED: admin.MESSAGE_TYPE_MIXED,
+    MessageType.PRIORITY: admin.MESSAGE_TYPE_PRIORITY,
 }
 TOPIC_TYPES = {number: name for name, number in TOPIC_TYPE_NUMBERS.items()}
 CLIENT_TYPES = {

@@ -120,3 +120,37 @@ def test_due_time_of_five_thousand_digits_is_none() -> None:
     draft = RecordDraft("t", 0, b"x", format_properties(pairs), 1, host, host)
     stored = decode_record(encode_record(draft, physical_offset=0, queue_offset=0, store_timestamp=2))
     assert not delivered(stored).system_properties.HasField("delivery_timestamp")
+
+
+def stored_with(*pairs: tuple[str, str]) -> StoredMessage:
+    host = pack_host("127.0.0.1", 1)
+    draft = RecordDraft("t", 0, b"x", format_properties([("UNIQ_KEY", "id"), *pairs]), 1, host, host)
+    return decode_record(encode_record(draft, physical_offset=0, queue_offset=0, store_timestamp=2))
+
+
+@pytest.mark.parametrize("text", ["0", "7", "2147483647"])
+def test_priority_is_delivered_also_when_it_is_zero(text: str) -> None:
+    """Checklist 78."""
+    stored = stored_with(("_SYS_MSG_PRIORITY_", text))
+    system = delivered(stored).system_properties
+    assert system.HasField("priority") and system.priority == int(text)
+    assert system.message_type == v2.PRIORITY
+    assert message_frame(stored) is None
+    assert not delivered(stored_with()).system_properties.HasField("priority")
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "2147483648", "9" * 5000, ""])
+def test_priority_that_no_broker_writes_is_none(text: str) -> None:
+    system = delivered(stored_with(("_SYS_MSG_PRIORITY_", text))).system_properties
+    assert not system.HasField("priority")
+
+
+def test_bookkeeping_is_no_user_property() -> None:
+    """Checklist 62: what RocketMQ returns to users although they never set it."""
+    hidden = (
+        "__SHARDINGKEY __transactionId__ TRANSACTION_CHECK_TIMES INNER_MULTI_DISPATCH TRACE_CONTEXT"
+        " CHECK_IMMUNITY_TIME_IN_SECONDS TRAN_MSG PGROUP _SYS_MSG_PRIORITY_ TIMER_OUT_MS REAL_TOPIC"
+    ).split()
+    message = delivered(stored_with(*((name, "1") for name in hidden), ("own", "2")))
+    assert dict(message.user_properties) == {"own": "2"}
+    assert message.system_properties.message_group == "1"

@@ -25,7 +25,7 @@ from whimbrel.errors import (
     TopicNotFound,
 )
 from whimbrel.model.limits import ACK_ENTRIES_MAX
-from whimbrel.model.topic import GroupConfig, TopicConfig
+from whimbrel.model.topic import GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
@@ -294,3 +294,30 @@ def test_acknowledgements_in_a_request_are_bounded(rig: Rig) -> None:
     del request.entries[-1]
     rig.consumption.errors = [InvalidReceiptHandle("no")] * ACK_ENTRIES_MAX
     assert len(rig.service.acknowledge(rig.call(), request).entries) == ACK_ENTRIES_MAX
+
+
+@pytest.mark.parametrize(
+    ("attributes", "fifo", "by_priority"),
+    [({}, False, True), ({}, True, False), ({"priority.factor": "0"}, False, False)],
+)
+def test_topic_of_priorities_is_read_from_its_last_queue_down(
+    rig: Rig, attributes: dict[str, str], fifo: bool, by_priority: bool
+) -> None:
+    """Checklist 77: ordered groups are not concerned, and a group's attribute may switch it off."""
+    topic = TopicConfig(name="urgent", read_queues=3).with_type(MessageType.PRIORITY)
+    rig.topics.add(topic)
+    rig.groups.add(GroupConfig(name="chosen", fifo=fifo, rest={"attributes": attributes}))
+    rig.receive("urgent", "chosen")
+    request = rig.consumption.requests[0]
+    assert request.by_priority is by_priority
+    assert list(request.queue_ids) == ([2, 1, 0] if by_priority else [0, 1, 2])
+
+
+def test_group_may_read_by_priority_now_and_then(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.topics.add(TopicConfig(name="urgent").with_type(MessageType.PRIORITY))
+    rig.groups.add(GroupConfig(name="chosen", rest={"attributes": {"priority.factor": "30"}}))
+    rolled = iter([29, 30])
+    monkeypatch.setattr("whimbrel.broker.api.receive.randrange", lambda stop: next(rolled))
+    for _ in range(2):
+        rig.receive("urgent", "chosen")
+    assert [request.by_priority for request in rig.consumption.requests] == [True, False]

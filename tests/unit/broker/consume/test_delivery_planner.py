@@ -371,3 +371,25 @@ def test_strict_policy_stops_at_a_message_that_is_handed_on() -> None:
     assert rig.take() == []
     appends.finish()
     assert offsets(rig.take()) == [2]
+
+
+def test_queues_of_priorities_are_tried_in_the_order_of_the_request() -> None:
+    """Checklist 77: the greatest first, each time, and redeliveries last."""
+    rig = Rig()
+    for queue_id in (0, 3, 1, 3, 2):
+        rig.store.put("t", queue_id)
+    downward: dict[str, Any] = {"queue_ids": range(4)[::-1], "by_priority": True}
+    first = rig.take(batch=2, **downward)
+    assert [one.message.queue_id for one in first] == [3, 3]
+    rig.clock.advance(30_001)
+    rest = rig.take(batch=8, **downward)
+    assert [(one.message.queue_id, one.attempt) for one in rest] == [(2, 1), (1, 1), (0, 1), (3, 2), (3, 2)]
+
+
+def test_queues_take_turns_where_priorities_do_not_count() -> None:
+    rig = Rig()
+    for queue_id in range(4):
+        rig.store.put("t", queue_id)
+        rig.store.put("t", queue_id)
+    taken = [rig.take(batch=1, queue_ids=range(4))[0].message.queue_id for _ in range(4)]
+    assert sorted(taken) == [0, 1, 2, 3]

@@ -283,6 +283,46 @@ def test_topic_takes_messages_of_its_type_only(admission: Admission) -> None:
             admission.admit(name, of_kinds(kind), plain=False)
 
 
+GROUPED = MessageExtras(kind=MessageType.FIFO, message_group="g")
+DELAYED = MessageExtras(kind=MessageType.DELAY, delivery_ms=NOW + 1000)
+PAST = MessageExtras(kind=MessageType.DELAY, delivery_ms=NOW - 1000)
+BOTH = MessageExtras(kind=MessageType.DELAY, message_group="g", delivery_ms=NOW + 1000, mixed=True)
+TRANSACTIONAL = MessageExtras(kind=MessageType.TRANSACTION)
+GROUPED_TRANSACTIONAL = MessageExtras(kind=MessageType.TRANSACTION, message_group="g")
+DELAYED_TRANSACTIONAL = MessageExtras(kind=MessageType.TRANSACTION, delivery_ms=NOW + 1000, mixed=True)
+URGENT = MessageExtras(kind=MessageType.PRIORITY, priority=0)
+LITE = MessageExtras(kind=MessageType.LITE)
+TAKEN: dict[MessageType, list[MessageExtras | None]] = {
+    MessageType.NORMAL: [None],
+    MessageType.FIFO: [GROUPED],
+    MessageType.DELAY: [DELAYED, PAST],
+    MessageType.TRANSACTION: [TRANSACTIONAL, GROUPED_TRANSACTIONAL],
+    MessageType.MIXED: [None, GROUPED, DELAYED, PAST, TRANSACTIONAL, GROUPED_TRANSACTIONAL],
+    MessageType.PRIORITY: [URGENT],
+    MessageType.LITE: [],
+}
+SENT = (
+    None, GROUPED, DELAYED, PAST, BOTH, TRANSACTIONAL, GROUPED_TRANSACTIONAL, DELAYED_TRANSACTIONAL,
+    URGENT, LITE,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(MessageType))
+@pytest.mark.parametrize("extras", SENT)
+def test_message_is_taken_by_topics_of_its_type(
+    admission: Admission, kind: MessageType, extras: MessageExtras | None
+) -> None:
+    """Checklist 76 and 79: every cell; None is a plain message. All that is refused has the code 40014."""
+    admission.topics.put(TopicConfig(name="topic").with_type(kind))
+    special = [] if extras is None else [extras]
+    if extras in TAKEN[kind]:
+        assert admission.admit("topic", special, plain=not special).topic.name == "topic"
+    else:
+        with pytest.raises(MessageTypeConflict) as caught:
+            admission.admit("topic", special, plain=not special)
+        assert caught.value.code == 40014
+
+
 def test_request_holds_messages_of_one_kind(admission: Admission) -> None:
     with pytest.raises(MessageTypeConflict, match="only one of"):
         admission.admit("mixed", [MessageExtras(kind=MessageType.DELAY, mixed=True)], plain=False)

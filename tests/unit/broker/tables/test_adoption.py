@@ -57,6 +57,7 @@ def test_types_are_those_of_the_messages(tmp_path: Path) -> None:
     store.append([draft("fifo", __SHARDINGKEY="g")])
     store.append([draft("delayed", TIMER_DELIVER_MS="1800000000000")])
     store.append([draft("transactions", sys_flag=TRANSACTION_COMMIT)])
+    store.append([draft("urgent", _SYS_MSG_PRIORITY_="0")])
     store.append([draft("mixed", 0, __SHARDINGKEY="g")])
     store.append([draft("mixed", 1)])
     store.append([draft("%RETRY%g", __SHARDINGKEY="g")])
@@ -66,6 +67,7 @@ def test_types_are_those_of_the_messages(tmp_path: Path) -> None:
     assert kinds["fifo"] is MessageType.FIFO
     assert kinds["delayed"] is MessageType.DELAY
     assert kinds["transactions"] is MessageType.TRANSACTION
+    assert kinds["urgent"] is MessageType.PRIORITY
     assert kinds["mixed"] is MessageType.MIXED
     assert kinds["%RETRY%g"] is MessageType.NORMAL
 

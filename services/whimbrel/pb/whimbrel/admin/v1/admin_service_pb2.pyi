@@ -18,12 +18,14 @@ class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_TYPE_DELAY: _ClassVar[MessageType]
     MESSAGE_TYPE_TRANSACTION: _ClassVar[MessageType]
     MESSAGE_TYPE_MIXED: _ClassVar[MessageType]
+    MESSAGE_TYPE_PRIORITY: _ClassVar[MessageType]
 MESSAGE_TYPE_UNSPECIFIED: MessageType
 MESSAGE_TYPE_NORMAL: MessageType
 MESSAGE_TYPE_FIFO: MessageType
 MESSAGE_TYPE_DELAY: MessageType
 MESSAGE_TYPE_TRANSACTION: MessageType
 MESSAGE_TYPE_MIXED: MessageType
+MESSAGE_TYPE_PRIORITY: MessageType
 
 class Topic(_message.Message):
     __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "system")
