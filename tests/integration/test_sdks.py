@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from processes import until
-from sdkkit import LANGUAGES, DevCluster, Missing, Program, home, prepare
+from sdkkit import LANGUAGES, DevCluster, Program, home
 
 pytestmark = pytest.mark.process
 
 COUNT = 50
 QUICK = ("nodejs", "go")
-QUICK_INSTALL_S = 60.0
 WITHOUT_PUSH = ("rust",)  # it has neither a push consumer nor a change of the invisible time
 STEADY = 20  # messages before a fault, and again after it
 PAUSE_MS = 20
@@ -42,18 +41,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
     """A cluster for all cases; what it has acknowledged is on its slave."""
     with DevCluster(tmp_path_factory.mktemp("sdks") / "dev", "--replication", "sync") as running:
         yield running
-
-
-@pytest.fixture
-def language(request: pytest.FixtureRequest) -> str:
-    """Install the SDK that the case is about, or skip."""
-    name = str(request.param)
-    try:
-        quick = request.node.get_closest_marker("slow") is None
-        prepare(name, *((QUICK_INSTALL_S,) if quick else ()))
-    except Missing as error:
-        pytest.skip(f"no {name} SDK here: {error}")
-    return name
 
 
 def expected(prefix: str, numbers: Iterable[int]) -> list[tuple[str, ...]]:

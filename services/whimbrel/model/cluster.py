@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from whimbrel.errors import Unavailable
 from whimbrel.model.message import MessageType
+from whimbrel.model.retry import RetryPolicy
 from whimbrel.model.route import Endpoint
+from whimbrel.model.topic import OrderedBy
 
 __all__ = [
     "BrokerStatus",
@@ -98,12 +100,20 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """A consumer group; `max_attempts` counts the first delivery."""
+    """A consumer group; `max_attempts` counts the first delivery.
+
+    Attributes:
+        fifo: whether its consumers get messages in order.
+        ordered_by: what a message of an ordered group waits for.
+        retry_policy: the waits between attempts; None where the broker does not tell, or for its default.
+    """
 
     name: str
     fifo: bool = False
     max_attempts: int = 0
     consume_enabled: bool = True
+    ordered_by: OrderedBy = OrderedBy.QUEUE
+    retry_policy: RetryPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

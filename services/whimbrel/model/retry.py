@@ -19,6 +19,7 @@ __all__ = [
     "Customized",
     "Exponential",
     "RetryPolicy",
+    "check_policy",
     "policy_from_bean",
 ]
 
@@ -108,3 +109,16 @@ def checked(value: Any, highest: int) -> int:
     if not 1 <= number <= highest:
         raise ValueError(f"{number} is not between 1 and {highest}")
     return number
+
+
+def check_policy(policy: RetryPolicy) -> None:
+    """Raise ValueError unless all of a policy's values are within bounds."""
+    if isinstance(policy, Customized):
+        if not 1 <= len(policy.waits_ms) <= STEPS_MAX:
+            raise ValueError(f"{len(policy.waits_ms)} waits are not between 1 and {STEPS_MAX}")
+        for wait_ms in policy.waits_ms:
+            checked(wait_ms, WAIT_MS_MAX)
+        return
+    checked(policy.initial_ms, WAIT_MS_MAX)
+    checked(policy.max_ms, WAIT_MS_MAX)
+    checked(policy.multiplier, MULTIPLIER_MAX)

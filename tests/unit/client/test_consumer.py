@@ -304,7 +304,7 @@ async def test_messages_without_a_handler_yet_are_given_back_when_the_loop_is_st
 
             loop.handler, loop.plain = handler, False
             for message in taken:
-                loop.begin(message)
+                loop.begin([message])
             await loop.run()
         assert cluster.acked == handled == [taken[0].message_id]
         back = [request.message_id for name, _, request in cluster.calls if name == "ChangeInvisibleDuration"]

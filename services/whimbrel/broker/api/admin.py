@@ -26,6 +26,7 @@ from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.rpc.api.group_policies import ORDER_NUMBERS, order_of, retry_policy_message, retry_policy_of
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
 from whimbrel.store.store import MessageStore
 
@@ -247,6 +248,10 @@ class AdminService:
         check_group(wanted.name)
         attempts = checked_attempts(wanted.max_attempts or RETRY_MAX_DEFAULT + 1)
         made = GroupConfig(name=wanted.name, fifo=wanted.fifo, retry_max=attempts - 1)
+        if wanted.ordered_by:
+            made = made.with_ordered_by(order_of(wanted.ordered_by))
+        if wanted.HasField("retry_policy"):
+            made = made.with_retry_policy(retry_policy_of(wanted.retry_policy))
         self.groups.add(made)
         return admin.CreateGroupResponse(group=group_message(made))
 
@@ -260,6 +265,10 @@ class AdminService:
             group = replace(group, retry_max=checked_attempts(request.max_attempts) - 1)
         if request.HasField("consume_enabled"):
             group = replace(group, consume_enabled=request.consume_enabled)
+        if request.HasField("ordered_by"):
+            group = group.with_ordered_by(order_of(request.ordered_by))
+        if request.HasField("retry_policy"):
+            group = group.with_retry_policy(retry_policy_of(request.retry_policy))
         self.groups.put(group)
         return admin.UpdateGroupResponse(group=group_message(group))
 
@@ -409,6 +418,8 @@ def group_message(group: GroupConfig) -> admin.Group:
         fifo=group.fifo,
         max_attempts=group.max_attempts,
         consume_enabled=group.consume_enabled,
+        ordered_by=ORDER_NUMBERS[group.ordered_by],
+        retry_policy=retry_policy_message(group.retry_policy),
     )
 
 

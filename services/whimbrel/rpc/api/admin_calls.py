@@ -16,11 +16,14 @@ from whimbrel.model.cluster import (
     TopicDescription,
 )
 from whimbrel.model.message import MessageType
+from whimbrel.model.retry import RetryPolicy
+from whimbrel.model.topic import OrderedBy
 from whimbrel.model.wire import ADMIN_SERVICE, REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
 from whimbrel.rpc.api import convert
 from whimbrel.rpc.api.calls import Outbound, Trailers
+from whimbrel.rpc.api.group_policies import ORDER_NUMBERS, retry_policy_message
 
 __all__ = [
     "ADMIN",
@@ -136,6 +139,8 @@ def update_group(
     fifo: bool | None = None,
     max_attempts: int | None = None,
     consume_enabled: bool | None = None,
+    ordered_by: OrderedBy | None = None,
+    retry_policy: RetryPolicy | None = None,
 ) -> Outbound[GroupConfig]:
     """Change a consumer group on one broker; None keeps a value."""
 
@@ -143,7 +148,12 @@ def update_group(
         return convert.group_config(admin.UpdateGroupResponse.FromString(responses[0]).group)
 
     request = admin.UpdateGroupRequest(
-        name=name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
+        name=name,
+        fifo=fifo,
+        max_attempts=max_attempts,
+        consume_enabled=consume_enabled,
+        ordered_by=None if ordered_by is None else ORDER_NUMBERS[ordered_by],
+        retry_policy=None if retry_policy is None else retry_policy_message(retry_policy),
     )
     return Outbound(ADMIN + "UpdateGroup", request.SerializeToString(), decode)
 

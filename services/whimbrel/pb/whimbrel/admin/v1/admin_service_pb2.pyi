@@ -19,6 +19,12 @@ class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_TYPE_TRANSACTION: _ClassVar[MessageType]
     MESSAGE_TYPE_MIXED: _ClassVar[MessageType]
     MESSAGE_TYPE_PRIORITY: _ClassVar[MessageType]
+
+class OrderedBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ORDERED_BY_UNSPECIFIED: _ClassVar[OrderedBy]
+    ORDERED_BY_QUEUE: _ClassVar[OrderedBy]
+    ORDERED_BY_MESSAGE_GROUP: _ClassVar[OrderedBy]
 MESSAGE_TYPE_UNSPECIFIED: MessageType
 MESSAGE_TYPE_NORMAL: MessageType
 MESSAGE_TYPE_FIFO: MessageType
@@ -26,6 +32,9 @@ MESSAGE_TYPE_DELAY: MessageType
 MESSAGE_TYPE_TRANSACTION: MessageType
 MESSAGE_TYPE_MIXED: MessageType
 MESSAGE_TYPE_PRIORITY: MessageType
+ORDERED_BY_UNSPECIFIED: OrderedBy
+ORDERED_BY_QUEUE: OrderedBy
+ORDERED_BY_MESSAGE_GROUP: OrderedBy
 
 class Topic(_message.Message):
     __slots__ = ("name", "read_queues", "write_queues", "permission", "message_type", "system")
@@ -43,17 +52,45 @@ class Topic(_message.Message):
     system: bool
     def __init__(self, name: _Optional[str] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[int] = ..., message_type: _Optional[_Union[MessageType, str]] = ..., system: _Optional[bool] = ...) -> None: ...
 
+class CustomizedRetries(_message.Message):
+    __slots__ = ("waits_ms",)
+    WAITS_MS_FIELD_NUMBER: _ClassVar[int]
+    waits_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, waits_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ExponentialRetries(_message.Message):
+    __slots__ = ("initial_ms", "max_ms", "multiplier")
+    INITIAL_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    MULTIPLIER_FIELD_NUMBER: _ClassVar[int]
+    initial_ms: int
+    max_ms: int
+    multiplier: int
+    def __init__(self, initial_ms: _Optional[int] = ..., max_ms: _Optional[int] = ..., multiplier: _Optional[int] = ...) -> None: ...
+
+class RetryPolicy(_message.Message):
+    __slots__ = ("customized", "exponential")
+    CUSTOMIZED_FIELD_NUMBER: _ClassVar[int]
+    EXPONENTIAL_FIELD_NUMBER: _ClassVar[int]
+    customized: CustomizedRetries
+    exponential: ExponentialRetries
+    def __init__(self, customized: _Optional[_Union[CustomizedRetries, _Mapping]] = ..., exponential: _Optional[_Union[ExponentialRetries, _Mapping]] = ...) -> None: ...
+
 class Group(_message.Message):
-    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled")
+    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled", "ordered_by", "retry_policy")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FIFO_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     CONSUME_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_BY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_POLICY_FIELD_NUMBER: _ClassVar[int]
     name: str
     fifo: bool
     max_attempts: int
     consume_enabled: bool
-    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ...) -> None: ...
+    ordered_by: OrderedBy
+    retry_policy: RetryPolicy
+    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ..., ordered_by: _Optional[_Union[OrderedBy, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ...) -> None: ...
 
 class QueueState(_message.Message):
     __slots__ = ("queue_id", "min_offset", "max_offset", "last_stored_at")
@@ -180,16 +217,20 @@ class CreateGroupResponse(_message.Message):
     def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
 
 class UpdateGroupRequest(_message.Message):
-    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled")
+    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled", "ordered_by", "retry_policy")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FIFO_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     CONSUME_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    ORDERED_BY_FIELD_NUMBER: _ClassVar[int]
+    RETRY_POLICY_FIELD_NUMBER: _ClassVar[int]
     name: str
     fifo: bool
     max_attempts: int
     consume_enabled: bool
-    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ...) -> None: ...
+    ordered_by: OrderedBy
+    retry_policy: RetryPolicy
+    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ..., ordered_by: _Optional[_Union[OrderedBy, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ...) -> None: ...
 
 class UpdateGroupResponse(_message.Message):
     __slots__ = ("group",)
