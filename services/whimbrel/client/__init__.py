@@ -12,6 +12,7 @@ from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOpti
 from whimbrel.client.producer import Producer, QueueSelector
 from whimbrel.client.pull import PullConsumer
 from whimbrel.client.retry import RetryPolicy
+from whimbrel.client.transactions import Transaction, TransactionCheck
 from whimbrel.model.cluster import (
     BrokerStatus,
     ClientStatus,
@@ -25,8 +26,21 @@ from whimbrel.model.cluster import (
     TopicConfig,
     TopicDescription,
 )
-from whimbrel.model.message import Message, MessageType, PullResult, ReceivedMessage, SendReceipt
+from whimbrel.model.message import (
+    DeadLetter,
+    Filter,
+    Message,
+    MessageType,
+    PullResult,
+    ReceivedMessage,
+    Resolution,
+    SendReceipt,
+    SqlFilter,
+)
+from whimbrel.model.retry import Customized as CustomizedRetries
+from whimbrel.model.retry import Exponential as ExponentialRetries
 from whimbrel.model.route import Endpoint, Queue, Route
+from whimbrel.model.topic import OrderedBy
 
 __all__ = [
     "Admin",
@@ -36,13 +50,18 @@ __all__ = [
     "Cluster",
     "Consumer",
     "ConsumerOptions",
+    "CustomizedRetries",
+    "DeadLetter",
     "Endpoint",
+    "ExponentialRetries",
+    "Filter",
     "GroupConfig",
     "GroupDescription",
     "GroupProgress",
     "Handler",
     "Message",
     "MessageType",
+    "OrderedBy",
     "Producer",
     "ProducerOptions",
     "PullConsumer",
@@ -52,10 +71,14 @@ __all__ = [
     "QueueState",
     "ReceivedMessage",
     "ReplicationStatus",
+    "Resolution",
     "RetryPolicy",
     "Route",
     "SendReceipt",
     "SlaveStatus",
+    "SqlFilter",
     "TopicConfig",
     "TopicDescription",
+    "Transaction",
+    "TransactionCheck",
 ]

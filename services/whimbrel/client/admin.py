@@ -27,6 +27,8 @@ from whimbrel.model.cluster import (
     TopicDescription,
 )
 from whimbrel.model.message import MessageType
+from whimbrel.model.retry import Customized, Exponential
+from whimbrel.model.topic import OrderedBy
 from whimbrel.rpc.api import admin_calls, calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
@@ -137,13 +139,35 @@ class Admin(BaseClient):
             lambda broker: admin_calls.describe_topic(name, broker.broker_name), missing=TopicNotFound
         )
 
-    async def create_group(self, name: str, *, fifo: bool = False, max_attempts: int = 0) -> GroupConfig:
-        """Create a consumer group on every master; `max_attempts` 0 means the brokers' default.
+    async def create_group(
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        max_attempts: int = 0,
+        ordered_by: OrderedBy = OrderedBy.QUEUE,
+        retry_policy: Customized | Exponential | None = None,
+    ) -> GroupConfig:
+        """Create a consumer group on every master.
+
+        Args:
+            name: the group's.
+            fifo: its consumers get messages in order.
+            max_attempts: deliveries before a message becomes a dead letter; 0 means the brokers' default.
+            ordered_by: what a message waits for in a group with `fifo`: all before it in its queue, or those
+                of its message group. Brokers of earlier versions know queues only; the result says what is.
+            retry_policy: waits between attempts; None means RocketMQ's default.
 
         Raises:
             AlreadyExists: every master has it.
         """
-        group = GroupConfig(name=name, fifo=fifo, max_attempts=max_attempts)
+        group = GroupConfig(
+            name=name,
+            fifo=fifo,
+            max_attempts=max_attempts,
+            ordered_by=ordered_by,
+            retry_policy=retry_policy,
+        )
         call = admin_calls.create_group(group)
         return (await self.everywhere(lambda _: call, missing=AlreadyExists))[0]
 
@@ -154,10 +178,17 @@ class Admin(BaseClient):
         fifo: bool | None = None,
         max_attempts: int | None = None,
         consume_enabled: bool | None = None,
+        ordered_by: OrderedBy | None = None,
+        retry_policy: Customized | Exponential | None = None,
     ) -> GroupConfig:
-        """Change the arguments that are given, on every master."""
+        """Change the arguments that are given, on every master; see `create_group`."""
         call = admin_calls.update_group(
-            name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
+            name,
+            fifo=fifo,
+            max_attempts=max_attempts,
+            consume_enabled=consume_enabled,
+            ordered_by=ordered_by,
+            retry_policy=retry_policy,
         )
         return (await self.everywhere(lambda _: call, missing=GroupNotFound))[0]
 

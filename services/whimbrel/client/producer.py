@@ -1,13 +1,14 @@
-"""Sends messages: one, many, without waiting; to the queues in turn, or to those that the caller chooses.
+"""Sends messages: one, many, without waiting, in transactions; to the queues in turn, or as the caller
+chooses.
 
 A send takes these steps: the topic's route (from the cache), a broker, one SendMessage call, and after a
 failure what `client.retry` decides. All attempts of a message carry one message id.
 
-Which broker: messages of one message group always the same (by a hash of the group over the brokers' names),
-others in turn. Which queue of the broker: the next one in turn, unless the caller gives a queue or a
-selector; for a message group, the broker's choice. Each topic has a turn of its own, which starts anywhere:
-many short-lived producers, as commands are, use all queues together. Where a broker has fewer queues than the
-route said, the message is sent again and the choice left to the broker.
+Which broker: messages of one message group always the same (`message_groups.py`), others in turn. Which queue
+of the broker: the next one in turn, unless the caller gives a queue or a selector; for a message group or a
+priority, the broker's choice. Each topic has a turn of its own, which starts anywhere: many short-lived
+producers, as commands are, use all queues together. Where a broker has fewer queues than the route said, the
+message is sent again and the choice left to the broker.
 """
 
 import asyncio
@@ -15,24 +16,29 @@ import dataclasses
 import logging
 import random
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from whimbrel.client.ids import MessageIds
+from whimbrel.client.message_groups import place_of
 from whimbrel.client.options import ProducerOptions
 from whimbrel.client.retry import decide
 from whimbrel.client.routes import TOPICS_MAX
 from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
+from whimbrel.client.transactions import Checks, Transaction, TransactionCheck
 from whimbrel.errors import (
+    ClientError,
     MessageCorrupted,
     MessageEmpty,
+    MessageTypeConflict,
     NotWritable,
     QueueNotFound,
     Throttled,
     WhimbrelError,
 )
-from whimbrel.model.message import Message, SendReceipt
+from whimbrel.model.message import Message, MessageType, SendReceipt
 from whimbrel.model.route import Queue
 from whimbrel.rpc.api import calls
 from whimbrel.rpc.api.convert import ClientSettings
@@ -42,7 +48,27 @@ __all__ = ["Producer", "QueueSelector"]
 # Chooses one of the writable queues for a message, or for a batch by its first message.
 QueueSelector = Callable[[Message, Sequence[Queue]], Queue]
 
+LISTEN_S = 5.0  # between looks at the routes of topics with transactions; routes themselves are cached
+
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Messages of one topic that are sent together, and what all attempts have in common.
+
+    Attributes:
+        began_at: the born time of all messages; their delays count from it.
+        transaction: whether the one message is a part of a transaction.
+        recovery_s: of that, see `send_in_transaction`.
+    """
+
+    messages: Sequence[Message]
+    queue: Queue | None
+    selector: QueueSelector | None
+    began_at: float
+    transaction: bool = False
+    recovery_s: float | None = None
 
 
 class Producer(BaseClient):
@@ -51,7 +77,8 @@ class Producer(BaseClient):
     async with Producer("127.0.0.1:8081") as producer:
         receipt = await producer.send(Message(topic="orders", body=b"hello"))
 
-    Public methods: start, close, queues, send, send_batch, send_oneway, flush.
+    Public methods: start, close, queues, send, send_batch, send_oneway, flush, send_in_transaction,
+    transaction, recall.
 
     Attributes:
         options: as given.
@@ -60,9 +87,22 @@ class Producer(BaseClient):
     """
 
     def __init__(
-        self, endpoint: str, *, topics: Sequence[str] = (), options: ProducerOptions | None = None
+        self,
+        endpoint: str,
+        *,
+        topics: Sequence[str] = (),
+        check: TransactionCheck | None = None,
+        options: ProducerOptions | None = None,
     ) -> None:
         """Prepare a producer; brokers are told of `topics` before the first send.
+
+        Args:
+            endpoint: HOST:PORT of a nameserver, or a list of them separated by `;`.
+            topics: brokers are told of them before the first send. With a `check`, brokers may ask about
+                their transactions from the start on.
+            check: says what became of a transaction that was left open, whichever producer of the topic sent
+                it; it is called again until it returns COMMIT or ROLLBACK. A plain function runs in a thread.
+            options: other settings.
 
         Raises:
             IllegalAccessPoint: `endpoint` is not HOST:PORT, or a list of them separated by `;`.
@@ -75,6 +115,17 @@ class Producer(BaseClient):
         self.spans = ClientSpans(self.options)
         self.turns: dict[str, int] = {}  # by topic, how many choices were made
         self.oneway: set[asyncio.Task[None]] = set()
+        self.checks: Checks | None = None
+        self.listening: asyncio.Task[None] | None = None
+        if check is not None:
+            self.checks = Checks(self.session, check)
+            self.session.on_asked = self.checks.asked
+
+    async def start(self) -> None:
+        """Make the producer usable; needs a running loop, and sends nothing yet unless it has a check."""
+        await super().start()
+        if self.checks is not None and self.listening is None:
+            self.listening = asyncio.create_task(self.listen())
 
     def settings(self, session: Session) -> ClientSettings:
         return self.common_settings("producer", topics=tuple(self.topics))
@@ -110,6 +161,79 @@ class Producer(BaseClient):
         Raises:
             WhimbrelError: as `send`, for the batch as a whole.
         """
+        request = Request(messages=messages, queue=queue, selector=selector, began_at=time.time())
+        return (await self.send_request(request))[1]
+
+    async def send_in_transaction(
+        self, message: Message, *, recovery_s: float | None = None, queue: Queue | None = None
+    ) -> Transaction:
+        """Store one message that is delivered when its transaction, which is returned, is committed.
+
+        Args:
+            message: on a TRANSACTION topic; it may have a message group.
+            recovery_s: how long the broker waits before it asks what became of it; None: its default.
+            queue: where it goes to; None: in turn.
+
+        Raises:
+            ClientError: the producer has no `check`, and the broker could ask nobody.
+            WhimbrelError: as `send`. A message that may be stored all the same is delivered only if the check
+                says so.
+        """
+        if self.checks is None:
+            raise ClientError("transactions need a producer with a check: pass check=... when you make it")
+        if message.type not in (MessageType.NORMAL, MessageType.FIFO):
+            raise MessageTypeConflict("a message of a transaction has neither a delivery time nor a priority")
+        known = message.topic in self.topics
+        request = Request(
+            messages=[message],
+            queue=queue,
+            selector=None,
+            began_at=time.time(),
+            transaction=True,
+            recovery_s=recovery_s,
+        )
+        target, receipts = await self.send_request(request)
+        if not known:
+            await self.session.announce()
+        sent = dataclasses.replace(message, message_id=receipts[0].message_id)
+        return Transaction(self.session, sent, receipts[0], target.endpoints[0])
+
+    @asynccontextmanager
+    async def transaction(
+        self, message: Message, *, recovery_s: float | None = None
+    ) -> AsyncIterator[Transaction]:
+        """Send a message before the block, commit after it, and roll back when it raises.
+
+        Raises:
+            WhimbrelError: as `send_in_transaction`, and as `Transaction.commit`.
+        """
+        async with await self.send_in_transaction(message, recovery_s=recovery_s) as transaction:
+            yield transaction
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Have a message that waits for its time never delivered; return its message id.
+
+        Recalling it again is no error.
+
+        Raises:
+            BadRequest: the handle is malformed, of another topic, or the message is delivered already.
+            WhimbrelError: nobody could be asked.
+        """
+        call = calls.recall_message(topic, recall_handle, self.options.namespace)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self.session.ask(call)
+            except WhimbrelError as error:
+                decision = decide(error, attempt, self.options.retry, repeatable=True)
+                if not decision.again:
+                    raise
+                await asyncio.sleep(decision.pause_s)
+
+    async def send_request(self, request: Request) -> tuple[Queue, list[SendReceipt]]:
+        """Check and send; return the queue whose broker has taken it, and the receipts."""
+        messages = request.messages
         if not messages:
             raise MessageCorrupted("a batch needs at least one message")
         topic = messages[0].topic
@@ -123,15 +247,9 @@ class Producer(BaseClient):
         ]
         self.topics.setdefault(topic)
         with self.spans.sending(batch) as carried:
-            return await self.send_until(topic, carried, queue, selector)
+            return await self.send_until(topic, dataclasses.replace(request, messages=carried))
 
-    async def send_until(
-        self,
-        topic: str,
-        batch: Sequence[Message],
-        queue: Queue | None,
-        selector: QueueSelector | None,
-    ) -> list[SendReceipt]:
+    async def send_until(self, topic: str, request: Request) -> tuple[Queue, list[SendReceipt]]:
         """Try until it is sent, or the policy gives up."""
         failed: set[str] = set()
         by_turn = True
@@ -140,8 +258,8 @@ class Producer(BaseClient):
             attempt += 1
             target: Queue | None = None
             try:
-                target, chosen = await self.target(batch[0], queue, selector, failed, by_turn)
-                return await self.send_to(target, chosen, batch)
+                target, chosen = await self.target(request, failed, by_turn)
+                return target, await self.send_to(target, chosen, request)
             except WhimbrelError as error:
                 decision = decide(error, attempt, self.options.retry, repeatable=target is None)
                 if not decision.again:
@@ -174,8 +292,14 @@ class Producer(BaseClient):
             await asyncio.wait(self.oneway)
 
     async def close(self) -> None:
-        """Wait for the one-way sends, then close."""
+        """Wait for the one-way sends, then close; checks that run are given up."""
         await self.flush()
+        if self.listening is not None:
+            self.listening.cancel()
+            await asyncio.gather(self.listening, return_exceptions=True)
+            self.listening = None
+        if self.checks is not None:
+            await self.checks.close()
         await super().close()
 
     async def send_quietly(
@@ -187,23 +311,26 @@ class Producer(BaseClient):
             self.oneway_failed += 1
             logger.warning("a one-way send to %s failed: %s", message.topic, error)
 
-    async def target(
-        self,
-        message: Message,
-        queue: Queue | None,
-        selector: QueueSelector | None,
-        failed: set[str],
-        by_turn: bool,
-    ) -> tuple[Queue, int | None]:
+    async def listen(self) -> None:
+        """Keep a Telemetry stream to each broker of the topics: brokers ask over it."""
+        while True:
+            for topic in list(self.topics):
+                try:
+                    for queue in (await self.session.route(topic)).writable():
+                        self.session.use(queue.endpoints[0])
+                except WhimbrelError as error:
+                    logger.debug("can't listen to the brokers of %s: %s", topic, error)
+            await asyncio.sleep(LISTEN_S)
+
+    async def target(self, request: Request, failed: set[str], by_turn: bool) -> tuple[Queue, int | None]:
         """Return a queue of the broker to ask, and the queue id unless the broker chooses it.
 
         Args:
-            message: the first one of the request.
-            queue: what the caller wants.
-            selector: or what chooses for the caller.
+            request: what is sent, and what its caller wants.
             failed: names of brokers that are asked only if there are no others.
             by_turn: whether to choose in turn, where the caller does not.
         """
+        message, queue, selector = request.messages[0], request.queue, request.selector
         route = await self.session.route(message.topic)
         queues = route.writable()
         if queue is not None:
@@ -216,12 +343,14 @@ class Producer(BaseClient):
         if selector is not None:
             selected = selector(message, queues)
             return selected, selected.queue_id
+        if message.message_group is not None:
+            masters = [item for item in queues if item.broker_id == 0] or list(queues)
+            return masters[place_of(message.message_group, len(masters))], None
+        by_turn = by_turn and message.priority is None
         brokers: dict[str, list[Queue]] = {}
         for item in queues:
             brokers.setdefault(item.broker_name, []).append(item)
         names = sorted(brokers)
-        if message.message_group is not None:
-            return brokers[names[zlib.crc32(message.message_group.encode()) % len(names)]][0], None
         names = [name for name in names if name not in failed] or names
         lap, place = divmod(self.next_turn(message.topic, len(queues)), len(names))
         held = brokers[names[place]]
@@ -238,17 +367,17 @@ class Producer(BaseClient):
         self.turns[topic] = turn + 1
         return turn
 
-    async def send_to(
-        self, target: Queue, queue_id: int | None, batch: Sequence[Message]
-    ) -> list[SendReceipt]:
+    async def send_to(self, target: Queue, queue_id: int | None, request: Request) -> list[SendReceipt]:
         endpoint = target.endpoints[0]
         self.session.use(endpoint)
         call = calls.send_messages(
-            batch,
+            request.messages,
             broker_name=target.broker_name,
             queue_id=queue_id,
-            now=time.time(),
+            now=request.began_at,
             host_name=self.session.host_name,
             namespace=self.options.namespace,
+            transaction=request.transaction,
+            recovery_s=request.recovery_s,
         )
         return await self.session.call(endpoint, call, self.options.send_timeout_s)

@@ -16,7 +16,7 @@ from whimbrel.client.retry import decide
 from whimbrel.client.session import BaseClient, Session
 from whimbrel.client.spans import ClientSpans
 from whimbrel.errors import Unavailable, WhimbrelError
-from whimbrel.model.message import PullResult, ReceivedMessage
+from whimbrel.model.message import Filter, PullResult, ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue
 from whimbrel.rpc.api import calls
 from whimbrel.rpc.api.calls import Outbound
@@ -76,7 +76,7 @@ class PullConsumer(BaseClient):
         *,
         count: int = 32,
         wait_s: float = 0.0,
-        expression: str = "*",
+        expression: Filter = "*",
         follow: bool = True,
     ) -> PullResult:
         """Read from an offset on, once; with `wait_s`, wait for a message that is not there yet.
@@ -120,7 +120,7 @@ class PullConsumer(BaseClient):
         offset: int,
         *,
         count: int = 32,
-        expression: str = "*",
+        expression: Filter = "*",
         until: int | None = None,
     ) -> AsyncIterator[ReceivedMessage]:
         """Yield the messages of a queue from an offset on, for ever or up to the offset `until`.

@@ -40,6 +40,7 @@ from whimbrel.errors import (
     WhimbrelError,
 )
 from whimbrel.model.cluster import Cluster
+from whimbrel.model.message import Filter, ReceivedMessage
 from whimbrel.model.route import Endpoint, Queue, Route, parse_endpoints
 from whimbrel.model.wire import (
     CLIENT_ID_HEADER,
@@ -85,7 +86,7 @@ def parse_access_point(text: str) -> tuple[Endpoint, ...]:
 class Session:
     """One client's connections. Belongs to the event loop in which `start` was called.
 
-    Public methods: start, close, call, ask, route, cluster, broker_endpoint.
+    Public methods: start, close, call, ask, route, cluster, broker_endpoint, announce.
 
     Attributes:
         access: endpoints of the nameservers.
@@ -111,6 +112,7 @@ class Session:
         self.host_name = socket.gethostname()
         self.client_id = options.client_id or client_id(self.host_name)
         self.server = ServerSettings()
+        self.informed: dict[Endpoint, asyncio.Event] = {}  # by server: whether it has sent settings
         self.routes = RouteCache(options.route_ttl_s)
         self.describe = describe
         self.channels: dict[Endpoint, grpc.aio.Channel] = {}
@@ -118,6 +120,8 @@ class Session:
         self.fetches: dict[str, asyncio.Task[Route]] = {}
         self.heartbeat_task: asyncio.Task[None] | None = None
         self.contact = FirstContact(options.retry)
+        self.on_asked: Callable[[Endpoint, ReceivedMessage], None] | None = None  # about a transaction
+        self.open_streams: dict[Endpoint, telemetry_stream.TelemetryStream] = {}
         self.preferred = 0  # index of the last nameserver that responded
         self.known_cluster: tuple[float, Cluster] | None = None
         self.headers = (
@@ -321,6 +325,22 @@ class Session:
         if self.heartbeat_task is not None and endpoint not in self.streams:
             self.streams[endpoint] = asyncio.create_task(self.keep_stream(endpoint))
 
+    async def settings_of(self, endpoint: Endpoint) -> ServerSettings:
+        """Return the settings, once a server that is in use has sent them.
+
+        Raises:
+            RequestTimeout: it has not, in a call's time.
+        """
+        self.use(endpoint)
+        informed = self.informed.setdefault(endpoint, asyncio.Event())
+        if not informed.is_set():
+            timeout = self.options.request_timeout_s
+            try:
+                await asyncio.wait_for(informed.wait(), timeout)
+            except TimeoutError:
+                raise RequestTimeout(f"no settings from {endpoint} within {timeout:.3g} s") from None
+        return self.server
+
     def channel(self, endpoint: Endpoint) -> grpc.aio.Channel:
         channel = self.channels.get(endpoint)
         if channel is None:
@@ -359,6 +379,7 @@ class Session:
 
     async def disconnect(self, endpoint: Endpoint) -> None:
         self.streams.pop(endpoint).cancel()
+        self.informed.pop(endpoint, None)
         channel = self.channels.get(endpoint)
         if channel is not None and endpoint not in self.access:
             del self.channels[endpoint]
@@ -366,27 +387,41 @@ class Session:
 
     async def keep_stream(self, endpoint: Endpoint) -> None:
         while True:
-            stream = telemetry_stream.TelemetryStream(self.channel(endpoint), self.headers)
+            stream = telemetry_stream.TelemetryStream(self.channel(endpoint), self.headers, endpoint)
             try:
                 await stream.write_settings(self.describe(self))
+                self.open_streams[endpoint] = stream
                 await self.read_commands(stream)
             except WhimbrelError as error:
                 logger.debug("telemetry stream to %s: %s", endpoint, error)
             finally:
+                self.open_streams.pop(endpoint, None)
                 stream.cancel()
             await asyncio.sleep(REOPEN_S)
+
+    async def announce(self) -> None:
+        """Write the settings, which have changed, on all open streams."""
+        for endpoint, stream in list(self.open_streams.items()):
+            try:
+                await stream.write_settings(self.describe(self))
+            except WhimbrelError as error:  # the next stream begins with them
+                logger.debug("telemetry stream to %s: %s", endpoint, error)
 
     async def read_commands(self, stream: telemetry_stream.TelemetryStream) -> None:
         while (command := await stream.read()) is not None:
             match command:
                 case telemetry_stream.Settings(settings):
                     self.server = settings
+                    self.informed.setdefault(stream.endpoint, asyncio.Event()).set()
                 case telemetry_stream.SettingsRefused(error):
                     logger.warning("the server refuses this client's settings: %s", error)
                 case telemetry_stream.Reconnect():
                     return
                 case telemetry_stream.StackTraceRequested(nonce):
                     await stream.send_stack_trace(nonce, stacks())
+                case telemetry_stream.TransactionAsked(message):
+                    if self.on_asked is not None:
+                        self.on_asked(stream.endpoint, message)
                 case telemetry_stream.VerificationRequested(nonce):
                     await stream.refuse_verification(nonce)
 
@@ -424,7 +459,7 @@ class BaseClient:
         *,
         group: str = "",
         topics: tuple[str, ...] = (),
-        subscriptions: tuple[tuple[str, str], ...] = (),
+        subscriptions: tuple[tuple[str, Filter], ...] = (),
     ) -> ClientSettings:
         session = self.session
         return ClientSettings(

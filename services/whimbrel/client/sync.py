@@ -9,13 +9,15 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from whimbrel.client import admin, consumer, producer, pull
+from whimbrel.client import admin, consumer, producer, pull, transactions
 from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from whimbrel.client.producer import QueueSelector
 from whimbrel.client.session import BaseClient
+from whimbrel.client.transactions import TransactionCheck
 from whimbrel.errors import ClientError, WhimbrelError
 from whimbrel.model.cluster import (
     BrokerStatus,
@@ -27,10 +29,20 @@ from whimbrel.model.cluster import (
     TopicConfig,
     TopicDescription,
 )
-from whimbrel.model.message import Message, MessageType, PullResult, ReceivedMessage, SendReceipt
+from whimbrel.model.message import (
+    Filter,
+    Message,
+    MessageType,
+    PullResult,
+    ReceivedMessage,
+    Resolution,
+    SendReceipt,
+)
+from whimbrel.model.retry import Customized, Exponential
 from whimbrel.model.route import Queue
+from whimbrel.model.topic import OrderedBy
 
-__all__ = ["Admin", "Consumer", "Producer", "PullConsumer"]
+__all__ = ["Admin", "Consumer", "Producer", "PullConsumer", "Transaction"]
 
 T = TypeVar("T")
 
@@ -96,10 +108,15 @@ class Producer(Blocking):
     """
 
     def __init__(
-        self, endpoint: str, *, topics: Sequence[str] = (), options: ProducerOptions | None = None
+        self,
+        endpoint: str,
+        *,
+        topics: Sequence[str] = (),
+        check: TransactionCheck | None = None,
+        options: ProducerOptions | None = None,
     ) -> None:
-        """See `whimbrel.client.Producer`."""
-        self.producer = producer.Producer(endpoint, topics=topics, options=options)
+        """See `whimbrel.client.Producer`; a `check` that is a plain function runs in a thread."""
+        self.producer = producer.Producer(endpoint, topics=topics, check=check, options=options)
         super().__init__(self.producer)
 
     @property
@@ -141,6 +158,58 @@ class Producer(Blocking):
         """Wait until no one-way send is under way."""
         self.wait(self.producer.flush())
 
+    def send_in_transaction(
+        self, message: Message, *, recovery_s: float | None = None, queue: Queue | None = None
+    ) -> "Transaction":
+        """Store one message that is delivered when its transaction, which is returned, is committed."""
+        opened = self.wait(self.producer.send_in_transaction(message, recovery_s=recovery_s, queue=queue))
+        return Transaction(self, opened)
+
+    @contextmanager
+    def transaction(self, message: Message, *, recovery_s: float | None = None) -> Iterator["Transaction"]:
+        """Send a message before the block, commit after it, and roll back when it raises."""
+        with self.send_in_transaction(message, recovery_s=recovery_s) as transaction:
+            yield transaction
+
+    def recall(self, topic: str, recall_handle: str) -> str:
+        """Have a message that waits for its time never delivered; return its message id."""
+        return self.wait(self.producer.recall(topic, recall_handle))
+
+
+class Transaction:
+    """`whimbrel.client.Transaction`, blocking."""
+
+    def __init__(self, owner: Producer, opened: transactions.Transaction) -> None:
+        """Wrap a transaction of a producer."""
+        self.owner = owner
+        self.opened = opened
+
+    @property
+    def receipt(self) -> SendReceipt:
+        """The broker's, with the transaction's id."""
+        return self.opened.receipt
+
+    @property
+    def resolution(self) -> Resolution:
+        """UNKNOWN until `commit` or `rollback` were answered."""
+        return self.opened.resolution
+
+    def commit(self) -> None:
+        """Let consumers have the message."""
+        self.owner.wait(self.opened.commit())
+
+    def rollback(self) -> None:
+        """Drop the message."""
+        self.owner.wait(self.opened.rollback())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.owner.wait(self.opened.__aexit__(kind, error, trace))
+
 
 class Consumer(Blocking):
     """`whimbrel.client.Consumer`, blocking."""
@@ -149,7 +218,7 @@ class Consumer(Blocking):
         self,
         endpoint: str,
         group: str,
-        subscriptions: Mapping[str, str] | Sequence[str],
+        subscriptions: Mapping[str, Filter] | Sequence[str],
         *,
         options: ConsumerOptions | None = None,
     ) -> None:
@@ -174,6 +243,10 @@ class Consumer(Blocking):
     def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> ReceivedMessage:
         """Have a message delivered again after `invisible_s`."""
         return self.wait(self.consumer.change_invisible(message, invisible_s))
+
+    def dead_letter(self, message: ReceivedMessage) -> None:
+        """Give a message up: it goes to the group's dead letters."""
+        self.wait(self.consumer.dead_letter(message))
 
     def run(self, handler: Callable[[ReceivedMessage], None]) -> None:
         """Consume until `stop`, `close` or Ctrl-C; handlers run in threads, `options.concurrency` at a time.
@@ -219,7 +292,7 @@ class PullConsumer(Blocking):
         *,
         count: int = 32,
         wait_s: float = 0.0,
-        expression: str = "*",
+        expression: Filter = "*",
         follow: bool = True,
     ) -> PullResult:
         """Read from an offset on, once."""
@@ -228,7 +301,13 @@ class PullConsumer(Blocking):
         )
 
     def stream(
-        self, queue: Queue, offset: int, *, count: int = 32, expression: str = "*", until: int | None = None
+        self,
+        queue: Queue,
+        offset: int,
+        *,
+        count: int = 32,
+        expression: Filter = "*",
+        until: int | None = None,
     ) -> Iterator[ReceivedMessage]:
         """Yield the messages of a queue from an offset on, for ever or up to the offset `until`."""
         source = self.reader.stream(queue, offset, count=count, expression=expression, until=until)
@@ -304,9 +383,21 @@ class Admin(Blocking):
         """Return the topic as each master holds it."""
         return self.wait(self.admin.describe_topic(name))
 
-    def create_group(self, name: str, *, fifo: bool = False, max_attempts: int = 0) -> GroupConfig:
+    def create_group(
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        max_attempts: int = 0,
+        ordered_by: OrderedBy = OrderedBy.QUEUE,
+        retry_policy: Customized | Exponential | None = None,
+    ) -> GroupConfig:
         """Create a consumer group on every master."""
-        return self.wait(self.admin.create_group(name, fifo=fifo, max_attempts=max_attempts))
+        return self.wait(
+            self.admin.create_group(
+                name, fifo=fifo, max_attempts=max_attempts, ordered_by=ordered_by, retry_policy=retry_policy
+            )
+        )
 
     def update_group(
         self,
@@ -315,11 +406,18 @@ class Admin(Blocking):
         fifo: bool | None = None,
         max_attempts: int | None = None,
         consume_enabled: bool | None = None,
+        ordered_by: OrderedBy | None = None,
+        retry_policy: Customized | Exponential | None = None,
     ) -> GroupConfig:
         """Change the arguments that are given, on every master."""
         return self.wait(
             self.admin.update_group(
-                name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume_enabled
+                name,
+                fifo=fifo,
+                max_attempts=max_attempts,
+                consume_enabled=consume_enabled,
+                ordered_by=ordered_by,
+                retry_policy=retry_policy,
             )
         )
 

@@ -6,10 +6,21 @@ Times are seconds since the epoch as floats; a time that was not set is None. Bo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from whimbrel.model.route import Queue
 
-__all__ = ["Message", "MessageType", "PullResult", "ReceivedMessage", "SendReceipt"]
+__all__ = [
+    "DeadLetter",
+    "Filter",
+    "Message",
+    "MessageType",
+    "PullResult",
+    "ReceivedMessage",
+    "Resolution",
+    "SendReceipt",
+    "SqlFilter",
+]
 
 TEXT_CHARS_MAX = 40  # of a body that an error repeats
 
@@ -26,9 +37,34 @@ class MessageType(StrEnum):
     PRIORITY = "priority"
 
 
+class Resolution(StrEnum):
+    """What became of a transaction; UNKNOWN leaves it open, and the broker asks again."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """A filter by properties, as in `SqlFilter("price > 100 AND region = 'eu'")`.
+
+    The grammar is RocketMQ's: identifiers are properties, among them TAGS and KEYS; = <> > >= < <=, BETWEEN,
+    IN, IS NULL, CONTAINS, STARTSWITH, ENDSWITH, AND, OR, NOT. Brokers refuse what they can't read.
+    """
+
+    expression: str
+
+
+Filter: TypeAlias = str | SqlFilter  # which messages of a topic: `*` for all, tags joined by `||`, or SQL
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A message to be sent.
+
+    It has at most one of a message group, a delivery time and a priority, and the topic has to take messages
+    of that type.
 
     A field of the wrong type is a TypeError here, with the field's name and what to pass; nothing is encoded
     or converted silently, since consumers would not know how.
@@ -40,7 +76,9 @@ class Message:
         keys: for look-ups; no spaces in a key, since the store joins them with spaces.
         properties: free text pairs; up to 128 pairs and 16 KiB together with tag and keys.
         message_group: messages of one group keep their order, on a FIFO topic.
-        deliver_at: not to be delivered before this time, on a DELAY topic.
+        deliver_at: not to be delivered before this time (seconds since the epoch), on a DELAY topic.
+        delay_s: the same, as seconds from the call that sends it.
+        priority: from 0 on; those with a greater one are delivered first, on a PRIORITY topic.
         message_id: left empty, the producer makes one; a resend of the same message keeps it.
         trace_context: W3C text of the span in which it was created; None leaves it to the producer.
     """
@@ -52,6 +90,8 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     message_group: str | None = None
     deliver_at: float | None = None
+    delay_s: float | None = None
+    priority: int | None = None
     message_id: str = ""
     trace_context: str | None = None
 
@@ -69,12 +109,16 @@ class Message:
             check_keys(self.keys)
         if self.properties:
             check_properties(self.properties)
+        if self.deliver_at is not None or self.delay_s is not None or self.priority is not None:
+            check_kind(self)
 
     @property
     def type(self) -> MessageType:
         """The type that follows from its fields."""
-        if self.deliver_at is not None:
+        if self.deliver_at is not None or self.delay_s is not None:
             return MessageType.DELAY
+        if self.priority is not None:
+            return MessageType.PRIORITY
         return MessageType.NORMAL if self.message_group is None else MessageType.FIFO
 
 
@@ -86,6 +130,8 @@ class SendReceipt:
     chosen it: it goes over a topic's queues in turn, as RocketMQ's own SDKs do, and tells the broker.
     `queue_id` is None where the broker chose: for messages of a message group, and where it had fewer queues
     than the route said. (A server other than whimbrel takes no choice, and `queue_id` means nothing there.)
+
+    `recall_handle` is what `Producer.recall` takes, for a message that waits for its time; else it is empty.
     """
 
     topic: str
@@ -94,6 +140,15 @@ class SendReceipt:
     queue_id: int | None
     queue_offset: int
     transaction_id: str = ""
+    recall_handle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Where a dead letter comes from."""
+
+    topic: str
+    message_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +157,8 @@ class ReceivedMessage:
 
     `receipt_handle` is empty on pulled messages: they carry no lease and need no acknowledgement. `queue` is
     the queue that was asked, whose id may be -1 (any queue of that broker); `queue_id` is where it lies.
+    `dead_letter` is set on messages of a dead-letter topic, `transaction_id` on those that a broker asks a
+    producer about.
     """
 
     topic: str
@@ -120,6 +177,9 @@ class ReceivedMessage:
     store_host: str
     message_group: str | None = None
     deliver_at: float | None = None
+    priority: int | None = None
+    dead_letter: DeadLetter | None = None
+    transaction_id: str = ""
     receipt_handle: str = ""
     delivery_attempt: int = 0
     trace_context: str | None = None
@@ -177,3 +237,23 @@ def check_properties(properties: object) -> None:
             raise TypeError(
                 f"properties[{key!r}] is a {named(value)}, not a str: pass {{{key!r}: {str(value)!r}}}"
             )
+
+
+def check_kind(message: Message) -> None:
+    """Raise TypeError or ValueError unless the fields that make a message special fit together."""
+    if message.priority is not None:
+        if not isinstance(message.priority, int):
+            raise TypeError(f"priority is a {named(message.priority)}, not an int")
+        if message.priority < 0:
+            raise ValueError(f"priority is {message.priority}: the least one is 0")
+    for name in ("deliver_at", "delay_s"):
+        value = getattr(message, name)
+        if value is not None and not isinstance(value, int | float):
+            raise TypeError(f"{name} is a {named(value)}, not a number of seconds")
+    given = [
+        name
+        for name in ("message_group", "deliver_at", "delay_s", "priority")
+        if getattr(message, name) is not None
+    ]
+    if len(given) > 1:
+        raise ValueError(f"a message has only one of {' and '.join(given)}")

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from whimbrel.errors import OffsetNotFound, WhimbrelError
-from whimbrel.model.message import Message, PullResult, ReceivedMessage, SendReceipt
+from whimbrel.model.message import Filter, Message, PullResult, ReceivedMessage, Resolution, SendReceipt
 from whimbrel.model.route import Endpoint, Queue, Route
 from whimbrel.model.wire import MESSAGING_SERVICE, QUEUE_HEADER, REASON_TRAILER, SUGGESTION_TRAILER
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -34,6 +34,8 @@ __all__ = [
     "Trailers",
     "ack_messages",
     "change_invisible",
+    "end_transaction",
+    "forward_to_dead_letters",
     "get_offset",
     "heartbeat",
     "notify_termination",
@@ -43,6 +45,7 @@ __all__ = [
     "query_assignment",
     "query_offset",
     "query_route",
+    "recall_message",
     "receive_messages",
     "send_messages",
     "update_offset",
@@ -53,6 +56,11 @@ Metadata = Sequence[tuple[str, str]]
 Trailers = Mapping[str, str]
 
 MESSAGING = f"/{MESSAGING_SERVICE}/"
+RESOLUTIONS = {
+    Resolution.COMMIT: v2.COMMIT,
+    Resolution.ROLLBACK: v2.ROLLBACK,
+    Resolution.UNKNOWN: v2.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
 BROKER_ID_DIGITS_MAX = 9
 
 
@@ -218,8 +226,12 @@ def send_messages(
     now: float,
     host_name: str,
     namespace: str = "",
+    transaction: bool = False,
+    recovery_s: float | None = None,
 ) -> Outbound[list[SendReceipt]]:
     """Send messages of one topic in one request; `queue_id` None leaves the queue to the broker.
+
+    `transaction` and `recovery_s` are about a message of a transaction, see `convert.message_to_send`.
 
     The result has one receipt a message, in order. When an entry is not OK, the first such entry's error is
     raised: brokers append a request as a whole, so that entries differ only in how safely they are stored.
@@ -240,6 +252,7 @@ def send_messages(
                 queue_id=queue_id,
                 queue_offset=entry.offset,
                 transaction_id=entry.transaction_id,
+                recall_handle=entry.recall_handle,
             )
             for message, entry in zip(messages, response.entries, strict=True)
         ]
@@ -247,7 +260,13 @@ def send_messages(
     request = service.SendMessageRequest(
         messages=[
             convert.message_to_send(
-                message, now=now, host_name=host_name, queue_id=queue_id, namespace=namespace
+                message,
+                now=now,
+                host_name=host_name,
+                queue_id=queue_id,
+                namespace=namespace,
+                transaction=transaction,
+                recovery_s=recovery_s,
             )
             for message in messages
         ]
@@ -256,11 +275,47 @@ def send_messages(
     return Outbound(MESSAGING + "SendMessage", request.SerializeToString(), decode, metadata=metadata)
 
 
+def end_transaction(
+    topic: str,
+    message_id: str,
+    transaction_id: str,
+    resolution: Resolution,
+    *,
+    asked: bool = False,
+    namespace: str = "",
+) -> Outbound[None]:
+    """Commit or roll back; `asked` says that a broker has asked for it."""
+
+    def decode(responses: Sequence[bytes], _: Trailers) -> None:
+        check(service.EndTransactionResponse.FromString(responses[0]).status)
+
+    request = service.EndTransactionRequest(
+        topic=resource(topic, namespace),
+        message_id=message_id,
+        transaction_id=transaction_id,
+        resolution=RESOLUTIONS[resolution],
+        source=v2.SOURCE_SERVER_CHECK if asked else v2.SOURCE_CLIENT,
+    )
+    return Outbound(MESSAGING + "EndTransaction", request.SerializeToString(), decode)
+
+
+def recall_message(topic: str, recall_handle: str, namespace: str = "") -> Outbound[str]:
+    """Have a message that waits for its time never delivered; the result is its message id."""
+
+    def decode(responses: Sequence[bytes], _: Trailers) -> str:
+        response = service.RecallMessageResponse.FromString(responses[0])
+        check(response.status)
+        return response.message_id
+
+    request = service.RecallMessageRequest(topic=resource(topic, namespace), recall_handle=recall_handle)
+    return Outbound(MESSAGING + "RecallMessage", request.SerializeToString(), decode)
+
+
 def receive_messages(
     queue: Queue,
     group: str,
     *,
-    expression: str,
+    expression: Filter,
     count: int,
     invisible_s: float | None,
     wait_s: float,
@@ -282,7 +337,7 @@ def receive_messages(
     request = service.ReceiveMessageRequest(
         group=resource(group, namespace),
         message_queue=convert.queue_message(queue, namespace),
-        filter_expression=v2.FilterExpression(type=v2.TAG, expression=expression),
+        filter_expression=convert.filter_message(expression),
         batch_size=count,
         auto_renew=invisible_s is None,
         long_polling_timeout=convert.duration(wait_s),
@@ -337,13 +392,40 @@ def change_invisible(
     return Outbound(MESSAGING + "ChangeInvisibleDuration", request.SerializeToString(), decode)
 
 
+def forward_to_dead_letters(
+    message: ReceivedMessage, group: str, attempts: int, attempts_max: int, namespace: str = ""
+) -> Outbound[None]:
+    """Move a message to the group's dead letters; the group does not get it again.
+
+    Args:
+        message: as it was delivered last.
+        group: the consumer group.
+        attempts: how often it was tried.
+        attempts_max: the group's bound, as the client knows it.
+        namespace: of group and topic.
+    """
+
+    def decode(responses: Sequence[bytes], _: Trailers) -> None:
+        check(service.ForwardMessageToDeadLetterQueueResponse.FromString(responses[0]).status)
+
+    request = service.ForwardMessageToDeadLetterQueueRequest(
+        group=resource(group, namespace),
+        topic=resource(message.topic, namespace),
+        receipt_handle=message.receipt_handle,
+        message_id=message.message_id,
+        delivery_attempt=attempts,
+        max_delivery_attempts=attempts_max,
+    )
+    return Outbound(MESSAGING + "ForwardMessageToDeadLetterQueue", request.SerializeToString(), decode)
+
+
 def pull_messages(
     queue: Queue,
     group: str,
     *,
     offset: int,
     count: int,
-    expression: str,
+    expression: Filter,
     wait_s: float,
     namespace: str = "",
 ) -> Outbound[PullResult]:
@@ -370,7 +452,7 @@ def pull_messages(
         message_queue=convert.queue_message(queue, namespace),
         offset=offset,
         batch_size=count,
-        filter_expression=v2.FilterExpression(type=v2.TAG, expression=expression),
+        filter_expression=convert.filter_message(expression),
         long_polling_timeout=convert.duration(wait_s),
     )
     return Outbound(MESSAGING + "PullMessage", request.SerializeToString(), decode, stream=True)

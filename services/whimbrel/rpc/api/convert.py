@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from whimbrel.errors import CorruptRecord, WhimbrelError, error_for_code
+from whimbrel.errors import BadRequest, CorruptRecord, WhimbrelError, error_for_code
 from whimbrel.model.cluster import (
     BrokerStatus,
     ClientStatus,
@@ -23,11 +23,14 @@ from whimbrel.model.cluster import (
     TopicConfig,
 )
 from whimbrel.model.limits import INFLATED_BYTES_MAX
-from whimbrel.model.message import Message, MessageType, ReceivedMessage
+from whimbrel.model.message import DeadLetter, Filter, Message, MessageType, ReceivedMessage, SqlFilter
+from whimbrel.model.retry import RetryPolicy
 from whimbrel.model.route import Endpoint, Queue
+from whimbrel.model.topic import OrderedBy
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
+from whimbrel.rpc.api.group_policies import ORDER_NUMBERS, ORDERS, retry_policy_message, retry_policy_of
 
 if TYPE_CHECKING:  # the pool's own classes are like these, but checkers can't see them
     from google.protobuf.duration_pb2 import Duration
@@ -45,6 +48,7 @@ __all__ = [
     "duration",
     "endpoints_message",
     "error_of_status",
+    "filter_message",
     "group_config",
     "group_message",
     "group_progress",
@@ -100,7 +104,7 @@ class ClientSettings:
         access: the client's access point.
         group: the consumer group; empty for producers.
         topics: of a producer's messages; may be empty.
-        subscriptions: topic and tag expression of a consumer.
+        subscriptions: topic and filter of a consumer.
     """
 
     client_type: str
@@ -111,7 +115,7 @@ class ClientSettings:
     request_timeout_s: float
     group: str = ""
     topics: tuple[str, ...] = ()
-    subscriptions: tuple[tuple[str, str], ...] = ()
+    subscriptions: tuple[tuple[str, Filter], ...] = ()
     namespace: str = ""
 
 
@@ -121,9 +125,13 @@ class ServerSettings:
 
     Attributes:
         backoff_s: delays before the next deliveries of a message; () when the server sets none.
+        fifo: whether the group's messages come in order.
+        max_attempts: deliveries before a message becomes a dead letter; 0 when the server does not say.
     """
 
     backoff_s: tuple[float, ...] = ()
+    fifo: bool = False
+    max_attempts: int = 0
 
 
 def timestamp(at: float) -> Timestamp:
@@ -205,10 +213,34 @@ def queue_message(queue: Queue, namespace: str = "") -> v2.MessageQueue:
     )
 
 
+def filter_message(wanted: Filter) -> v2.FilterExpression:
+    """Return a filter in the form of a request."""
+    if isinstance(wanted, SqlFilter):
+        return v2.FilterExpression(type=v2.SQL, expression=wanted.expression)
+    return v2.FilterExpression(type=v2.TAG, expression=wanted)
+
+
 def message_to_send(
-    message: Message, *, now: float, host_name: str, queue_id: int | None = None, namespace: str = ""
+    message: Message,
+    *,
+    now: float,
+    host_name: str,
+    queue_id: int | None = None,
+    namespace: str = "",
+    transaction: bool = False,
+    recovery_s: float | None = None,
 ) -> v2.Message:
-    """Return the message in the form of SendMessage; its id must be set."""
+    """Return the message in the form of SendMessage; its id must be set.
+
+    Args:
+        message: to be sent.
+        now: its born time, seconds since the epoch; a delay counts from it.
+        host_name: of this machine.
+        queue_id: where to; None leaves it to the broker.
+        namespace: of the topic.
+        transaction: whether it is a part of one.
+        recovery_s: how long the broker waits before it asks about the transaction; None: its default.
+    """
     system = v2.SystemProperties(
         message_id=message.message_id,
         keys=message.keys,
@@ -227,6 +259,14 @@ def message_to_send(
         system.trace_context = message.trace_context
     if message.deliver_at is not None:
         system.delivery_timestamp.CopyFrom(timestamp(message.deliver_at))
+    elif message.delay_s is not None:
+        system.delivery_timestamp.CopyFrom(timestamp(now + message.delay_s))
+    if message.priority is not None:
+        system.priority = message.priority
+    if transaction:
+        system.message_type = v2.TRANSACTION
+        if recovery_s is not None:
+            system.orphaned_transaction_recovery_duration.CopyFrom(duration(recovery_s))
     return v2.Message(
         topic=v2.Resource(resource_namespace=namespace, name=message.topic),
         user_properties=dict(message.properties),
@@ -273,10 +313,19 @@ def received_message(message: v2.Message, queue: Queue) -> ReceivedMessage:
         store_host=system.store_host,
         message_group=system.message_group if system.HasField("message_group") else None,
         deliver_at=seconds_of(system.delivery_timestamp) if system.HasField("delivery_timestamp") else None,
+        priority=system.priority if system.HasField("priority") else None,
+        dead_letter=dead_letter_of(system),
         receipt_handle=system.receipt_handle,
         delivery_attempt=system.delivery_attempt,
         trace_context=system.trace_context if system.HasField("trace_context") else None,
     )
+
+
+def dead_letter_of(system: v2.SystemProperties) -> DeadLetter | None:
+    if not system.HasField("dead_letter_queue"):
+        return None
+    origin = system.dead_letter_queue
+    return DeadLetter(origin.topic, origin.message_id)
 
 
 def settings_message(settings: ClientSettings) -> v2.Settings:
@@ -299,10 +348,10 @@ def settings_message(settings: ClientSettings) -> v2.Settings:
         return message
     message.subscription.group.name = settings.group
     message.subscription.group.resource_namespace = settings.namespace
-    for topic, expression in settings.subscriptions:
+    for topic, wanted in settings.subscriptions:
         entry = message.subscription.subscriptions.add()
         entry.topic.resource_namespace, entry.topic.name = settings.namespace, topic
-        entry.expression.type, entry.expression.expression = v2.TAG, expression
+        entry.expression.CopyFrom(filter_message(wanted))
     return message
 
 
@@ -312,7 +361,7 @@ def server_settings(message: v2.Settings) -> ServerSettings:
     backoff = tuple(seconds_of(step) for step in policy.customized_backoff.next)
     if policy.WhichOneof("strategy") == "exponential_backoff":
         backoff = tuple(exponential(policy.exponential_backoff, min(policy.max_attempts, 64)))
-    return ServerSettings(backoff_s=backoff)
+    return ServerSettings(backoff_s=backoff, fifo=message.subscription.fifo, max_attempts=policy.max_attempts)
 
 
 def exponential(policy: v2.ExponentialBackoff, count: int) -> Iterable[float]:
@@ -363,11 +412,19 @@ def queue_state(message: admin.QueueState) -> QueueState:
 
 def group_config(message: admin.Group) -> GroupConfig:
     """Return a group's configuration."""
+    policy: RetryPolicy | None = None
+    if message.HasField("retry_policy"):
+        try:
+            policy = retry_policy_of(message.retry_policy)
+        except BadRequest:  # a newer broker's
+            policy = None
     return GroupConfig(
         name=message.name,
         fifo=message.fifo,
         max_attempts=message.max_attempts,
         consume_enabled=message.consume_enabled,
+        ordered_by=ORDERS.get(message.ordered_by, OrderedBy.QUEUE),
+        retry_policy=policy,
     )
 
 
@@ -378,6 +435,8 @@ def group_message(group: GroupConfig) -> admin.Group:
         fifo=group.fifo,
         max_attempts=group.max_attempts,
         consume_enabled=group.consume_enabled,
+        ordered_by=ORDER_NUMBERS[group.ordered_by],
+        retry_policy=None if group.retry_policy is None else retry_policy_message(group.retry_policy),
     )
 
 

@@ -5,11 +5,14 @@ again whenever the server may have lost them. The server responds to each with i
 in between.
 """
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
 
 import grpc.aio
 
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.message import ReceivedMessage
+from whimbrel.model.route import Endpoint, Queue
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as service
 from whimbrel.rpc.api import convert
@@ -23,6 +26,7 @@ __all__ = [
     "SettingsRefused",
     "StackTraceRequested",
     "TelemetryStream",
+    "TransactionAsked",
     "UnknownCommand",
     "VerificationRequested",
 ]
@@ -62,17 +66,34 @@ class VerificationRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionAsked:
+    """A broker asks what became of a transaction; the response is EndTransaction, at the same broker."""
+
+    message: ReceivedMessage
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownCommand:
     """A command that this client ignores."""
 
 
 Command = (
-    Settings | SettingsRefused | Reconnect | StackTraceRequested | VerificationRequested | UnknownCommand
+    Settings
+    | SettingsRefused
+    | Reconnect
+    | StackTraceRequested
+    | TransactionAsked
+    | VerificationRequested
+    | UnknownCommand
 )
 
 
-def decode(raw: bytes) -> Command:
-    """Return a received command."""
+def decode(raw: bytes, endpoint: Endpoint) -> Command:
+    """Return a command that was received from this server.
+
+    Raises:
+        CorruptRecord: it carries a message that can't be read.
+    """
     message = service.TelemetryCommand.FromString(raw)
     match message.WhichOneof("command"):
         case "settings":
@@ -83,6 +104,19 @@ def decode(raw: bytes) -> Command:
             return StackTraceRequested(message.print_thread_stack_trace_command.nonce)
         case "verify_message_command":
             return VerificationRequested(message.verify_message_command.nonce)
+        case "recover_orphaned_transaction_command":
+            asked = message.recover_orphaned_transaction_command
+            queue = Queue(
+                topic=asked.message.topic.name,
+                broker_name="",
+                broker_id=0,
+                queue_id=asked.message.system_properties.queue_id,
+                readable=False,
+                writable=True,
+                endpoints=(endpoint,),
+            )
+            half = convert.received_message(asked.message, queue)
+            return TransactionAsked(replace(half, transaction_id=asked.transaction_id))
         case None if message.HasField("status"):
             error = convert.error_of_status(message.status)
             return UnknownCommand() if error is None else SettingsRefused(error)
@@ -90,10 +124,12 @@ def decode(raw: bytes) -> Command:
 
 
 class TelemetryStream:
-    """One open stream; call `read` until it returns None. Not for concurrent writers."""
+    """One open stream; call `read` until it returns None. Writes of several tasks wait for each other."""
 
-    def __init__(self, channel: grpc.aio.Channel, metadata: Metadata) -> None:
-        """Open the stream; a failure shows at the first write or read."""
+    def __init__(self, channel: grpc.aio.Channel, metadata: Metadata, endpoint: Endpoint) -> None:
+        """Open the stream to the server at `endpoint`; a failure shows at the first write or read."""
+        self.endpoint = endpoint
+        self.writing = asyncio.Lock()
         opened: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
             MESSAGING + "Telemetry"
         )
@@ -135,7 +171,7 @@ class TelemetryStream:
             raw = await self.call.read()
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
-        return decode(raw) if isinstance(raw, bytes) else None
+        return decode(raw, self.endpoint) if isinstance(raw, bytes) else None
 
     def cancel(self) -> None:
         """End the stream at once."""
@@ -143,6 +179,7 @@ class TelemetryStream:
 
     async def write(self, command: service.TelemetryCommand) -> None:
         try:
-            await self.call.write(command.SerializeToString())
+            async with self.writing:
+                await self.call.write(command.SerializeToString())
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
