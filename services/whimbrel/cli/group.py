@@ -1,6 +1,6 @@
 """`whimbrel group`: create, list, describe, update, delete, reset-offsets."""
 
-from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,24 +8,54 @@ import typer
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
 from whimbrel.cli.lazy import examples, group
 from whimbrel.cli.output import Format, OutputOption, emit, note, time_text
+from whimbrel.cli.times import duration_of, moment_of
 
 if TYPE_CHECKING:
-    from whimbrel.client import GroupConfig, GroupProgress
+    from whimbrel.client import (
+        CustomizedRetries,
+        ExponentialRetries,
+        GroupConfig,
+        GroupProgress,
+        OrderedBy,
+    )
 
 __all__ = ["app", "parse_target"]
 
 app = group("Create, list, describe, update and delete consumer groups; reset their offsets.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Consumer group name.")]
-COLUMNS = ("group", "fifo", "max attempts", "consume enabled")
+COLUMNS = ("group", "ordered", "max attempts", "backoff", "consume enabled")
+BACKOFF_HELP = "Waits between attempts: 1s,10s,1m or exponential[:5s,2h,2] or default."
 PROGRESS_COLUMNS = ("broker", "topic", "queue", "committed", "next", "max offset", "in flight", "lag")
+
+
+class Order(StrEnum):
+    """What a message of an ordered group waits for."""
+
+    QUEUE = "queue"
+    MESSAGE_GROUP = "message-group"
+
+
+OrderOption = Annotated[
+    Order | None,
+    typer.Option(
+        "--ordered-by",
+        help="What a message waits for: all before it in its queue (--fifo), or those of its message group.",
+        show_default=False,
+    ),
+]
+BackoffOption = Annotated[
+    str | None, typer.Option("--backoff", metavar="WAITS", help=BACKOFF_HELP, show_default=False)
+]
 
 
 @app.command(
     epilog=examples(
         "whimbrel group create billing",
         "whimbrel group create ledger --fifo",
-        "whimbrel group create mailer --max-attempts 5",
+        "whimbrel group create ledger --ordered-by message-group",
+        "whimbrel group create mailer --max-attempts 5 --backoff 1s,10s,1m",
+        "whimbrel group create mailer --backoff exponential:5s,2h,2",
     )
 )
 def create(
@@ -33,16 +63,28 @@ def create(
     fifo: Annotated[bool, typer.Option("--fifo", help="Its consumers get messages in order.")] = False,
     max_attempts: Annotated[
         int,
-        typer.Option(min=0, max=1000, help="Deliveries of a message, the first included; 0: default."),
+        typer.Option(min=0, max=1000, help="Deliveries before it is a dead letter; 0: default."),
     ] = 0,
+    ordered_by: OrderOption = None,
+    backoff: BackoffOption = None,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
     """Create a consumer group on every master broker."""
-    from whimbrel.client import sync
+    from whimbrel.client import OrderedBy, sync
 
+    ordered, order = order_of(fifo or None, ordered_by)
+    policy = backoff_of(backoff)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        made = admin.create_group(name, fifo=fifo, max_attempts=max_attempts)
+        made = admin.create_group(
+            name,
+            fifo=bool(ordered),
+            max_attempts=max_attempts,
+            ordered_by=order or OrderedBy.QUEUE,
+            retry_policy=policy,
+        )
+    if made.fifo and order not in (None, made.ordered_by):
+        note(f"the brokers are of an earlier version: the group is ordered by {made.ordered_by.value}")
     emit(made, output, columns=COLUMNS, rows=[row(made)])
 
 
@@ -66,7 +108,8 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
     if output is Format.TABLE:
         first = found[0].group
         note(
-            f"group {name}: {'fifo' if first.fifo else 'not ordered'}, max attempts {first.max_attempts},"
+            f"group {name}: {'ordered ' + order_text(first) if first.fifo else 'not ordered'},"
+            f" max attempts {first.max_attempts}, backoff {backoff_text(first.retry_policy)},"
             f" consume {'enabled' if first.consume_enabled else 'disabled'}"
         )
         for item in found:
@@ -82,6 +125,7 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
 @app.command(
     epilog=examples(
         "whimbrel group update mailer --max-attempts 3",
+        "whimbrel group update ledger --ordered-by message-group",
         "whimbrel group update mailer --no-consume       stop its reads",
         "whimbrel group update mailer --consume",
     )
@@ -92,8 +136,10 @@ def update(
         bool | None, typer.Option("--fifo/--no-fifo", help="Its consumers get messages in order.")
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Deliveries of a message, the first included.")
+        int | None, typer.Option(min=1, max=1000, help="Deliveries before it is a dead letter.")
     ] = None,
+    ordered_by: OrderOption = None,
+    backoff: BackoffOption = None,
     consume: Annotated[
         bool | None, typer.Option("--consume/--no-consume", help="Whether it may read.")
     ] = None,
@@ -103,12 +149,22 @@ def update(
     """Change a group on every master broker; what is not given stays."""
     from whimbrel.client import sync
 
-    if fifo is None and max_attempts is None and consume is None:
+    fifo, order = order_of(fifo, ordered_by)
+    policy = backoff_of(backoff)
+    if fifo is None and max_attempts is None and consume is None and policy is None:
         raise typer.BadParameter(
-            "give at least one of --fifo/--no-fifo, --max-attempts, --consume/--no-consume"
+            "give at least one of --fifo/--no-fifo, --ordered-by, --max-attempts, --backoff,"
+            " --consume/--no-consume"
         )
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        changed = admin.update_group(name, fifo=fifo, max_attempts=max_attempts, consume_enabled=consume)
+        changed = admin.update_group(
+            name,
+            fifo=fifo,
+            max_attempts=max_attempts,
+            consume_enabled=consume,
+            ordered_by=order,
+            retry_policy=policy,
+        )
     emit(changed, output, columns=COLUMNS, rows=[row(changed)])
 
 
@@ -170,16 +226,93 @@ def parse_target(text: str) -> str | int | float:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return moment_of(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is neither earliest, latest, an offset, nor a time such as 2026-01-31T12:00:00Z"
         ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def order_of(fifo: bool | None, ordered_by: "Order | None") -> "tuple[bool | None, OrderedBy | None]":
+    """Return what --fifo and --ordered-by ask for; a kind of order makes the group ordered.
+
+    Raises:
+        typer.BadParameter: the group shall not be ordered, and by something.
+    """
+    from whimbrel.client import OrderedBy
+
+    if ordered_by is None:
+        return fifo, None
+    if fifo is False:
+        raise typer.BadParameter("a group without order has no kind of it", param_hint="--ordered-by")
+    return True, OrderedBy(ordered_by.value)
+
+
+def backoff_of(text: str | None) -> "CustomizedRetries | ExponentialRetries | None":
+    """Return the policy that --backoff describes, None for none.
+
+    Raises:
+        typer.BadParameter: it describes none.
+    """
+    from whimbrel.client import CustomizedRetries, ExponentialRetries
+    from whimbrel.model.retry import check_policy
+
+    if text is None:
+        return None
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "default" and not rest:
+            return CustomizedRetries()
+        policy: CustomizedRetries | ExponentialRetries
+        if kind == "exponential":
+            parts = rest.split(",") if rest else ["5s", "2h", "2"]
+            if len(parts) != 3:
+                raise ValueError("it has an initial wait, a longest one, and a factor")
+            initial_ms, max_ms = (milliseconds(part) for part in parts[:2])
+            policy = ExponentialRetries(initial_ms=initial_ms, max_ms=max_ms, multiplier=int(parts[2]))
+        else:
+            policy = CustomizedRetries(tuple(milliseconds(part) for part in text.split(",")))
+        check_policy(policy)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--backoff") from None
+    return policy
+
+
+def milliseconds(text: str) -> int:
+    return round(duration_of(text, "--backoff") * 1000)
+
+
+def backoff_text(policy: "CustomizedRetries | ExponentialRetries | None") -> str:
+    """Return a policy as --backoff takes it."""
+    from whimbrel.client import CustomizedRetries
+
+    if policy is None or policy == CustomizedRetries():
+        return "default"
+    if isinstance(policy, CustomizedRetries):
+        return ",".join(map(wait_text, policy.waits_ms))
+    longest = wait_text(policy.max_ms)
+    return f"exponential:{wait_text(policy.initial_ms)},{longest},{policy.multiplier}"
+
+
+def wait_text(wait_ms: int) -> str:
+    for unit, size_ms in (("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if wait_ms % size_ms == 0:
+            return f"{wait_ms // size_ms}{unit}"
+    return f"{wait_ms}ms"
+
+
+def order_text(item: "GroupConfig") -> str:
+    return f"by {item.ordered_by.value}" if item.fifo else "no"
 
 
 def row(item: "GroupConfig") -> tuple[object, ...]:
-    return item.name, yes_or_no(item.fifo), item.max_attempts, yes_or_no(item.consume_enabled)
+    return (
+        item.name,
+        order_text(item),
+        item.max_attempts,
+        backoff_text(item.retry_policy),
+        yes_or_no(item.consume_enabled),
+    )
 
 
 def progress_row(broker: str, item: "GroupProgress") -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
+from whimbrel.cli.filters import SqlOption, TagOption, filter_of
 from whimbrel.cli.group import parse_target
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
@@ -39,7 +40,8 @@ def pull(
     ] = "earliest",
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = 32,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait when there is none yet.")] = 0.0,
-    tag: Annotated[str, typer.Option("--tag", help="Tags to take, separated by ||; * for all.")] = "*",
+    tag: TagOption = "*",
+    sql: SqlOption = None,
     broker: Annotated[str, typer.Option(help="Broker name, where several hold the topic.")] = "",
     group: Annotated[str, typer.Option("--group", "-g", help="Group to read as; its offsets stay.")] = "",
     template: FormatOption = None,
@@ -49,7 +51,7 @@ def pull(
     """Read a queue from an offset on; takes no leases and moves no offsets."""
     from whimbrel.client import sync
 
-    target = parse_target(offset)
+    target, wanted = parse_target(offset), filter_of(tag, sql)
     printer = message_printer(output, template_of(template, output))
     found = 0
     with traced(endpoint), sync.PullConsumer(resolve_endpoint(endpoint), group or TOOLS_GROUP) as reader:
@@ -57,7 +59,9 @@ def pull(
         position = target if isinstance(target, int) else reader.offset(chosen, target)
         left = wait
         while found < count and not reader_gone():
-            result = reader.pull(chosen, position, count=min(32, count - found), wait_s=left, expression=tag)
+            result = reader.pull(
+                chosen, position, count=min(32, count - found), wait_s=left, expression=wanted
+            )
             printer.add(result.messages)
             found += len(result.messages)
             if result.next_offset == position:

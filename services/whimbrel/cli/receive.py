@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
+from whimbrel.cli.filters import SqlOption, TagOption, filter_of
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
 from whimbrel.cli.printing import Printer, portions, reader_gone, was_read
@@ -37,6 +38,7 @@ RECEIVE_EXAMPLES = examples(
     "whimbrel receive orders --group billing --follow -o jsonl | jq .body",
     r"whimbrel receive orders --group billing --format '%o %k %v\n'",
     "whimbrel receive orders --group billing --tag 'new || paid'",
+    "whimbrel receive orders --group billing --sql \"price > 100 AND region = 'eu'\"",
     "whimbrel receive orders --group billing --no-ack      others get them again after --invisible",
 )
 
@@ -61,7 +63,8 @@ def receive(
         bool, typer.Option("--ack/--no-ack", help="Whether the group is done with what was printed.")
     ] = True,
     wait: Annotated[float, typer.Option(min=0, help="Stop when none came for so many seconds.")] = 5.0,
-    tag: Annotated[str, typer.Option("--tag", help="Tags to take, separated by ||; * for all.")] = "*",
+    tag: TagOption = "*",
+    sql: SqlOption = None,
     invisible: Annotated[
         float, typer.Option(min=10, help="Seconds until messages that are not acknowledged come again.")
     ] = 30.0,
@@ -72,9 +75,10 @@ def receive(
     """Receive messages as a member of a consumer group, and acknowledge them once they are printed."""
     from whimbrel.client import sync
 
+    wanted = filter_of(tag, sql)
     printer = message_printer(output, template_of(template, output), endless=follow)
     address = resolve_endpoint(endpoint)
-    with traced(endpoint), sync.Consumer(address, group, {topic: tag}) as consumer:
+    with traced(endpoint), sync.Consumer(address, group, {topic: wanted}) as consumer:
         receiving = Receiving(consumer, printer, acknowledge=acknowledge, strict=not follow)
         try:
             found = receive_until(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint, traced
+from whimbrel.cli.filters import SqlOption, TagOption, filter_of
 from whimbrel.cli.group import parse_target
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, note
@@ -30,7 +31,7 @@ from whimbrel.cli.shown_messages import FormatOption, message_printer, template_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from whimbrel.client import PullConsumer, Queue, ReceivedMessage
+    from whimbrel.client import Filter, PullConsumer, Queue, ReceivedMessage
 
 __all__ = ["TAIL_EXAMPLES", "tail"]
 
@@ -66,7 +67,8 @@ def tail(
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at what is the end of each queue now.")
     ] = False,
-    tag: Annotated[str, typer.Option("--tag", help="Tags to take, separated by ||; * for all.")] = "*",
+    tag: TagOption = "*",
+    sql: SqlOption = None,
     template: FormatOption = None,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
@@ -75,11 +77,12 @@ def tail(
     where = parse_target(start)
     if isinstance(where, int):
         raise typer.BadParameter("queues have offsets of their own; see `whimbrel pull`", param_hint="--from")
+    wanted = filter_of(tag, sql)
     printer = message_printer(output, template_of(template, output), endless=True)
     address = resolve_endpoint(endpoint)
     try:
         with traced(endpoint):
-            asyncio.run(follow(address, topic, where, tag, printer, count=count, until_end=until_end))
+            asyncio.run(follow(address, topic, where, wanted, printer, count=count, until_end=until_end))
     finally:
         if not reader_gone():
             printer.end()
@@ -89,7 +92,7 @@ async def follow(
     address: str,
     topic: str,
     where: str | float,
-    tag: str,
+    wanted: "Filter",
     printer: "Printer[ReceivedMessage]",
     *,
     count: int | None,
@@ -100,7 +103,7 @@ async def follow(
 
     options = ConsumerOptions(route_ttl_s=REFRESH_S)
     async with PullConsumer(address, TOOLS_GROUP, options=options) as reader:
-        tailing = Tailing(reader, topic, where, tag, until_end=until_end)
+        tailing = Tailing(reader, topic, where, wanted, until_end=until_end)
         reading = asyncio.create_task(tailing.run())
         left = count
         try:
@@ -121,13 +124,13 @@ class Tailing:
     """Reads all queues of a topic into one bounded queue of results."""
 
     def __init__(
-        self, reader: "PullConsumer", topic: str, where: str | float, tag: str, *, until_end: bool
+        self, reader: "PullConsumer", topic: str, where: str | float, wanted: "Filter", *, until_end: bool
     ) -> None:
         """Take a started reader, and from where on queues are read."""
         self.reader = reader
         self.topic = topic
         self.where = where
-        self.tag = tag
+        self.wanted = wanted
         self.until_end = until_end
         self.began = time.time()
         self.results: asyncio.Queue[Sequence[ReceivedMessage]] = asyncio.Queue(RESULTS_MAX)
@@ -219,7 +222,7 @@ class Tailing:
                         offset,
                         count=BATCH,
                         wait_s=0.0 if end is not None else wait,
-                        expression=self.tag,
+                        expression=self.wanted,
                     )
             except IllegalOffset:
                 pause, lost = PAUSE_S, True

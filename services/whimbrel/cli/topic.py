@@ -26,6 +26,7 @@ class TopicType(StrEnum):
     DELAY = "delay"
     TRANSACTION = "transaction"
     PRIORITY = "priority"
+    MIXED = "mixed"
 
 
 class Access(StrEnum):
@@ -50,6 +51,7 @@ def permission_text(bits: int) -> str:
         "whimbrel topic create orders",
         "whimbrel topic create orders --queues 16",
         "whimbrel topic create payments --type fifo",
+        "whimbrel topic create reminders --type delay",
     )
 )
 def create(
