@@ -1,4 +1,4 @@
-"""Ordered messages through real processes: the queue of a group, blocks, a kill, a slave, and a push consumer.
+"""Ordered messages through real processes: the queue of a group, blocks, a kill, and a slave.
 
 The bounds of time here are those of the requirement: a parked poll is served less than 200 ms after the
 acknowledgement that ends a block (a multiple of that is asserted, since the machine may be busy).

@@ -14,8 +14,8 @@ Little-endian, several back to back:
                   visible_at int64, taken_at int64 (epoch ms), attempt uint32,
                   flags uint8 (1: renewed by the server), client id's length uint16 c; client id
     epoch:  0     starts an epoch of which nothing else is known
-    order:  9+a   serial uint64, attempt id's length uint8 a; attempt id, UTF-8. The leases of that serial were
-                  taken by a receive of an ordered group that named this attempt
+    order:  9+a   serial uint64, attempt id's length uint8 a; attempt id, UTF-8. The leases of that serial
+                  were taken by a receive of an ordered group that named this attempt
 
 Orders came later than the other kinds. A broker of a version before refuses them, as it does every unknown
 kind, so they go only to those that say that they read them (`without_orders`).

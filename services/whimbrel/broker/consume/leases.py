@@ -27,7 +27,7 @@ against. A *revision* orders the changes that leave the handle valid (renewals, 
 
 An *order* says under which attempt id the leases of a serial were taken (ordered groups only): a client that
 did not get the answer asks again with the same id, and gets the same messages again. One that is lost, or
-comes before its leases where nothing is known of the queue, costs such a client the wait for the visible time.
+comes where nothing is known of its queue's epoch, costs such a client the wait for the visible time.
 
 Below `next`, an offset neither done nor held is a *gap*: its entries have not arrived, or were lost with a
 journal's tail. It counts as unread, so that losing entries delivers twice rather than never. Snapshots list
@@ -173,7 +173,7 @@ class QueueLeases:
         return at >= 0 and offset < self.ends[at]
 
     def done_until(self, offset: int) -> int:
-        """Return the end of the done range around an offset; the offset itself, or less, if it is not done."""
+        """Return the end of the done range around an offset; at most the offset if it is not done."""
         if offset < self.committed:
             return self.committed
         at = bisect_right(self.starts, offset) - 1

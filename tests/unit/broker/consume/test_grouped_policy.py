@@ -1,5 +1,7 @@
 """Ordered groups, message group by message group: slow ones stop nobody else, and bounds hold."""
 
+from typing import Any
+
 import pytest
 
 from consumekit import Rig, attempts, offsets
@@ -11,8 +13,8 @@ from whimbrel.broker.consume.plan import HandOn
 from whimbrel.store.codec import StoredMessage
 
 
-def rig_with(*groups: str | None, **options: object) -> Rig:
-    rig = Rig(**({"policy_of": Uniform(GroupedPolicy)} | options))
+def rig_with(*groups: str | None, **options: Any) -> Rig:
+    rig = Rig(**{"policy_of": Uniform(GroupedPolicy)} | options)
     for group in groups:
         rig.store.put("t", 0, group=group)
     return rig
@@ -158,7 +160,7 @@ def test_a_message_that_is_handed_on_holds_up_its_own_group_only() -> None:
     done = []
     rig = rig_with(
         policy_of=Uniform(lambda: GroupedPolicy(hand_on=rule)),
-        hand_on=lambda message, target, report: done.append(report),
+        hand_on=lambda message, target, since_ms, report: done.append(report),
     )
     for group, tag in (("x", "dead"), ("x", "a"), ("y", "a")):
         rig.store.put("t", 0, group=group, tag=tag)

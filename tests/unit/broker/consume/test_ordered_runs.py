@@ -1,8 +1,8 @@
 """Random consumers of ordered groups against a model that knows nothing of leases, journals and scans.
 
-The model holds the order as lists: for each line (a queue, or a message group in a queue) the offsets that are
-not done. Whatever a receive gets of a line must be the first of them, and nothing of that line may be under
-way elsewhere, unless the receive repeats the attempt that got it.
+The model holds the order as lists: for each line (a queue, or a message group in a queue) the offsets that
+are not done. Whatever a receive gets of a line must be the first of them, and nothing of that line may be
+under way elsewhere, unless the receive repeats the attempt that got it.
 """
 
 import random
