@@ -25,7 +25,7 @@ WHIMBREL_ENDPOINT and WHIMBREL_PROFILE, else the profile in use, else they find 
 # Headings of `whimbrel --help` and the commands below each; a test sees to it that none is left out.
 SECTIONS = {
     "On this machine": ("dev",),
-    "Messages": ("send", "recall", "receive", "tail", "pull", "trace", "bench"),
+    "Messages": ("send", "recall", "receive", "tail", "pull", "dlq", "trace", "bench"),
     "The cluster": ("topic", "group", "cluster", "replication", "health"),
     "Stores and archives": ("store", "spark"),
     "Settings": ("config", "profile"),
@@ -135,6 +135,7 @@ def commands() -> dict[str, Command]:
         "tail": Command("whimbrel.cli.tail", "tail", "Print a topic's messages as they come."),
         "pull": Command("whimbrel.cli.pull", "pull", "Read a queue from an offset on."),
         "recall": Command("whimbrel.cli.recall", "recall", "Take a delayed message back."),
+        "dlq": Command("whimbrel.cli.dlq", "app", "Dead letters: list, put back into their topics, drop."),
         "bench": Command("whimbrel.cli.bench", "app", "Measure sends, receives, and the way of a message."),
         "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
         "health": Command("whimbrel.cli.health", "health", "Tell whether the cluster works, for scripts."),

@@ -17,6 +17,9 @@ from whimbrel.model.cluster import (
     BrokerStatus,
     ClientStatus,
     Cluster,
+    DeadLetter,
+    DeadLetterOutcome,
+    DeadLetterResult,
     GroupConfig,
     GroupDescription,
     GroupProgress,
@@ -27,7 +30,7 @@ from whimbrel.model.cluster import (
     TopicDescription,
 )
 from whimbrel.model.message import (
-    DeadLetter,
+    DeadLetterOrigin,
     Filter,
     Message,
     MessageType,
@@ -52,6 +55,9 @@ __all__ = [
     "ConsumerOptions",
     "CustomizedRetries",
     "DeadLetter",
+    "DeadLetterOrigin",
+    "DeadLetterOutcome",
+    "DeadLetterResult",
     "Endpoint",
     "ExponentialRetries",
     "Filter",

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 from whimbrel.client.options import ClientOptions
@@ -19,6 +20,8 @@ from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound, Unavail
 from whimbrel.model.cluster import (
     BrokerStatus,
     Cluster,
+    DeadLetter,
+    DeadLetterOutcome,
     GroupConfig,
     GroupDescription,
     GroupProgress,
@@ -26,14 +29,18 @@ from whimbrel.model.cluster import (
     TopicConfig,
     TopicDescription,
 )
+from whimbrel.model.limits import DEAD_LETTERS_MAX
 from whimbrel.model.message import MessageType
+from whimbrel.model.names import DEAD_LETTER_PREFIX
 from whimbrel.model.retry import Customized, Exponential
+from whimbrel.model.route import Queue
 from whimbrel.model.topic import OrderedBy
-from whimbrel.rpc.api import admin_calls, calls
+from whimbrel.rpc.api import admin_calls, calls, dead_letter_calls
 from whimbrel.rpc.api.calls import Outbound
 from whimbrel.rpc.api.convert import ClientSettings
+from whimbrel.rpc.api.dead_letter_calls import Place
 
-__all__ = ["Admin"]
+__all__ = ["REPLAY_RATE", "Admin"]
 
 T = TypeVar("T")
 
@@ -42,6 +49,8 @@ logger = logging.getLogger(__name__)
 READ, WRITE = 4, 2  # permission bits
 ROUTED_S = 2.0  # how long a change of a topic waits for the nameserver; brokers renew every 2 s
 ADMIN_TIMEOUT_S = 10.0  # for topics with thousands of queues
+# Dead letters a second: what failed once may fail again, and consumers have other work besides.
+REPLAY_RATE = 100.0
 DESCRIBE_TIMEOUT_S = 3.0  # for a broker's view of its log, which it has at hand
 
 
@@ -52,7 +61,8 @@ class Admin(BaseClient):
         await admin.create_topic("orders", queues=8)
 
     Public methods: start, close, cluster, create_topic, update_topic, delete_topic, topics, describe_topic,
-    create_group, update_group, delete_group, groups, describe_group, reset_offsets, replication.
+    create_group, update_group, delete_group, groups, describe_group, reset_offsets, replication,
+    dead_letters, replay_dead_letters, drop_dead_letters.
 
     Attributes:
         session: connections and routes, for calls that have no method here.
@@ -253,6 +263,77 @@ class Admin(BaseClient):
                 return broker, error
 
         return list(await asyncio.gather(*map(view, brokers)))
+
+    async def dead_letters(self, group: str, *, with_bodies: bool = True) -> AsyncIterator[DeadLetter]:
+        """Yield the dead letters of a group that were neither put back nor dropped, broker by broker.
+
+        Without bodies those are empty.
+        """
+        topic = DEAD_LETTER_PREFIX + group
+        for broker in await self.masters():
+            queue = Queue(
+                topic=topic,
+                broker_name=broker.broker_name,
+                broker_id=broker.broker_id,
+                queue_id=-1,
+                readable=True,
+                writable=False,
+                endpoints=(broker.endpoint(),),
+            )
+            start: Place | None = None
+            while True:
+                call = dead_letter_calls.list_dead_letters(group, queue, start, with_bodies=with_bodies)
+                found, start = await self.ask(broker, call)
+                for letter in found:
+                    yield letter
+                if start is None:
+                    break
+
+    async def replay_dead_letters(
+        self, letters: Sequence[DeadLetter], *, rate: float = REPLAY_RATE
+    ) -> list[DeadLetterOutcome]:
+        """Put dead letters back into the topics that they were sent to, each once, under their ids.
+
+        When it raises, some may have been put back; repeating it is safe.
+
+        Args:
+            letters: of one group.
+            rate: messages a second at most; 0 for no bound.
+
+        Returns:
+            What became of each.
+        """
+        return await self.settle(letters, dead_letter_calls.replay_dead_letters, rate)
+
+    async def drop_dead_letters(self, letters: Sequence[DeadLetter]) -> list[DeadLetterOutcome]:
+        """Have dead letters no longer listed; they stay in their topic until retention removes them."""
+        return await self.settle(letters, dead_letter_calls.drop_dead_letters, 0.0)
+
+    async def settle(
+        self,
+        letters: Sequence[DeadLetter],
+        make: Callable[[str, Sequence[Place]], Outbound[tuple[DeadLetterOutcome, ...]]],
+        rate: float,
+    ) -> list[DeadLetterOutcome]:
+        brokers = {broker.broker_name: broker for broker in await self.masters()}
+        outcomes: list[DeadLetterOutcome] = []
+        step = max(1, min(DEAD_LETTERS_MAX, int(rate))) if rate else DEAD_LETTERS_MAX
+        due = 0.0  # when the next ones may go
+        by_broker = groupby(letters, key=lambda letter: (letter.message.queue.broker_name, letter.group))
+        for (name, group), of_broker in by_broker:
+            if name not in brokers:
+                raise Unavailable(f"broker {name} has the dead letters, and no master now")
+            messages = [letter.message for letter in of_broker]
+            for first in range(0, len(messages), step):
+                some = messages[first : first + step]
+                now = time.monotonic()
+                if due > now:
+                    await asyncio.sleep(due - now)
+                due = max(due, now) + (len(some) / rate if rate else 0.0)
+                places = [(one.queue_id, one.queue_offset) for one in some]
+                settled = await self.ask(brokers[name], make(group, places))
+                outcomes += settled
+        return outcomes
 
     async def masters(self) -> list[BrokerStatus]:
         """Return the masters by name; waits for a nameserver that has just started to know them all."""

@@ -22,6 +22,8 @@ from whimbrel.errors import ClientError, WhimbrelError
 from whimbrel.model.cluster import (
     BrokerStatus,
     Cluster,
+    DeadLetter,
+    DeadLetterOutcome,
     GroupConfig,
     GroupDescription,
     GroupProgress,
@@ -444,3 +446,23 @@ class Admin(Blocking):
     ) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:
         """Return each live broker's view of its log, or why it could not be asked."""
         return self.wait(self.admin.replication(brokers))
+
+    def dead_letters(self, group: str, *, with_bodies: bool = True) -> Iterator[DeadLetter]:
+        """Yield the dead letters of a group that were neither put back nor dropped."""
+        source = self.admin.dead_letters(group, with_bodies=with_bodies)
+
+        async def step() -> DeadLetter | None:
+            return await anext(source, None)
+
+        while (letter := self.wait(step())) is not None:
+            yield letter
+
+    def replay_dead_letters(
+        self, letters: Sequence[DeadLetter], *, rate: float = admin.REPLAY_RATE
+    ) -> list[DeadLetterOutcome]:
+        """Put dead letters of a group back into their topics; return what became of each."""
+        return self.wait(self.admin.replay_dead_letters(letters, rate=rate))
+
+    def drop_dead_letters(self, letters: Sequence[DeadLetter]) -> list[DeadLetterOutcome]:
+        """Have dead letters no longer listed; return what became of each."""
+        return self.wait(self.admin.drop_dead_letters(letters))

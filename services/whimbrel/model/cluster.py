@@ -4,9 +4,10 @@ Times are seconds since the epoch as floats, None when unknown.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from whimbrel.errors import Unavailable
-from whimbrel.model.message import MessageType
+from whimbrel.model.message import MessageType, ReceivedMessage
 from whimbrel.model.retry import RetryPolicy
 from whimbrel.model.route import Endpoint
 from whimbrel.model.topic import OrderedBy
@@ -15,6 +16,9 @@ __all__ = [
     "BrokerStatus",
     "ClientStatus",
     "Cluster",
+    "DeadLetter",
+    "DeadLetterOutcome",
+    "DeadLetterResult",
     "GroupConfig",
     "GroupDescription",
     "GroupProgress",
@@ -194,3 +198,38 @@ class ReplicationStatus:
     replication: str
     flush: str
     expected_slaves: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A message that a group has given up.
+
+    Attributes:
+        message: as it stands in the dead-letter topic; its `delivery_attempt` is one more than the number of
+            redeliveries that its record has.
+        origin_topic: where it was sent to; empty where its record does not tell.
+        origin_message_id: its id there.
+    """
+
+    group: str
+    message: ReceivedMessage
+    origin_topic: str
+    origin_message_id: str
+
+
+class DeadLetterResult(StrEnum):
+    """What became of a dead letter that was to be put back or dropped."""
+
+    DONE = "done"
+    BEFORE = "before"  # it was put back or dropped before
+    GONE = "gone"  # it is no longer there
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterOutcome:
+    """What became of a dead letter; `topic`: where it was put back, `why`: why it was refused."""
+
+    result: DeadLetterResult
+    topic: str = ""
+    why: str = ""

@@ -14,6 +14,7 @@ type DELAY; here it is left out, and so is the original's.
 
 from collections.abc import Mapping
 
+from whimbrel.model.names import GROUP_TOPIC_PREFIXES, RETRY_PREFIX
 from whimbrel.model.properties import (
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -53,6 +54,12 @@ def cause_of(properties: Mapping[str, str]) -> str:
     return properties.get(HANDED_ON_FROM) or properties.get(ORIGIN_MESSAGE_ID, "")
 
 
-def origin_of(properties: Mapping[str, str]) -> str:
-    """Return the topic that a dead letter was sent to; empty where nobody wrote it down."""
-    return properties.get(RETRY_TOPIC) or properties.get(DLQ_ORIGIN_TOPIC, "")
+def origin_of(properties: Mapping[str, str], group: str) -> str:
+    """Return the topic that a dead letter of a group was sent to; empty where nobody wrote it down.
+
+    RocketMQ 5 names the topic of the group's redeliveries instead, whose name ends with the topic's.
+    """
+    topic = properties.get(RETRY_TOPIC) or properties.get(DLQ_ORIGIN_TOPIC, "")
+    for between in ("_", "+"):
+        topic = topic.removeprefix(f"{RETRY_PREFIX}{group}{between}")
+    return "" if topic.startswith(GROUP_TOPIC_PREFIXES) else topic

@@ -9,6 +9,7 @@ __all__ = [
     "BODY_BYTES_MAX",
     "BULK_RESPONSE_BYTES_MAX",
     "CLIENT_ID_CHARS_MAX",
+    "DEAD_LETTERS_MAX",
     "ENDPOINTS_MAX",
     "GROUP_CHARS_MAX",
     "HOST_CHARS_MAX",
@@ -73,6 +74,9 @@ RETRY_MAX_DEFAULT = 16  # redeliveries of a message in a group, the first delive
 REPLAY_BATCH_MAX = 256  # a call of many more would hold up the sends of others
 REPLAY_SELECTION_MAX = 32
 REPLAY_BYTES_MAX = 1 << 20
+# Dead letters that are put back or dropped in a call, which is answered once they are safe: 64 MiB with the
+# largest bodies, as much as waits for disk and slaves at once.
+DEAD_LETTERS_MAX = 16
 
 # gRPC messages
 RPC_MESSAGE_BYTES_MAX = 130 * 1024 * 1024  # RocketMQ: 32 bodies of 4 MiB and 2 MiB for the rest

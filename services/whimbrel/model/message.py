@@ -11,7 +11,7 @@ from typing import TypeAlias
 from whimbrel.model.route import Queue
 
 __all__ = [
-    "DeadLetter",
+    "DeadLetterOrigin",
     "Filter",
     "Message",
     "MessageType",
@@ -144,7 +144,7 @@ class SendReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetterOrigin:
     """Where a dead letter comes from."""
 
     topic: str
@@ -178,7 +178,7 @@ class ReceivedMessage:
     message_group: str | None = None
     deliver_at: float | None = None
     priority: int | None = None
-    dead_letter: DeadLetter | None = None
+    dead_letter: DeadLetterOrigin | None = None
     transaction_id: str = ""
     receipt_handle: str = ""
     delivery_attempt: int = 0

@@ -45,6 +45,7 @@ __all__ = [
     "RESERVED_PROPERTY_KEYS",
     "RETRY_PREFIX",
     "SCHEDULE_TOPIC",
+    "SETTLED_PREFIX",
     "SYSTEM_TOPICS",
     "TEMPLATE_TOPIC",
     "TIMER_TOPIC",
@@ -93,6 +94,8 @@ POP_PREFIX = "rmq_sys_REVIVE_LOG_"  # what RocketMQ 5 notes of what consumers ho
 # RocketMQ keeps a group's redeliveries and its dead letters in topics named after the group.
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+# Ours: the group whose progress on a group's dead letters says which were put back or dropped.
+SETTLED_PREFIX = "whimbrel-dlq-"
 GROUP_TOPIC_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 RESERVED_PROPERTY_KEYS = frozenset(

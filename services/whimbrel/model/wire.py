@@ -13,6 +13,7 @@ __all__ = [
     "CLIENT_ID_HEADER",
     "CLIENT_PEER_HEADER",
     "DATE_TIME_HEADER",
+    "DEAD_LETTER_SERVICE",
     "HA_PORT",
     "LANGUAGE_HEADER",
     "MESSAGING_SERVICE",
@@ -31,6 +32,7 @@ __all__ = [
 
 MESSAGING_SERVICE = "apache.rocketmq.v2.MessagingService"
 ADMIN_SERVICE = "whimbrel.admin.v1.AdminService"
+DEAD_LETTER_SERVICE = "whimbrel.admin.v1.DeadLetterService"
 BULK_SERVICE = "whimbrel.bulk.v1.BulkService"
 REGISTRY_SERVICE = "whimbrel.registry.v1.RegistryService"
 REPLICA_SERVICE = "whimbrel.replica.v1.ReplicaService"

@@ -505,6 +505,37 @@ class GroupConsumption:
             raise OffsetNotFound(f"group {group} has no offset on {topic}/{queue_id}")
         return known[2]
 
+    def undone(self, group: str, topic: str, queue_id: int, start: int, count: int) -> list[int]:
+        """Return the first offsets of a queue, from `start` on, that a group has not finished."""
+        low, high = self.store.queue_range(topic, queue_id)
+        position = max(low, start)
+        state = self.table.find(group, topic, queue_id)
+        if state is None:
+            return list(range(position, min(high, position + count)))
+        found: list[int] = []
+        position = max(position, state.committed)
+        for begin, end in (*state.done_above(), (high, high)):
+            if position < begin:
+                found += range(position, min(begin, high, position + count - len(found)))
+            position = max(position, end)
+        return found
+
+    def is_done(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether a group has finished a message."""
+        state = self.table.find(group, topic, queue_id)
+        return state is not None and state.is_done(offset)
+
+    def finish(self, group: str, topic: str, places: Sequence[tuple[int, int]]) -> None:
+        """Mark messages done for a group: queue ids and offsets, which stand in the log.
+
+        Raises:
+            StoreFull: it can't be written down.
+        """
+        changes: list[Change] = []
+        for queue_id, offset in places:
+            changes.append((self.table.state(group, topic, queue_id), offset, offset + 1, None))
+        self.lease_store.commit(changes)
+
     def query_offset(
         self, topic: str, queue_id: int, policy: Literal["begin", "end", "time"], timestamp_ms: int = 0
     ) -> int:

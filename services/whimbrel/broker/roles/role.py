@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from whimbrel.broker.addresses import advertised_host
 from whimbrel.broker.api.admin import AdminService, ReplicationView
 from whimbrel.broker.api.bulk import BulkService
+from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
 from whimbrel.broker.api.messaging import Handle, messaging_service
 from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.api.replay import ReplayService
@@ -378,6 +379,16 @@ class Role(ABC):
             replication=self.replication,
             wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
         )
+        letters = DeadLetterAdmin(
+            topics,
+            groups,
+            self.consumption,
+            store,
+            appender,
+            broker_name=options.name,
+            master=master,
+            store_host=lambda: self.admission.store_host,
+        )
         self.bulk = BulkService(
             topics,
             store,
@@ -391,6 +402,7 @@ class Role(ABC):
         return [
             self.messaging(master=master),
             admin.service(replays.methods()),
+            letters.service(),
             self.replica_service(),
             self.bulk.service(),
         ]

@@ -28,8 +28,8 @@ EXAMPLES = examples(
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
-def since_of(text: str, now: datetime) -> datetime | None:
-    """Return the time of `--since`, None without it.
+def since_of(text: str, now: datetime, option: str = "--since") -> datetime | None:
+    """Return the time of `--since`, or of another option, None without it.
 
     Raises:
         typer.BadParameter: it is neither a time nor a duration.
@@ -37,9 +37,9 @@ def since_of(text: str, now: datetime) -> datetime | None:
     found = re.fullmatch(r"(\d+)([mhd])", text)
     if found:
         return now - timedelta(**{UNITS[found[2]]: int(found[1])})
-    at = bound_of(text, "--since") if not text.isdecimal() else 0
+    at = bound_of(text, option) if not text.isdecimal() else 0
     if isinstance(at, int):
-        raise typer.BadParameter(f"--since {text!r} is neither a duration such as 2h nor a time")
+        raise typer.BadParameter(f"{option} {text!r} is neither a duration such as 2h nor a time")
     return at
 
 

@@ -23,7 +23,7 @@ from whimbrel.model.cluster import (
     TopicConfig,
 )
 from whimbrel.model.limits import INFLATED_BYTES_MAX
-from whimbrel.model.message import DeadLetter, Filter, Message, MessageType, ReceivedMessage, SqlFilter
+from whimbrel.model.message import DeadLetterOrigin, Filter, Message, MessageType, ReceivedMessage, SqlFilter
 from whimbrel.model.retry import RetryPolicy
 from whimbrel.model.route import Endpoint, Queue
 from whimbrel.model.topic import OrderedBy
@@ -321,11 +321,11 @@ def received_message(message: v2.Message, queue: Queue) -> ReceivedMessage:
     )
 
 
-def dead_letter_of(system: v2.SystemProperties) -> DeadLetter | None:
+def dead_letter_of(system: v2.SystemProperties) -> DeadLetterOrigin | None:
     if not system.HasField("dead_letter_queue"):
         return None
     origin = system.dead_letter_queue
-    return DeadLetter(origin.topic, origin.message_id)
+    return DeadLetterOrigin(origin.topic, origin.message_id)
 
 
 def settings_message(settings: ClientSettings) -> v2.Settings:

@@ -24,10 +24,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from whimbrel.errors import BadRequest, RequestError
-from whimbrel.model.limits import ACK_ENTRIES_MAX, RPC_MESSAGE_BYTES_MAX, SEND_MESSAGES_MAX, TOPICS_MAX
+from whimbrel.model.limits import (
+    ACK_ENTRIES_MAX,
+    DEAD_LETTERS_MAX,
+    RPC_MESSAGE_BYTES_MAX,
+    SEND_MESSAGES_MAX,
+    TOPICS_MAX,
+)
 from whimbrel.model.wire import (
     ADMIN_SERVICE,
     BULK_SERVICE,
+    DEAD_LETTER_SERVICE,
     MESSAGING_SERVICE,
     REGISTRY_SERVICE,
     REPLICA_SERVICE,
@@ -140,6 +147,14 @@ LIMITS: dict[str, Allowed] = {
         "CreateTopic UpdateTopic DeleteTopic ListTopics DescribeTopic CreateGroup UpdateGroup DeleteGroup "
         "ListGroups DescribeGroup ResetOffsets DescribeReplication DescribePreserved",
         {"AppendPreserved": Allowed(8 << 20, {"records": REPLAYED_RECORDS_MAX})},
+    ),
+    **rows(
+        DEAD_LETTER_SERVICE,
+        "ListDeadLetters",
+        dict.fromkeys(
+            ("ReplayDeadLetters", "DropDeadLetters"),
+            Allowed(SMALL_BYTES, {"places": DEAD_LETTERS_MAX}),
+        ),
     ),
     **rows(
         BULK_SERVICE,
