@@ -11,7 +11,9 @@ import pytest
 
 from brokerapi import Api, queue
 from integration.test_broker_sdk import Sdk, log_of, wait_writable
+from integration.test_commands import command
 from processes import Cluster, until
+from whimbrel.client import DeadLetterResult, Message, sync
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process
@@ -129,3 +131,99 @@ def test_after_a_restart_a_forward_finds_its_copy(cluster: Cluster, api: Api) ->
         again = Api(channel)
         assert forward(again, "killed", "survivor", handle).status.code == v2.OK
         assert [letter.body for letter in pulled(again, "%DLQ%survivor")] == [b"0"]
+
+
+def dead_letters(cluster: Cluster, api: Api, topic: str, group: str, count: int) -> list[str]:
+    """Have a group give up messages, with the keys 0, 1, ...; return their ids."""
+    api.administer("CreateTopic", topic={"name": topic, "read_queues": 4, "write_queues": 4})
+    api.administer("CreateGroup", group={"name": group})
+    with sync.Producer(cluster.endpoint) as producer:
+        ids = [
+            producer.send(
+                Message(topic=topic, body=b"%d" % n, keys=(f"k{n}",), properties={"own": "v"})
+            ).message_id
+            for n in range(count)
+        ]
+    for _ in range(count):
+        [handle] = api.receive(topic, group, batch=1, poll_s=5).handles
+        assert forward(api, topic, group, handle).status.code == v2.OK
+    return ids
+
+
+def stored(api: Api, topic: str) -> list[tuple[int, Any]]:
+    """Return queue and message of all that stands in a topic."""
+    found = []
+    for queue_id in range(4):
+        frames = api("PullMessage", group=v2.Resource(name="other"), message_queue=queue(topic, queue_id),
+                     batch_size=32)  # fmt: skip
+        found += [(queue_id, frame.message) for frame in frames if frame.WhichOneof("content") == "message"]
+    return found
+
+
+def run(cluster: Cluster, *words: str) -> tuple[int, str, str]:
+    """Run a command to its end."""
+    child = command(cluster, *words)
+    out, err = child.communicate(timeout=30)
+    return child.returncode, out, err
+
+
+def listed(cluster: Cluster, group: str, *words: str) -> list[str]:
+    """Return the ids that the command lists."""
+    code, out, err = run(cluster, "dlq", "list", group, "-o", "json", *words)
+    assert code == 0, err
+    return [letter["message_id"] for letter in json.loads(out)]
+
+
+def test_chosen_dead_letters_are_put_back_once_and_others_dropped(cluster: Cluster, api: Api) -> None:
+    ids = dead_letters(cluster, api, "bills", "billing", 6)
+    queues = {message.system_properties.message_id: queue_id for queue_id, message in stored(api, "bills")}
+    assert sorted(listed(cluster, "billing")) == sorted(ids)
+    assert listed(cluster, "billing", "--key", "k3") == [ids[3]]
+    assert listed(cluster, "billing", "--topic", "other") == []
+
+    for expected in ('"put_back": 1', '"chosen": 0'):
+        code, out, err = run(cluster, "dlq", "replay", "billing", "--id", ids[0], "-o", "json")
+        assert code == 0 and expected in out, (out, err)
+    again = [(at, one) for at, one in stored(api, "bills") if one.system_properties.message_id == ids[0]]
+    assert len(again) == 2
+    (_, first), (_, second) = sorted(again, key=lambda pair: pair[1].system_properties.queue_offset)
+    assert {at for at, _ in again} == {queues[ids[0]]}
+    assert (second.body, dict(second.user_properties)) == (first.body, {"own": "v"})
+    assert list(second.system_properties.keys) == ["k0"]
+    assert second.system_properties.born_timestamp == first.system_properties.born_timestamp
+    assert not second.system_properties.HasField("dead_letter_queue")
+    assert second.system_properties.delivery_attempt == 1
+    assert b"REPLAYED_FROM\x01broker-a:%DLQ%billing:0:" in log_of(cluster.master.store)
+
+    code, out, err = run(cluster, "dlq", "drop", "billing", "--key", "k1", "--yes", "-o", "json")
+    assert code == 0 and '"dropped": 1' in out, (out, err)
+    assert sorted(listed(cluster, "billing")) == sorted(ids[2:])
+    code, out, _ = run(cluster, "dlq", "show", "billing", ids[2], "-o", "json")
+    assert (code, json.loads(out)[0]["body"], json.loads(out)[0]["origin_topic"]) == (0, "2", "bills")
+    assert run(cluster, "dlq", "show", "billing", ids[0])[0] == 1
+    assert run(cluster, "dlq", "replay", "billing")[0] == 2
+    assert run(cluster, "dlq", "replay", "billing", "--all", "--dry-run", "-o", "json")[1].count("4") == 1
+
+    cluster.master.kill()
+    cluster.restart()
+    wait_writable(cluster)
+    assert sorted(listed(cluster, "billing")) == sorted(ids[2:])
+    code, _, err = run(cluster, "dlq", "replay", "billing", "--all", "--rate", "50")
+    assert code == 0, err
+    assert listed(cluster, "billing") == []
+
+
+def test_a_topic_that_is_gone_and_a_letter_that_was_settled_before_are_told(
+    cluster: Cluster, api: Api
+) -> None:
+    dead_letters(cluster, api, "gone", "leaver", 2)
+    with sync.Admin(cluster.endpoint) as admin:
+        letters = list(admin.dead_letters("leaver"))
+        assert [letter.origin_topic for letter in letters] == ["gone", "gone"]
+        assert [one.result for one in admin.drop_dead_letters(letters[:1])] == [DeadLetterResult.DONE]
+        api.administer("DeleteTopic", name="gone")
+        before, refused = admin.replay_dead_letters(letters)
+        assert before.result is DeadLetterResult.BEFORE
+        assert refused.result is DeadLetterResult.REFUSED and "no topic gone" in refused.why
+    code, _, err = run(cluster, "dlq", "replay", "leaver", "--all")
+    assert code == 1 and "make it, or drop the dead letter" in err
