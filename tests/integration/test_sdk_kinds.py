@@ -22,7 +22,9 @@ pytestmark = pytest.mark.process
 WITHOUT_PUSH = ("rust",)
 WITHOUT_RECALL = ("rust",)
 WITHOUT_PRIORITY = ("rust",)
-ENDS_AT_ITS_ACCESS_POINT = ("rust",)  # transactions, and listens there for checks: it is given a broker's address
+ENDS_AT_ITS_ACCESS_POINT = (
+    "rust",
+)  # transactions, and listens there for checks: it is given a broker's address
 SECONDS_ONLY = ("python", "rust")  # of delivery times; their programs round up
 
 QUEUES = 4
@@ -195,7 +197,9 @@ def test_recalled_message_never_comes(language: str, cluster: DevCluster) -> Non
     handles = dict(sent.of("handle"))
     ids = {body: message_id for body, message_id, _ in sent.of("sent")}
     assert set(handles) == {"m-0", "m-1", "m-2"}
-    with Program(language, "recall", cluster.endpoint, topic, f"{handles['m-0']},{handles['m-2']}") as recaller:
+    with Program(
+        language, "recall", cluster.endpoint, topic, f"{handles['m-0']},{handles['m-2']}"
+    ) as recaller:
         recaller.wait_ended()
         assert recaller.of("recalled") == [(handles["m-0"], ids["m-0"]), (handles["m-2"], ids["m-2"])]
     with Program(language, "simple", cluster.endpoint, topic, f"{topic}-g", "*") as consumer:

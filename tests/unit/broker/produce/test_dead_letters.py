@@ -1,12 +1,13 @@
 """Dead letters over a real log: one copy of each cause, whatever came in between."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from letterkit import ConfirmedWhenTold, messages_of
 from storekit import NOW, OPTIONS, make_draft
 from whimbrel.broker.consume.dead_letters import dead_letter, dead_letter_rule
 from whimbrel.broker.produce import dead_letters
@@ -26,33 +27,6 @@ GROUP = GroupConfig(name="g")
 ID = b"UNIQ_KEY\x01id-1\x02"
 
 
-class Log:
-    """An appender over a store, which confirms when it is told to."""
-
-    def __init__(self, store: MasterStore) -> None:
-        self.store, self.waits, self.refusal = store, True, ""
-        self.waiting: list[tuple[int, Callable[[WhimbrelError | None], None]]] = []
-
-    def check_writable(self) -> None:
-        if self.refusal:
-            raise NotWritable(self.refusal)
-
-    def append(self, drafts: Any) -> Any:
-        self.check_writable()
-        return self.store.append(drafts)
-
-    def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
-        self.waiting.append((end, answer))
-
-    def complete_waiting(self) -> None:
-        pass
-
-    def confirm(self, error: WhimbrelError | None = None) -> None:
-        waiting, self.waiting = self.waiting, []
-        for _, answer in waiting:
-            answer(error)
-
-
 class Rig:
     """A store with a message, and what makes dead letters of it."""
 
@@ -60,7 +34,7 @@ class Rig:
         self.now = NOW
         (root / "store").mkdir(exist_ok=True)
         self.store = MasterStore.open(root / "store", OPTIONS, clock=lambda: self.now)
-        self.log = Log(self.store)
+        self.log = ConfirmedWhenTold(self.store)
         topics = TopicTable(
             root / "config", cluster="c", broker_name="b", auto_create=False, clock=lambda: NOW
         )
@@ -82,9 +56,7 @@ class Rig:
         self.letters.hand_on(message, dead_letter(GROUP, message, 2), since, self.done.append)
 
     def copies(self) -> list[StoredMessage]:
-        low, high = self.store.queue_range("%DLQ%g", 0)
-        units = self.store.queue_units("%DLQ%g", 0, low, high - low)
-        return [decode_record(self.store.read(*unit[:2])) for unit in units]
+        return messages_of(self.store, "%DLQ%g")
 
 
 @pytest.fixture

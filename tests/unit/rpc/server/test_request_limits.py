@@ -34,6 +34,7 @@ from whimbrel.rpc.server.responses import failing_with
 PROTOS = (
     "apache.rocketmq.v2.service",
     "whimbrel.admin.v1.admin_service",
+    "whimbrel.admin.v1.dead_letter_service",
     "whimbrel.bulk.v1.bulk_service",
     "whimbrel.registry.v1.registry_service",
     "whimbrel.replica.v1.replica_service",
