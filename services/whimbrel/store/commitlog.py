@@ -86,6 +86,8 @@ class LogWriter:
         failed_syncs: how many syncs failed since the start.
         on_flushed: called from the flush thread with the new `flushed`.
         on_failed: called from the flush thread when a sync has failed, and when `mend` can go on.
+        before_removal: called with the offset below which retention would remove files; returns below which
+            one it may now.
         on_flush_timed: called with the seconds that each flush took, one at a time.
         store_time_ms: of the last record; for the checkpoint.
     """
@@ -111,6 +113,7 @@ class LogWriter:
         self.on_flushed: Callable[[int], None] | None = None
         self.on_failed: Callable[[], None] | None = None
         self.on_flush_timed: Callable[[float], None] | None = None
+        self.before_removal: Callable[[int], int] | None = None
         self.mark = LogMark()
         self.boundaries: list[int] = []  # recent boundaries, oldest first; for the mark's `check`
         self.marked_at = 0.0
@@ -734,6 +737,9 @@ class LogWriter:
             self.options,
             self.files,
         )
+        if doomed and self.before_removal is not None:
+            needed = self.before_removal(doomed[-1] + self.file_size)
+            doomed = [start for start in doomed if start + self.file_size <= needed]
         if not doomed:
             return 0
         self.begin = doomed[-1] + self.file_size

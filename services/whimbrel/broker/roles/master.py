@@ -159,6 +159,7 @@ class MasterRole(Role):
         )
         self.ending = TransactionService(self.transactions, self.context.sessions)
         self.sends.detours[MessageType.TRANSACTION] = self.ending
+        self.store.writer.before_removal = self.transactions.move_on
         self.sends.on_detour = self.ending.sent
 
     def when_all_durable(self, answer: Callable[[WhimbrelError | None], None]) -> None:

@@ -19,7 +19,7 @@ from whimbrel.broker.produce.replay import host_bytes
 from whimbrel.broker.transactions.table import OpenTransaction
 from whimbrel.errors import CorruptRecord
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
-from whimbrel.model.properties import CHECK_IMMUNITY_S, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_ID
+from whimbrel.model.properties import CHECK_IMMUNITY_S, CHECK_TIMES, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_ID
 from whimbrel.store.codec import (
     COMPRESSION_BITS,
     HEAD_SIZES,
@@ -40,6 +40,7 @@ __all__ = [
     "discarded_draft",
     "halves_named",
     "make_half",
+    "moved_draft",
     "op_draft",
     "open_transaction",
     "prepared_offset_of",
@@ -76,14 +77,14 @@ def open_transaction(half: StoredMessage) -> OpenTransaction:
     raw = half.properties_raw
     topic = text_of(raw, REAL_TOPIC)
     queue_id = text_of(raw, REAL_QUEUE_ID)
-    if not topic or not queue_id.isdecimal() or len(queue_id) > QUEUE_DIGITS_MAX:
-        raise CorruptRecord(f"the half at {half.physical_offset} names no topic and queue")
-    unique = property_of(raw, RAW_UNIQ_KEY).decode("utf-8", "replace")
+    message_id = property_of(raw, RAW_UNIQ_KEY).decode("utf-8", "replace") or text_of(raw, TRANSACTION_ID)
+    if not (topic and message_id and queue_id.isdecimal()) or len(queue_id) > QUEUE_DIGITS_MAX:
+        raise CorruptRecord(f"the half at {half.physical_offset} names no topic and queue, or has no id")
     seconds = text_of(raw, CHECK_IMMUNITY_S)
     return OpenTransaction(
         topic=topic,
         queue_id=int(queue_id),
-        transaction_id=unique or text_of(raw, TRANSACTION_ID) or half.offset_message_id,
+        transaction_id=message_id,
         half_offset=half.queue_offset,
         physical_offset=half.physical_offset,
         size=half.size,
@@ -120,6 +121,23 @@ def discarded_draft(half: StoredMessage) -> RecordDraft:
     draft = committed_draft(half, UNDECIDED_TOPIC, 0)
     draft.sys_flag &= COMPRESSION_BITS
     return draft
+
+
+def moved_draft(half: StoredMessage) -> RecordDraft:
+    """Return a half once more, as RocketMQ's check stores it."""
+    times = text_of(half.properties_raw, CHECK_TIMES)
+    count = int(times) + 1 if times.isdecimal() and len(times) <= QUEUE_DIGITS_MAX else 1
+    draft = committed_draft(half, HALF_TOPIC, 0)
+    draft.properties = without(draft.properties, CHECK_TIMES) + f"{CHECK_TIMES}\x01{count}\x02".encode()
+    draft.sys_flag &= COMPRESSION_BITS
+    draft.prepared_offset = 0
+    return draft
+
+
+def without(raw: bytes, name: str) -> bytes:
+    """Return a property text without one name, closed by a separator."""
+    head = f"{name}\x01".encode()
+    return b"".join(pair + b"\x02" for pair in raw.split(b"\x02") if pair and not pair.startswith(head))
 
 
 def op_draft(half_offsets: Iterable[int], *, now_ms: int, host: bytes) -> RecordDraft:

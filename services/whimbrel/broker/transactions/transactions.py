@@ -25,7 +25,8 @@ A master that has just become one reads all of it from its own queues: nothing e
 producers were asked begins anew then.
 
 A half whose log file is about to be removed is stored again, with a new place, and its old one gets an op
-(`move_on`): RocketMQ does so at each check.
+(`move_on`): RocketMQ does so at each check. Its file stays until the next round of retention, in which the
+new half is on disk. Where the disk takes nothing, files go all the same: without room nothing would ever end.
 """
 
 import logging
@@ -41,6 +42,7 @@ from whimbrel.broker.transactions.records import (
     committed_draft,
     discarded_draft,
     halves_named,
+    moved_draft,
     op_draft,
     open_transaction,
     prepared_offset_of,
@@ -75,6 +77,9 @@ UNITS_READ = 64  # queue entries that are read at once
 BEHIND_MAX = 64  # halves that may stand in the queue before they are taken into the table
 OPS_PENDING_MAX = 4096  # decisions without an op; more are there only while the store refuses ops
 FINISH_S = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)  # RocketMQ's
+# Halves that are stored again in one round of retention, 10 s apart; others keep their files meanwhile.
+MOVED_MAX = 1000
+MOVED_BYTES_MAX = 16 * 1024 * 1024
 OPS_AGAIN_S = 1.0  # after that an op that was refused is tried again
 OPS_LATE_MS = 10_000  # RocketMQ: transactionOpBatchInterval, 3 s, and some time for a busy disk
 LOAD_PIECE = 500  # records read between two turns of the loop
@@ -473,6 +478,12 @@ class Transactions:
             if one.checks >= self.checks_max or now_ms - one.stored_ms > self.age_max_ms:
                 self.discard(one, half)
                 return
+        except CorruptRecord as error:
+            logger.error("transaction %s of %s is lost: %s", one.transaction_id, one.topic, error)
+            self.table.remove(one)
+            self.pending_ops.append(one.half_offset)
+            self.schedule_ops()
+            return
         except WhimbrelError as error:
             logger.error("transaction %s of %s: %s", one.transaction_id, one.topic, error)
             return
@@ -498,6 +509,45 @@ class Transactions:
                 "transaction %s of %s is given up after %d checks; its message is in %s at %s",
                 one.transaction_id, one.topic, one.checks, UNDECIDED_TOPIC, half.offset_message_id,
             )  # fmt: skip
+
+    # Retention
+
+    def move_on(self, begin: int) -> int:
+        """Store the halves again that lie below an offset; return below which offset log files may go now."""
+        if not self.ready:
+            return 0 if self.started else begin
+        self.follow()
+        below = [one for one in self.table.open.values() if one.physical_offset < begin]
+        if not below:
+            return begin
+        size = 0
+        for one in below[:MOVED_MAX]:
+            size += one.size
+            if size > MOVED_BYTES_MAX and one is not below[0]:
+                break
+            refusal = self.move(one)
+            if isinstance(refusal, StoreFull):
+                logger.error("%d undecided transactions go with their log files: %s", len(below), refusal)
+                return begin
+            if refusal is not None:
+                logger.warning("log files with undecided transactions stay: %s", refusal)
+                break
+        return min(one.physical_offset for one in below)
+
+    def move(self, one: OpenTransaction) -> WhimbrelError | None:
+        """Store a half again; return why it can't be."""
+        refusals: list[WhimbrelError | None] = []
+        try:
+            draft = moved_draft(self.half(one))
+        except CorruptRecord:
+            return None  # the next check sees it
+        if not self.internal.append(draft, refusals.append):
+            return refusals[0]
+        self.follow()
+        moved = self.table.find(one.topic, one.transaction_id)
+        assert moved is not None
+        moved.checks, moved.recovery_ms = one.checks, 0 if one.checks else one.recovery_ms
+        return None
 
     # Positions
 

@@ -6,20 +6,23 @@ from typing import Any
 
 import pytest
 
-from storekit import NOW
+from storekit import NOW, make_draft
 from transactionkit import FakePositions, TransactionRig, half_draft
 from whimbrel.broker.transactions import transactions as module
 from whimbrel.broker.transactions.records import op_draft
 from whimbrel.broker.transactions.table import Resolution
 from whimbrel.errors import (
+    CorruptRecord,
     InvalidTransactionId,
+    NoReplica,
     NotReady,
     ReplicaTimeout,
     StoreFull,
     Throttled,
     TopicNotFound,
 )
-from whimbrel.model.names import HALF_OP_TOPIC, UNDECIDED_TOPIC
+from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
+from whimbrel.store import commitlog
 from whimbrel.store.codec import TRANSACTION_COMMIT, TRANSACTION_MASK
 
 COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
@@ -403,6 +406,73 @@ def test_start_from_positions_knows_ops_that_are_out_of_order(rig: TransactionRi
     left = {int(one.transaction_id) for one in other.transactions.table.open.values()}
     assert left == set(range(20)) - {7, 3, 12, 0, 1, 19}
     rig.store, rig.transactions = other.store, other.transactions
+
+
+# Retention
+
+
+def test_half_is_stored_again_before_its_file_goes(rig: TransactionRig) -> None:
+    rig.half("a", extra="CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02")
+    rig.half("b")
+    rig.end("b")
+    rig.loop.turn()
+    (first,) = rig.transactions.table.open.values()
+    assert rig.transactions.move_on(10_000) == first.physical_offset  # the file stays for this round
+    rig.loop.turn()
+    (moved,) = rig.transactions.table.open.values()
+    assert moved.physical_offset > first.physical_offset
+    assert rig.transactions.move_on(moved.physical_offset) == moved.physical_offset
+    assert rig.records("RMQ_SYS_TRANS_HALF_TOPIC", 1)[-1].properties["TRANSACTION_CHECK_TIMES"] == "1"
+    assert b"".join(rig.ops()) == b"1,0,"
+    assert (rig.round(59_999), rig.round(1)) == ([], ["a"])
+    assert rig.end("a") == [None]
+    assert rig.committed() == ["b", "a"]
+
+
+def test_retention_asks_before_it_removes_files(rig: TransactionRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commitlog, "expired_segments", lambda directory, closed, *rest: closed)
+    rig.store.writer.before_removal = rig.transactions.move_on
+    rig.half("a")
+    for number in range(30):
+        rig.store.append([make_draft(number, topic="other", size=8000)])
+    assert rig.store.run_retention(rig.now_ms) == 0
+    rig.loop.turn()
+    assert rig.store.run_retention(rig.now_ms) > 0
+    assert rig.store.min_offset > 0
+    assert rig.end("a") == [None]
+    assert rig.committed() == ["a"]
+
+
+def test_moving_is_bounded_and_keeps_count(rig: TransactionRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOVED_MAX", 2)
+    for name in "abc":
+        rig.half(name)
+    assert rig.round() == ["a", "b", "c"]
+    third = rig.transactions.table.open[2].physical_offset
+    begin = rig.store.written
+    assert rig.transactions.move_on(begin) == 0
+    assert rig.transactions.move_on(begin) == third
+    assert rig.transactions.move_on(begin) == begin
+    assert [one.checks for one in rig.transactions.table.open.values()] == [1, 1, 1]
+    assert rig.round(0) == ["a", "b", "c"]
+
+
+def test_files_stay_while_halves_cant_be_moved_unless_the_disk_is_full(rig: TransactionRig) -> None:
+    rig.half("a")
+    rig.appender.refusals = {HALF_TOPIC: NoReplica("no slave")}
+    assert rig.transactions.move_on(10_000) == 0
+    rig.appender.refusals = {HALF_TOPIC: StoreFull("full")}
+    assert rig.transactions.move_on(10_000) == 10_000
+
+
+def test_transaction_whose_half_is_gone_ends(rig: TransactionRig) -> None:
+    rig.half("a")
+    rig.transactions.follow()
+    rig.transactions.table.open[0].physical_offset = rig.store.written + 1000
+    with pytest.raises(CorruptRecord):
+        rig.end("a")
+    assert rig.round() == []
+    assert (len(rig.transactions.table), rig.ops(), rig.discarded()) == (0, [b"0,"], [])
 
 
 def test_halves_that_say_nothing_are_left_out(rig: TransactionRig) -> None:
