@@ -2,7 +2,9 @@
 
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
 
 from whimbrel.spark.archive_backend import having
 from whimbrel.store.columns.kinds import kinds
