@@ -9,6 +9,7 @@
     │   │   ClientIdRequired, NotSupported, Forbidden, AlreadyExists
     │   ├── TopicNotFound, QueueNotFound, GroupNotFound, OffsetNotFound
     │   ├── NoBroker                        a kind of TopicNotFound
+    │   ├── LeftOut                         a kind of NotSupported
     │   ├── RangeGone, BeyondConfirmed      kinds of IllegalOffset
     ├── Refused                 this server can't now; nothing was stored
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
@@ -34,8 +35,8 @@ __all__ = [
     "ConnectionClosed", "CorruptRecord", "FlushTimeout", "Forbidden", "GroupNotFound", "IllegalAccessPoint",
     "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime", "IllegalKey",
     "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag",
-    "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LocalProtocolError", "MessageCorrupted",
-    "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica", "NotMaster",
+    "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LeftOut", "LocalProtocolError",
+    "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica", "NotMaster",
     "NotReady", "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "PeerError",
     "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
     "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
@@ -289,6 +290,13 @@ class NotSupported(RequestError):
     reason = "NOT_IMPLEMENTED"
     grpc = "UNIMPLEMENTED"
     code = 50100
+
+
+class LeftOut(NotSupported):
+    """A part of the API that is left out on purpose."""
+
+    reason = "UNSUPPORTED"
+    code = 50500
 
 
 class Refused(WhimbrelError):

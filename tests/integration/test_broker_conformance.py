@@ -501,10 +501,6 @@ def test_pulls_and_positions(api: Api, topic: str) -> None:
     assert api("QueryOffset", message_queue=queue("unknown", 0)).status.code == 40402
 
 
-@pytest.mark.parametrize("name", ["EndTransaction", "RecallMessage", "SyncLiteSubscription"])
-def test_what_is_not_there_yet_says_so(api: Api, name: str) -> None:
-    assert api(name).status.code == v2.NOT_IMPLEMENTED
-
 
 def test_administration_shows_what_clients_did(channel: grpc.Channel, api: Api, topic: str) -> None:
     api.administer("CreateGroup", group=admin.Group(name=f"{topic}-g"))

@@ -171,3 +171,58 @@ def test_what_is_no_sql_is_refused_with_its_code(api: Api, topic: str, text: str
         filter_expression=sql(text),
     )
     assert [frame.status.code for frame in frames] == [40010]
+
+
+def priorities(received: Received) -> list[int]:
+    return [one.system_properties.priority for one in received.messages]
+
+
+def test_greatest_priority_comes_first(api: Api) -> None:
+    """Checklist 77 and 78: queues 0 3 1 3 2; one receive of 8 gives 3 9 2 1 0; 0 is there as well."""
+    name = f"urgent-{next(numbers)}"
+    wanted = admin.Topic(name=name, read_queues=4, write_queues=4, message_type=admin.MESSAGE_TYPE_PRIORITY)
+    api.administer("CreateTopic", topic=wanted)
+    for priority in (0, 3, 1, 9, 2):
+        response = api.send(name, b"%d" % priority, priority=priority, message_type=v2.PRIORITY)
+        assert response.status.code == v2.OK
+    got = api.receive(name, "group", batch=8, poll_s=5)
+    assert priorities(got) == [3, 9, 2, 1, 0]
+    assert [one.system_properties.queue_id for one in got.messages] == [3, 3, 2, 1, 0]
+    for one in got.messages:
+        assert one.system_properties.HasField("priority")
+        assert one.system_properties.message_type == v2.PRIORITY
+        assert not one.user_properties
+    api.change(name, "group", got.handles[0], 0)
+    api.send(name, b"later", priority=0, message_type=v2.PRIORITY)
+    again = api.receive(name, "group", batch=8, poll_s=5)
+    assert [(one.body, one.system_properties.delivery_attempt) for one in again.messages] == [
+        (b"later", 1),
+        (b"3", 2),
+    ]
+    assert api.send(name, b"plain").status.code == 40014
+    assert api.send(name, b"x", priority=-1, message_type=v2.PRIORITY).status.code == 40000
+
+
+def test_priorities_are_taken_two_at_a_time(api: Api) -> None:
+    """Checklist 77: the example of batches of 2."""
+    name = f"urgent-{next(numbers)}"
+    wanted = admin.Topic(name=name, read_queues=4, write_queues=4, message_type=admin.MESSAGE_TYPE_PRIORITY)
+    api.administer("CreateTopic", topic=wanted)
+    for priority in (0, 3, 1, 9, 2, 0, 3):
+        api.send(name, b"x", priority=priority)
+    taken = [priorities(api.receive(name, "group", batch=2, poll_s=5)) for _ in range(4)]
+    assert taken == [[3, 9], [3, 2], [1, 0], [0]]
+
+
+def test_lite_topics_are_refused_and_nothing_hangs(api: Api, topic: str) -> None:
+    """Checklist 79."""
+    assert api.send(topic, b"x", lite_topic="lt1", message_type=v2.LITE).status.code == 40014
+    answer = api("SyncLiteSubscription", group=v2.Resource(name="group"), topic=v2.Resource(name=topic))
+    assert answer.status.code == 50500
+
+
+def test_bookkeeping_that_users_set_is_not_returned(api: Api, topic: str) -> None:
+    """Checklist 62: RocketMQ takes these from users, and gives them back as user properties."""
+    send(api, topic, b"x", __transactionId__="1", TRANSACTION_CHECK_TIMES="2", own="3")
+    (got,) = api.receive(topic, "group", poll_s=5).messages
+    assert dict(got.user_properties) == {"own": "3"}
