@@ -37,7 +37,14 @@ class FakeStream:
         if message.HasField("settings"):
             answer = service.TelemetryCommand(status=OK, settings=message.settings)
             answer.settings.backoff_policy.customized_backoff.next.add(nanos=1_000_000)
+            answer.settings.backoff_policy.max_attempts = self.cluster.attempts_max
+            answer.settings.subscription.fifo = self.cluster.fifo
             self.outbox.send(answer)
+
+    def ask(self, half: Any, transaction_id: str) -> None:
+        """Ask what became of a transaction."""
+        asked = service.RecoverOrphanedTransactionCommand(message=half, transaction_id=transaction_id)
+        self.outbox.send(service.TelemetryCommand(recover_orphaned_transaction_command=asked))
 
     def half_closed(self) -> None:
         self.outbox.close()
@@ -64,6 +71,11 @@ class FakeCluster:
         self.commands: list[Any] = []
         self.streams: list[FakeStream] = []
         self.failures: dict[str, deque[Any]] = defaultdict(deque)  # by method: codes, or errors to raise
+        self.fifo, self.attempts_max = False, 0  # what the settings say of every group
+        self.halves: dict[str, Any] = {}  # by transaction id, messages whose transaction is open
+        self.ended: list[tuple[str, Any, Any]] = []  # transaction id, resolution, source
+        self.recallable: dict[str, Any] = {}  # by handle, messages that wait for their time
+        self.dead: list[str] = []  # message ids that were forwarded
         self.suggest: str | None = None
         self.writable = True
         self.master_registered = True
@@ -89,6 +101,12 @@ class FakeCluster:
             "SendMessage": (service.SendMessageRequest, self.send),
             "AckMessage": (service.AckMessageRequest, self.ack),
             "ChangeInvisibleDuration": (service.ChangeInvisibleDurationRequest, self.change),
+            "EndTransaction": (service.EndTransactionRequest, self.end_transaction),
+            "RecallMessage": (service.RecallMessageRequest, self.recall),
+            "ForwardMessageToDeadLetterQueue": (
+                service.ForwardMessageToDeadLetterQueueRequest,
+                self.forward,
+            ),
             "UpdateOffset": (service.UpdateOffsetRequest, self.update_offset),
             "GetOffset": (service.GetOffsetRequest, self.get_offset),
             "QueryOffset": (service.QueryOffsetRequest, self.query_offset),
@@ -140,6 +158,9 @@ class FakeCluster:
             "QueryRoute": service.QueryRouteResponse,
             "SendMessage": service.SendMessageResponse,
             "AckMessage": service.AckMessageResponse,
+            "EndTransaction": service.EndTransactionResponse,
+            "RecallMessage": service.RecallMessageResponse,
+            "ForwardMessageToDeadLetterQueue": service.ForwardMessageToDeadLetterQueueResponse,
             "ChangeInvisibleDuration": service.ChangeInvisibleDurationResponse,
             "ReceiveMessage": lambda status: [service.ReceiveMessageResponse(status=status)],
             "PullMessage": lambda status: [service.PullMessageResponse(status=status)],
@@ -211,18 +232,45 @@ class FakeCluster:
             message.system_properties.queue_id = queue_id
             message.system_properties.queue_offset = len(queues[queue_id])
             message.system_properties.store_timestamp.seconds = 1_700_000_000
-            queues[queue_id].append(message)
-            entries.append(
-                service.SendResultEntry(
-                    status=OK,
-                    message_id=message.system_properties.message_id,
-                    offset=message.system_properties.queue_offset,
-                )
+            message_id = message.system_properties.message_id
+            entry = service.SendResultEntry(
+                status=OK, message_id=message_id, offset=message.system_properties.queue_offset
             )
+            if message.system_properties.message_type == v2.TRANSACTION:
+                entry.transaction_id = message_id
+                self.halves[message_id] = message
+            elif message.system_properties.HasField("delivery_timestamp"):
+                entry.recall_handle = f"handle-{message_id}"
+                self.recallable[entry.recall_handle] = message
+            else:
+                queues[queue_id].append(message)
+            entries.append(entry)
         for poll in self.parked:
             poll.complete([service.ReceiveMessageResponse(status=OK)])
         self.parked.clear()
         return service.SendMessageResponse(status=OK, entries=entries)
+
+    def end_transaction(self, call: Call, request: Any) -> Any:
+        self.ended.append((request.transaction_id, request.resolution, request.source))
+        half = self.halves.pop(request.transaction_id, None)
+        if half is None:
+            status = v2.Status(code=v2.INVALID_TRANSACTION_ID, message="no such transaction")
+            return service.EndTransactionResponse(status=status)
+        if request.resolution == v2.COMMIT:
+            self.topics[request.topic.name][half.system_properties.queue_id].append(half)
+        return service.EndTransactionResponse(status=OK)
+
+    def recall(self, call: Call, request: Any) -> Any:
+        message = self.recallable.get(request.recall_handle)
+        if message is None:
+            status = v2.Status(code=v2.BAD_REQUEST, message="the recall handle is malformed")
+            return service.RecallMessageResponse(status=status)
+        return service.RecallMessageResponse(status=OK, message_id=message.system_properties.message_id)
+
+    def forward(self, call: Call, request: Any) -> Any:
+        self.leased.pop(request.receipt_handle, None)
+        self.dead.append(request.message_id)
+        return service.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     def receive(self, call: Call, request: Any) -> Any:
         group, topic = request.group.name, request.message_queue.topic.name
@@ -390,6 +438,12 @@ class FakeCluster:
             group.consume_enabled = request.consume_enabled
         if request.HasField("max_attempts"):
             group.max_attempts = request.max_attempts
+        if request.HasField("fifo"):
+            group.fifo = request.fifo
+        if request.HasField("ordered_by"):
+            group.ordered_by = request.ordered_by
+        if request.HasField("retry_policy"):
+            group.retry_policy.CopyFrom(request.retry_policy)
         return admin.UpdateGroupResponse(group=group)
 
     def delete_group(self, call: Call, request: Any) -> Any:

@@ -6,8 +6,7 @@ committed.
                              └── neither: the broker asks a producer of the topic, and its `check` decides
 
 Ending is answered when it is durable. The same end may be asked for again without harm, so a call without an
-answer is repeated; the other end is refused (`InvalidTransactionId`, a `BadRequest` to clients that do not
-know it).
+answer is repeated; the other end is refused (`InvalidTransactionId`).
 
 A broker asks over the Telemetry stream of any producer that names the topic: `Checks` calls the producer's
 `check` and sends what it returns. UNKNOWN, an exception, and a broker that can't be reached all send nothing:
@@ -67,7 +66,7 @@ class Transaction:
         """Let consumers have the message.
 
         Raises:
-            BadRequest: it was rolled back, or the broker no longer knows it.
+            InvalidTransactionId: it was rolled back, or the broker no longer knows it.
             WhimbrelError: the broker could not be asked; it will ask about the transaction.
         """
         await self.end(Resolution.COMMIT)

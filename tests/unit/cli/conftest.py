@@ -1,10 +1,12 @@
 """Commands in these tests see neither the profiles nor the cluster of whoever runs the tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clikit import Shell
+from fakecluster import FakeCluster, running_in_thread
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +22,10 @@ def nobodys_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(capsys)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    with running_in_thread() as running:
+        monkeypatch.setenv("WHIMBREL_ENDPOINT", running.address)
+        yield running

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ from whimbrel.cli.replication import COLUMNS, rows_of
 from whimbrel.client import Message, ReplicationStatus
 from whimbrel.client.sync import Producer
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    with running_in_thread() as running:
-        monkeypatch.setenv("WHIMBREL_ENDPOINT", running.address)
-        yield running
 
 
 def test_topics_from_creation_to_deletion(cluster: FakeCluster, shell: Shell) -> None:
@@ -444,7 +436,7 @@ def test_a_malformed_endpoint_is_one_sentence(shell: Shell, command: str) -> Non
         ["nonsense"],
         ["topic", "create"],
         ["topic", "update", "t", "--endpoint", "127.0.0.1:1"],
-        ["topic", "create", "t", "--type", "mixed"],
+        ["topic", "create", "t", "--type", "lite"],
         ["send", "t", "x", "--property", "novalue"],
         ["group", "reset-offsets", "g", "t", "--to", "yesterday"],
         ["receive", "t"],

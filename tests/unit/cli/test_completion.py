@@ -84,7 +84,7 @@ def test_every_command_of_the_table_resolves() -> None:
         ("whimbrel topic ", ["create", "list", "describe", "update", "delete"]),
         ("whimbrel topic create --q", ["--queues"]),
         ("whimbrel topic list --pro", ["--profile"]),
-        ("whimbrel topic create --type ", ["normal", "fifo", "delay", "transaction"]),
+        ("whimbrel topic create --type ", ["normal", "fifo", "delay", "transaction", "priority", "mixed"]),
         ("whimbrel dev --flush ", ["sync", "async"]),
         ("whimbrel dev --flush s", ["sync"]),
         ("whimbrel config show ", ["nameserver", "broker", "replicator"]),

@@ -7,8 +7,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fakecluster import FakeCluster, running
-from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ReceivedMessage, RetryPolicy
-from whimbrel.client.consumer import SubscriptionLoop
+from waiting import eventually
+from whimbrel.client import (
+    Consumer,
+    ConsumerOptions,
+    Message,
+    Producer,
+    ReceivedMessage,
+    RetryPolicy,
+    SqlFilter,
+)
+from whimbrel.client.subscription_loop import SubscriptionLoop
 from whimbrel.errors import (
     BadRequest,
     ClientError,
@@ -344,3 +353,124 @@ async def test_a_loop_of_a_consumer_that_is_closed_already_ends_at_once() -> Non
         await consumer.close()
         await consumer.run(print)
         assert cluster.acked == []
+
+
+async def test_sql_filters_travel_as_such() -> None:
+    wanted = SqlFilter("n > 5")
+    async with filled(1) as cluster, Consumer(cluster.address, "g", {"t": wanted}) as consumer:
+        await consumer.receive(1)
+        (request,) = (one for name, _, one in cluster.calls if name == "ReceiveMessage")
+        assert (request.filter_expression.type, request.filter_expression.expression) == (v2.SQL, "n > 5")
+        await eventually(lambda: cluster.commands)
+        entry = cluster.commands[0].settings.subscription.subscriptions[0]
+        assert (entry.expression.type, entry.expression.expression) == (v2.SQL, "n > 5")
+
+
+async def test_a_message_is_given_up_on_demand() -> None:
+    async with filled(1) as cluster, Consumer(cluster.address, "g", ["t"]) as consumer:
+        (message,) = await consumer.receive(1)
+        await consumer.dead_letter(message)
+        assert cluster.dead == [message.message_id]
+        (request,) = (one for name, _, one in cluster.calls if name.startswith("Forward"))
+        assert (request.delivery_attempt, request.receipt_handle) == (1, message.receipt_handle)
+
+
+@contextlib.asynccontextmanager
+async def ordered(groups: str, *, attempts_max: int = 3) -> AsyncIterator[FakeCluster]:
+    """Yield a cluster whose groups are ordered, with a message of each of these message groups."""
+    async with running() as cluster:
+        cluster.topics["t"] = [[]]
+        cluster.fifo, cluster.attempts_max = True, attempts_max
+        async with Producer(cluster.address) as producer:
+            for number, group in enumerate(groups):
+                await producer.send(Message(topic="t", body=b"%d" % number, message_group=group))
+        cluster.calls.clear()
+        cluster.commands.clear()
+        yield cluster
+
+
+async def test_the_loop_handles_a_message_group_in_order_and_others_beside_it() -> None:
+    async with ordered("abaab") as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        begun: dict[str | None, list[bytes]] = {}
+        release = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            begun.setdefault(message.message_group, []).append(message.body)
+            await release.wait()
+
+        loop = asyncio.create_task(consumer.run(handle))
+        await eventually(lambda: len(begun) == 2)
+        assert begun == {"a": [b"0"], "b": [b"1"]}
+        release.set()
+        await eventually(lambda: len(cluster.acked) == 5)
+        assert begun == {"a": [b"0", b"2", b"3"], "b": [b"1", b"4"]}
+        consumer.stop()
+        await loop
+
+
+async def test_an_ordered_message_that_fails_is_handled_again_before_the_next_and_then_given_up() -> None:
+    async with ordered("aa") as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        seen: list[tuple[bytes, int]] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append((message.body, message.delivery_attempt))
+            if message.body == b"0":
+                raise KeyError
+
+        loop = asyncio.create_task(consumer.run(handle))
+        await eventually(lambda: len(cluster.acked) == 1)
+        assert seen == [(b"0", 1), (b"0", 2), (b"0", 3), (b"1", 1)]
+        assert cluster.dead == [cluster.topics["t"][0][0].system_properties.message_id]
+        assert cluster.count("ChangeInvisibleDuration") == 0
+        (request,) = (one for name, _, one in cluster.calls if name.startswith("Forward"))
+        assert (request.delivery_attempt, request.max_delivery_attempts) == (3, 3)
+        consumer.stop()
+        await loop
+
+
+async def test_what_stands_behind_a_lost_lease_is_given_back_unhandled() -> None:
+    async with ordered("aaa") as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        seen: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(message.body)
+            if len(seen) == 1:
+                cluster.leased.pop(message.receipt_handle)
+
+        loop = asyncio.create_task(consumer.run(handle))
+        await eventually(lambda: len(cluster.acked) == 2)
+        assert seen[:2] == [b"0", b"1"]
+        assert cluster.count("ChangeInvisibleDuration") == 2  # the two behind it, which came again
+        consumer.stop()
+        await loop
+
+
+async def test_an_ordered_loop_that_is_stopped_gives_back_what_waits_for_its_next_try() -> None:
+    async with ordered("aa") as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        failed = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            failed.set()
+            raise KeyError
+
+        consumer.session.describe = lambda session: consumer.settings(session)
+        loop = asyncio.create_task(consumer.run(handle))
+        await eventually(lambda: consumer.session.informed)
+        await failed.wait()
+        consumer.stop()
+        await loop
+        assert cluster.acked == []
+        assert cluster.count("ChangeInvisibleDuration") == 2
+        assert cluster.dead == []
+
+
+async def test_a_poll_keeps_its_attempt_id_until_messages_come() -> None:
+    async with ordered("a") as cluster, Consumer(cluster.address, "g", ["t"], options=FAST) as consumer:
+        cluster.failures["ReceiveMessage"] += [v2.INTERNAL_SERVER_ERROR, v2.MESSAGE_NOT_FOUND]
+        loop = asyncio.create_task(consumer.run(lambda _: None))
+        await eventually(lambda: cluster.acked and cluster.count("ReceiveMessage") == 4)
+        ids = [request.attempt_id for name, _, request in cluster.calls if name == "ReceiveMessage"]
+        assert len(set(ids[:3])) == 1
+        assert ids[3] != ids[2]
+        consumer.stop()
+        await loop

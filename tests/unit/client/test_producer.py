@@ -2,12 +2,15 @@
 
 import asyncio
 import re
+import time
+from typing import Any
 
 import pytest
 
 from fakecluster import running
 from whimbrel.client import ClientOptions, Message, Producer, ProducerOptions, RetryPolicy
 from whimbrel.errors import (
+    BadRequest,
     ClusterUnreachable,
     FlushTimeout,
     IllegalAccessPoint,
@@ -323,3 +326,57 @@ async def test_a_closed_producer_refuses_to_send() -> None:
 def test_options_have_defaults_for_everything() -> None:
     assert ClientOptions().request_timeout_s == 3.0
     assert ProducerOptions().send_timeout_s > 5.0
+
+
+async def test_a_delayed_message_keeps_its_time_over_all_tries_and_can_be_recalled() -> None:
+    async with running() as cluster, Producer(cluster.address, options=FAST) as producer:
+        cluster.topics["t"] = [[]]
+        cluster.failures["SendMessage"].append(NotWritable("soon"))
+        began = time.time()
+        receipt = await producer.send(Message(topic="t", body=b"x", delay_s=60))
+        sent = [
+            request.messages[0].system_properties
+            for name, _, request in cluster.calls
+            if name == "SendMessage"
+        ]
+        due = {one.delivery_timestamp.ToMilliseconds() for one in sent}
+        assert len(sent) == 2
+        assert len(due) == 1
+        assert 59 < due.pop() / 1000 - began < 70
+        assert sent[0].message_type == v2.DELAY
+        assert receipt.recall_handle
+        assert await producer.recall("t", receipt.recall_handle) == receipt.message_id
+        assert await producer.recall("t", receipt.recall_handle) == receipt.message_id
+        with pytest.raises(BadRequest, match="malformed"):
+            await producer.recall("t", "nonsense")
+
+
+async def test_a_priority_leaves_the_queue_to_the_broker() -> None:
+    async with running() as cluster, Producer(cluster.address) as producer:
+        cluster.topics["t"] = [[], []]
+        receipt = await producer.send(Message(topic="t", body=b"x", priority=0))
+        (sent,) = (request.messages[0] for name, _, request in cluster.calls if name == "SendMessage")
+        assert sent.system_properties.HasField("priority")
+        assert sent.system_properties.message_type == v2.PRIORITY
+        assert receipt.queue_id is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"message_group": "g", "deliver_at": 1.0},
+        {"message_group": "g", "priority": 1},
+        {"delay_s": 1.0, "deliver_at": 1.0},
+        {"delay_s": 1.0, "priority": 1},
+        {"priority": -1},
+    ],
+)
+def test_a_message_is_of_one_kind(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"priority is -1|only one of"):
+        Message(topic="t", body=b"x", **fields)
+
+
+@pytest.mark.parametrize("fields", [{"priority": 1.5}, {"delay_s": "10s"}, {"deliver_at": "tomorrow"}])
+def test_times_and_priorities_are_numbers(fields: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Message(topic="t", body=b"x", **fields)
