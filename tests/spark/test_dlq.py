@@ -8,10 +8,14 @@ import pytest
 
 from processes import Cluster
 from spark.test_replay import BORN, draft, ends, target
+from whimbrel.broker.consume.dead_letters import dead_letter
+from whimbrel.broker.produce.internal_append import onward_draft
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
+from whimbrel.model.topic import GroupConfig
 from whimbrel.spark.jobs import JobError
 from whimbrel.spark.jobs.dlq import DlqOptions, dlq
+from whimbrel.store.codec import decode_record
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
 
@@ -45,6 +49,41 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     opened.close()
     (root / "whimbrel" / "watermark").unlink()
     return root
+
+
+def add_ours(opened: MasterStore, number: int, group: GroupConfig, times: int) -> None:
+    """Add a dead letter as our own broker writes it."""
+    [place] = opened.append([draft(number, topic="orders")])
+    message = decode_record(opened.read(place.physical_offset, place.size))
+    letter = dead_letter(group, message, times)
+    opened.append([onward_draft(message, letter, 0, message.store_host_raw)])
+
+
+def test_dead_letters_of_ours_are_told_like_those_of_rocketmq(spark: Any, tmp_path: Path) -> None:
+    options = StoreOptions(commitlog_file_size=1 << 20, consumequeue_file_size=20_000, index_slots=500,
+                           index_entries=5000, prefault_bytes=0)  # fmt: skip
+    opened = MasterStore.open(tmp_path / "store", options, clock=lambda: BORN)
+    group, few, ordered = (
+        GroupConfig(name="ours"),
+        GroupConfig(name="few", retry_max=2),
+        GroupConfig(name="ordered", fifo=True),
+    )
+    add_ours(opened, 1, group, group.max_attempts + 1)
+    add_ours(opened, 2, group, 1)  # forwarded after its first delivery
+    add_ours(opened, 3, few, few.max_attempts + 1)
+    add_ours(opened, 4, ordered, ordered.max_attempts + 1)
+    opened.close()
+    (tmp_path / "store" / "whimbrel" / "watermark").unlink()
+    listed = rows(spark, store=str(tmp_path / "store"), messages=True)
+    assert [
+        (row["group"], row["originTopic"], row["reason"], row["times"], row["keys"]) for row in listed
+    ] == [
+        ("few", "orders", "early", 4, "k3 both"),
+        ("ordered", "orders", "forwarded", 1, "k4 both"),
+        ("ours", "orders", "attempts", 18, "k1 both"),
+        ("ours", "orders", "forwarded", 1, "k2 both"),
+    ]
+    assert [row["msgId"] for row in listed] == [f"ID-orders-0-{number}" for number in (3, 4, 1, 2)]
 
 
 def rows(spark: Any, **options: Any) -> list[dict[str, Any]]:

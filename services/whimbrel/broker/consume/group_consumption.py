@@ -191,6 +191,7 @@ class GroupConsumption:
         self.closed = False
         self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `rest_idle` has not looked at yet
         self.look_at = 0  # when it looks at all states again
+        self.warned_at = self.not_handed_on = 0  # when the log said so last, and how many since
         # Topics whose polls may find something; a dict as an ordered set.
         self.dirty_topics: dict[str, None] = {}
         self.wakeups: list[tuple[int, str, str]] = []  # (time, topic, group): a held message becomes visible
@@ -749,12 +750,20 @@ class GroupConsumption:
             if error is None:
                 self.finish_hand_on(one)
                 return
-            state = one.state
-            logger.warning("%s/%d offset %d of %s was not handed on to %s, and is tried again: %s",
-                        state.topic, state.queue_id, one.offset, state.group, one.target.topic,
-                        error)  # fmt: skip
+            self.warn_not_handed_on(one, error)
 
         self.hand_on(one.message, one.target, one.lease.taken_at, done)
+
+    def warn_not_handed_on(self, one: PendingHandOn, error: WhimbrelError) -> None:
+        """Say so in the log; with a full disk there are many, each time that their leases end."""
+        now, state = self.now(), one.state
+        self.not_handed_on += 1
+        if self.warned_at <= now < self.warned_at + HAND_ON_LEASE_MS:
+            return
+        logger.warning("%d messages were not handed on and are tried again, the last one %s/%d offset %d"
+                    " of %s, to %s: %s", self.not_handed_on, state.topic, state.queue_id, one.offset,
+                    state.group, one.target.topic, error)  # fmt: skip
+        self.warned_at, self.not_handed_on = now, 0
 
     def finish_hand_on(self, one: PendingHandOn, *, whoever_holds_it: bool = False) -> None:
         """Mark a message done whose copy is durable, unless it was delivered or reset meanwhile."""

@@ -10,7 +10,7 @@ One `QueueLeases` stands for one (group, topic, queue). Every offset of the queu
 
 `committed` is the offset below which all are done; `done` ranges lie above it, so that a message which
 is never acknowledged does not make the state grow with each one acknowledged behind it. `next` is the
-end of what was ever held or done. Nothing is dropped at a maximum of attempts.
+end of what was ever held or done. A maximum of attempts is the policy's business (`dead_letters.py`).
 
 **Merging.** The state is a join-semilattice, and `LeaseTable.join` of entries is its only operation:
 repeated and reordered entries do no harm, and two brokers that exchange all entries hold the same state.

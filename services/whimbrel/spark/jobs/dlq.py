@@ -3,9 +3,10 @@
 A broker does not record why it gave up on a message; the record tells how often it was delivered:
 
     attempts    RECONSUMETIMES reached MAX_RECONSUME_TIMES, or RocketMQ's default of 16
+    forwarded   one at most, and it has DLQ_ORIGIN_TOPIC: a consumer forwarded it after its first delivery, or
+                it was of a group in order, whose redeliveries the record does not count
     early       it was delivered again, but less often: its consumer gave up, or its group allows fewer
-    forwarded   never delivered again, and it has DLQ_ORIGIN_TOPIC: a client of RocketMQ 5 forwarded it
-    unknown     neither
+    unknown     none of these
 
 The origin topic is RETRY_TOPIC, else DLQ_ORIGIN_TOPIC; the group is in the topic's name, %DLQ%GROUP. Replayed
 dead letters are identified by id and origin, so replaying a selection twice, or one that overlaps another,
@@ -127,8 +128,8 @@ def letters(rows: "DataFrame") -> "DataFrame":
     times = F.col("reconsumeTimes")
     reason = (
         F.when(times >= most, "attempts")
+        .when((times <= 1) & forwarded.isNotNull(), "forwarded")
         .when(times > 0, "early")
-        .when(forwarded.isNotNull(), "forwarded")
         .otherwise("unknown")
     )
     return rows.withColumns(
