@@ -29,6 +29,7 @@ from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
+from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.metrics import Family
@@ -130,6 +131,8 @@ class MasterRole(Role):
         letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
         self.consumption.hand_on = letters.hand_on
         self.open_transactions(internal)
+        self.sends.detours[MessageType.DELAY] = DelayDetour(options.name, self.machine.wall_ms)
+        self.timers.lead(internal, may_deliver=lambda: not self.appender.refusal)
         self.receives.hold()
         return services
 

@@ -43,6 +43,7 @@ from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
+from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreError, StoreFull
 from whimbrel.metrics import Family
 from whimbrel.model.names import POP_PREFIX
@@ -212,6 +213,8 @@ class Role(ABC):
         self.opened.callback(self.confirmed.close)
         context.open_tables(self.store)
         self.open_consumption()
+        self.timers = Timers(self.store, topics=context.topics)
+        self.opened.callback(self.timers.close)
         if options.trace_to:
             from whimbrel.broker import record_traces  # OpenTelemetry: only where tracing is on
 
@@ -455,6 +458,7 @@ class Role(ABC):
         ):
             self.begun.push_async_callback(start_timer(interval_s, job))
         self.begun.push_async_callback(start_task(self.export_forever()))
+        self.begun.push_async_callback(start_task(self.timers.run()))
         self.expose()
 
     def bell_readable(self) -> None:

@@ -81,7 +81,12 @@ class SlaveRole(Role):
     def open_confirmed(self, file: ConfirmedFile) -> SlaveConfirmed:
         """Take up how far the log is confirmed."""
         confirmed = SlaveConfirmed(self.page, file, written=self.log_end, kept=self.store.intact_end)
-        self.store.on_truncated = confirmed.cut
+
+        def cut(log_end: int) -> None:
+            confirmed.cut(log_end)
+            self.timers.cut(log_end)
+
+        self.store.on_truncated = cut
         return confirmed
 
     # Serving
