@@ -282,6 +282,12 @@ class Timers:
         """Do some milliseconds of work; return whether there is more."""
         until = self.machine.monotonic() + STEP_S
         self.keep_on_disk()
+        now = floor_second(self.machine.wall_ms())
+        if self.internal is not None and self.read_ms > now + SET_BACK_MS:
+            if self.slot is None:
+                self.clock_set_back(now)
+            else:
+                return self.dequeue(until)  # what is new belongs into slots before this one
         more = self.enqueue(until)
         if self.internal is not None and self.may_deliver() and not more:
             more = self.dequeue(until)
@@ -352,8 +358,6 @@ class Timers:
         while self.machine.monotonic() < until:
             slot = self.slot
             if slot is None:
-                if self.read_ms > now + SET_BACK_MS:
-                    self.clock_set_back(now)
                 if self.read_ms >= now or self.behind:
                     return False
                 self.read_ms = self.files.next_used(self.read_ms, now)

@@ -1,0 +1,348 @@
+"""Delayed messages on a clock that is turned: a store on disk, the timer, and an appender that tests break."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storekit import NOW, OPTIONS, StoppedClock, make_draft
+from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.timing import records
+from whimbrel.broker.timing.timers import Timers
+from whimbrel.errors import NoReplica, ReplicaTimeout, WhimbrelError
+from whimbrel.model.names import TIMER_TOPIC
+from whimbrel.model.topic import TopicConfig
+from whimbrel.store.codec import StoredMessage, decode_record, format_properties
+from whimbrel.store.master_store import MasterStore
+
+DAY = 86_400_000
+HOUR = 3_600_000
+TOPIC = "later"
+
+
+class BreakableAppender:
+    """Appends to the store; `refusal` refuses, and confirmations wait while `waits` is set."""
+
+    def __init__(self, store: MasterStore) -> None:
+        self.store = store
+        self.refusal: WhimbrelError | None = None
+        self.waits = False
+        self.waiting: list[Callable[[WhimbrelError | None], None]] = []
+
+    def check_writable(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def append(self, drafts: Any) -> Any:
+        self.check_writable()
+        return self.store.append(drafts)
+
+    def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
+        self.waiting.append(answer)
+
+    def complete_waiting(self) -> None:
+        """Nothing: tests answer."""
+
+    def answer(self, error: WhimbrelError | None = None) -> None:
+        waiting, self.waiting = self.waiting, []
+        for answer in waiting:
+            answer(error)
+
+
+class Rig:
+    """A store with its timer, which can be closed as after a kill and opened again."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        self.root, self.options = root, options
+        self.machine = StoppedClock(NOW)
+        self.open()
+
+    def open(self) -> None:
+        from dataclasses import replace
+
+        root = self.root
+        root.mkdir(exist_ok=True)
+        options = replace(OPTIONS, **self.options)
+        self.store = MasterStore.open(root, options, clock=self.machine.wall_ms, machine=self.machine)
+        self.topics = TopicTable(
+            root / "config", cluster="c", broker_name="b", auto_create=False, clock=self.machine.wall_ms
+        )
+        if self.topics.get(TOPIC) is None:
+            self.topics.put(TopicConfig(name=TOPIC, read_queues=2, write_queues=2))
+        self.appender = BreakableAppender(self.store)
+        self.timers = Timers(self.store, topics=self.topics)
+        internal = InternalAppender(self.topics, self.appender, store_host=lambda: bytes(8))
+        self.timers.lead(internal, may_deliver=lambda: True)
+
+    def restart(self, *, killed: bool) -> None:
+        if killed:  # what the timer has not put on disk is not written at the end either
+            self.timers.files.close()
+            if self.timers.worker is not None:
+                self.timers.worker.stop()
+        else:
+            self.timers.close()
+        self.store.close(clean=not killed)
+        self.open()
+
+    def send(self, message_id: str, delay_ms: int, *, topic: str = TOPIC, queue_id: int = 0) -> None:
+        draft = make_draft(topic=topic, queue_id=queue_id)
+        due = self.machine.now_ms + delay_ms
+        pairs = [("UNIQ_KEY", message_id), ("TIMER_DELIVER_MS", str(due))]
+        draft.properties = format_properties(pairs).removesuffix(b"\x02") + b"\x02"
+        draft.keys = (message_id,)
+        self.store.append([records.waiting(draft, due)])
+
+    def recall(self, message_id: str, time_ms: int) -> None:
+        now = self.machine.now_ms
+        draft = records.recall(
+            TOPIC, message_id, time_ms, now_ms=now, born_host=bytes(8), store_host=bytes(8)
+        )
+        self.store.append([draft])
+
+    def work(self, ms: int = 0) -> None:
+        """Turn the clock in steps of at most a second, and let the timer work at each."""
+        end = self.machine.now_ms + ms
+        while True:
+            for _ in range(1000):
+                if not self.timers.step():
+                    break
+            if self.machine.now_ms >= end:
+                return
+            self.machine.now_ms = min(end, self.machine.now_ms + 1000)
+
+    def put_on_disk(self) -> None:
+        """Have a flush done now."""
+        self.timers.flushed_at = -1e9
+        self.timers.keep_on_disk()
+        if self.timers.worker is not None:
+            self.timers.worker.wait()
+        self.timers.finish_flush()
+
+    def delivered(self, topic: str = TOPIC) -> list[StoredMessage]:
+        found = []
+        for queue_id in range(2):
+            low, high = self.store.queue_range(topic, queue_id)
+            found += [
+                decode_record(self.store.read(place, size))
+                for place, size, _ in self.store.queue_units(topic, queue_id, low, high - low)
+            ]
+        return sorted(found, key=lambda message: message.physical_offset)
+
+    def ids(self, topic: str = TOPIC) -> list[str]:
+        return [message.properties["UNIQ_KEY"] for message in self.delivered(topic)]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path / "store")
+    yield rig
+    rig.timers.close()
+    rig.store.close()
+
+
+def test_nothing_is_made_on_disk_before_the_first_delayed_message(rig: Rig) -> None:
+    rig.work(5000)
+    rig.put_on_disk()
+    assert not (rig.root / "timerwheel").exists() and not (rig.root / "timerlog").exists()
+    rig.send("a", 3000)
+    rig.work()
+    rig.put_on_disk()
+    assert (rig.root / "timerwheel").exists() and (rig.root / "config" / "timercheck").exists()
+
+
+def test_a_message_comes_in_the_second_after_it_is_due_with_what_it_waited_with(rig: Rig) -> None:
+    """Checklist 21, 22 and 23."""
+    rig.send("a", 3150, queue_id=1)
+    rig.work(3000)
+    assert rig.ids() == []
+    rig.work(1000)
+    (got,) = rig.delivered()
+    waited = rig.delivered(TIMER_TOPIC)[0]
+    text = got.properties
+    assert got.queue_id == 1 and text["TIMER_OUT_MS"] == str(NOW + 3000)
+    assert (text["REAL_TOPIC"], text["REAL_QID"]) == (TOPIC, "1")
+    assert (text["TIMER_ENQUEUE_MS"], text["TIMER_DEQUEUE_MS"]) == (str(NOW), str(NOW + 4000))
+    assert (got.body, got.born_timestamp, got.born_host) == (
+        waited.body, waited.born_timestamp, waited.born_host
+    )  # fmt: skip
+    assert got.store_host == waited.store_host
+    assert got.prepared_offset == waited.physical_offset
+
+
+def test_a_thousand_of_one_second_come_in_the_order_of_sending(rig: Rig) -> None:
+    """Checklist 27."""
+    sent = [f"{number:04d}" for number in range(1000)]
+    for number, message_id in enumerate(sent):
+        rig.send(message_id, 3001 + (number * 7) % 900, queue_id=number % 2)
+    rig.work(5000)
+    assert rig.ids() == sent
+
+
+def test_after_a_restart_each_comes_once(rig: Rig) -> None:
+    """Checklist 28 and 29: before and after the time, and when the broker was down then."""
+    rig.send("a", 3000)
+    rig.send("b", 60_000)
+    rig.send("c", 9000)
+    rig.work(1000)
+    rig.restart(killed=False)
+    rig.work(4000)
+    assert rig.ids() == ["a"]
+    rig.restart(killed=False)
+    rig.machine.now_ms += 20_000
+    rig.work(1000)
+    assert rig.ids() == ["a", "c"]
+    rig.restart(killed=True)
+    rig.work(60_000)
+    assert rig.ids() == ["a", "c", "b"]
+
+
+@pytest.mark.parametrize("flushes", [0, 1, 2])
+@pytest.mark.parametrize("after", range(0, 40, 3))
+def test_a_kill_in_the_second_that_is_due_delivers_each_once(rig: Rig, after: int, flushes: int) -> None:
+    """Checklist 28: however many were delivered, and whatever was on disk of that."""
+    sent = [f"{number:02d}" for number in range(36)]
+    for message_id in sent:
+        rig.send(message_id, 2500)
+    if flushes:
+        rig.work()
+        rig.put_on_disk()
+    rig.machine.now_ms += 4000
+    taken = 0
+
+    def until(_: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        if taken > after:
+            raise NoReplica("killed here")
+        return appending(_)
+
+    appending, rig.appender.append = rig.appender.append, until  # type: ignore[method-assign]
+    rig.work()
+    if flushes > 1:
+        rig.put_on_disk()
+    rig.restart(killed=True)
+    rig.work(5000)
+    assert rig.ids() == sent
+
+
+def test_a_refused_append_is_tried_again_in_order(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checklist 30: a full disk or a missing replica delays, and drops nothing."""
+    for number in range(20):
+        rig.send(f"{number:02d}", 2500)
+    rig.appender.refusal = NoReplica("none")
+    rig.work(10_000)
+    assert rig.ids() == []
+    rig.appender.refusal = None
+    rig.timers.retry_at = 0.0
+    rig.work(1000)
+    assert rig.ids() == [f"{number:02d}" for number in range(20)]
+
+
+def test_a_slot_is_done_when_replicas_have_it_and_nothing_comes_twice(rig: Rig) -> None:
+    rig.appender.waits = True
+    for number in range(5):
+        rig.send(f"{number}", 2500)
+    rig.send("next", 4500)
+    rig.work(4000)
+    assert rig.ids() == [f"{number}" for number in range(5)]
+    assert rig.timers.read_ms == NOW + 2000  # its slot stays until the answers have come
+    rig.appender.answer(ReplicaTimeout("late"))
+    for _ in range(3):
+        rig.timers.retry_at = 0.0
+        rig.work(1000)
+    assert rig.ids() == [f"{number}" for number in range(5)]
+    rig.appender.answer()
+    rig.work(3000)
+    assert rig.ids() == [*(f"{number}" for number in range(5)), "next"]
+
+
+def test_a_clock_that_jumps_delivers_each_once(rig: Rig) -> None:
+    """Forward: they come early by the true time. Back: what came is not repeated, the rest is on time."""
+    rig.send("a", 10_000)
+    rig.send("b", 5 * HOUR)
+    rig.work(1000)
+    rig.machine.now_ms += HOUR
+    rig.work(1000)
+    assert rig.ids() == ["a"]
+    rig.machine.now_ms -= HOUR
+    rig.send("c", 5000)
+    rig.work(4000)
+    assert rig.ids() == ["a"]
+    rig.work(4000)
+    assert rig.ids() == ["a", "c"]
+    rig.work(20_000)
+    assert rig.ids() == ["a", "c"]
+
+
+def test_timer_files_that_are_lost_are_made_again_from_the_topic(rig: Rig) -> None:
+    """11.1, row 4: RocketMQ delivers what was delivered a second time; here it comes once."""
+    rig.send("a", 3000)
+    rig.send("b", 60_000)
+    rig.work(10_000)
+    rig.timers.close()
+    rig.store.close()
+    (rig.root / "timerwheel").unlink()
+    rig.open()
+    rig.work(10_000)
+    assert rig.ids() == ["a"]
+    rig.work(60_000)
+    assert rig.ids() == ["a", "b"]
+
+
+def test_a_message_of_ten_days_is_rolled_and_comes_once(rig: Rig) -> None:
+    """Checklist 34."""
+    rig.send("a", 10 * DAY)
+    for _ in range(22):
+        rig.work()
+        rig.put_on_disk()
+        rig.machine.now_ms += DAY // 2
+        rig.restart(killed=True)
+    rig.work(2000)
+    assert rig.ids() == ["a"]
+    (got,) = rig.delivered()
+    assert int(got.properties["TIMER_ROLL_TIMES"]) >= 4
+    assert got.store_timestamp >= NOW + 10 * DAY
+
+
+def test_a_recall_before_the_time_holds_also_after_a_kill_and_when_rolled(rig: Rig) -> None:
+    """Checklist 37."""
+    for message_id, delay in (("a", 5000), ("b", 5000), ("c", 5 * DAY), ("d", 5 * DAY)):
+        rig.send(message_id, delay)
+    rig.work(1000)
+    rig.recall("a", NOW + 4001)
+    rig.recall("a", NOW + 4001)
+    rig.recall("c", NOW + 5 * DAY - 1000 + 1)
+    rig.recall("nobody", NOW + 4001)
+    rig.work()
+    rig.restart(killed=True)
+    rig.work(10_000)
+    assert rig.ids() == ["b"]
+    for _ in range(11):
+        rig.machine.now_ms += DAY // 2
+        rig.work()
+    assert rig.ids() == ["b", "d"]
+
+
+def test_messages_that_wait_are_counted_by_topic(rig: Rig) -> None:
+    """Checklist 35."""
+    rig.send("a", 3000)
+    rig.send("b", 3000, topic="other")
+    rig.send("c", 60_000)
+    rig.work()
+    assert rig.timers.counts == {TOPIC: 2, "other": 1}
+    rig.work(10_000)
+    assert rig.timers.counts == {TOPIC: 1}
+    assert rig.ids("other") == ["b"]  # its topic was made
+
+
+async def test_the_loop_works_and_ends(rig: Rig) -> None:
+    rig.send("a", 0)
+    rig.machine.now_ms += 5000
+    task = asyncio.create_task(rig.timers.run())
+    while not rig.ids():
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
