@@ -23,9 +23,8 @@ WITHOUT_PUSH = ("rust",)
 WITHOUT_RECALL = ("rust",)
 WITHOUT_PRIORITY = ("rust",)
 WITHOUT_PRIORITY_0 = ("nodejs",)  # it takes 0 for none, and refuses the message
-ENDS_AT_ITS_ACCESS_POINT = (
-    "rust",
-)  # transactions, and listens there for checks: it is given a broker's address
+# It ends transactions there, and listens there for checks: it is given a broker's address.
+ENDS_AT_ITS_ACCESS_POINT = ("rust",)
 SECONDS_ONLY = ("python", "rust")  # of delivery times; their programs round up
 
 QUEUES = 4
