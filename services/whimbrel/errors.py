@@ -14,6 +14,7 @@
     ├── Refused                 this server can't now; nothing was stored
     │   ├── NotWritable, StoreFull, NoReplica, Throttled, NotReady, NotRecovered
     │   ├── NotMaster                       a kind of NotWritable
+    ├── OwnerAway               another broker owns the message's queue, and does not answer
     ├── Stored                  the message is stored, but its durability was not confirmed in time
     │   ├── FlushTimeout, ReplicaTimeout
     ├── CorruptRecord           bytes on disk do not decode
@@ -36,8 +37,9 @@ __all__ = [
     "IllegalDeliveryTime", "IllegalFilter", "IllegalGroup", "IllegalInvisibleTime", "IllegalKey",
     "IllegalMessageGroup", "IllegalMessageId", "IllegalOffset", "IllegalPropertyKey", "IllegalTag",
     "IllegalTopic", "InvalidReceiptHandle", "InvalidTransactionId", "LeftOut", "LocalProtocolError",
-    "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica", "NotMaster",
-    "NotReady", "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "PeerError",
+    "MessageCorrupted", "MessageEmpty", "MessageTooLarge", "MessageTypeConflict", "NoBroker", "NoReplica",
+    "NotMaster", "NotReady", "NotRecovered", "NotSupported", "NotWritable", "OffsetNotFound", "OwnerAway",
+    "PeerError",
     "PropertiesTooLarge", "QueueNotFound", "RangeGone", "Refused", "RemoteProtocolError", "ReplicaTimeout",
     "RequestError", "RequestTimeout", "StoreError", "StoreFull", "Stored", "Throttled", "TopicNotFound",
     "Unavailable", "WhimbrelError", "error_for_code",
@@ -326,6 +328,16 @@ class NoReplica(Refused):
 
     reason = "HA_NOT_AVAILABLE"
     code = 50002
+
+
+class OwnerAway(WhimbrelError):
+    """Another broker owns the queue of a message group and does not answer; it may have stored it."""
+
+    reason = "OWNER_AWAY"
+    grpc = "UNAVAILABLE"
+    code = 50002
+    retry = True
+    effect = "unknown"
 
 
 class NotMaster(NotWritable):

@@ -5,10 +5,14 @@ acknowledgement that ends a block (a multiple of that is asserted, since the mac
 """
 
 import itertools
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -16,6 +20,7 @@ import pytest
 
 from brokerapi import Api, Received, message
 from processes import Cluster, Process, until
+from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
@@ -285,3 +290,104 @@ def test_a_slave_goes_on_in_order_once_its_master_is_gone(tmp_path: Path) -> Non
 def progress_of(api: Api, group: str) -> list[tuple[int, int, int]]:
     progress = api.administer("DescribeGroup", name=group).progress
     return [(queue.committed_offset, queue.next_offset, queue.in_flight) for queue in progress]
+
+
+class Pair:
+    """Two masters of one cluster under one nameserver, each with a FIFO topic of the same name."""
+
+    def __init__(self, root: Path) -> None:
+        self.nameserver = Process(root, "nameserver", "nameserver", expected_brokers=2)
+        self.brokers: dict[str, Process] = {}
+        self.root = root
+
+    def __enter__(self) -> "Pair":
+        self.nameserver.start()
+        sizes: dict[str, object] = {
+            "commitlog_file_size": 4 << 20, "index_slots": 500, "index_entries": 2000,
+        }  # fmt: skip
+        for name in ("broker-a", "broker-b"):
+            settings = {"store": self.root / name, "nameservers": [self.nameserver.grpc], **sizes}
+            self.brokers[name] = Process(self.root, "broker", name, **settings)
+            self.brokers[name].settings["name"] = name
+            self.brokers[name].launch()
+        for broker in self.brokers.values():
+            broker.wait_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self.brokers.values(), self.nameserver):
+            process.kill()
+
+
+def send_by_sdk(endpoint: str, topic: str, groups: Sequence[str], body: str) -> None:
+    """Send a message of each group by the official Python SDK; the program is that of test_broker_sdk.py."""
+    program = [sys.executable, str(Path(__file__).with_name("test_broker_sdk.py")), endpoint]
+    commands = [{"do": "send", "topic": topic, "bodies": [body], "group": group} for group in groups]
+    lines = "".join(json.dumps(command) + "\n" for command in commands)
+    done = subprocess.run(program, input=lines, capture_output=True, text=True, timeout=60, check=True)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(groups) and all("answer" in answer for answer in answers), answers
+
+
+def writable(api: Api) -> bool:
+    return bool(api.administer("DescribeReplication").writable)
+
+
+def test_a_group_has_one_queue_in_all_brokers_whoever_sends_it(tmp_path: Path) -> None:
+    """Checklist 3: the Python SDK, and a client that chooses its broker freely as C# does; an owner away."""
+    groups = ("order-1", "a", "g3", "用户", "group-17", "g4")
+    with Pair(tmp_path) as pair:
+        channels = {name: grpc.insecure_channel(broker.grpc) for name, broker in pair.brokers.items()}
+        apis = {name: Api(channel) for name, channel in channels.items()}
+        for name, api in apis.items():
+            until(partial(writable, api), what=f"{name} to take writes")
+            topic = admin.Topic(
+                name="shared", read_queues=4, write_queues=4, message_type=admin.MESSAGE_TYPE_FIFO
+            )
+            api.administer("CreateTopic", topic=topic)
+            api.administer("CreateGroup", group=admin.Group(name="readers", fifo=True))
+        until(
+            lambda: all((tmp_path / name / "whimbrel/shared-topics.json").exists() for name in apis),
+            what="both brokers to know of each other's queues",
+        )
+        owners = {group: owner_of_group(group, dict.fromkeys(apis, 4)) for group in groups}
+        assert {broker for broker, _ in owners.values()} == set(apis)
+        for number in range(4):
+            for group in groups:
+                for name, api in apis.items():
+                    answer = api.send("shared", f"{group} {number} {name}".encode(), message_group=group)
+                    assert (answer.status.code, len(answer.entries)) == (v2.OK, 1)
+        send_by_sdk(pair.nameserver.grpc, "shared", groups, "by SDK")
+        found: defaultdict[str, list[tuple[str, int, str]]] = defaultdict(list)
+        for name, api in apis.items():
+            while (got := api.receive("shared", "readers")).messages:
+                for one in got.messages:
+                    system = one.system_properties
+                    found[system.message_group].append((name, system.queue_id, one.body.decode()))
+                api.ack("shared", "readers", *got.handles)
+        for group, (owner, queue_id) in owners.items():
+            expected = [f"{group} {number} {name}" for number in range(4) for name in apis]
+            assert found[group] == [(owner, queue_id, body) for body in [*expected, "by SDK"]]
+        pair.brokers["broker-b"].kill()
+        away = next(group for group, (owner, _) in owners.items() if owner == "broker-b")
+        here = next(group for group, (owner, _) in owners.items() if owner == "broker-a")
+        refused = apis["broker-a"].send("shared", b"x", message_group=away).status
+        assert refused.code == v2.HA_NOT_AVAILABLE and "broker-b" in refused.message
+        assert apis["broker-a"].send("shared", b"x", message_group=here).status.code == v2.OK
+        pair.brokers["broker-a"].kill()
+        pair.brokers["broker-a"].start()  # it still knows of the other one's queues
+        until(
+            lambda: apis["broker-a"].send("shared", b"x", message_group=here).status.code == v2.OK,
+            timeout=20,
+            what="a send after the restart",
+        )
+        refused = apis["broker-a"].send("shared", b"x", message_group=away).status
+        assert refused.code == v2.HA_NOT_AVAILABLE and "broker-b" in refused.message
+        pair.brokers["broker-b"].start()
+        until(
+            lambda: apis["broker-a"].send("shared", b"x", message_group=away).status.code == v2.OK,
+            timeout=20,
+            what="the owner to be back",
+        )
+        for channel in channels.values():
+            channel.close()

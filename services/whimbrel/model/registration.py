@@ -4,7 +4,7 @@ The `check_*` functions are the door for what the other process sent: a nameserv
 registration, a broker for each member that a nameserver reports.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ __all__ = [
     "BrokerFacts",
     "BrokerRole",
     "Member",
+    "SharedTopics",
     "check_broker",
     "check_log",
     "check_member",
@@ -84,6 +85,19 @@ class Member:
     ha_address: str
     log_begin: int
     log_end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTopics:
+    """The topics for message groups that a broker shares with others, as one nameserver knows them.
+
+    Attributes:
+        queues: by topic, the other brokers and how many queues may be written there.
+        masters: `host:port` of all other masters by broker name; empty while only slaves of a name are there.
+    """
+
+    queues: Mapping[str, Mapping[str, int]]
+    masters: Mapping[str, str]
 
 
 def check_broker(

@@ -15,6 +15,8 @@ __all__ = [
     "DATE_TIME_HEADER",
     "DEAD_LETTER_SERVICE",
     "HA_PORT",
+    "HOPS_HEADER",
+    "HOP_TO_OWNER",
     "LANGUAGE_HEADER",
     "MESSAGING_SERVICE",
     "NAMESERVER_PORT",
@@ -52,6 +54,11 @@ CLIENT_PEER_HEADER = "x-whimbrel-client-peer"
 # The queue that a sender chose. The protocol's own field can't carry it: proto3 does not tell queue 0 from
 # "not set", and SDKs that leave the choice to the broker send 0. A broker refuses a queue it does not have.
 QUEUE_HEADER = "whimbrel-queue-id"
+
+# How a call came here that another broker handed on: each kind of hop at most once. Such a call is not handed
+# on for that reason again.
+HOPS_HEADER = "whimbrel-hops"
+HOP_TO_OWNER = "owner"  # the caller has found that this broker owns the queue named by QUEUE_HEADER
 
 # Which broker id of the group a puller should ask next; set by brokers on PullMessage.
 SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"

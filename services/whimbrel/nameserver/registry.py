@@ -67,6 +67,9 @@ __all__ = [
 MASTER_ID = 0
 KEPT_PLACES_MAX = 1024  # beyond, the place of a broker that is lost is free at once
 
+# Types of topics that take messages of a message group. Transactions stay with the broker of their half.
+GROUPED = frozenset((MessageType.FIFO.value, MessageType.MIXED.value))
+
 Session = Hashable
 
 
@@ -365,6 +368,36 @@ class Registry:
         for cluster in sorted(self.clusters):
             for name in sorted(self.clusters[cluster]):
                 yield from self.holders(name)
+
+    def shared_topics(self, session: Session) -> dict[str, dict[str, int]]:
+        """Return the topics for message groups that a session's broker has and others have, too.
+
+        Returns:
+            By topic, the other broker names and how many queues may be written there.
+        """
+        live = self.live[session]
+        name, shared = live.broker.name, {}
+        if len(self.groups) < 2 or live.broker.id != MASTER_ID:
+            return {}
+        for topic, queues in live.topics.items():
+            brokers = self.topics.get(topic, {})
+            if queues.message_type in GROUPED and len(brokers) > (name in brokers):
+                shared[topic] = {
+                    other: found.write_queues if found.permission & WRITE else 0
+                    for other, found in sorted(brokers.items())
+                    if other != name
+                }
+        return shared
+
+    def masters(self, session: Session) -> dict[str, BrokerIdentity | None]:
+        """Return the master of each other broker name, by name; None where there are slaves only."""
+        own = self.live[session].broker.name
+        found: dict[str, BrokerIdentity | None] = {}
+        for name in sorted(self.groups):
+            first = next(iter(self.holders(name)))
+            if name != own:
+                found[name] = first.broker if first.broker.id == MASTER_ID else None
+        return found
 
     def groups_without_master(self) -> int:
         """Return how many groups only slaves have registered; may be called from another thread."""

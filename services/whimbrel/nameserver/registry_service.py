@@ -4,6 +4,9 @@ A session's end removes its broker at once. `tick`, called every second, ends th
 over: a hung broker's stream stays open, but its renewals do not come. Changes of a group's membership are
 sent to its other members.
 
+Masters also learn which topics for message groups other brokers have, and where those brokers are: all of
+them choose the queue of a group among all queues. That goes out when it changes, gathered by `tick`.
+
 Every field that a session sends is checked (`model/registration.py`) before anything of it is kept: a bad one
 ends this session, with a sentence, and no other one. There are at most
 `SESSIONS_MAX` sessions, and one that does not register within a lease ends.
@@ -74,6 +77,7 @@ class RegistryService:
         self.wall = wall
         self.streams: dict[Session, BrokerStream] = {}
         self.ticked_at: float | None = None
+        self.sharing_stale = False  # somebody registered, left, or changed its topics since masters were told
         self.expired = 0  # expired leases since the start
         self.service = Service(
             REGISTRY_SERVICE,
@@ -103,6 +107,13 @@ class RegistryService:
             )
             self.expired += 1
             self.end(self.streams[session], f"no renewal came for {self.registry.lease_s:g} s")
+        if self.sharing_stale:
+            self.sharing_stale = False
+            alone = len(self.registry.groups) < 2
+            for session, live in self.registry.live.items():
+                stream = self.streams[session]
+                if live.broker.master and not (alone and (stream.told is None or not stream.told.masters)):
+                    self.send_update(stream)
         for stream in [each for each in self.streams.values() if each not in self.registry.live]:
             if stream.opened_at + self.registry.lease_s < now:
                 self.end(stream, f"no registration came for {self.registry.lease_s:g} s")
@@ -126,6 +137,7 @@ class RegistryService:
         live = registry.live.get(stream)
         if live is None:
             return
+        self.sharing_stale = True
         if registry.leave(stream) if stream.left else registry.lose(stream, self.now()):
             self.notify_group(live.broker.name)
 
@@ -168,7 +180,25 @@ class RegistryService:
                 log_begin=member.log_begin,
                 log_end=member.log_end,
             )
+        self.tell_shared(session, response, access)
         return response
+
+    def tell_shared(self, session: Session, response: registry_pb.SessionResponse, access: Access) -> None:
+        """Add what a master shares with other brokers, if it was not told so before."""
+        stream, own = self.streams[session], self.own()
+        if not self.registry.live[session].broker.master:
+            return
+        shared = registry_pb.SharedTopics()
+        for topic, brokers in self.registry.shared_topics(session).items():
+            added = shared.topics.add(topic=topic)
+            for name, queues in brokers.items():
+                added.brokers.add(broker_name=name, write_queues=queues)
+        for name, master in self.registry.masters(session).items():
+            address = "" if master is None else joined(*dial_address(master.address, access, own))
+            shared.masters.add(broker_name=name, address=address)
+        if shared != stream.told:
+            stream.told = shared
+            response.shared.CopyFrom(shared)
 
     def describe_cluster(
         self, call: Call, request: registry_pb.DescribeClusterRequest
@@ -222,6 +252,7 @@ class BrokerStream:
 
     Attributes:
         left: the broker took its leave, or was told to go: its place is not kept.
+        told: what it shares with other brokers, as it was told last.
     """
 
     def __init__(self, service: RegistryService, call: Call, outbox: Outbox) -> None:
@@ -230,6 +261,7 @@ class BrokerStream:
         self.peer_host = host_of(call.peer)
         self.opened_at = service.now()
         self.left = False
+        self.told: registry_pb.SharedTopics | None = None
         service.streams[self] = self
 
     def received(self, message: registry_pb.SessionRequest) -> None:
@@ -243,6 +275,7 @@ class BrokerStream:
         was_settled = registry.settled(now)
         changed = registry.update(self, update, now)
         live = registry.live[self]
+        service.sharing_stale |= changed or update.topics is not None
         if changed:
             logger.info(
                 "%s registered from %s, port %d: %d topics, log %d to %d", label(live.broker), self.peer_host,

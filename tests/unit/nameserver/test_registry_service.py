@@ -215,3 +215,63 @@ def test_a_host_that_is_none_stands_in_no_address(host: str) -> None:
     call = Call("DescribeCluster", "127.0.0.1:5000", {}, None)
     with pytest.raises(BadRequest, match="access_host: "):
         Rig().service.describe_cluster(call, pb.DescribeClusterRequest(access_host=host))
+
+
+def master(rig: Rig, name: str, host: str, **topics: tuple[int, str]) -> tuple[BrokerStream, Box]:
+    """Register a master with topics: queues and type of each."""
+    stream, box = rig.open(host)
+    request = registration(broker_name=name, host_name=f"host-{name}")
+    request.topics_included = True
+    for topic, (queues, kind) in topics.items():
+        request.topics.add(
+            topic=topic, read_queues=queues, write_queues=queues, permission=6, message_type=kind
+        )
+    stream.received(request)
+    return stream, box
+
+
+def shared(box: Box) -> list[Any]:
+    """Return what a master was told of topics that it shares, each time."""
+    return [response.shared for response in box.sent if response.HasField("shared")]
+
+
+def queues_of(told: Any) -> dict[str, dict[str, int]]:
+    return {one.topic: {each.broker_name: each.write_queues for each in one.brokers} for one in told.topics}
+
+
+def test_masters_learn_of_topics_for_message_groups_that_others_have() -> None:
+    rig = Rig()
+    _, first = master(rig, "a", "10.0.0.1", t=(4, "FIFO"), m=(2, "MIXED"), plain=(8, "NORMAL"))
+    stream, second = master(rig, "b", "10.0.0.2", t=(8, "FIFO"), m=(1, "MIXED"), plain=(8, "NORMAL"))
+    assert [queues_of(told) for told in shared(first)] == [{}]
+    rig.service.tick(rig.now)
+    assert queues_of(shared(first)[-1]) == {"t": {"b": 8}, "m": {"b": 1}}
+    assert queues_of(shared(second)[-1]) == {"t": {"a": 4}, "m": {"a": 2}}
+    assert [(one.broker_name, one.address) for one in shared(first)[-1].masters] == [("b", "10.0.0.2:8091")]
+    before = len(first.sent)
+    rig.service.tick(rig.now)
+    assert len(first.sent) == before  # nothing has changed
+    stream.closed()
+    rig.service.tick(rig.now)
+    assert queues_of(shared(first)[-1]) == {} and not shared(first)[-1].masters
+
+
+def test_a_master_alone_is_told_nothing_new() -> None:
+    rig = Rig()
+    _, box = master(rig, "a", "10.0.0.1", t=(4, "FIFO"))
+    before = len(box.sent)
+    rig.service.tick(rig.now)
+    assert len(box.sent) == before
+
+
+def test_a_group_of_slaves_only_has_no_master_to_dial() -> None:
+    rig = Rig()
+    _, box = master(rig, "a", "10.0.0.1", t=(4, "FIFO"))
+    stream, _ = rig.open("10.0.0.2")
+    stream.received(
+        registration(
+            broker_name="b", broker_id=1, role=pb.BROKER_ROLE_SLAVE, host_name="host-b", ha_address=""
+        )
+    )
+    rig.service.tick(rig.now)
+    assert [(one.broker_name, one.address) for one in shared(box)[-1].masters] == [("b", "")]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
+from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.response_bytes import send_answer
 from whimbrel.broker.produce.admission import (
     Admission,
@@ -73,6 +74,7 @@ class SendService:
 
     Attributes:
         detours: by kind of message.
+        message_groups: finds the queue of ordered messages among several brokers; None without nameservers.
         on_detour: called with the call, kind and topic of messages that take one.
     """
 
@@ -80,6 +82,7 @@ class SendService:
         """Take what accepts messages."""
         self.admission = admission
         self.detours: dict[MessageType, Detour] = {}
+        self.message_groups: MessageGroups | None = None
         self.on_detour: Callable[[Call, MessageType, str], None] | None = None
         self.traces: RecordTraces | None = None  # None: tracing is off
 
@@ -108,7 +111,14 @@ class SendService:
         if special or target is None or not target.plain:
             extras = [one for one, _ in special]
             target = admission.admit(name, extras, plain=len(special) < len(drafts))
-        queue_id = admission.queue(target, call.metadata.get(QUEUE_HEADER), extras)
+        place = None
+        if extras and self.message_groups is not None:
+            place = self.message_groups.place(call, request, target, extras, drafts)
+        if isinstance(place, Deferred):
+            return place
+        queue_id = (
+            admission.queue(target, call.metadata.get(QUEUE_HEADER), extras) if place is None else place
+        )
         for draft in drafts:
             draft.queue_id = queue_id
         for one, body in special:

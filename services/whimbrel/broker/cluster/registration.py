@@ -22,7 +22,7 @@ import grpc.aio
 from whimbrel.broker.cluster.backoff import keep_trying
 from whimbrel.errors import WhimbrelError
 from whimbrel.model.limits import LEASE_S_DEFAULT, RENEW_S_DEFAULT
-from whimbrel.model.registration import BrokerFacts, Member
+from whimbrel.model.registration import BrokerFacts, Member, SharedTopics
 from whimbrel.model.route import Endpoint
 from whimbrel.rpc.api.calls import Metadata, Outbound, perform
 from whimbrel.rpc.api.registry_session import open_session, read_update, session_request
@@ -49,6 +49,7 @@ class Registration:
         on_lost: called with the nameserver when an accepted registration is gone.
         on_displaced: called before `on_members`: nameserver, and the address of another broker that has the
             place of our name and id, or an empty one.
+        on_shared: called with the nameserver, and the topics that other brokers have, too, when these change.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class Registration:
         on_members: Callable[[str, tuple[Member, ...], bool], None],
         on_lost: Callable[[str], None],
         on_displaced: Callable[[str, str], None] = lambda nameserver, address: None,
+        on_shared: Callable[[str, SharedTopics], None] = lambda nameserver, shared: None,
     ) -> None:
         self.sessions = [
-            NameserverSession(nameserver, facts, on_members, on_lost, on_displaced)
+            NameserverSession(nameserver, facts, on_members, on_lost, on_displaced, on_shared)
             for nameserver in nameservers
         ]
         self.tasks: list[asyncio.Task[None]] = []
@@ -113,8 +115,9 @@ class NameserverSession:
         on_members: Callable[[str, tuple[Member, ...], bool], None],
         on_lost: Callable[[str], None],
         on_displaced: Callable[[str, str], None],
+        on_shared: Callable[[str, SharedTopics], None],
     ) -> None:
-        self.on_displaced = on_displaced
+        self.on_displaced, self.on_shared = on_displaced, on_shared
         self.nameserver = nameserver
         self.host = Endpoint.parse(nameserver).host
         self.facts = facts
@@ -182,6 +185,8 @@ class NameserverSession:
             logger.info("registered with nameserver %s, lease %g s", self.nameserver, self.lease_s)
         self.held_place = not answer.displaced_by
         self.on_displaced(self.nameserver, answer.displaced_by)
+        if answer.shared is not None:
+            self.on_shared(self.nameserver, answer.shared)
         self.on_members(self.nameserver, answer.members, answer.settled)
 
     async def requests(self) -> AsyncIterator[Any]:

@@ -14,7 +14,9 @@ The index counts the queues of all brokers of a topic, sorted by broker name and
 (RocketMQ: SendMessageQueueSelector); on a topic of one broker it is the queue's id.
 """
 
-__all__ = ["consistent_index", "java_hash", "queue_of_group"]
+from collections.abc import Mapping
+
+__all__ = ["consistent_index", "java_hash", "owner_of_group", "queue_of_group"]
 
 MULTIPLIER = 2862933555777941757
 MASK = (1 << 64) - 1
@@ -44,3 +46,18 @@ def consistent_index(hashed: int, count: int) -> int:
 def queue_of_group(group: str, count: int) -> int:
     """Return which of `count` queues (at least 1) the messages of a group go to."""
     return consistent_index(java_hash(group), count)
+
+
+def owner_of_group(group: str, queues: Mapping[str, int]) -> tuple[str, int]:
+    """Return the broker and the id of the queue that the messages of a group go to.
+
+    Args:
+        group: the message group.
+        queues: how many queues each broker has, by its name; at least one queue in all.
+    """
+    index = queue_of_group(group, sum(queues.values()))
+    for broker in sorted(queues):
+        if index < queues[broker]:
+            return broker, index
+        index -= queues[broker]
+    raise AssertionError("an index lies beyond all queues")

@@ -13,6 +13,8 @@ from typing import ClassVar
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.dead_letters import DeadLetterService
+from whimbrel.broker.api.forwarder import Forwarder
+from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.transactions import TransactionService
 from whimbrel.broker.background import start_timer
@@ -30,10 +32,11 @@ from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.timing.detour import DelayDetour
+from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.metrics import Family
-from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Service
@@ -133,6 +136,7 @@ class MasterRole(Role):
         self.open_transactions(internal)
         self.sends.detours[MessageType.DELAY] = DelayDetour(options.name, self.machine.wall_ms)
         self.timers.lead(internal, may_deliver=lambda: not self.appender.refusal)
+        self.share_topics()
         self.receives.hold()
         return services
 
@@ -143,6 +147,19 @@ class MasterRole(Role):
             "EndTransaction": lambda call, request: self.ending.end(call, request),
             "ForwardMessageToDeadLetterQueue": letters.forward,
         }
+
+    def share_topics(self) -> None:
+        """Have ordered messages stored by the broker that owns their queue."""
+        if not self.options.nameservers:
+            return
+        self.sharing = TopicSharing(self.context.topics, self.options.name, self.root, self.machine.files)
+        forwarder = Forwarder()
+        self.opened.push_async_callback(forwarder.close)
+        self.sends.message_groups = MessageGroups(self.sharing, self.admission, forwarder)
+
+    def topics_shared(self, nameserver: str, shared: SharedTopics) -> None:
+        """Take what a nameserver says of topics that other brokers have, too."""
+        self.sharing.told(nameserver, shared)
 
     def open_transactions(self, internal: InternalAppender) -> None:
         """Make what knows the transactions; it reads its queues when this broker leads."""
@@ -275,6 +292,7 @@ class MasterRole(Role):
     def nameserver_lost(self, nameserver: str) -> None:
         """Forget what a nameserver said that is gone."""
         self.leadership.nameserver_lost(nameserver)
+        self.sharing.lost(nameserver)
 
     def displaced(self, nameserver: str, address: str) -> None:
         """Learn which other broker holds our place at a nameserver."""

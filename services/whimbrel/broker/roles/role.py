@@ -47,7 +47,7 @@ from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreError, StoreFull
 from whimbrel.metrics import Family
 from whimbrel.model.names import POP_PREFIX
-from whimbrel.model.registration import BrokerFacts, BrokerRole, Member
+from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.store.store import MessageStore
@@ -179,6 +179,10 @@ class Role(ABC):
     @abstractmethod
     def displaced(self, nameserver: str, address: str) -> None:
         """Learn which other broker holds our name and id at a nameserver, "" for none."""
+
+    @abstractmethod
+    def topics_shared(self, nameserver: str, shared: SharedTopics) -> None:
+        """Take what a nameserver says of topics that other brokers have, too."""
 
     @abstractmethod
     def role_metrics(self) -> list[Family]:
@@ -476,6 +480,7 @@ class Role(ABC):
             on_members=self.members_changed,
             on_lost=self.nameserver_lost,
             on_displaced=self.displaced,
+            on_shared=self.topics_shared,
         )
         on_change = self.context.topics.on_change
         on_change.append(registration.changed)

@@ -32,7 +32,7 @@ from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.adoption import adopt_topics
 from whimbrel.errors import NotRecovered
 from whimbrel.metrics import Family
-from whimbrel.model.registration import BrokerRole, Member
+from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.probes import NOT_CONNECTED, Condition
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.slave_store import SlaveStore
@@ -230,6 +230,9 @@ class SlaveRole(Role):
 
     def displaced(self, nameserver: str, address: str) -> None:
         """Nothing: the id of a slave gives it no right that another one could take."""
+
+    def topics_shared(self, nameserver: str, shared: SharedTopics) -> None:
+        """Nothing: a slave takes no sends."""
 
     # Views
 

@@ -9,13 +9,16 @@ from typing import Any
 import grpc.aio
 
 from whimbrel.errors import BadRequest
+from whimbrel.model.names import check_broker_name
 from whimbrel.model.registration import (
     BrokerFacts,
     Member,
+    SharedTopics,
     check_member,
     check_queue_counts,
     check_topic_name,
 )
+from whimbrel.model.route import Endpoint
 from whimbrel.model.topic import TopicConfig
 from whimbrel.model.wire import REGISTRY_SERVICE
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry
@@ -39,6 +42,7 @@ class SessionUpdate:
         members: the other brokers of the group.
         settled: the nameserver has been up for long enough to know all of them.
         displaced_by: address of another broker that has the place of this one's name and id; else empty.
+        shared: topics that other brokers have, too; None when nothing is said of them.
     """
 
     lease_s: float
@@ -46,6 +50,7 @@ class SessionUpdate:
     members: tuple[Member, ...]
     settled: bool
     displaced_by: str = ""
+    shared: SharedTopics | None = None
 
 
 def registration_of(facts: BrokerFacts, nameserver_host: str) -> registry.Registration:
@@ -122,6 +127,31 @@ def read_update(response: registry.SessionResponse) -> SessionUpdate:
         members=tuple(members_of(response)),
         settled=response.settled,
         displaced_by=response.displaced_by,
+        shared=shared_of(response.shared) if response.HasField("shared") else None,
+    )
+
+
+def shared_of(shared: registry.SharedTopics) -> SharedTopics:
+    """Return a report as a value; what no broker or topic can be is left out."""
+    queues: dict[str, dict[str, int]] = {}
+    masters: dict[str, str] = {}
+    for topic in shared.topics:
+        for one in topic.brokers:
+            with contextlib.suppress(BadRequest):
+                check_topic_name(topic.topic)
+                check_queue_counts(0, one.write_queues, 0)
+                queues.setdefault(topic.topic, {})[one.broker_name] = one.write_queues
+    for master in shared.masters:
+        with contextlib.suppress(ValueError):
+            check_broker_name("broker_name", master.broker_name)
+            if master.address:
+                Endpoint.parse(master.address)
+            masters[master.broker_name] = master.address
+    for brokers in queues.values():
+        for name in brokers.keys() - masters.keys():
+            del brokers[name]
+    return SharedTopics(
+        queues={name: brokers for name, brokers in queues.items() if brokers}, masters=masters
     )
 
 

@@ -104,19 +104,53 @@ class Member(_message.Message):
     log_begin: int
     def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., ha_address: _Optional[str] = ..., log_end: _Optional[int] = ..., log_begin: _Optional[int] = ...) -> None: ...
 
+class SharedQueues(_message.Message):
+    __slots__ = ("broker_name", "write_queues")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    write_queues: int
+    def __init__(self, broker_name: _Optional[str] = ..., write_queues: _Optional[int] = ...) -> None: ...
+
+class SharedTopic(_message.Message):
+    __slots__ = ("topic", "brokers")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    brokers: _containers.RepeatedCompositeFieldContainer[SharedQueues]
+    def __init__(self, topic: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[SharedQueues, _Mapping]]] = ...) -> None: ...
+
+class Master(_message.Message):
+    __slots__ = ("broker_name", "address")
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    address: str
+    def __init__(self, broker_name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class SharedTopics(_message.Message):
+    __slots__ = ("topics", "masters")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MASTERS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[SharedTopic]
+    masters: _containers.RepeatedCompositeFieldContainer[Master]
+    def __init__(self, topics: _Optional[_Iterable[_Union[SharedTopic, _Mapping]]] = ..., masters: _Optional[_Iterable[_Union[Master, _Mapping]]] = ...) -> None: ...
+
 class SessionResponse(_message.Message):
-    __slots__ = ("lease", "renew_interval", "members", "settled", "displaced_by")
+    __slots__ = ("lease", "renew_interval", "members", "settled", "displaced_by", "shared")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RENEW_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     DISPLACED_BY_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     lease: _duration_pb2.Duration
     renew_interval: _duration_pb2.Duration
     members: _containers.RepeatedCompositeFieldContainer[Member]
     settled: bool
     displaced_by: str
-    def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ..., displaced_by: _Optional[str] = ...) -> None: ...
+    shared: SharedTopics
+    def __init__(self, lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., renew_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., settled: _Optional[bool] = ..., displaced_by: _Optional[str] = ..., shared: _Optional[_Union[SharedTopics, _Mapping]] = ...) -> None: ...
 
 class DescribeClusterRequest(_message.Message):
     __slots__ = ("access_host",)
