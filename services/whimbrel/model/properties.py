@@ -17,6 +17,7 @@ __all__ = [
     "KEYS",
     "LITE_TOPIC",
     "ORIGIN_MESSAGE_ID",
+    "PREPARED_QUEUE_OFFSET",
     "PRIORITY",
     "PRODUCER_GROUP",
     "REAL_QUEUE_ID",
@@ -69,6 +70,7 @@ REAL_QUEUE_ID = "REAL_QID"
 TRAN_MSG = "TRAN_MSG"  # "true" on a message of a transaction
 TRANSACTION_ID = "__transactionId__"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"  # how often producers were asked
+PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"  # of a half that is stored again: where it was first
 CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"  # the recovery duration, in whole seconds
 
 RETRY_TOPIC = "RETRY_TOPIC"  # of a redelivered message: the topic that it was sent to

@@ -19,13 +19,21 @@ from whimbrel.broker.produce.replay import host_bytes
 from whimbrel.broker.transactions.table import OpenTransaction
 from whimbrel.errors import CorruptRecord
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, UNDECIDED_TOPIC
-from whimbrel.model.properties import CHECK_IMMUNITY_S, CHECK_TIMES, REAL_QUEUE_ID, REAL_TOPIC, TRANSACTION_ID
+from whimbrel.model.properties import (
+    CHECK_IMMUNITY_S,
+    CHECK_TIMES,
+    PREPARED_QUEUE_OFFSET,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TRANSACTION_ID,
+)
 from whimbrel.store.codec import (
     COMPRESSION_BITS,
     HEAD_SIZES,
     RAW_UNIQ_KEY,
     SYS_FLAG,
     TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
     V6_MASK,
     RecordDraft,
     StoredMessage,
@@ -92,6 +100,7 @@ def open_transaction(half: StoredMessage) -> OpenTransaction:
         recovery_ms=(
             int(seconds) * 1000 if seconds.isdecimal() and len(seconds) <= SECONDS_DIGITS_MAX else None
         ),
+        copied=any(property_of(raw, name.encode()) for name in (CHECK_TIMES, PREPARED_QUEUE_OFFSET)),
     )
 
 
@@ -163,10 +172,13 @@ def halves_named(body: bytes) -> list[int]:
 
 
 def prepared_offset_of(head: bytes) -> int:
-    """Return the prepared transaction offset of a record, given its first `HEAD_BYTES`; 0 for none."""
+    """Return the place of the half that a record names, given its first `HEAD_BYTES`; -1 for none.
+
+    A half may stand at 0; of a discarded one, which has no transaction bits, that can't be told from none.
+    """
     try:
         (flags,) = SYS_FLAG.unpack_from(head)
         (offset,) = PREPARED[flags & V6_MASK].unpack_from(head)
     except struct.error:
-        return 0
-    return int(offset)
+        return -1
+    return int(offset) if offset or flags & TRANSACTION_MASK == TRANSACTION_COMMIT else -1

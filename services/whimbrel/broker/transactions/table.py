@@ -58,6 +58,7 @@ class OpenTransaction:
         physical_offset, size: the half's place in the log.
         stored_ms: when the half was stored, in epoch milliseconds.
         recovery_ms: how long after that its producers are not asked; None for the broker's setting.
+        copied: its half is another one once more, as RocketMQ's check and our retention store them.
         checks: how often they were asked, by this process.
     """
 
@@ -69,6 +70,7 @@ class OpenTransaction:
     size: int
     stored_ms: int
     recovery_ms: int | None = None
+    copied: bool = False
     checks: int = 0
 
     def due(self, now_ms: int, timeout_ms: int) -> bool:

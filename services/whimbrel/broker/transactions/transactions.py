@@ -15,7 +15,7 @@ op record covers all commits before it in the log, and only commits behind the l
 names it (its prepared transaction offset) is looked for in the queues of its topic, and in the one of the
 discarded: from the last op records on, for RocketMQ's ops from `OPS_LATE_MS` before the last one, since it
 writes them up to 3 s late and not in every case; and not before the half itself. One that is found makes
-only the missing op. So each half has one committed record at most, whenever this process or its machine died,
+only the missing op. RocketMQ's copies of halves make that search wider, see `find_places`. So each half has one committed record at most, whenever this process or its machine died,
 and whichever member of the group goes on. It is done in pieces, and meanwhile transactions are refused.
 
 **Positions** are moved only to what every slave in sync has, and the disk: the position of a half must not
@@ -82,6 +82,9 @@ MOVED_MAX = 1000
 MOVED_BYTES_MAX = 16 * 1024 * 1024
 OPS_AGAIN_S = 1.0  # after that an op that was refused is tried again
 OPS_LATE_MS = 10_000  # RocketMQ: transactionOpBatchInterval, 3 s, and some time for a busy disk
+COPIES_MS = (
+    600_000  # how long before its newest copy a half may have been committed; some of RocketMQ's rounds
+)
 LOAD_PIECE = 500  # records read between two turns of the loop
 # One piece of a round of checks: transactions that are looked at, or asked about, and bytes of their halves.
 PIECE_SEEN_MAX = 2000
@@ -108,6 +111,9 @@ class HalfStore(Protocol):
 
     def first_from(self, topic: str, queue_id: int, place: int) -> int:
         """Offset of a queue's first entry whose record is not below a place in the log."""
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Offset of a queue's first message that was stored at or after a time."""
 
     def read(self, physical_offset: int, size: int) -> bytes:
         """A record's bytes."""
@@ -227,7 +233,9 @@ class Transactions:
         while self.follow(LOAD_PIECE):
             yield
         self.already_named = set()
-        yield from self.find_effects(scan_from)
+        places: dict[int, OpenTransaction] = {}
+        yield from self.find_places(first_half, places)
+        yield from self.find_effects(scan_from, places)
         self.ready = True
         self.schedule_ops()
         if self.table:
@@ -241,13 +249,41 @@ class Transactions:
             return low
         return min(max(known, low), high)
 
-    def find_effects(self, scan_from: int) -> Iterator[None]:
-        """Close the transactions whose committed record, or copy of a discarded half, is in the log."""
-        waiting = {one.physical_offset: one for one in self.table.open.values()}
-        if not waiting:
+    def find_places(self, first_half: int, places: dict[int, OpenTransaction]) -> Iterator[None]:
+        """Find where the halves of the open transactions stand, and those of which they are copies.
+
+        RocketMQ copies a half at each check, also while the op of its commit is in memory: then the committed
+        record names an earlier half than the newest one, and all but that one have ops.
+        """
+        places.update((one.physical_offset, one) for one in self.table.open.values())
+        copied = [one.stored_ms for one in places.values() if one.copied]
+        if not copied:
             return
-        begin = max(scan_from, min(waiting))
-        topics = {one.topic for one in waiting.values()} | {UNDECIDED_TOPIC}
+        earlier = self.store.offset_by_time(HALF_TOPIC, 0, min(copied) - COPIES_MS)
+        begin = min(first_half, earlier)
+        for count, half in enumerate(self.read_queue(HALF_TOPIC, 0, begin, self.next_half)):
+            try:
+                seen = open_transaction(half)
+            except CorruptRecord:
+                continue
+            one = self.table.find(seen.topic, seen.transaction_id)
+            if one is not None and one.copied:
+                places[half.physical_offset] = one
+            if count % LOAD_PIECE == LOAD_PIECE - 1:
+                yield
+
+    def find_effects(self, scan_from: int, places: dict[int, OpenTransaction]) -> Iterator[None]:
+        """Close the transactions whose committed record, or copy of a discarded half, is in the log.
+
+        Args:
+            scan_from: none of a half that is no copy stands below.
+            places: where the halves stand.
+        """
+        if not places:
+            return
+        copied = [place for place, one in places.items() if one.copied]
+        begin = min([max(scan_from, min(places)), *copied])
+        topics = {one.topic for one in places.values()} | {UNDECIDED_TOPIC}
         for topic in sorted(topics):
             config = self.topics.get(topic)
             for queue_id in range(0 if config is None else max(config.read_queues, config.write_queues)):
@@ -255,7 +291,7 @@ class Transactions:
                 while units := self.store.queue_units(topic, queue_id, at, UNITS_READ):
                     at += len(units)
                     for place, size, _ in units:
-                        one = waiting.get(self.prepared_offset(place, size))
+                        one = places.get(self.prepared_offset(place, size))
                         if one is not None and one.half_offset in self.table.open:
                             discarded = topic == UNDECIDED_TOPIC
                             self.decided(one, Resolution.DISCARD if discarded else Resolution.COMMIT)
@@ -263,11 +299,11 @@ class Transactions:
                     yield
 
     def prepared_offset(self, place: int, size: int) -> int:
-        """Return the prepared transaction offset of a record; 0 for none, or when it can't be read."""
+        """Return the place of the half that a record names; -1 for none, or when it can't be read."""
         try:
             return prepared_offset_of(self.store.read_range(place, min(size, HEAD_BYTES)))
         except IllegalOffset:
-            return 0
+            return -1
 
     # Halves
 
@@ -409,7 +445,7 @@ class Transactions:
     def decided(self, one: OpenTransaction, resolution: Resolution) -> None:
         """Note a decision that has taken effect."""
         self.table.close(one, resolution, self.loop.time())
-        if resolution is not Resolution.DISCARD:
+        if resolution is not Resolution.DISCARD and self.ready:
             counts = self.committed if resolution is Resolution.COMMIT else self.rolled_back
             counts[one.topic] = counts.get(one.topic, 0) + 1
             self.latency.at((one.topic,)).observe(max(self.wall_ms() - one.stored_ms, 0) / 1000)

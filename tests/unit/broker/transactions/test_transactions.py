@@ -326,6 +326,7 @@ def test_committed_record_without_an_op_is_not_made_again(rig: TransactionRig, t
 def test_copy_of_a_discarded_half_without_an_op_is_not_made_again(
     rig: TransactionRig, tmp_path: Path
 ) -> None:
+    rig.store.append([make_draft()])
     rig.half("a")
     rig.now_ms += 73 * 3_600_000
     rig.transactions.round()
@@ -368,6 +369,57 @@ def test_store_of_rocketmq_with_halves_that_were_asked_about(rig: TransactionRig
     named = {int(one) for body in opened.ops() for one in body.split(b",") if one}
     assert named == {0, 1, 2, 3, 4}
     rig.store, rig.transactions = opened.store, opened.transactions
+
+
+def test_rocketmq_copies_a_half_while_the_op_of_its_commit_is_in_memory(
+    rig: TransactionRig, tmp_path: Path
+) -> None:
+    """As seen at a 5.3.3: the commit names an earlier half than the newest, and ops name those in between."""
+    rig.half("undecided")
+    rig.half("done")
+    rig.end("done")
+    rig.transactions.pending_ops = []
+    for times in range(1, 4):
+        for name in ("undecided", "done"):
+            rig.store.append([half_draft(name, extra=f"TRANSACTION_CHECK_TIMES\x01{times}\x02")])
+    rig.now_ms += 60_000
+    rig.store.append([op_draft([0, 1, 2, 4, 5], now_ms=rig.now_ms, host=bytes(8))])
+    rig.now_ms += 60_000
+    rig.store.append([op_draft([3], now_ms=rig.now_ms, host=bytes(8))])
+    rig.positions.update({HALF_TOPIC: 6, HALF_OP_TOPIC: 1})
+    other = again(rig, tmp_path)
+    assert other.round() == ["undecided"]
+    assert other.committed() == ["done"]
+    rig.store, rig.transactions = other.store, other.transactions
+
+
+def test_half_at_the_begin_of_the_log_is_not_named_by_plain_records(
+    rig: TransactionRig, tmp_path: Path
+) -> None:
+    rig.half("a")
+    rig.half("b")
+    rig.end("b")
+    rig.store.append([make_draft(topic="orders"), make_draft(topic="orders")])
+    other = again(rig, tmp_path)
+    assert other.round() == ["a"]
+    other.end("a")
+    rig.store, rig.transactions = other.store, other.transactions
+    last = again(rig, tmp_path)
+    assert last.round() == []
+    rig.store, rig.transactions = last.store, last.transactions
+
+
+def test_id_that_is_used_again_after_its_end_is_asked_about(rig: TransactionRig, tmp_path: Path) -> None:
+    for _ in range(2):
+        rig.half("a")
+        if not rig.committed():
+            rig.end("a")
+            rig.loop.turn()
+    other = again(rig, tmp_path)
+    assert other.round() == ["a"]
+    assert other.end("a") == [None]
+    assert other.committed() == ["a", "a"]
+    rig.store, rig.transactions = other.store, other.transactions
 
 
 def test_positions_follow_the_oldest_undecided(rig: TransactionRig) -> None:
