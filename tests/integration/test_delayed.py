@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from brokerapi import Api
-from processes import Process, elapse, until
+from processes import Process, elapse
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 

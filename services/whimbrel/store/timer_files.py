@@ -34,7 +34,6 @@ from whimbrel.store.timer_layout import (
     SECOND_MS,
     SLOT,
     SLOT_SIZE,
-    SLOTS,
     TAIL_SIZE,
     UNIT_SIZE,
     WHEEL_SIZE,

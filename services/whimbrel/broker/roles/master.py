@@ -31,8 +31,8 @@ from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
-from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.tables.shared_topics import TopicSharing
+from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.metrics import Family
