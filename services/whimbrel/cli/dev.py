@@ -21,7 +21,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from whimbrel.cli.dev_plan import LOG_FILE_SIZE, LOG_FILE_SIZE_MIN, DevOptions, StartError
+from whimbrel.cli.dev_plan import (
+    GROUP_LETTERS,
+    LOG_FILE_SIZE,
+    LOG_FILE_SIZE_MIN,
+    DevOptions,
+    StartError,
+)
 from whimbrel.cli.endpoint import DEV_DIR_VARIABLE, default_dev_dir, running_cluster
 from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note, size_text
@@ -36,6 +42,7 @@ STOPPED_TIMEOUT_S = 30.0  # more than it gives its children, in two groups, befo
 POLL_S = 0.02
 PORTS = range(65536)
 SLAVES = range(10)
+BROKERS = range(1, len(GROUP_LETTERS) + 1)
 LOG_FILE_SIZE_TEXT = f"{LOG_FILE_SIZE >> 20}MiB"
 EXCERPT_LINES = 12  # of what a cluster that did not start has logged
 DETACHED_LOG = Path("logs") / "dev.log"
@@ -93,7 +100,13 @@ PortOption = Annotated[
 ]
 FlushOption = Annotated[Mode, typer.Option(help="sync: answer a send when it is on the disk.")]
 ReplicationOption = Annotated[Mode, typer.Option(help="sync: answer a send when a slave has it.")]
-SlavesOption = Annotated[int, typer.Option(min=SLAVES[0], max=SLAVES[-1], help="How many slaves.")]
+BrokersOption = Annotated[
+    int,
+    typer.Option(min=BROKERS[0], max=BROKERS[-1], help="How many broker groups: broker-a, broker-b, ..."),
+]
+SlavesOption = Annotated[
+    int, typer.Option(min=SLAVES[0], max=SLAVES[-1], help="How many slaves each master has.")
+]
 TraceOption = Annotated[
     float,
     typer.Option(
@@ -162,6 +175,7 @@ def number(within: range, text: str) -> int:
 READERS: dict[str, Callable[[str], Any]] = {
     "directory": Path,
     "port": partial(number, PORTS),
+    "brokers": partial(number, BROKERS),
     "slaves": partial(number, SLAVES),
     "flush": Mode,
     "replication": Mode,
@@ -193,6 +207,7 @@ app = typer.Typer(
         "whimbrel dev --port 0 --dir ./c    any free ports: ./c/cluster.json",
         f"export {DEV_DIR_VARIABLE}=./c        so that commands find it there",
         "whimbrel dev start --slaves 2      detached, until: whimbrel dev stop",
+        "whimbrel dev --brokers 2           broker-a and broker-b, a slave each",
         "touch DIR/run/master.hold          keep the master down when it dies",
     ),
 )
@@ -205,6 +220,7 @@ def dev(
     port: PortOption = NAMESERVER_PORT,
     flush: FlushOption = Mode.ASYNC,
     replication: ReplicationOption = Mode.ASYNC,
+    brokers: BrokersOption = 1,
     slaves: SlavesOption = 1,
     trace: TraceOption = 0.0,
     metrics: MetricsOption = False,
@@ -228,6 +244,7 @@ def dev(
         port,
         flush,
         replication,
+        brokers,
         slaves,
         trace,
         metrics,
@@ -250,6 +267,7 @@ def start(
     port: PortOption = NAMESERVER_PORT,
     flush: FlushOption = Mode.ASYNC,
     replication: ReplicationOption = Mode.ASYNC,
+    brokers: BrokersOption = 1,
     slaves: SlavesOption = 1,
     trace: TraceOption = 0.0,
     metrics: MetricsOption = False,
@@ -264,6 +282,7 @@ def start(
         port,
         flush,
         replication,
+        brokers,
         slaves,
         trace,
         metrics,
@@ -386,6 +405,7 @@ def options_of(
     port: int,
     flush: Mode,
     replication: Mode,
+    brokers: int,
     slaves: int,
     trace: float,
     metrics: bool,
@@ -406,6 +426,7 @@ def options_of(
         port=port,
         flush=flush.value,
         replication=replication.value,
+        brokers=brokers,
         slaves=slaves,
         trace_ratio=trace,
         metrics=metrics,

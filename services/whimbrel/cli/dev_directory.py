@@ -32,7 +32,7 @@ MARK_TEXT = "`whimbrel dev` made this directory; `whimbrel dev purge` removes it
 LOCK = Path("run") / "lock"
 FILES = ("cluster.json", "cluster.json.tmp")
 FOLDERS = ("master", "logs", "traces", "run")
-SLAVES = "slave-[0-9]"
+STORES = ("slave-[0-9]", "[b-i]-master", "[b-i]-slave-[0-9]")  # all but the first master's
 LOOK_S = 0.2  # a command that looks whether somebody runs here has the lock for a moment
 POLL_S = 0.02
 
@@ -112,7 +112,12 @@ def contents(directory: Path) -> list[Path]:
     """Return what `purge` would remove in a directory, apart from itself."""
     named = [directory / name for name in (*FILES, *FOLDERS, MARK)]
     there = [path for path in named if path.exists() or path.is_symlink()]
-    return sorted([*there, *directory.glob(SLAVES)])
+    return sorted([*there, *stores(directory)])
+
+
+def stores(directory: Path) -> list[Path]:
+    """Return the stores in a directory but for the first master's."""
+    return sorted(path for pattern in STORES for path in directory.glob(pattern))
 
 
 def purge(directory: Path) -> bool:
@@ -134,7 +139,7 @@ def purge(directory: Path) -> bool:
 
 def log_file_size(directory: Path) -> int | None:
     """Return the size of the stores' log files, the master's first; None when there are none."""
-    for store in ("master", *sorted(path.name for path in directory.glob(SLAVES))):
+    for store in ("master", *(path.name for path in stores(directory))):
         with contextlib.suppress(StopIteration, FileNotFoundError, NotADirectoryError):
             return next((directory / store / "commitlog").iterdir()).stat().st_size or None
     return None

@@ -11,6 +11,7 @@ from typing import Literal
 from whimbrel.model.wire import NAMESERVER_PORT
 
 __all__ = [
+    "GROUP_LETTERS",
     "LOG_FILE_SIZE",
     "LOG_FILE_SIZE_MIN",
     "ChildPlan",
@@ -30,6 +31,8 @@ LOG_FILE_SIZE = 64 * 1024 * 1024  # RocketMQ's 1 GiB, reserved whole for each br
 LOG_FILE_SIZE_MIN = 8 * 1024 * 1024  # the largest message takes half of it
 INDEX_SLOT_BYTES = 200  # of log for each slot of the index: RocketMQ has 5,000,000 for 1 GiB
 ENTRIES_PER_SLOT = 4  # RocketMQ's ratio, from which a reader derives the slots of a file
+
+GROUP_LETTERS = "abcdefghi"  # of the broker groups' names, broker-a and so on
 
 Role = Literal["nameserver", "master", "slave", "master-replicator", "slave-replicator"]
 
@@ -55,7 +58,8 @@ class DevOptions:
         port: of the nameserver, from which the other ports follow; 0 for any free ports.
         flush: `sync`: a send is answered when it is on the master's disk.
         replication: `sync`: a send is answered when a slave has it.
-        slaves: number of slaves; with none, synchronous replication would refuse every send.
+        brokers: broker groups, each a master with its slaves; topics are spread over them.
+        slaves: number of slaves of each; with none, synchronous replication would refuse every send.
         host: address to which every port is bound.
         trace_ratio: share of messages that are traced; 0 for none.
         metrics: every process serves its metrics, on a free port.
@@ -72,6 +76,7 @@ class DevOptions:
     port: int = NAMESERVER_PORT
     flush: Literal["sync", "async"] = "async"
     replication: Literal["sync", "async"] = "async"
+    brokers: int = 1
     slaves: int = 1
     host: str = "127.0.0.1"
     trace_ratio: float = 0.0
@@ -143,21 +148,26 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
             settings={
                 "host": options.host,
                 "port": int(endpoint.rpartition(":")[2]) if endpoint else port(0),
-                "expected_brokers": options.slaves + 1,
+                "expected_brokers": options.brokers * (options.slaves + 1),
                 **shown,
             },
         )
     ]
-    for index in range(options.slaves + 1):
-        name = f"slave-{index}" if index else "master"
+    places = [(group, index) for group in range(options.brokers) for index in range(options.slaves + 1)]
+    for step, (group, index) in enumerate(places):
+        letter = GROUP_LETTERS[group]
+        kind = f"slave-{index}" if index else "master"
+        name = f"{letter}-{kind}" if group else kind  # the first group's are those of a cluster with one
         store = options.directory / name
+        base = PORTS_PER_BROKER * (step + 1)
         broker: dict[str, str | int] = {
             "role": "slave" if index else "master",
+            "name": f"broker-{letter}",
             "id": index,
             "store": str(store),
             "store_mode": options.store_mode,
             "host": options.host,
-            "port": port(PORTS_PER_BROKER * (index + 1)),
+            "port": port(base),
             "nameservers": endpoint,
             "flush": options.flush,
             "replication": options.replication,
@@ -182,7 +192,7 @@ def plan(options: DevOptions, endpoint: str) -> tuple[ChildPlan, ...]:
         if index:
             replicator |= {"commitlog_file_size": options.log_file_size}
         else:
-            replicator |= {"host": options.host, "port": port(PORTS_PER_BROKER + 1)}
+            replicator |= {"host": options.host, "port": port(base + 1)}
         if options.trace_ratio:
             traces = options.directory / TRACES
             broker |= {"trace_to": f"file:{traces / name}.jsonl"}

@@ -9,6 +9,9 @@ The processes, below a directory `DIR`:
     slave-N               slave              BASE+10+10*N      DIR/slave-N
     slave-N-replicator    slave-replicator   none              DIR/slave-N
 
+With several broker groups the processes of the second one are named b-master, b-master-replicator, b-slave-N
+and so on, those of the third one c-..., and each broker has the ten ports behind those of the one before.
+
 A child's life:
 
     starting --ready file--> ready --death--> waiting --delay over--> starting
@@ -373,7 +376,7 @@ class Supervisor:
                 )
 
     def wait_usable(self) -> None:
-        """Wait until the master takes messages; notify of the reason when it does not in time."""
+        """Wait until the masters take messages; notify of the reason when it does not in time."""
         deadline = time.monotonic() + USABLE_TIMEOUT_S
         while not self.wakeups.signals and not self.takes_messages():
             if time.monotonic() > deadline:
@@ -382,11 +385,13 @@ class Supervisor:
             self.run_once(READY_POLL_S)
 
     def takes_messages(self) -> bool:
-        """Return whether the master takes messages, as its shared page says."""
-        master = next(child for child in self.children if child.plan.role == "master")
-        assert master.plan.store is not None
-        page = SharedPage.snapshot(master.plan.store)
-        return page is not None and page.broker_pid == master.pid and bool(page.writable)
+        """Return whether all masters take messages, as their shared pages say."""
+        for master in (child for child in self.children if child.plan.role == "master"):
+            assert master.plan.store is not None
+            page = SharedPage.snapshot(master.plan.store)
+            if page is None or page.broker_pid != master.pid or not page.writable:
+                return False
+        return True
 
     def explain(self) -> None:
         """Notify of why the cluster takes no messages."""
@@ -404,7 +409,8 @@ class Supervisor:
 
     def usable_command(self) -> list[str]:
         """Return the command that says why the cluster takes no messages."""
-        words = [self.children[0].address, str(self.options.slaves + 1)]
+        brokers = sum(child.plan.program == "broker" for child in self.children)
+        words = [self.children[0].address, str(brokers)]
         return [sys.executable, "-P", "-m", "whimbrel.cli.usable", *words]
 
     def launch(self, child: Child) -> None:

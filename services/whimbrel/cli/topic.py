@@ -52,6 +52,7 @@ def permission_text(bits: int) -> str:
         "whimbrel topic create orders --queues 16",
         "whimbrel topic create payments --type fifo",
         "whimbrel topic create reminders --type delay",
+        "whimbrel topic create orders --broker broker-a --broker broker-c",
     )
 )
 def create(
@@ -60,14 +61,20 @@ def create(
     queues: Annotated[
         int, typer.Option("--queues", min=0, max=QUEUES_MAX, help="Queues on each broker; 0: its default.")
     ] = 0,
+    broker: Annotated[
+        list[str] | None,
+        typer.Option("--broker", metavar="NAME", help="On this broker; may be repeated. Default: on all."),
+    ] = None,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
-    """Create a topic on every master broker."""
+    """Create a topic on every master broker, or on chosen ones."""
     from whimbrel.client import MessageType, sync
 
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
-        topic = admin.create_topic(name, message_type=MessageType(kind.value), queues=queues)
+        topic = admin.create_topic(
+            name, message_type=MessageType(kind.value), queues=queues, brokers=tuple(broker or ())
+        )
     emit(topic, output, columns=COLUMNS, rows=[row(topic)])
 
 

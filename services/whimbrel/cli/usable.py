@@ -26,7 +26,11 @@ def lacking(cluster: Cluster, brokers: int) -> str:
         return "the nameserver is not settled yet"
     if len(cluster.brokers) < brokers:
         return f"{len(cluster.brokers)} of {brokers} brokers are registered"
-    if not any(master.writable for master in cluster.masters()):
+    masters = cluster.masters()
+    if len(masters) > 1 and not all(master.writable for master in masters):
+        names = ", ".join(master.broker_name for master in masters if not master.writable)
+        return f"{names} takes no messages; `whimbrel replication status` and its log say why"
+    if not any(master.writable for master in masters):
         return "the master takes no messages; `whimbrel replication status` and its log say why"
     return ""
 

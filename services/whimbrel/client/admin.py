@@ -16,7 +16,14 @@ from typing import TypeVar
 from whimbrel.client.options import ClientOptions
 from whimbrel.client.retry import decide
 from whimbrel.client.session import BaseClient, Session
-from whimbrel.errors import AlreadyExists, GroupNotFound, TopicNotFound, Unavailable, WhimbrelError
+from whimbrel.errors import (
+    AlreadyExists,
+    BadRequest,
+    GroupNotFound,
+    TopicNotFound,
+    Unavailable,
+    WhimbrelError,
+)
 from whimbrel.model.cluster import (
     BrokerStatus,
     Cluster,
@@ -84,12 +91,24 @@ class Admin(BaseClient):
         return await self.session.cluster()
 
     async def create_topic(
-        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0
+        self,
+        name: str,
+        *,
+        message_type: MessageType = MessageType.NORMAL,
+        queues: int = 0,
+        brokers: Sequence[str] = (),
     ) -> TopicConfig:
-        """Create a topic on every master; `queues` 0 means the brokers' default, for each of them.
+        """Create a topic.
+
+        Args:
+            name: the topic's.
+            message_type: what it takes.
+            queues: on each of its brokers; 0 means their default.
+            brokers: names of the broker groups that hold it; () for all that there are now.
 
         Raises:
-            AlreadyExists: every master has it.
+            BadRequest: there is no such broker group.
+            AlreadyExists: all of them have it.
         """
         topic = TopicConfig(
             name=name,
@@ -99,7 +118,7 @@ class Admin(BaseClient):
             type=message_type,
         )
         call = admin_calls.create_topic(topic)
-        return await self.change_topic(call, missing=AlreadyExists)
+        return await self.change_topic(call, missing=AlreadyExists, brokers=brokers)
 
     async def update_topic(
         self,
@@ -383,13 +402,30 @@ class Admin(BaseClient):
             raise absent
         return answers
 
-    async def change_topic(self, call: Outbound[TopicConfig], missing: type[WhimbrelError]) -> TopicConfig:
-        """Make or change a topic on every master, and wait until the nameserver has the new route.
+    async def named_masters(self, brokers: Sequence[str]) -> list[BrokerStatus]:
+        """Return the masters of these broker groups, () for all.
+
+        Raises:
+            BadRequest: one of them is not registered.
+        """
+        masters = await self.masters()
+        known = {broker.broker_name for broker in masters}
+        missing = [name for name in brokers if name not in known]
+        if missing:
+            raise BadRequest(
+                f"no master of {', '.join(missing)} is registered; there are {', '.join(sorted(known))}"
+            )
+        return [broker for broker in masters if not brokers or broker.broker_name in brokers]
+
+    async def change_topic(
+        self, call: Outbound[TopicConfig], missing: type[WhimbrelError], brokers: Sequence[str] = ()
+    ) -> TopicConfig:
+        """Make or change a topic on masters, and wait until the nameserver has the new route.
 
         Brokers report changes to their nameservers in the background. A send right after the change would
         otherwise get the old route, or none, and keep that for a while.
         """
-        made = await self.gather(await self.masters(), lambda _: call, missing)
+        made = await self.gather(await self.named_masters(brokers), lambda _: call, missing)
         name = made[0][1].name
         query = calls.query_route(name, self.session.access, self.session.options.namespace)
         wanted = {

@@ -346,10 +346,17 @@ class Admin(Blocking):
         return self.wait(self.admin.cluster())
 
     def create_topic(
-        self, name: str, *, message_type: MessageType = MessageType.NORMAL, queues: int = 0
+        self,
+        name: str,
+        *,
+        message_type: MessageType = MessageType.NORMAL,
+        queues: int = 0,
+        brokers: Sequence[str] = (),
     ) -> TopicConfig:
-        """Create a topic on every master."""
-        return self.wait(self.admin.create_topic(name, message_type=message_type, queues=queues))
+        """Create a topic on the masters of these broker groups, () for all."""
+        return self.wait(
+            self.admin.create_topic(name, message_type=message_type, queues=queues, brokers=brokers)
+        )
 
     def update_topic(
         self,

@@ -29,7 +29,7 @@ with held(Path(sys.argv[1])):
 def directory(tmp_path: Path) -> Path:
     """Give a directory in which `dev` has run."""
     mark(tmp_path)
-    for name in ("run", "logs", "master", "slave-1"):
+    for name in ("run", "logs", "master", "slave-1", "b-master", "c-slave-2"):
         (tmp_path / name).mkdir()
     (tmp_path / "run" / "lock").touch()
     return tmp_path

@@ -128,6 +128,28 @@ def test_ports_follow_the_base(tmp_path: Path) -> None:
     ]
 
 
+def test_broker_groups_have_names_stores_and_ports_of_their_own(tmp_path: Path) -> None:
+    plans = plan(DevOptions(directory=tmp_path, port=9000, brokers=2), "127.0.0.1:9000")
+    assert [(each.name, each.port) for each in plans if each.port is not None] == [
+        ("nameserver", 9000),
+        ("master", 9010),
+        ("master-replicator", 9011),
+        ("slave-1", 9020),
+        ("b-master", 9030),
+        ("b-master-replicator", 9031),
+        ("b-slave-1", 9040),
+    ]
+    assert plans[0].settings["expected_brokers"] == 4
+    brokers = [each for each in plans if each.program == "broker"]
+    assert [(each.settings["name"], each.settings["id"]) for each in brokers] == [
+        ("broker-a", 0),
+        ("broker-a", 1),
+        ("broker-b", 0),
+        ("broker-b", 1),
+    ]
+    assert len({each.store for each in brokers}) == 4
+
+
 def test_the_nameserver_expects_all_brokers_and_has_the_port_that_the_others_are_told(tmp_path: Path) -> None:
     nameserver, master, *_ = plan(DevOptions(directory=tmp_path, port=0, slaves=2), "127.0.0.1:4711")
     assert nameserver.settings["expected_brokers"] == 3
