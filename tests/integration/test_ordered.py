@@ -170,6 +170,21 @@ def test_ordered_groups_on_plain_topics_and_plain_groups_on_ordered_ones(api: Ap
     assert api.receive(topic, f"{topic}-plain", batch=1).bodies == [b"b"]
 
 
+def test_ordered_by_message_group_a_slow_group_stops_nobody_else(api: Api) -> None:
+    """Both message groups stand in one queue; the fast one is through while the slow one is held."""
+    topic = create(api, queues=1)
+    by_group = admin.Group(name="fine", fifo=True, ordered_by=admin.ORDERED_BY_MESSAGE_GROUP)
+    api.administer("CreateGroup", group=by_group)
+    for number in range(3):
+        send(api, topic, "slow", f"slow {number}")
+        send(api, topic, "fast", f"fast {number}")
+    slow = api.receive(topic, "fine", batch=1)
+    assert slow.bodies == [b"slow 0"]
+    assert drain(api, topic, "fine") == ["fast 0", "fast 1", "fast 2"]
+    api.ack(topic, "fine", *slow.handles)
+    assert drain(api, topic, "fine") == ["slow 1", "slow 2"]
+
+
 def test_reset_ends_the_block(api: Api, topic: str) -> None:
     """Checklist 19."""
     send(api, topic, "order-1", "a", "b")
