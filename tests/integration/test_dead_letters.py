@@ -19,14 +19,16 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 pytestmark = pytest.mark.process
 
 # Three deliveries, a second apart.
-GROUPS = {
+GROUPS: dict[str, dict[str, Any]] = {
     name: {
         "groupName": name,
         "retryMaxTimes": 2,
         "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}},
     }
-    for name in ("failing", "other")
+    for name in ("failing", "other", "in-order", "pusher")
 }
+for name in ("in-order", "pusher"):
+    GROUPS[name]["consumeMessageOrderly"] = True
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +96,44 @@ def test_a_message_that_always_fails_becomes_a_dead_letter_of_its_group(
         assert (seen["body"], seen["id"], seen["attempt"], seen["properties"]) == (
             "bad", message_id, 1, {"own": "value"}
         )  # fmt: skip
+
+
+def test_an_ordered_group_moves_what_is_used_up_and_goes_on_behind_it(cluster: Cluster, api: Api) -> None:
+    """Checklist 12, with two retries."""
+    made = {"name": "in-order", "read_queues": 1, "write_queues": 1, "message_type": 2}
+    api.administer("CreateTopic", topic=made)
+    for body in (b"0", b"1"):
+        assert api.send("in-order", body, message_type=v2.FIFO, message_group="m").status.code == v2.OK
+    for attempt in (1, 2, 3):
+        received = api.receive("in-order", "in-order", batch=1, poll_s=5)
+        assert (received.bodies, received.attempts) == ([b"0"], [attempt])
+        api.change("in-order", "in-order", received.handles[0], 0)
+    received = api.receive("in-order", "in-order", batch=1, poll_s=5)
+    assert (received.bodies, received.attempts) == ([b"1"], [1])
+    [letter] = pulled(api, "%DLQ%in-order")
+    system = letter.system_properties
+    assert (letter.body, system.message_type, system.message_group) == (b"0", v2.FIFO, "m")
+    assert system.delivery_attempt == 2, "reconsumeTimes 1"
+    for _ in range(2):
+        assert forward(api, "in-order", "in-order", received.handles[0]).status.code == v2.OK
+    assert [letter.body for letter in pulled(api, "%DLQ%in-order")] == [b"0", b"1"]
+
+
+@pytest.mark.timeout(90)
+def test_an_ordered_push_consumer_forwards_what_always_fails_and_goes_on(
+    cluster: Cluster, tmp_path: Path, api: Api
+) -> None:
+    """Checklist 13, by the official SDK."""
+    made = {"name": "pushed", "read_queues": 1, "write_queues": 1, "message_type": 2}
+    api.administer("CreateTopic", topic=made)
+    for body in (b"bad", b"good"):
+        assert api.send("pushed", body, message_type=v2.FIFO, message_group="m").status.code == v2.OK
+    with Sdk(cluster.endpoint, tmp_path) as consumer:
+        consumer("push", topic="pushed", group="pusher", failures=3)
+        until(lambda: "good" in str(consumer("pushed")), timeout=60, every_s=0.2, what="the next message")
+        assert [body for body, _ in consumer("pushed")] == ["bad"] * 3 + ["good"]
+        [letter] = pulled(api, "%DLQ%pusher")
+        assert (letter.body, letter.system_properties.delivery_attempt) == (b"bad", 2)
 
 
 def test_a_forwarded_message_is_a_dead_letter_once(cluster: Cluster, api: Api) -> None:
