@@ -3,6 +3,8 @@
 `tests/unit/broker/timing/` has the rules with a clock that is turned.
 """
 
+import base64
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,10 @@ import grpc
 import pytest
 
 from brokerapi import Api
-from processes import Process, elapse
+from processes import Cluster, Process, elapse, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.store.timer_layout import out_time
 
 pytestmark = [pytest.mark.process]
 
@@ -29,14 +32,25 @@ class Delays:
         settings: dict[str, object] = {"commitlog_file_size": 16 << 20, "index_slots": 500}
         settings |= {"index_entries": 20_000, "store": root / "store", "nameservers": ""}
         self.process = Process(root, "broker", "broker", **settings)
-        self.number = 0
+        self.number, self.group = 0, "group"
+
+    @classmethod
+    def of(cls, process: Process) -> "Delays":
+        """Use a broker that runs."""
+        delays = cls.__new__(cls)
+        delays.process, delays.number, delays.group = process, 0, "group"
+        return delays
 
     def __enter__(self) -> "Delays":
         self.process.__enter__()
+        self.prepare()
+        return self
+
+    def prepare(self) -> None:
+        """Make topics and group."""
         self.setup("CreateTopic", topic=admin.Topic(name="later", read_queues=2, message_type=3))
         self.setup("CreateTopic", topic=admin.Topic(name="plain", read_queues=1, message_type=1))
         self.setup("CreateGroup", group=admin.Group(name="group"))
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.process.__exit__(None, None, None)
@@ -57,9 +71,15 @@ class Delays:
                 messages.append(delayed("later", body, f"{self.number:034X}", due_ms))
             return list(Api(channel)("SendMessage", messages=messages).entries)
 
+    def recall(self, topic: str, handle: str) -> tuple[int, str]:
+        """Recall a message; return the code and the id of the answer."""
+        with self.channel() as channel:
+            answer = Api(channel)("RecallMessage", topic=v2.Resource(name=topic), recall_handle=handle)
+            return answer.status.code, answer.message_id
+
     def receive(self, poll_s: float = 0) -> list[Any]:
         with self.channel() as channel:
-            return Api(channel).receive("later", "group", poll_s=poll_s, invisible_s=600).messages
+            return Api(channel).receive("later", self.group, poll_s=poll_s, invisible_s=600).messages
 
     def wait(self, count: int, seconds: float = 20) -> list[Any]:
         """Receive until so many have come."""
@@ -117,3 +137,96 @@ def test_a_broker_that_is_killed_when_messages_are_due_delivers_each_once(delays
 
 def floor(time_ms: int) -> int:
     return time_ms // 1000 * 1000
+
+
+def test_recalls_hold_and_answer_what_they_mean(delays: Delays) -> None:
+    """Checklist 36, 37 and 38."""
+    due = now_ms() + 4000
+    first, second, third = delays.send(b"a", b"b", b"c", due_ms=due)
+    (past,) = delays.send(b"now", due_ms=0)
+    assert not past.recall_handle
+    text = base64.urlsafe_b64decode(first.recall_handle).decode()
+    assert text == f"v1 later broker-a {out_time(due) + 1} {first.message_id}"
+    assert delays.recall("later", first.recall_handle) == (v2.OK, first.message_id)
+    assert delays.recall("later", first.recall_handle) == (v2.OK, first.message_id)
+    nobody = base64.urlsafe_b64encode(f"v1 later broker-a {out_time(due) + 1} nobody".encode()).decode()
+    assert delays.recall("later", nobody) == (v2.OK, "nobody")
+    assert delays.recall("plain", first.recall_handle)[0] == v2.BAD_REQUEST
+    assert delays.recall("later", "garbage")[0] == v2.BAD_REQUEST
+    plain = base64.urlsafe_b64encode(f"v1 plain broker-a {out_time(due) + 1} x".encode()).decode()
+    assert delays.recall("plain", plain)[0] == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    delays.process.kill()
+    delays.process.start()
+    assert sorted(one.body for one in delays.wait(3)) == [b"b", b"c", b"now"]
+    assert delays.recall("later", second.recall_handle)[0] == v2.BAD_REQUEST
+    elapse(1)
+    assert not delays.receive()
+
+
+def test_a_recall_finds_its_broker(tmp_path: Path) -> None:
+    """Checklist 39: through the nameserver, and through a broker that is not meant."""
+    with contextlib.ExitStack() as stack:
+        nameserver = stack.enter_context(Process(tmp_path, "nameserver", "nameserver"))
+        brokers = [
+            stack.enter_context(
+                named(Process(tmp_path, "broker", name, store=tmp_path / name, nameservers=nameserver.grpc))
+            )
+            for name in ("one", "two")
+        ]
+        apis = []
+        for process in (nameserver, *brokers):
+            apis.append(Api(stack.enter_context(grpc.insecure_channel(process.grpc))))
+        for api in apis[1:]:
+            api.administer("CreateTopic", topic=admin.Topic(name="later", message_type=3))
+        until(lambda: len(apis[0].route("later").message_queues) == 16, what="both brokers are in the route")
+        due = now_ms() + 60_000
+        for number in range(2):
+            message = delayed("later", b"x", f"{number:034X}", due)
+            (entry,) = apis[1](("SendMessage"), messages=[message]).entries
+            answer = apis[2 * number](
+                "RecallMessage", topic=v2.Resource(name="later"), recall_handle=entry.recall_handle
+            )
+            assert (answer.status.code, answer.message_id) == (v2.OK, entry.message_id)
+        foreign = base64.urlsafe_b64encode(f"v1 later three {due} x".encode()).decode()
+        for api in apis:
+            answer = api("RecallMessage", topic=v2.Resource(name="later"), recall_handle=foreign)
+            assert answer.status.code == v2.BAD_REQUEST
+
+
+def named(process: Process) -> Process:
+    """Give a broker the name of its process."""
+    process.settings["name"] = process.name
+    return process
+
+
+def test_a_slave_that_becomes_the_master_delivers_each_once(tmp_path: Path) -> None:
+    """Checklist 33 and 37: some were delivered by the old master, some are due later, one was recalled."""
+    settings: dict[str, object] = {"replication": "sync", "auto_create_topics": False}
+    with Cluster(tmp_path, broker=settings) as cluster:
+        cluster.wait_usable()
+        delays = Delays.of(cluster.master)
+        delays.prepare()
+        due = now_ms() + 3000
+        sent = [entry.message_id for entry in delays.send(*[b"x"] * 20, due_ms=due)]
+        later = delays.send(*[b"x"] * 5, due_ms=due + 9000)
+        assert delays.recall("later", later[0].recall_handle)[0] == v2.OK
+        sent += [entry.message_id for entry in later[1:]]
+        until(lambda: delays.receive() != [], timeout=20, what="the first are delivered")
+        cluster.master.kill()
+        cluster.master_replicator.kill()
+        leading = {"role": "master", "id": 0, "expected_slaves": 0, "replication": "async"}
+        slave, replicator = cluster.slaves[0], cluster.slave_replicators[0]
+        for process in (slave, replicator):
+            process.kill()
+        replicator.settings["role"] = "master"
+        slave.settings |= leading
+        slave.launch()
+        replicator.start()
+        slave.wait_ready()
+        delays = Delays.of(slave)
+        delays.setup("CreateGroup", group=admin.Group(name="all"))
+        delays.group = "all"
+        got = delays.wait(len(sent), seconds=30)
+        elapse(1.5)
+        got += delays.receive()
+        assert sorted(one.system_properties.message_id for one in got) == sorted(sent)

@@ -93,6 +93,10 @@ class BrokerOptions:
     flush_interval_ms: int = option(500, help="asynchronous flush: time between two", minimum=1)
     # RocketMQ's enabledAppendPropCRC. Without it only bodies are covered, by the CRC in the record's head.
     append_property_crc: bool = option(False, help="each record gets a CRC of all its bytes, in a property")
+    # RocketMQ's 24 h for its v2 clients. Who waits for longer than two thirds of `reserved_hours` is stored again.
+    delay_max_hours: float = option(
+        24.0, help="how far ahead a message's time of delivery may be", minimum=0, maximum=960
+    )
     reserved_hours: float = option(72.0, help="log files older than this are removed", minimum=0)
     disk_used_ratio_max: float = option(0.75, help="above it old files go at any hour", minimum=0, maximum=1)
     disk_clean_ratio: float = option(0.85, help="above it files go whatever their age", minimum=0, maximum=1)
@@ -160,6 +164,11 @@ class BrokerOptions:
             disk_full_ratio=self.disk_full_ratio,
             append_property_crc=self.append_property_crc,
         )
+
+    @property
+    def delay_max_ms(self) -> int:
+        """How long a message may wait for its time."""
+        return int(self.delay_max_hours * 3_600_000)
 
     @property
     def durability(self) -> "Durability":

@@ -56,6 +56,7 @@ from whimbrel.nameserver.addresses import BrokerAddress
 
 __all__ = [
     "KEPT_PLACES_MAX",
+    "MASTER_ID",
     "BrokerIdentity",
     "QueueCounts",
     "Registry",

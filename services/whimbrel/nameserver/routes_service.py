@@ -13,6 +13,7 @@ from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
 from whimbrel.model.wire import CLIENT_PEER_HEADER, MESSAGING_SERVICE
 from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_address, host_of, scheme_of
+from whimbrel.nameserver.recalls import Recalls
 from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
@@ -63,6 +64,7 @@ class RoutesService:
         self.own = own
         self.resolver = resolver
         self.now = now
+        self.recalls = Recalls(registry)
         self.credentials = IgnoredCredentials()
         self.service = Service(
             MESSAGING_SERVICE,
@@ -71,6 +73,7 @@ class RoutesService:
                 self.method("QueryAssignment", self.query_assignment),
                 self.method("Heartbeat", self.heartbeat),
                 self.method("NotifyClientTermination", self.notify_client_termination),
+                self.method("RecallMessage", self.recall),
                 BidiMethod("Telemetry", messaging.TelemetryCommand, self.open_telemetry),
             ),
         )
@@ -142,6 +145,10 @@ class RoutesService:
         if not response.assignments:
             raise Forbidden(f"topic {request.topic.name} has no readable queue")
         return response
+
+    def recall(self, call: Call, request: messaging.RecallMessageRequest) -> Deferred[Any]:
+        """Hand the call on to the broker that has the message."""
+        return self.recalls.recall(call, request, self.now())
 
     def respond(
         self, call: Call, endpoints: v2.Endpoints, make_response: Callable[[Access], R]

@@ -29,6 +29,7 @@ class Metadata:
     deleted_offsets: str | None = None  # not RocketMQ's: where deleted queues ended
     confirmed: int | None = None  # up to where the master's log is confirmed
     given_offsets: tuple[int, str] | None = None  # a place in the log, and how far queues had come there
+    timers: tuple[int, int] | None = None  # until when delayed messages are delivered, and the log's end then
 
     def since(self, sent: "Metadata") -> "Metadata":
         """Return what differs from what was sent before."""
@@ -40,6 +41,7 @@ class Metadata:
             deleted_offsets=self.deleted_offsets if self.deleted_offsets != sent.deleted_offsets else None,
             confirmed=self.confirmed if self.confirmed != sent.confirmed else None,
             given_offsets=self.given_offsets if self.given_offsets != sent.given_offsets else None,
+            timers=self.timers if self.timers != sent.timers else None,
         )
 
     def over(self, older: "Metadata") -> "Metadata":
@@ -52,6 +54,7 @@ class Metadata:
             deleted_offsets=older.deleted_offsets if self.deleted_offsets is None else self.deleted_offsets,
             confirmed=older.confirmed if self.confirmed is None else self.confirmed,
             given_offsets=older.given_offsets if self.given_offsets is None else self.given_offsets,
+            timers=older.timers if self.timers is None else self.timers,
         )
 
 
@@ -68,12 +71,15 @@ class MetadataSource:
         deleted_queues: DeletedQueueOffsets | None = None,
         confirmed: Callable[[], int] | None = None,
         given_offsets: Callable[[], tuple[int, str]] | None = None,
+        timers: Callable[[], tuple[int, int] | None] | None = None,
     ) -> None:
         """Take the tables.
 
         `offsets` returns the groups' committed offsets, `confirmed` that of the log, `given_offsets` how far
-        all queues had come at a place in the log, cheaply while that place is the same.
+        all queues had come at a place in the log, cheaply while that place is the same, `timers` how far
+        delayed messages are delivered.
         """
+        self.read_timers = timers
         self.read_confirmed = confirmed
         self.read_given_offsets = given_offsets
         self.callbacks: list[Callable[[], None]] = []
@@ -119,4 +125,5 @@ class MetadataSource:
             offsets=self.file.encode(self.offsets(), pretty=False),
             delay_offsets=self.delays.text,
             given_offsets=self.read_given_offsets() if self.read_given_offsets is not None else None,
+            timers=self.read_timers() if self.read_timers is not None else None,
         ).over(self.tables().over(self.confirmed()))

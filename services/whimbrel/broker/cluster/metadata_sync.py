@@ -40,12 +40,15 @@ class MetadataSync:
         merge_deleted_offsets: Callable[[str], None],
         take_given_offsets: Callable[[int, str], None],
         confirmed: Callable[[int], None],
+        timers: Callable[[int, int], None] = lambda read_ms, log_end: None,
     ) -> None:
         """Take the tables to fill.
 
         `merge_deleted_offsets` takes where the queues of deleted topics ended, `take_given_offsets` how far
-        all queues had come at a place in the log, `confirmed` how far the master's log is confirmed.
+        all queues had come at a place in the log, `confirmed` how far the master's log is confirmed,
+        `timers` how far it has delivered delayed messages.
         """
+        self.timers = timers
         self.take_given_offsets = take_given_offsets
         self.confirmed = confirmed
         self.topics, self.groups, self.delays = topics, groups, delays
@@ -96,6 +99,8 @@ class MetadataSync:
             self.merge_deleted_offsets(metadata.deleted_offsets)
         if metadata.given_offsets is not None:
             self.take_given_offsets(*metadata.given_offsets)
+        if metadata.timers is not None:
+            self.timers(*metadata.timers)
         if metadata.groups is not None:
             self.groups.replace_all(metadata.groups)
         if metadata.offsets is not None:

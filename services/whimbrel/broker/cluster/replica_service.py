@@ -197,6 +197,8 @@ class Watch:
             confirmed_offset=news.confirmed,
             queue_offsets_at=news.given_offsets[0] if news.given_offsets is not None else None,
             queue_offsets_json=news.given_offsets[1] if news.given_offsets is not None else None,
+            timer_read_ms=news.timers[0] if news.timers is not None else None,
+            timer_log_end=news.timers[1] if news.timers is not None else None,
         )
         self.sent = news.over(self.sent)
         if not self.outbox.send(response):
@@ -487,6 +489,9 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     confirmed=response.confirmed_offset if response.HasField("confirmed_offset") else None,
                     given_offsets=(response.queue_offsets_at, response.queue_offsets_json)
                     if response.HasField("queue_offsets_json")
+                    else None,
+                    timers=(response.timer_read_ms, response.timer_log_end)
+                    if response.HasField("timer_read_ms")
                     else None,
                 )
         except grpc.aio.AioRpcError as error:

@@ -182,6 +182,7 @@ class Admission:
         appender: appends what was accepted.
         store_host: this broker's address as records hold it.
         clock: epoch milliseconds.
+        delay_max_ms: how far ahead a time of delivery may be.
         context_seen: a message had a trace context, or was given one, since a front reset it.
     """
 
@@ -193,12 +194,14 @@ class Admission:
         cluster: str,
         store_host: bytes,
         clock: Callable[[], int],
+        delay_max_ms: int = DELIVERY_AHEAD_MAX_MS,
     ) -> None:
         """Take what is needed; nothing is sampled for traces."""
         self.topics = topics
         self.appender = appender
         self.store_host = store_host
         self.clock = clock
+        self.delay_max_ms = delay_max_ms
         self.after_id = f"\x02{CLUSTER}\x01{cluster}\x02{BORN_TIMESTAMP}\x01"
         self.targets: dict[str, SendTarget] = {}
         self.context_seen = False
@@ -359,8 +362,10 @@ class Admission:
         check_message_id(message_id)
         if extras.recovery_s > RECOVERY_MAX_S:
             raise BadRequest(f"the transaction recovery duration is over {RECOVERY_MAX_S} s")
-        if extras.delivery_ms and extras.delivery_ms > self.clock() + DELIVERY_AHEAD_MAX_MS:
-            raise IllegalDeliveryTime("the delivery time is more than 24 hours ahead")
+        if extras.delivery_ms and extras.delivery_ms > self.clock() + self.delay_max_ms:
+            raise IllegalDeliveryTime(
+                f"the delivery time is more than {self.delay_max_ms / 3_600_000:g} hours ahead"
+            )
         check_message_group(extras.message_group)
         if extras.priority is not None and extras.priority < 0:
             raise BadRequest(f"the priority {extras.priority} is below 0")

@@ -16,6 +16,7 @@ from whimbrel.broker.api.dead_letters import DeadLetterService
 from whimbrel.broker.api.forwarder import Forwarder
 from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.messaging import Handle
+from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.transactions import TransactionService
 from whimbrel.broker.background import start_timer
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
@@ -133,9 +134,8 @@ class MasterRole(Role):
         counted = self.context.counted
         letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
         self.consumption.hand_on = letters.hand_on
+        self.open_timers(internal)
         self.open_transactions(internal)
-        self.sends.detours[MessageType.DELAY] = DelayDetour(options.name, self.machine.wall_ms)
-        self.timers.lead(internal, may_deliver=lambda: not self.appender.refusal)
         self.share_topics()
         self.receives.hold()
         return services
@@ -146,6 +146,7 @@ class MasterRole(Role):
         return {
             "EndTransaction": lambda call, request: self.ending.end(call, request),
             "ForwardMessageToDeadLetterQueue": letters.forward,
+            "RecallMessage": lambda call, request: self.recalls.recall(call, request),
         }
 
     def share_topics(self) -> None:
@@ -160,6 +161,21 @@ class MasterRole(Role):
     def topics_shared(self, nameserver: str, shared: SharedTopics) -> None:
         """Take what a nameserver says of topics that other brokers have, too."""
         self.sharing.told(nameserver, shared)
+
+    def open_timers(self, internal: InternalAppender) -> None:
+        """Take delayed messages, and deliver what is due while writes are allowed."""
+        options = self.options
+        self.sends.detours[MessageType.DELAY] = DelayDetour(options.name, self.machine.wall_ms)
+        self.timers.lead(internal, may_deliver=lambda: not self.appender.refusal)
+        self.recalls = RecallService(
+            self.context.topics,
+            self.timers,
+            internal,
+            broker_name=options.name,
+            delay_max_ms=options.delay_max_ms,
+            clock=self.machine.wall_ms,
+            ask=self.context.ask_nameserver,
+        )
 
     def open_transactions(self, internal: InternalAppender) -> None:
         """Make what knows the transactions; it reads its queues when this broker leads."""
@@ -201,6 +217,7 @@ class MasterRole(Role):
             self.store.queues.deleted_offsets,
             self.confirmed.refresh,
             self.store.given_offsets,
+            self.timers.progress,
         )
         self.opened.callback(source.close)
         self.watches = MetadataWatches(self.options.name, source, authoritative=self.may_lead_slave)

@@ -361,6 +361,7 @@ class Role(ABC):
             cluster=options.cluster,
             store_host=context.store_host,
             clock=self.machine.wall_ms,
+            delay_max_ms=options.delay_max_ms,
         )
         self.sends = SendService(self.admission)
         splitting = ReadSplitting(enabled=options.slave_read_enable, written=self.log_end)

@@ -126,6 +126,7 @@ class SlaveRole(Role):
             merge_deleted_offsets=self.store.merge_deleted_offsets,
             take_given_offsets=self.store.take_given_offsets,
             confirmed=self.confirmed.learn,
+            timers=self.timers.offer,
         )
         self.lease_sync = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
         self.introduction = Introduction(self.page, address=self.master_grpc, introduce=self.introduce)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from whimbrel.broker.produce.admission import MessageExtras
-from whimbrel.broker.timing.handles import RecallHandle
 from whimbrel.broker.timing.records import number, waiting
 from whimbrel.model.properties import REAL_TOPIC, TIMER_OUT_MS
+from whimbrel.model.recall import RecallHandle
 from whimbrel.store.codec import RecordDraft, property_of
 
 __all__ = ["DelayDetour"]

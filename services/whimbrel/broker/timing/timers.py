@@ -575,10 +575,10 @@ class Timers:
                 self.changed = True
             self.offered = None
 
-    @property
-    def progress(self) -> tuple[int, int]:
-        """R for slaves, and the end of the log that holds what was delivered until then."""
-        return self.read_ms, self.store.written
+    def progress(self) -> tuple[int, int] | None:
+        """Return R for slaves, and the end of the log that holds what was delivered until then; None while no
+        message has ever waited."""
+        return (self.read_ms, self.store.written) if self.files.wheel >= 0 else None
 
     # On disk
 
