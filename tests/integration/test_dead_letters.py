@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from brokerapi import Api, queue
 from integration.test_broker_sdk import Sdk, log_of, wait_writable
 from integration.test_commands import command
-from processes import Cluster, until
+from processes import Cluster, Process, until
 from whimbrel.client import DeadLetterResult, Message, sync
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
@@ -58,6 +59,11 @@ def forward(api: Api, topic: str, group: str, handle: str) -> Any:
         receipt_handle=handle,
         message_id="id",
     )
+
+
+def forwarded(api: Api, topic: str, group: str, handle: str) -> bool:
+    """Return whether a forward succeeded."""
+    return bool(forward(api, topic, group, handle).status.code == v2.OK)
 
 
 def pulled(api: Api, topic: str) -> list[Any]:
@@ -267,3 +273,30 @@ def test_a_topic_that_is_gone_and_a_letter_that_was_settled_before_are_told(
         assert refused.result is DeadLetterResult.REFUSED and "no topic gone" in refused.why
     code, _, err = run(cluster, "dlq", "replay", "leaver", "--all")
     assert code == 1 and "make it, or drop the dead letter" in err
+
+
+@pytest.mark.timeout(90)
+def test_a_slave_refuses_forwards_and_as_the_master_it_finds_the_copy(tmp_path: Path) -> None:
+    """Checklist 14 and chapter 9, without a master: 50002; after the fail-over there is still one copy."""
+    with Cluster(tmp_path, slaves=1, broker={"replication": "sync"}) as cluster:
+        wait_writable(cluster)
+        with grpc.insecure_channel(cluster.master.grpc) as channel:
+            api = Api(channel)
+            api.administer("CreateTopic", topic={"name": "moved", "read_queues": 1, "write_queues": 1})
+            api.administer("CreateGroup", group={"name": "mover"})
+            api.send("moved", b"0", b"1")
+            first, second = api.receive("moved", "mover", poll_s=5).handles
+            assert forward(api, "moved", "mover", first).status.code == v2.OK
+        slave = cluster.slaves[0]
+        with grpc.insecure_channel(slave.grpc) as channel:
+            assert forward(Api(channel), "moved", "mover", second).status.code == v2.HA_NOT_AVAILABLE
+        for process in (cluster.master, cluster.master_replicator, slave, *cluster.slave_replicators):
+            process.kill()
+        leading = {"role": "master", "id": 0, "expected_slaves": 0, "replication": "async", "port": 0}
+        with Process(tmp_path, "broker", "promoted", **{**slave.settings, **leading}) as promoted:
+            with grpc.insecure_channel(promoted.grpc) as channel:
+                api = Api(channel)
+                for handle in (second, first, second):
+                    again = partial(forwarded, api, "moved", "mover", handle)
+                    until(again, timeout=30, every_s=0.2, what="a forward at the new master")
+                assert [letter.body for letter in pulled(api, "%DLQ%mover")] == [b"0", b"1"]

@@ -67,7 +67,7 @@ class Chosen:
         message = letter.message
         stored = message.stored_at or 0.0
         return (
-            (not self.ids or not self.ids.isdisjoint((message.message_id, letter.origin_message_id)))
+            (not self.ids or message.message_id in self.ids)
             and (not self.key or self.key in message.keys)
             and (not self.topic or self.topic == letter.origin_topic)
             and (self.since is None or stored >= self.since)
@@ -269,12 +269,7 @@ def settle(
 
 def letter_object(letter: "DeadLetter") -> dict[str, Any]:
     """Return a letter for JSON."""
-    return {
-        "group": letter.group,
-        "origin_topic": letter.origin_topic,
-        "origin_message_id": letter.origin_message_id,
-        **as_object(letter.message),
-    }
+    return {"group": letter.group, "origin_topic": letter.origin_topic, **as_object(letter.message)}
 
 
 def row(letter: "DeadLetter") -> tuple[object, ...]:

@@ -208,13 +208,11 @@ class DeadLetter:
         message: as it stands in the dead-letter topic; its `delivery_attempt` is one more than the number of
             redeliveries that its record has.
         origin_topic: where it was sent to; empty where its record does not tell.
-        origin_message_id: its id there.
     """
 
     group: str
     message: ReceivedMessage
     origin_topic: str
-    origin_message_id: str
 
 
 class DeadLetterResult(StrEnum):

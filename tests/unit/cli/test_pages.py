@@ -1,4 +1,4 @@
-"""The commands on docs/commands.md, and those of the help pages, are command lines that parse."""
+"""The commands on the pages about commands, and those of the help pages, are command lines that parse."""
 
 import re
 import shlex
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whimbrel.cli import bench
+from whimbrel.cli import bench, dlq
 from whimbrel.cli.main import command_line
 from whimbrel.cli.pull import PULL_EXAMPLES
 from whimbrel.cli.receive import RECEIVE_EXAMPLES
@@ -15,15 +15,16 @@ from whimbrel.cli.send import SEND_EXAMPLES
 from whimbrel.cli.tail import TAIL_EXAMPLES
 from whimbrel.cli.template import ALIASES, FIELDS
 
-PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = (DOCS / "commands.md", DOCS / "dead-letters.md")
 
 
 def written() -> list[str]:
-    """Return the command lines of the page and of help pages."""
-    text = PAGE.read_text(encoding="utf-8")
+    """Return the command lines of the pages and of help pages."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     found = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     found += re.findall(r"`(whimbrel [^`]* [^`]*)`", text.replace("\n", " "))
-    epilogs = [command.epilog or "" for command in bench.app.registered_commands]
+    epilogs = [command.epilog or "" for app in (bench.app, dlq.app) for command in app.registered_commands]
     for examples in (SEND_EXAMPLES, RECEIVE_EXAMPLES, TAIL_EXAMPLES, PULL_EXAMPLES, *epilogs):
         found += [re.split(r"\s{3,}", line.strip())[0] for line in examples.splitlines()[2:]]
     return sorted({line for line in found if "whimbrel " in line})
@@ -59,5 +60,5 @@ def test_enough_commands_are_found() -> None:
 
 
 def test_the_page_has_every_field_of_a_template() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = PAGES[0].read_text(encoding="utf-8")
     assert all(f"`%{letter}`" in text for letter in (*FIELDS, *ALIASES))

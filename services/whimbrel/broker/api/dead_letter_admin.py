@@ -9,8 +9,8 @@ topic: written down before the answer, sent to slaves, and forgotten with the to
 **Put back** is what the dead letter holds, under its message id, without what only a dead letter has, and
 with where it stood as REPLAYED_FROM (`produce/replay.py`). By that it is found again, by the index under its
 id, so that it is put back once, also when a job of Spark did so. It goes into the queue of the original while
-that is still in the log. Else a message with a message group goes where all of its group that are put back
-go, one with a priority to the priority's queue, and others take turns.
+that is still in the log. Else a message with a message group goes where a producer's would, were this the
+topic's only broker, one with a priority to the priority's queue, and others take turns.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from whimbrel.broker.api.message_codec import delivered
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_codec import ATTEMPT_MAX
 from whimbrel.broker.produce.appender import RecordAppender
+from whimbrel.broker.produce.placement import queue_of_group
 from whimbrel.broker.produce.replay import ReplayedMessage, Searches, Source, draft_of
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.topics import TopicTable
@@ -43,7 +44,7 @@ from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.model.wire import DEAD_LETTER_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import dead_letter_service_pb2 as letters
 from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
-from whimbrel.store.codec import RECORD_BYTES_MAX, StoredMessage, decode_record, java_hash
+from whimbrel.store.codec import RECORD_BYTES_MAX, StoredMessage, decode_record
 from whimbrel.store.store import MessageStore
 
 __all__ = ["DeadLetterAdmin"]
@@ -243,7 +244,7 @@ class DeadLetterAdmin:
             return min(int(priority), queues - 1)
         message_group = message.properties.get(SHARDING_KEY)
         if message_group:
-            return java_hash(message_group) % queues
+            return queue_of_group(message_group, queues)
         self.turn += 1
         return self.turn % queues
 

@@ -40,7 +40,6 @@ def list_dead_letters(
                 group=group,
                 message=convert.received_message(letter.message, queue),
                 origin_topic=letter.origin_topic,
-                origin_message_id=letter.message.system_properties.dead_letter_queue.message_id,
             )
             for letter in response.letters
         )
