@@ -501,7 +501,6 @@ def test_pulls_and_positions(api: Api, topic: str) -> None:
     assert api("QueryOffset", message_queue=queue("unknown", 0)).status.code == 40402
 
 
-
 def test_administration_shows_what_clients_did(channel: grpc.Channel, api: Api, topic: str) -> None:
     api.administer("CreateGroup", group=admin.Group(name=f"{topic}-g"))
     api.send(topic, b"0", b"1", b"2")

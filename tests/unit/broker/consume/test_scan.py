@@ -138,3 +138,12 @@ def test_walk_that_is_ended_early_keeps_what_lies_before() -> None:
     scan = scan_of(filled(None))
     scan.end_walk(scan.walk(0, 0, 1), 1)
     assert scan.room == 31
+
+
+def test_filter_that_costs_more_is_scanned_for_fewer_entries() -> None:
+    store = filled(*["b"] * 600)
+    for expression, entries in (("n = 1", 256), (" OR ".join(["n = 1"] * 1600), 3)):
+        scan = Scan(store, "t", compile_filter("sql", expression), 32)
+        assert scan.entries_left == entries
+        assert shown(scan.walk(0, 0, scan.fetch_count())) == [(0, entries, "filtered")]
+        assert scan.entries_left == 0
