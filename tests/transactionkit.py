@@ -89,6 +89,12 @@ class FakeAppender:
         self.appended.append(topic)
         return self.store.append(drafts)
 
+    def check_writable(self) -> None:
+        pass
+
+    def complete_waiting(self) -> None:
+        pass
+
     def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
         self.waiting.append(answer)
 
@@ -147,7 +153,7 @@ class TransactionRig:
         values: dict[str, Any] = {"timeout_ms": 6000, "checks_max": 15, "age_max_ms": 72 * 3_600_000}
         self.transactions = Transactions(
             self.store, self.internal, self.topics, self.positions, self.loop,
-            wall_ms=lambda: self.now_ms, when_durable=self.when_durable, safe_end=lambda: self.safe,
+            wall_ms=lambda: self.now_ms, safe_end=lambda: self.safe,
             **values | settings,
         )  # fmt: skip
         self.asked: list[str] = []
@@ -160,12 +166,6 @@ class TransactionRig:
         assert half.physical_offset == one.physical_offset
         self.asked.append(one.transaction_id)
         return True
-
-    def when_durable(self, answer: Callable[[WhimbrelError | None], None]) -> None:
-        if self.appender.waits:
-            self.appender.waiting.append(answer)
-        else:
-            answer(None)
 
     def half(self, name: str, **fields: Any) -> int:
         """Store a half as a send does; return its offset."""

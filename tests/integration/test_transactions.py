@@ -266,6 +266,7 @@ def test_slave_refuses_and_goes_on_as_the_master(tmp_path: Path) -> None:
             )
             assert copy.end(kept, v2.COMMIT) == v2.HA_NOT_AVAILABLE
             assert api.end(kept, v2.COMMIT) == api.end(dropped, v2.ROLLBACK) == v2.OK
+            assert api.end(kept, v2.COMMIT) == api.end(dropped, v2.ROLLBACK) == v2.OK  # at rest, too
         cluster.master.kill()
         cluster.master_replicator.kill()
         slave.stop()

@@ -113,6 +113,12 @@ class RecordTraces:
             self.created.clear()  # of requests that were refused
         return created
 
+    def handed_on(self, draft: RecordDraft, place: Appended) -> None:
+        """Record the append of a message that the broker itself stores once more: it keeps its context."""
+        context = context_of(draft.properties)
+        if context is not None:
+            self.record_append(self.record(context, draft, place), time.time_ns())
+
     @staticmethod
     def record(context: TraceContext, draft: RecordDraft, place: Appended) -> TracedRecord:
         return TracedRecord(

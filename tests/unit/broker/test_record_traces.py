@@ -10,8 +10,10 @@ from spanrig import Spans, memory_tracer
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.transactions.records import committed_draft, op_draft
 from whimbrel.cli.message_trace import Span
 from whimbrel.errors import MessageEmpty, NotWritable, ReplicaTimeout
 from whimbrel.model.topic import TopicConfig
@@ -19,7 +21,7 @@ from whimbrel.model.trace import parse_context
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
-from whimbrel.store.codec import pack_host
+from whimbrel.store.codec import decode_record, pack_host
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.options import StoreOptions
 from whimbrel.telemetry import APPEND, DISPATCH, FLUSH, Attribute
@@ -81,8 +83,6 @@ class Rig:
 
     def stored(self) -> list[dict[str, str]]:
         """Return the properties of all records."""
-        from whimbrel.store.codec import decode_record
-
         data, at, found = self.store.read_log(0, self.store.written), 0, []
         while at < len(data):
             record = decode_record(data, at)
@@ -126,6 +126,20 @@ def test_a_sampled_context_is_stored_as_sent_and_has_an_append_span_below_it(rig
     assert span.attributes[Attribute.RECORD_SIZE] == one.store.written
     assert span.attributes[Attribute.BROKER] == "broker-a"
     assert (span.attributes[Attribute.TOPIC], span.attributes[Attribute.QUEUE]) == ("orders", "0")
+
+
+def test_committed_message_is_appended_in_the_story_of_its_half(rig: Any) -> None:
+    one = rig()
+    one.send(message(CONTEXT))
+    place, size, _ = one.store.queue_units("orders", 0, 0, 1)[0]
+    half = decode_record(one.store.read(place, size))
+    internal = InternalAppender(one.topics, one.appender, store_host=lambda: bytes(8))
+    internal.on_appended = one.traces.handed_on
+    assert internal.append(committed_draft(half, "orders", 0), lambda error: None)
+    assert internal.append(op_draft([0], now_ms=NOW, host=bytes(8)), lambda error: None)
+    first, second = one.named(APPEND)
+    assert (first.trace_id, first.parent_id) == (second.trace_id, second.parent_id) == (TRACE, PARENT)
+    assert second.attributes[Attribute.OFFSET] > first.attributes[Attribute.OFFSET] == 0
 
 
 @pytest.mark.parametrize("text", [UNSAMPLED, "spam", CONTEXT.upper()])

@@ -21,7 +21,7 @@ Born time and born host, flag, body and its compression stay those of the messag
 """
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from whimbrel.broker.produce.appender import RecordAppender
 from whimbrel.broker.produce.replay import host_bytes
@@ -67,6 +67,7 @@ class InternalAppender:
 
     Attributes:
         in_flight: how many are stored and wait to be confirmed.
+        on_appended: called with each record and its place, so that it can be traced.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class InternalAppender:
         """Take the log's appender; `store_host` returns this broker's address as records hold it."""
         self.topics, self.appender, self.store_host = topics, appender, store_host
         self.in_flight = 0
+        self.on_appended: Callable[[RecordDraft, Any], None] | None = None
         self.append_count = 0  # rotates through queues
 
     def append(self, draft: RecordDraft, done: Done) -> bool:
@@ -89,6 +91,8 @@ class InternalAppender:
         except WhimbrelError as error:
             done(error)
             return False
+        if self.on_appended is not None:
+            self.on_appended(draft, appended)
         self.when_durable(appended.end, done)
         return True
 

@@ -6,7 +6,6 @@ are let go.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -35,7 +34,7 @@ from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.detour import DelayDetour
 from whimbrel.broker.transactions.transactions import Transactions
-from whimbrel.errors import NotReady, WhimbrelError
+from whimbrel.errors import NotReady
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
@@ -125,12 +124,13 @@ class MasterRole(Role):
         )
         services = super().make_services()
         self.appender.refusal = self.leadership.refusal
-        if self.traces is not None:
-            traces = self.traces.of_sends(self.store, self.context.call_from_thread)
-            self.sends.trace(traces, options.trace_ratio)
         internal = InternalAppender(
             self.context.topics, self.appender, store_host=lambda: self.admission.store_host
         )
+        if self.traces is not None:
+            traces = self.traces.of_sends(self.store, self.context.call_from_thread)
+            self.sends.trace(traces, options.trace_ratio)
+            internal.on_appended = traces.handed_on
         counted = self.context.counted
         letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
         self.consumption.hand_on = letters.hand_on
@@ -187,7 +187,6 @@ class MasterRole(Role):
             self.consumption,
             self.loop,
             wall_ms=self.machine.wall_ms,
-            when_durable=self.when_all_durable,
             safe_end=lambda: min(self.confirmed.refresh(), self.store.flushed),
             timeout_ms=options.transaction_timeout_ms,
             checks_max=options.transaction_check_max,
@@ -197,13 +196,6 @@ class MasterRole(Role):
         self.sends.detours[MessageType.TRANSACTION] = self.ending
         self.store.writer.before_removal = self.transactions.move_on
         self.sends.on_detour = self.ending.sent
-
-    def when_all_durable(self, answer: Callable[[WhimbrelError | None], None]) -> None:
-        """Have an answer called when all that is in the log now is as durable as was asked."""
-        if self.appender.waits:
-            self.appender.when_durable(self.store.written, answer)
-        else:
-            answer(None)
 
     def replica_service(self) -> Service:
         """Return what slaves call."""

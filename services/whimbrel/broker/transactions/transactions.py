@@ -14,9 +14,10 @@ op record covers all commits before it in the log, and only commits behind the l
 **Start.** Halves and ops are read from the positions on. For a half without an op, a committed record that
 names it (its prepared transaction offset) is looked for in the queues of its topic, and in the one of the
 discarded: from the last op records on, for RocketMQ's ops from `OPS_LATE_MS` before the last one, since it
-writes them up to 3 s late and not in every case; and not before the half itself. One that is found makes
-only the missing op. RocketMQ's copies of halves make that search wider, see `find_places`. So each half has one committed record at most, whenever this process or its machine died,
-and whichever member of the group goes on. It is done in pieces, and meanwhile transactions are refused.
+writes them seconds late and not in every case; and not before the half itself. One that is found makes only
+the missing op. RocketMQ's copies of halves make that search wider, see `find_places`. So each half has one
+committed record at most, whenever this process or its machine died, and whichever member of the group goes
+on. It is done in pieces, and meanwhile transactions are refused.
 
 **Positions** are moved only to what every slave in sync has, and the disk: the position of a half must not
 reach a member before the records that made it superfluous.
@@ -165,7 +166,6 @@ class Transactions:
         loop: Later,
         *,
         wall_ms: Callable[[], int],
-        when_durable: Callable[[Answer], None],
         safe_end: Callable[[], int],
         timeout_ms: int,
         checks_max: int,
@@ -175,7 +175,6 @@ class Transactions:
 
         Args:
             wall_ms: epoch milliseconds.
-            when_durable: has an answer called once all that is in the log now is durable.
             safe_end: up to here the log is on disk here, and with all slaves in sync.
             timeout_ms: after which producers are asked about a transaction.
             checks_max: how often they are asked.
@@ -183,7 +182,7 @@ class Transactions:
         """
         self.store, self.internal, self.topics = store, internal, topics
         self.positions, self.loop = positions, loop
-        self.wall_ms, self.when_durable, self.safe_end = wall_ms, when_durable, safe_end
+        self.wall_ms, self.safe_end = wall_ms, safe_end
         self.timeout_ms, self.checks_max, self.age_max_ms = timeout_ms, checks_max, age_max_ms
         self.table, self.trail = TransactionTable(), OpTrail()
         self.started = self.ready = self.closed = False
@@ -397,7 +396,7 @@ class Transactions:
                 )
             if resolution is not None and decided is not resolution:
                 raise InvalidTransactionId(f"transaction {transaction_id} has ended already: {decided}")
-            self.when_durable(answer)
+            self.internal.confirm(self.store.written, answer)
         elif resolution is None:
             answer(None)
         elif resolution is Resolution.COMMIT:
