@@ -76,6 +76,7 @@ class FakeCluster:
         self.ended: list[tuple[str, Any, Any]] = []  # transaction id, resolution, source
         self.recallable: dict[str, Any] = {}  # by handle, messages that wait for their time
         self.dead: list[str] = []  # message ids that were forwarded
+        self.drained, self.undelivered = False, 0
         self.suggest: str | None = None
         self.writable = True
         self.master_registered = True
@@ -127,6 +128,7 @@ class FakeCluster:
             "ListGroups": (admin.ListGroupsRequest, self.list_groups),
             "DescribeGroup": (admin.DescribeGroupRequest, self.describe_group),
             "ResetOffsets": (admin.ResetOffsetsRequest, self.reset_offsets),
+            "DrainBroker": (admin.DrainBrokerRequest, self.drain),
             "DescribeReplication": (admin.DescribeReplicationRequest, self.describe_replication),
         }
         messaging: tuple[Any, ...] = (
@@ -465,6 +467,11 @@ class FakeCluster:
         committed = request.offset if request.WhichOneof("target") == "offset" else 0
         progress = admin.GroupProgress(topic=request.topic, committed_offset=committed)
         return admin.ResetOffsetsResponse(progress=[progress])
+
+    def drain(self, call: Call, request: Any) -> Any:
+        if request.HasField("drain"):
+            self.drained = request.drain
+        return admin.DrainBrokerResponse(drained_topics=int(self.drained), undelivered=self.undelivered)
 
     def describe_replication(self, call: Call, request: Any) -> Any:
         slave = admin.SlaveConnection(peer="10.0.0.2:5000", acknowledged_offset=90, lag_bytes=10)

@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from whimbrel.client import (
     RetryPolicy,
 )
 from whimbrel.client.sync import Admin, Consumer, Producer, PullConsumer
-from whimbrel.errors import BadRequest
+from whimbrel.errors import BadRequest, WhimbrelError
 
 pytestmark = pytest.mark.process
 
@@ -152,3 +153,58 @@ def test_a_broker_that_is_killed_costs_the_other_one_nothing(cluster: DevCluster
             return producer.send(Message(topic="lost", body=b"z")).broker_name == "broker-b"
 
         until(back, timeout=40, what="sends to the broker that is back", every_s=0.2)
+
+
+def test_a_drained_broker_takes_no_messages_and_says_when_it_is_empty(tmp_path: Path) -> None:
+    with (
+        DevCluster(tmp_path / "dev", "--brokers", "2", "--slaves", "0") as cluster,
+        Admin(cluster.endpoint) as admin,
+        Producer(cluster.endpoint, options=ProducerOptions(retry=PATIENT)) as producer,
+    ):
+        admin.create_topic("drained", queues=2)
+        admin.create_group("drained-g")
+        for _ in range(4):
+            producer.send(Message(topic="drained", body=b"before"))
+        with Consumer(cluster.endpoint, "drained-g", ["drained"]) as consumer:
+            first = consumer.receive(1, wait_s=5)  # the group has begun
+            assert consumer.ack_all(first) == [None]
+        before = admin.drain_broker("broker-b")
+        assert (before.drained, before.empty) == (False, False)
+        left = admin.drain_broker("broker-b", drain=True)
+        assert left.drained
+        receipts = [producer.send(Message(topic="drained", body=b"after")) for _ in range(6)]
+        assert {receipt.broker_name for receipt in receipts} == {"broker-a"}
+        for _ in range(4):
+            producer.send(Message(topic="made-meanwhile", body=b"x"))
+        assert places(cluster, "made-meanwhile") == {"broker-a": 4}
+
+        received = {message.message_id for message in first}
+        with Consumer(cluster.endpoint, "drained-g", ["drained"]) as consumer:
+
+            def emptied() -> bool:
+                messages = consumer.receive(32, wait_s=1)
+                received.update(message.message_id for message in messages)
+                consumer.ack_all(messages)
+                return admin.drain_broker("broker-b").empty and len(received) == 10
+
+            until(emptied, timeout=60, what=lambda: f"{received}, {admin.drain_broker('broker-b')}")
+        assert places(cluster, "drained") == {"broker-a": 8, "broker-b": 2}
+
+        described = cluster.described()["processes"]
+        pid = next(int(each["pid"]) for each in described if each["name"] == "b-master")
+        os.kill(pid, signal.SIGKILL)
+
+        def still_drained() -> bool:
+            try:
+                return admin.drain_broker("broker-b").drained
+            except WhimbrelError:
+                return False
+
+        until(still_drained, timeout=40, what="the state after a restart", every_s=0.2)
+        undone = admin.drain_broker("broker-b", drain=False)
+        assert not undone.drained
+
+        def used() -> bool:
+            return producer.send(Message(topic="drained", body=b"again")).broker_name == "broker-b"
+
+        until(used, timeout=40, what="sends to the broker", every_s=0.2)

@@ -71,7 +71,7 @@ def stored(cluster: DevCluster, topic: str) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     with PullConsumer(cluster.endpoint, "kinds-reader") as reader:
         try:
-            for queue in reader.queues(topic):  # a topic that a send would make has some as well
+            for queue in reader.queues(topic):  # also where a first send would make it
                 begin, end = reader.offset(queue, "earliest"), reader.offset(queue, "latest")
                 found += reader.stream(queue, begin, until=end) if begin < end else ()
         except TopicNotFound:

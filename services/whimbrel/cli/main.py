@@ -26,7 +26,7 @@ WHIMBREL_ENDPOINT and WHIMBREL_PROFILE, else the profile in use, else they find 
 SECTIONS = {
     "On this machine": ("dev",),
     "Messages": ("send", "recall", "receive", "tail", "pull", "dlq", "trace", "bench"),
-    "The cluster": ("topic", "group", "cluster", "replication", "health"),
+    "The cluster": ("topic", "group", "cluster", "broker", "replication", "health"),
     "Stores and archives": ("store", "spark"),
     "Settings": ("config", "profile"),
     "The processes of a cluster, each with flags of its own": tuple(PROCESSES),
@@ -137,6 +137,7 @@ def commands() -> dict[str, Command]:
         "recall": Command("whimbrel.cli.recall", "recall", "Take a delayed message back."),
         "dlq": Command("whimbrel.cli.dlq", "app", "Dead letters: list, put back into their topics, drop."),
         "bench": Command("whimbrel.cli.bench", "app", "Measure sends, receives, and the way of a message."),
+        "broker": Command("whimbrel.cli.broker", "app", "Drain a broker, before it goes."),
         "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
         "health": Command("whimbrel.cli.health", "health", "Tell whether the cluster works, for scripts."),
         "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),

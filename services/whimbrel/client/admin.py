@@ -29,6 +29,7 @@ from whimbrel.model.cluster import (
     Cluster,
     DeadLetter,
     DeadLetterOutcome,
+    DrainStatus,
     GroupConfig,
     GroupDescription,
     GroupProgress,
@@ -262,6 +263,22 @@ class Admin(BaseClient):
         call = admin_calls.reset_offsets(group, topic, to=to, queue_id=queue_id)
         named = await self.gather(masters, lambda _: call, missing=TopicNotFound)
         return {broker.broker_name: progress for broker, progress in named}
+
+    async def drain_broker(self, name: str, *, drain: bool | None = None) -> DrainStatus:
+        """Have a broker group's master take no messages for its topics, or take them again; tell what is
+        left.
+
+        Its queues lose the write bit in routes; consumers go on. It stays so over restarts.
+
+        Args:
+            name: of the broker group.
+            drain: None changes nothing.
+
+        Raises:
+            BadRequest: there is no such broker group.
+        """
+        (master,) = (await self.named_masters([name]))[:1]
+        return await self.ask(master, admin_calls.drain_broker(name, drain=drain))
 
     async def replication(
         self, brokers: Sequence[BrokerStatus] | None = None

@@ -24,6 +24,7 @@ from whimbrel.model.cluster import (
     Cluster,
     DeadLetter,
     DeadLetterOutcome,
+    DrainStatus,
     GroupConfig,
     GroupDescription,
     GroupProgress,
@@ -447,6 +448,10 @@ class Admin(Blocking):
     ) -> dict[str, tuple[GroupProgress, ...]]:
         """Move a group on a topic; return its progress by broker."""
         return self.wait(self.admin.reset_offsets(group, topic, to=to, queue_id=queue_id))
+
+    def drain_broker(self, name: str, *, drain: bool | None = None) -> DrainStatus:
+        """Have a broker take no messages, or take them again; tell what is left; None changes nothing."""
+        return self.wait(self.admin.drain_broker(name, drain=drain))
 
     def replication(
         self, brokers: Sequence[BrokerStatus] | None = None

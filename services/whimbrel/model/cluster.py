@@ -19,6 +19,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterOutcome",
     "DeadLetterResult",
+    "DrainStatus",
     "GroupConfig",
     "GroupDescription",
     "GroupProgress",
@@ -80,6 +81,35 @@ class TopicConfig:
     permission: int = 6
     type: MessageType = MessageType.NORMAL
     system: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainStatus:
+    """What is left at a broker that is drained.
+
+    Delayed messages that are not due, and transactions that are open, are not counted: they become messages
+    of their topics here, also while the broker is drained.
+
+    Attributes:
+        topics: that take no messages because of the drain.
+        undelivered: messages that groups have not finished, summed over all groups.
+        in_flight: of these, messages that consumers hold.
+    """
+
+    broker_name: str
+    topics: int
+    undelivered: int
+    in_flight: int
+
+    @property
+    def drained(self) -> bool:
+        """Whether the broker is drained."""
+        return self.topics > 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is, and all groups have all of its messages."""
+        return self.drained and not self.undelivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

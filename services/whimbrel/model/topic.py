@@ -35,6 +35,7 @@ LONG_MAX = (1 << 63) - 1
 
 # The name in 5.3.3's topics.json; its tools write it with a plus sign when they set it.
 TYPE_ATTRIBUTE = "message.type"
+DRAINED_ATTRIBUTE = "whimbrel.drained"  # ours: the topic has lost its write bit by a drain, and gets it back
 
 
 def whole(value: Any, lowest: int, highest: int) -> int:
@@ -155,6 +156,22 @@ class TopicConfig:
         """Return the topic with another type."""
         kept = {key: text for key, text in self.attributes.items() if key.lstrip("+") != TYPE_ATTRIBUTE}
         return replace(self, attributes={**kept, TYPE_ATTRIBUTE: message_type.value})
+
+    @property
+    def drained(self) -> bool:
+        """Whether its broker is drained, so that it takes no messages."""
+        return DRAINED_ATTRIBUTE in self.attributes
+
+    def with_drained(self, drained: bool) -> "TopicConfig":
+        """Return the topic without its write bit, or with it again; unchanged where that is so already."""
+        if drained == self.drained or (drained and not self.permission & WRITE):
+            return self
+        attributes = dict(self.attributes)
+        if drained:
+            attributes[DRAINED_ATTRIBUTE] = "true"
+            return replace(self, attributes=attributes, permission=self.permission & ~WRITE)
+        del attributes[DRAINED_ATTRIBUTE]
+        return replace(self, attributes=attributes, permission=self.permission | WRITE)
 
     def bean(self) -> dict[str, Any]:
         """Return it in 5.3.3's form."""

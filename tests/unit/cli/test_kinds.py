@@ -95,3 +95,16 @@ def test_a_group_is_made_with_its_order_and_its_waits(cluster: FakeCluster, shel
 def test_what_does_not_go_together_is_one_sentence(arguments: list[str], words: str, shell: Shell) -> None:
     shell(*arguments, code=2)
     assert words in " ".join(shell.error.split()), shell.error
+
+
+def test_a_broker_is_drained_and_says_when_it_is_empty(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.undelivered = 3
+    found = shell.json("broker", "drain", "broker-a")
+    assert (found["topics"], found["undelivered"]) == (1, 3)
+    shell("broker", "drain", "broker-a", "--wait", "0.1", code=1)
+    assert "is not empty after 0.1 s" in shell.error
+    cluster.undelivered = 0
+    assert "is empty" in shell("broker", "drain", "broker-a") + shell.error
+    assert shell.json("broker", "drain", "broker-a", "--undo")["topics"] == 0
+    shell("broker", "drain", "broker-x", code=1)
+    assert "no master of broker-x is registered; there are broker-a" in shell.error

@@ -74,3 +74,15 @@ def test_unknown_fields_are_kept() -> None:
 def test_share_of_receives_by_priority_is_read_from_the_attribute(attributes: Any, percent: int) -> None:
     bean = {"groupName": "g", "attributes": attributes}
     assert GroupConfig.from_bean("g", bean).priority_percent == percent
+
+
+def test_a_drained_topic_gets_its_write_bit_back_and_one_that_had_none_does_not() -> None:
+    topic = TopicConfig(name="t", permission=6, attributes={"message.type": "FIFO"})
+    drained = topic.with_drained(drained=True)
+    assert (drained.permission, drained.drained, drained.writable) == (4, True, False)
+    assert TopicConfig.from_bean("t", drained.bean()).drained  # over a restart
+    assert drained.with_drained(drained=True) is drained
+    assert drained.with_drained(drained=False) == topic
+    assert topic.with_drained(drained=False) is topic
+    closed = TopicConfig(name="t", permission=4)
+    assert closed.with_drained(drained=True) is closed

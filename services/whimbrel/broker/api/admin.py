@@ -22,7 +22,7 @@ from whimbrel.errors import (
 )
 from whimbrel.model.cluster import GroupProgress
 from whimbrel.model.limits import QUEUES_MAX, RETRY_MAX_DEFAULT
-from whimbrel.model.names import check_group, check_topic
+from whimbrel.model.names import TEMPLATE_TOPIC, check_group, check_topic
 from whimbrel.model.topic import READ, WRITE, GroupConfig, MessageType, TopicConfig
 from whimbrel.model.wire import ADMIN_SERVICE
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -127,6 +127,7 @@ class AdminService:
             ("ListGroups", admin.ListGroupsRequest, self.list_groups),
             ("DescribeGroup", admin.DescribeGroupRequest, self.describe_group),
             ("ResetOffsets", admin.ResetOffsetsRequest, self.reset_offsets),
+            ("DrainBroker", admin.DrainBrokerRequest, self.drain_broker),
             ("DescribeReplication", admin.DescribeReplicationRequest, self.describe_replication),
         )
         return Service(
@@ -173,6 +174,8 @@ class AdminService:
             write_queues=checked_queues(wanted.write_queues or wanted.read_queues or QUEUES_DEFAULT),
             permission=checked_permission(wanted.permission or READ | WRITE),
         ).with_type(message_type_of(wanted.message_type))
+        if any(topic.drained for topic in self.topics.rows.values()):
+            made = made.with_drained(drained=True)
         self.topics.add(made)
         return admin.CreateTopicResponse(topic=self.topic_message(made))
 
@@ -351,6 +354,27 @@ class AdminService:
         return request.offset
 
     # Replication
+
+    def drain_broker(self, call: Call, request: admin.DrainBrokerRequest) -> Any:
+        """Take the write bit from topics of clients, and from what topics are made of, or give it back."""
+        self.check_master()
+        if request.HasField("drain"):
+            for topic in list(self.topics.rows.values()):
+                if topic.name == TEMPLATE_TOPIC or not self.topics.is_system(topic.name):
+                    changed = topic.with_drained(drained=request.drain)
+                    if changed is not topic:
+                        self.topics.put(changed)
+        rows = [
+            row
+            for name in self.groups.rows
+            if name not in BUILT_IN_GROUPS
+            for row in self.consumer.progress(name, self.queues_of)
+        ]
+        return admin.DrainBrokerResponse(
+            drained_topics=sum(topic.drained for topic in self.topics.rows.values()),
+            undelivered=sum(row.lag for row in rows),
+            in_flight=sum(row.in_flight for row in rows),
+        )
 
     def describe_replication(self, call: Call, request: admin.DescribeReplicationRequest) -> Any:
         """Show the log's offsets and the connected slaves."""

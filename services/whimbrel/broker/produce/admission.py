@@ -58,6 +58,7 @@ from whimbrel.errors import (
     MessageEmpty,
     MessageTooLarge,
     MessageTypeConflict,
+    NotWritable,
     PropertiesTooLarge,
     QueueNotFound,
     TopicNotFound,
@@ -426,10 +427,13 @@ class Admission:
         Raises:
             BadRequest: the messages are of several groups.
             Forbidden: the topic has no queue that may be written.
+            NotWritable: the same, because the broker is drained: other brokers may have some.
             QueueNotFound: it has not the wanted one.
         """
         queues = target.queues
         if not queues:
+            if target.topic.drained:
+                raise NotWritable(f"topic {target.topic.name} takes no messages here: this broker is drained")
             raise Forbidden(f"topic {target.topic.name} has no writable queue here")
         if special:
             if special[0].priority is not None:

@@ -62,7 +62,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         It takes messages of the kind of the first one.
         """
         template = self.rows.get(TEMPLATE_TOPIC)
-        if not self.auto_create or template is None or not template.permission & INHERIT:
+        if not self.auto_create or template is None or not template.permission & INHERIT or template.drained:
             return None
         queues = min(AUTO_QUEUES, template.write_queues)
         return TopicConfig(

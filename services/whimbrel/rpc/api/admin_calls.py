@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from whimbrel.model.cluster import (
     BrokerStatus,
     Cluster,
+    DrainStatus,
     GroupConfig,
     GroupDescription,
     GroupProgress,
@@ -36,6 +37,7 @@ __all__ = [
     "describe_group",
     "describe_replication",
     "describe_topic",
+    "drain_broker",
     "list_groups",
     "list_topics",
     "reset_offsets",
@@ -209,6 +211,22 @@ def reset_offsets(
     else:
         request.timestamp.CopyFrom(convert.timestamp(float(to)))
     return Outbound(ADMIN + "ResetOffsets", request.SerializeToString(), decode)
+
+
+def drain_broker(broker_name: str, *, drain: bool | None) -> Outbound[DrainStatus]:
+    """Drain one broker, or end that; None changes nothing."""
+
+    def decode(responses: Sequence[bytes], _: Trailers) -> DrainStatus:
+        response = admin.DrainBrokerResponse.FromString(responses[0])
+        return DrainStatus(
+            broker_name=broker_name,
+            topics=response.drained_topics,
+            undelivered=response.undelivered,
+            in_flight=response.in_flight,
+        )
+
+    request = admin.DrainBrokerRequest(drain=drain)
+    return Outbound(ADMIN + "DrainBroker", request.SerializeToString(), decode)
 
 
 def describe_replication() -> Outbound[ReplicationStatus]:

@@ -298,6 +298,22 @@ class ResetOffsetsResponse(_message.Message):
     progress: _containers.RepeatedCompositeFieldContainer[GroupProgress]
     def __init__(self, progress: _Optional[_Iterable[_Union[GroupProgress, _Mapping]]] = ...) -> None: ...
 
+class DrainBrokerRequest(_message.Message):
+    __slots__ = ("drain",)
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    drain: bool
+    def __init__(self, drain: _Optional[bool] = ...) -> None: ...
+
+class DrainBrokerResponse(_message.Message):
+    __slots__ = ("drained_topics", "undelivered", "in_flight")
+    DRAINED_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    UNDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    drained_topics: int
+    undelivered: int
+    in_flight: int
+    def __init__(self, drained_topics: _Optional[int] = ..., undelivered: _Optional[int] = ..., in_flight: _Optional[int] = ...) -> None: ...
+
 class DescribeReplicationRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -1,0 +1,70 @@
+"""`whimbrel broker`: drain a broker, before it goes."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
+from whimbrel.cli.lazy import examples, group
+from whimbrel.cli.output import Format, OutputOption, emit, note
+
+if TYPE_CHECKING:
+    from whimbrel.client import DrainStatus
+
+__all__ = ["app"]
+
+app = group("Drain a broker: it takes no messages, and says when consumers have all of them.")
+
+COLUMNS = ("broker", "drained", "topics", "not delivered", "in flight", "empty")
+LOOK_S = 0.5  # between looks at a broker that is waited for
+
+
+@app.command(
+    epilog=examples(
+        "whimbrel broker drain broker-b",
+        "whimbrel broker drain broker-b --wait 600      exit code 1: it was not empty in time",
+        "whimbrel broker drain broker-b --undo",
+    )
+)
+def drain(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Broker name, as `whimbrel cluster` shows it.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take messages again.")] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Wait so many seconds until it is empty.")] = 0.0,
+    endpoint: EndpointOption = "",
+    output: OutputOption = Format.TABLE,
+) -> None:
+    """Take no more messages for a broker's topics; consumers go on, until it is empty.
+
+    The command may be repeated. A drained broker stays so over restarts, until --undo.
+    """
+    from whimbrel.client import sync
+
+    if undo and wait:
+        raise typer.BadParameter("there is nothing to wait for", param_hint="--wait")
+    with sync.Admin(resolve_endpoint(endpoint)) as admin:
+        found = admin.drain_broker(name, drain=not undo)
+        until = time.monotonic() + wait
+        while not undo and not found.empty and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            found = admin.drain_broker(name)
+    emit(found, output, columns=COLUMNS, rows=[row(found)])
+    if undo:
+        return
+    if found.empty:
+        note(f"{name} is empty: all groups have all of its messages")
+    elif wait:
+        note(f"whimbrel: {name} is not empty after {wait:g} s")
+        raise typer.Exit(1)
+
+
+def row(found: "DrainStatus") -> tuple[object, ...]:
+    yes = {True: "yes", False: "no"}
+    return (
+        found.broker_name,
+        yes[found.drained],
+        found.topics,
+        found.undelivered,
+        found.in_flight,
+        yes[found.empty],
+    )
