@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
 from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.timing.timers import Timers
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.metrics import (
     SECONDS,
@@ -118,6 +119,7 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
         *consumers(role),
         *storage(role),
         *replication(role),
+        *timing_metrics(role.timers),
         *role.role_metrics(),
     ]
 
@@ -528,3 +530,29 @@ def slave_metrics(role: "SlaveRole", counted: Counted) -> list[Family]:
             read=lambda: [((), counted.trail.age(store.dispatched, time.monotonic()))],
         )
     ]
+
+
+def timing_metrics(timers: Timers) -> list[Family]:
+    """Return how many messages wait for their time, and how far delivery and intake are behind."""
+
+    def gauge(name: str, unit: str, help: str, read: Callable[[], int]) -> Family:
+        return Family(name=name, kind="gauge", unit=unit, help=help, read=lambda: [((), read())])
+
+    def counter(name: str, read: Callable[[], int], help: str) -> Family:
+        return Family(name=name, kind="counter", help=help, read=lambda: [((), read())])
+
+    return [
+        Family(
+            name="rocketmq_timing_messages", kind="gauge", labels=("topic",), fixed=False,
+            help="Messages that wait for their time, by topic; an estimate after a crash.",
+            read=lambda: [((topic,), count) for topic, count in list(timers.counts.items())],
+        ),
+        counter("rocketmq_timer_enqueue_total", lambda: timers.enqueued,
+                "Messages that got their place in the timer since the start."),
+        counter("rocketmq_timer_dequeue_total", lambda: timers.delivered,
+                "Messages delivered at their time since the start."),
+        gauge("rocketmq_timer_enqueue_lag", "", "Messages of the timer topic without a place yet.",
+              timers.enqueue_lag),
+        gauge("rocketmq_timer_dequeue_latency", "ms", "How far delivery is behind the clock.",
+              timers.behind_ms),
+    ]  # fmt: skip

@@ -17,12 +17,13 @@ One owner on the loop's thread; only `TimerFlush.run` is for a worker's thread, 
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import Files
+from whimbrel.store.jsonconfig import dumps, loads, save
 from whimbrel.store.pages import refusing_when_full, zero
 from whimbrel.store.segment import segment_name
 from whimbrel.store.segments import list_segments
@@ -62,6 +63,7 @@ class TimerFlush:
     wheel: int
     slots: list[tuple[int, bytes]]
     check: Check
+    metrics: str
 
     def run(self) -> None:
         """Write and sync, in the order that a crash needs.
@@ -85,6 +87,7 @@ class TimerFlush:
             files.write_new(draft, self.check.pack())
             files.rename(draft, path)
             files.sync_directory(path.parent)
+        save(path.with_name("timermetrics"), self.metrics, files)
 
 
 class TimerFiles:
@@ -100,6 +103,7 @@ class TimerFiles:
         self.root, self.files, self.file_size = root, files, file_size
         self.directory, self.wheel_path = root / "timerlog", root / "timerwheel"
         self.check_path = root / "config" / "timercheck"
+        self.metrics_path = root / "config" / "timermetrics"
         self.end = 0
         self.check: Check | None = None
         self.starts: list[int] = []
@@ -301,6 +305,16 @@ class TimerFiles:
             raise StoreError(f"the timer log has no unit at {position}")
         return unit
 
+    def units_from(self, position: int, count: int) -> Iterator[tuple[int, TimerUnit]]:
+        """Yield at most so many units from a position on, or from where the log begins."""
+        position = max(position, self.starts[0] if self.starts else self.end)
+        for _ in range(count):
+            position = self.next_position(position)
+            if position >= self.end:
+                return
+            yield position, self.unit(position)
+            position += UNIT_SIZE
+
     # Slots
 
     def slot(self, time_ms: int) -> Slot | None:
@@ -397,8 +411,15 @@ class TimerFiles:
         position = self.position_before(self.end)
         return self.unit(position).place if position >= 0 else -1
 
-    def begin_flush(self, read_ms: int, queue_offset: int, now_ms: int) -> TimerFlush | None:
-        """Return what is to be put on disk now; None before there is a unit."""
+    def begin_flush(
+        self, read_ms: int, queue_offset: int, now_ms: int, counts: Mapping[str, int]
+    ) -> TimerFlush | None:
+        """Return what is to be put on disk now; None before there is a unit.
+
+        Args:
+            read_ms, queue_offset, now_ms: for the check.
+            counts: how many messages wait, by topic; for `config/timermetrics`.
+        """
         if self.wheel < 0:
             return None
         self.counter += 1
@@ -407,7 +428,18 @@ class TimerFiles:
         logs = [self.descriptors[start] for start in sorted(self.unsynced) if start in self.descriptors]
         self.unsynced.clear()
         slots = [(position, slot.pack()) for position, slot in sorted(self.flushing.items())]
-        return TimerFlush(self.files, self.root, logs, self.wheel, slots, check)
+        table = {topic: {"count": count, "timeStamp": now_ms} for topic, count in counts.items()}
+        version = {"counter": self.counter, "stateVersion": 0, "timestamp": now_ms}
+        metrics = dumps({"dataVersion": version, "timingCount": table}, pretty=False)
+        return TimerFlush(self.files, self.root, logs, self.wheel, slots, check, metrics)
+
+    def saved_counts(self) -> dict[str, int]:
+        """Return how many messages waited when that was written last; nothing where it can't be read."""
+        try:
+            table = loads(self.files.read_bytes(self.metrics_path).decode("utf-8"))["timingCount"]
+            return {str(topic): int(entry["count"]) for topic, entry in table.items() if entry["count"] > 0}
+        except (OSError, UnicodeDecodeError, StoreError, TypeError, ValueError, KeyError, AttributeError):
+            return {}
 
     def end_flush(self, flush: TimerFlush) -> None:
         """Note that a flush is done."""

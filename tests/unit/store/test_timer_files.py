@@ -34,7 +34,7 @@ def opened(root: Path, **options: int) -> TimerFiles:
 
 
 def flushed(files: TimerFiles, read_ms: int = NOW, queue_offset: int = 0) -> None:
-    flush = files.begin_flush(read_ms, queue_offset, NOW)
+    flush = files.begin_flush(read_ms, queue_offset, NOW, {})
     assert flush is not None
     flush.run()
     files.end_flush(flush)
@@ -144,7 +144,7 @@ def test_what_a_crash_left_beyond_the_check_is_undone(tmp_path: Path) -> None:
     flushed(files, queue_offset=2)
     for number in range(2, 15):
         files.append(DUE + number % 2 * SECOND_MS, NOW, ORDINARY, 100 * number, 90, 1)
-    flush = files.begin_flush(NOW, 4, NOW)
+    flush = files.begin_flush(NOW, 4, NOW, {})
     assert flush is not None
     flush.check = Check(NOW, 104, 2, 2, NOW, 1)  # the slots are on disk, and the next check is not
     flush.run()

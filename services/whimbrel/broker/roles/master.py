@@ -194,8 +194,12 @@ class MasterRole(Role):
         )
         self.ending = TransactionService(self.transactions, self.context.sessions)
         self.sends.detours[MessageType.TRANSACTION] = self.ending
-        self.store.writer.before_removal = self.transactions.move_on
+        self.store.writer.before_removal = self.before_removal
         self.sends.on_detour = self.ending.sent
+
+    def before_removal(self, begin: int) -> int:
+        """Store again what waits below an offset; return below which one log files may go now."""
+        return min(self.transactions.move_on(begin), self.timers.before_removal(begin))
 
     def replica_service(self) -> Service:
         """Return what slaves call."""

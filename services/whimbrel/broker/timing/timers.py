@@ -71,6 +71,7 @@ from whimbrel.store.timer_layout import (
     ROLL,
     SECOND_MS,
     SLOTS,
+    UNIT_SIZE,
     floor_second,
     placed,
     roll_after,
@@ -90,6 +91,7 @@ CLOCK_SLACK_MS = 10_000  # how far the clock may have been set back between a re
 SET_BACK_MS = 2_000  # the clock, before R follows it
 AHEAD_MS_MAX = SLOTS // 2 * SECOND_MS  # of R: slots of later times might be taken by units that still wait
 EXPIRE_S = 30.0
+MOVE_UNITS = 2000  # looked at in one step for retention
 
 
 @dataclass(slots=True)
@@ -155,7 +157,8 @@ class Timers:
         self.effects_ms = 0  # R behind the last slot that had units
         self.behind = False  # some messages have no unit, for want of room
         self.asked_below = self.asked_until_ms = 0
-        self.rolled_below = 0
+        self.rolled_below = 0  # records below may have been stored again, for retention
+        self.moving_below = self.moved = self.moved_end = self.move_cursor = 0
         self.slot: SlotWork | None = None
         self.retry_at = 0.0
         self.counts: dict[str, int] = {}
@@ -182,6 +185,7 @@ class Timers:
             self.queue_offset = max(low, min(check.queue_offset, high))
             if self.files.end < check.flushed:
                 self.queue_offset = min(self.queue_offset, self.offset_behind(self.files.last_place))
+            self.counts = self.files.saved_counts()
             self.doubt()
         else:
             self.begin_anew(0)
@@ -206,7 +210,8 @@ class Timers:
         self.asked_below = self.store.written
         newest = max(self.store.store_time_ms, self.store.last_store_time(self.store.written))
         self.asked_until_ms = max(self.asked_until_ms, floor_second(newest) + SECOND_MS, self.read_ms)
-        self.rolled_below = self.store.min_offset + self.store.file_size
+        if self.store.min_offset + self.store.file_size <= self.store.written:
+            self.rolled_below = self.store.min_offset + self.store.file_size
 
     def offset_behind(self, place: int) -> int:
         """Return the first queue offset of the timer topic whose record lies behind a place."""
@@ -241,7 +246,7 @@ class Timers:
         try:
             self.finish_flush()
             self.note_progress()
-            flush = self.files.begin_flush(self.durable_read_ms, self.queue_offset, self.machine.wall_ms())
+            flush = self.begin_flush()
             if flush is not None:
                 flush.run()
         except StoreFull as error:  # the next start goes on from the last one
@@ -288,6 +293,8 @@ class Timers:
                 self.clock_set_back(now)
             else:
                 return self.dequeue(until)  # what is new belongs into slots before this one
+        if self.moving_below > self.moved and self.internal is not None and self.may_deliver():
+            self.move_on(until)
         more = self.enqueue(until)
         if self.internal is not None and self.may_deliver() and not more:
             more = self.dequeue(until)
@@ -545,6 +552,16 @@ class Timers:
 
         self.internal.confirm(self.store.written, done)
 
+    def enqueue_lag(self) -> int:
+        """Return how many messages have no unit yet; may be called from another thread."""
+        return max(self.store.queue_range(TIMER_TOPIC, 0)[1] - self.queue_offset, 0)
+
+    def behind_ms(self) -> int:
+        """Return for how long the next slot could have been read; may be called from another thread."""
+        if self.internal is None or self.files.wheel < 0:
+            return 0
+        return max(floor_second(self.machine.wall_ms()) - self.read_ms, 0)
+
     def count(self, topic: str, change: int) -> None:
         """Count messages that wait."""
         now = self.counts.get(topic, 0) + change
@@ -558,6 +575,48 @@ class Timers:
     def is_open(self, time_ms: int) -> bool:
         """Return whether a recall for a slot still comes in time: nothing of it was delivered."""
         return time_ms >= self.read_ms and (self.slot is None or self.slot.time_ms != time_ms)
+
+    # Retention
+
+    def before_removal(self, begin: int) -> int:
+        """Begin to store messages again that wait below an offset; return below which files may go now."""
+        for place, _, _ in self.store.queue_units(TIMER_TOPIC, 0, self.queue_offset, 1):
+            begin = min(begin, place)  # it has no unit yet
+        if self.files.wheel < 0:
+            return begin
+        if self.moved >= begin and self.store.flushed >= self.moved_end:
+            return begin
+        if self.moving_below <= self.moved:
+            self.moving_below, self.move_cursor = begin, 0
+        return self.moved if self.store.flushed >= self.moved_end else 0
+
+    def move_on(self, until: float) -> None:
+        """Store some messages again whose records retention wants to remove, one log file at a time."""
+        assert self.internal is not None
+        first_end = (self.store.min_offset // self.store.file_size + 1) * self.store.file_size
+        for position, unit in self.files.units_from(self.move_cursor, MOVE_UNITS):
+            if unit.place >= self.moving_below:
+                self.moved = self.moving_below
+                return
+            waits = unit.slot_ms >= self.read_ms and unit.place >= self.store.min_offset
+            if waits and unit.place >= first_end:
+                self.moved = max(self.moved, first_end)
+                return
+            message = self.read(unit.place, unit.size) if waits else None
+            key = "" if message is None else message.properties.get(UNIQ_KEY, "")
+            if message is not None and not self.find_effect(message, TIMER_TOPIC, key):
+                self.rolled_below = max(self.rolled_below, first_end)
+                errors: list[WhimbrelError | None] = []
+                if not self.internal.append(records.rolled(message), errors.append):
+                    assert errors[0] is not None
+                    self.stall(errors[0])
+                    return
+                self.moved_end = self.store.written
+            self.move_cursor = position + UNIT_SIZE
+            if self.machine.monotonic() >= until:
+                return
+        if self.move_cursor >= self.files.end:
+            self.moved = self.moving_below
 
     # Slaves
 
@@ -604,11 +663,16 @@ class Timers:
         if not self.changed and (check is None or check.read_ms >= self.durable_read_ms - 60_000):
             return
         self.changed = self.durable_read_ms < self.effects_ms  # then R follows, with a later flush
-        self.flush = self.files.begin_flush(self.durable_read_ms, self.queue_offset, self.machine.wall_ms())
+        self.flush = self.begin_flush()
         if self.flush is not None:
             if self.worker is None:
                 self.worker = self.machine.worker("timers", self.run_flush)
             self.worker.wake()
+
+    def begin_flush(self) -> TimerFlush | None:
+        """Return what is to be put on disk."""
+        now = self.machine.wall_ms()
+        return self.files.begin_flush(self.durable_read_ms, self.queue_offset, now, self.counts)
 
     def run_flush(self) -> None:
         """Put a flush on disk; in the worker's thread."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from processes import until
 from storekit import NOW, OPTIONS, StoppedClock, make_draft
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.topics import TopicTable
@@ -336,6 +337,34 @@ def test_messages_that_wait_are_counted_by_topic(rig: Rig) -> None:
     rig.work(10_000)
     assert rig.timers.counts == {TOPIC: 1}
     assert rig.ids("other") == ["b"]  # its topic was made
+
+
+def test_a_message_that_waits_is_stored_again_before_its_log_file_goes(tmp_path: Path) -> None:
+    """10.4: retention takes a file only when what waits in it is elsewhere, and then it comes once."""
+    rig = Rig(tmp_path / "store", reserved_hours=0, disk_used_ratio_max=0.0)
+    rig.timers.window_ms = 2 * DAY
+    rig.store.writer.before_removal = rig.timers.before_removal
+    for number in range(3):
+        rig.send(f"{number}", HOUR)
+    rig.work()
+    for number in range(2000):
+        rig.store.append([make_draft(number)])
+    files = len(rig.store.writer.segments.starts)
+    assert files > 4
+    rig.store.run_retention(rig.machine.now_ms)
+    assert len(rig.store.writer.segments.starts) == files
+    for _ in range(3 * files):
+        rig.work()
+        rig.store.writer.request_flush(rig.store.written)
+        until(lambda: rig.store.flushed == rig.store.written)
+        rig.store.run_retention(rig.machine.now_ms)
+    assert len(rig.store.writer.segments.starts) < files
+    assert rig.store.min_offset > 0
+    rig.machine.now_ms += HOUR
+    rig.work(2000)
+    assert rig.ids() == ["0", "1", "2"]
+    rig.timers.close()
+    rig.store.close()
 
 
 async def test_the_loop_works_and_ends(rig: Rig) -> None:
