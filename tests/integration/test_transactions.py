@@ -330,10 +330,7 @@ slow = pytest.mark.slow
     ["python", *(pytest.param(language, marks=slow) for language in ("nodejs", "go", "java"))],
 )
 def test_official_sdk_commits_rolls_back_and_answers(language: str, tmp_path: Path) -> None:
-    """Checklist 41, 42 and 45 with a transactional producer, unmodified.
-
-    Not with Rust's: it ends transactions at its access point, the nameserver, which does not know them.
-    """
+    """Checklist 41, 42 and 45 with a transactional producer, unmodified."""
     try:
         prepare(language)
     except Missing as error:
@@ -359,3 +356,26 @@ def test_official_sdk_commits_rolls_back_and_answers(language: str, tmp_path: Pa
                 assert not producer.of("failed") and not producer.of("error")
         assert cluster.master.stop() == 0
         assert len(records(cluster.master.store, TOPIC)) == 4
+
+
+def test_nameserver_hands_decisions_on_to_the_broker_that_has_the_transaction(tmp_path: Path) -> None:
+    """Rust's SDK ends transactions at its access point."""
+    settings: dict[str, object] = {"expected_slaves": 0, "auto_create_topics": False, **NEVER}
+    with Cluster(tmp_path, slaves=0, broker=settings) as cluster:
+        cluster.wait_usable()
+        with (
+            grpc.insecure_channel(cluster.master.grpc) as own,
+            grpc.insecure_channel(cluster.endpoint) as names,
+        ):
+            api, far = Producer(own), Producer(names)
+            kind = admin.MESSAGE_TYPE_TRANSACTION
+            api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, read_queues=2, message_type=kind))
+            api.administer("CreateGroup", group=admin.Group(name="group"))
+            first, second = api.half(b"first"), api.half(b"second")
+            until(lambda: far.end(first, v2.COMMIT) == v2.OK, what="the topic at the nameserver")
+            assert far.end(second, v2.ROLLBACK) == v2.OK
+            assert far.end(second, v2.COMMIT) == far.end("unknown", v2.COMMIT) == v2.INVALID_TRANSACTION_ID
+            assert far.end(second, v2.COMMIT, topic="nothing") == v2.TOPIC_NOT_FOUND
+            assert api.receive(TOPIC, "group").bodies == [b"first"]
+            cluster.master.kill()
+            assert far.end(first, v2.COMMIT) != v2.OK

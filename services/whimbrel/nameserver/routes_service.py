@@ -13,6 +13,7 @@ from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
 from whimbrel.model.wire import CLIENT_PEER_HEADER, MESSAGING_SERVICE
 from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_address, host_of, scheme_of
+from whimbrel.nameserver.endings import Endings
 from whimbrel.nameserver.recalls import Recalls
 from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
@@ -65,6 +66,7 @@ class RoutesService:
         self.resolver = resolver
         self.now = now
         self.recalls = Recalls(registry)
+        self.endings = Endings(registry)
         self.credentials = IgnoredCredentials()
         self.service = Service(
             MESSAGING_SERVICE,
@@ -74,6 +76,7 @@ class RoutesService:
                 self.method("Heartbeat", self.heartbeat),
                 self.method("NotifyClientTermination", self.notify_client_termination),
                 self.method("RecallMessage", self.recall),
+                self.method("EndTransaction", self.end_transaction),
                 BidiMethod("Telemetry", messaging.TelemetryCommand, self.open_telemetry),
             ),
         )
@@ -145,6 +148,10 @@ class RoutesService:
         if not response.assignments:
             raise Forbidden(f"topic {request.topic.name} has no readable queue")
         return response
+
+    def end_transaction(self, call: Call, request: messaging.EndTransactionRequest) -> Deferred[Any]:
+        """Hand a decision on to the broker that has the transaction."""
+        return self.endings.end(call, request, self.now())
 
     def recall(self, call: Call, request: messaging.RecallMessageRequest) -> Deferred[Any]:
         """Hand the call on to the broker that has the message."""
