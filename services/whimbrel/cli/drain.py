@@ -1,4 +1,4 @@
-"""`whimbrel broker`: drain a broker, before it goes."""
+"""`whimbrel broker drain`: a broker takes no messages, and says when consumers have all of them."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -6,27 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whimbrel.cli.endpoint import EndpointOption, resolve_endpoint
-from whimbrel.cli.lazy import examples, group
+from whimbrel.cli.lazy import examples
 from whimbrel.cli.output import Format, OutputOption, emit, note
 
 if TYPE_CHECKING:
     from whimbrel.client import DrainStatus
 
-__all__ = ["app"]
+__all__ = ["DRAIN_EXAMPLES", "drain"]
 
-app = group("Drain a broker: it takes no messages, and says when consumers have all of them.")
+DRAIN_EXAMPLES = examples(
+    "whimbrel broker drain broker-b",
+    "whimbrel broker drain broker-b --wait 600      exit code 1: it was not empty in time",
+    "whimbrel broker drain broker-b --undo",
+)
 
 COLUMNS = ("broker", "drained", "topics", "not delivered", "in flight", "empty")
 LOOK_S = 0.5  # between looks at a broker that is waited for
 
 
-@app.command(
-    epilog=examples(
-        "whimbrel broker drain broker-b",
-        "whimbrel broker drain broker-b --wait 600      exit code 1: it was not empty in time",
-        "whimbrel broker drain broker-b --undo",
-    )
-)
 def drain(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Broker name, as `whimbrel cluster` shows it.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let it take messages again.")] = False,
