@@ -48,8 +48,8 @@ class Delays:
 
     def prepare(self) -> None:
         """Make topics and group."""
-        self.setup("CreateTopic", topic=admin.Topic(name="later", read_queues=2, message_type=3))
-        self.setup("CreateTopic", topic=admin.Topic(name="plain", read_queues=1, message_type=1))
+        self.setup("CreateTopic", topic=admin.Topic(name="later", read_queues=2, message_type=admin.MESSAGE_TYPE_DELAY))
+        self.setup("CreateTopic", topic=admin.Topic(name="plain", read_queues=1, message_type=admin.MESSAGE_TYPE_NORMAL))
         self.setup("CreateGroup", group=admin.Group(name="group"))
 
     def __exit__(self, *_: object) -> None:
@@ -142,7 +142,7 @@ def floor(time_ms: int) -> int:
 def test_recalls_hold_and_answer_what_they_mean(delays: Delays) -> None:
     """Checklist 36, 37 and 38."""
     due = now_ms() + 4000
-    first, second, third = delays.send(b"a", b"b", b"c", due_ms=due)
+    first, second, _ = delays.send(b"a", b"b", b"c", due_ms=due)
     (past,) = delays.send(b"now", due_ms=0)
     assert not past.recall_handle
     text = base64.urlsafe_b64decode(first.recall_handle).decode()
@@ -173,11 +173,12 @@ def test_a_recall_finds_its_broker(tmp_path: Path) -> None:
             )
             for name in ("one", "two")
         ]
-        apis = []
-        for process in (nameserver, *brokers):
-            apis.append(Api(stack.enter_context(grpc.insecure_channel(process.grpc))))
+        apis = [
+            Api(stack.enter_context(grpc.insecure_channel(process.grpc)))
+            for process in (nameserver, *brokers)
+        ]
         for api in apis[1:]:
-            api.administer("CreateTopic", topic=admin.Topic(name="later", message_type=3))
+            api.administer("CreateTopic", topic=admin.Topic(name="later", message_type=admin.MESSAGE_TYPE_DELAY))
         until(lambda: len(apis[0].route("later").message_queues) == 16, what="both brokers are in the route")
         due = now_ms() + 60_000
         for number in range(2):

@@ -1,8 +1,8 @@
 """RecallMessage at the nameserver: hands the call on to the master of the broker that the handle names.
 
-Most SDKs recall at their access point, Go and C++ at any broker, and brokers ask a nameserver for the one that
-is meant. Its answer goes back as it is. A recall that is repeated does no harm, so one that gets no answer in
-time may be.
+Most SDKs recall at their access point, Go and C++ at any broker, and brokers ask a nameserver for the one
+that is meant. Its answer goes back as it is. A recall that is repeated does no harm, so one that gets no
+answer in time may be.
 """
 
 import asyncio

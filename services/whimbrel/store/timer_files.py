@@ -1,4 +1,4 @@
-"""Timer log, wheel and check on disk: appended to, walked, cut, and put on disk in an order that a crash keeps.
+"""Timer log, wheel and check on disk: appended to, walked, cut, and synced in an order that a crash keeps.
 
 `timer_layout.py` has the bytes. The files are made with the first unit; the wheel is one large hole at first,
 and takes a page of 4 KiB for every two minutes in which something is due.
@@ -7,10 +7,10 @@ and takes a page of 4 KiB for every two minutes in which something is due.
     slot     kept in memory, written by the next flush
     flush    in a thread, a second after the change: log synced, slots written, wheel synced, check replaced
 
-So a slot on disk never names a unit that is not. What is found at the start beyond the check was written after
-it: these units are undone, the newest first, and their messages get new ones (`broker/timing/engine.py`).
-RocketMQ, which maps both files, does without that order; where one of its slots names a unit that is not
-there, all is built anew from the timer topic.
+So a slot on disk never names a unit that is not. What is found at the start beyond the check was written
+after it: these units are undone, the newest first, and their messages get new ones
+(`broker/timing/engine.py`). RocketMQ, which maps both files, does without that order; where one of its slots
+names a unit that is not there, all is built anew from the timer topic.
 
 One owner on the loop's thread; only `TimerFlush.run` is for a worker's thread, and touches nothing else.
 """
@@ -231,7 +231,7 @@ class TimerFiles:
         if self.chunk_at <= position < self.chunk_at + len(self.chunk):
             self.chunk = b""
         first = position if slot is None else slot.first
-        count = (0 if slot is None else slot.count) + (-1 if magic & DELETE else 1)
+        count = (0 if slot is None else slot.messages) + (-1 if magic & DELETE else 1)
         self.dirty[slot_position(slot_ms)] = Slot(slot_ms // SECOND_MS, first, position, count)
 
     def make_wheel(self) -> None:
@@ -328,7 +328,7 @@ class TimerFiles:
         return slot if slot.second == time_ms // SECOND_MS and slot.last >= 0 else None
 
     def next_used(self, begin_ms: int, end_ms: int) -> int:
-        """Return the first second from `begin_ms` on with units, or where the search ended: `end_ms` at most."""
+        """Return the first second from `begin_ms` on with units, or where the search ended."""
         second, end = begin_ms // SECOND_MS, end_ms // SECOND_MS
         if self.wheel < 0:
             return end_ms
@@ -367,7 +367,7 @@ class TimerFiles:
             unit = self.unit(position)
             slot = self.slot(unit.slot_ms)
             if slot is not None and slot.last == position:
-                count = slot.count - (-1 if unit.magic & DELETE else 1)
+                count = slot.messages - (-1 if unit.magic & DELETE else 1)
                 self.dirty[slot_position(unit.slot_ms)] = Slot(slot.second, slot.first, unit.previous, count)
             self.end = max(position, target)
 

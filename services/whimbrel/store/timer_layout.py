@@ -120,7 +120,7 @@ class Slot(NamedTuple):
     second: int
     first: int
     last: int
-    count: int
+    messages: int
 
     def pack(self) -> bytes:
         """Return its bytes."""

@@ -110,7 +110,7 @@ def test_units_of_a_slot_are_a_chain_and_recalls_count_less(tmp_path: Path) -> N
     assert chain(files, DUE) == [500, 400, 200, 0]
     assert chain(files, DUE + SECOND_MS) == [300, 100]
     slot = files.slot(DUE)
-    assert slot is not None and slot.count == 2
+    assert slot is not None and slot.messages == 2
     assert files.slot(DUE + 2 * SECOND_MS) is None
     flushed(files)
     assert chain(files, DUE) == [500, 400, 200, 0]

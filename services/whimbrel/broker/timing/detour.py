@@ -1,7 +1,7 @@
-"""What a sent message with a time of delivery becomes: a record of the timer topic, and a handle to recall it.
+"""What a sent message with a time of delivery becomes: a timer record, and a handle to recall it.
 
-A time that has come, or is 0, makes no difference to a plain message: it is delivered at once, as a message of
-this type, and there is nothing to recall. In a request of several messages all wait, if one does.
+A time that has come, or is 0, makes no difference to a plain message: it is delivered at once, as a message
+of this type, and there is nothing to recall. In a request of several messages all wait, if one does.
 """
 
 from collections.abc import Callable, Sequence

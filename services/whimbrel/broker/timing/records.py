@@ -1,4 +1,4 @@
-"""The records of delayed messages: as they wait, as they are stored again on the way, and as they are delivered.
+"""The records of delayed messages: as they wait, as they are stored again, and as they are delivered.
 
 Pure. A message that waits is a record of the topic `rmq_sys_wheel_timer` with all that it was sent with, and
 
@@ -6,14 +6,15 @@ Pure. A message that waits is a record of the topic `rmq_sys_wheel_timer` with a
     REAL_TOPIC      where it goes
     REAL_QID
 
-It keeps them when it is delivered, and gains TIMER_ENQUEUE_MS, when it got its unit, and TIMER_DEQUEUE_MS, when
-it left. Rolled, it gains TIMER_ROLL_TIMES. A recall is a record of the same topic for the same slot, which names
-the message by TIMER_DEL_UNIQKEY and is never delivered. RocketMQ writes all of these.
+It keeps them when it is delivered, and gains TIMER_ENQUEUE_MS, when it got its unit, and TIMER_DEQUEUE_MS,
+when it left. Rolled, it gains TIMER_ROLL_TIMES. A recall is a record of the same topic for the same slot,
+which names the message by TIMER_DEL_UNIQKEY and is never delivered. RocketMQ writes all of these.
 
 **A delivered or rolled record names its cause**: the physical offset of the record that waited stands in its
-field for the prepared offset of a transaction, where RocketMQ leaves 0 and which nobody reads of a record that
-is none. So the log itself says whether a message was delivered, on this broker or on the one that led before,
-and a crash between the delivery and the note that it is done delivers nothing twice. The text stays RocketMQ's.
+field for the prepared offset of a transaction, where RocketMQ leaves 0 and which nobody reads of a record
+that is none. So the log itself says whether a message was delivered, on this broker or on the one that led
+before, and a crash between the delivery and the note that it is done delivers nothing twice. The text stays
+RocketMQ's.
 """
 
 from typing import NamedTuple

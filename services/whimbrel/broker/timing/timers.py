@@ -4,8 +4,8 @@
                 (q: next                       (R: the slot
                  queue offset)                  that is read next)
 
-One loop does both, 100 ms apart at least, in steps of some milliseconds, so that it never keeps the event loop
-for long. A slot is read when its second is over and everything that was sent until then has its unit:
+One loop does both, 100 ms apart at least, in steps of some milliseconds, so that it never keeps the event
+loop for long. A slot is read when its second is over and everything that was sent until then has its unit:
 
     collect   its units, from the last to the first, and what its recalls name
     deliver   in the order of sending, through the broker's own appends; refused: the same one again, later
@@ -13,21 +13,22 @@ for long. A slot is read when its second is over and everything that was sent un
               the log before each append
     done      R is the next slot
 
-**Once, whatever crashes.** Until an effect is durable its cause stays: R moves after the slot's records, and on
-disk it moves when they are there, too. So at the start some slots may have been delivered already. What might be
-an effect's cause is known: its record was in the log at the start, and its time is not after the last record's
-store time. For these, and only for these, the log is asked for a record that names the cause (`records.py`).
+**Once, whatever crashes.** Until an effect is durable its cause stays: R moves after the slot's records, and
+on disk it moves when they are there, too. So at the start some slots may have been delivered already. What
+might be an effect's cause is known: its record was in the log at the start, and its time is not after the
+last record's store time. For these, and only for these, the log is asked for a record that names the cause
+(`records.py`).
 
     start        timer files, cut back to what log and check say; q and R from the check
     no files     q at the begin of the timer topic, R at its first record's time, and the log is asked
     cut          the log was cut, on a slave: units of what is gone are undone
     promotion    the slave has all units; R is what its master told, with the log that it was told for
 
-A **slave** enqueues what its log holds, and reads no slot. (RocketMQ's stops at the master's offset. There is no
-need: units are cut where the log is cut.)
+A **slave** enqueues what its log holds, and reads no slot. (RocketMQ's stops at the master's offset. There is
+no need: units are cut where the log is cut.)
 
-**Clocks.** Set forward, messages come as early as the clock is wrong. Set back, R goes back with it; the slots
-that were read already are read once more, and the log is asked.
+**Clocks.** Set forward, messages come as early as the clock is wrong. Set back, R goes back with it; the
+slots that were read already are read once more, and the log is asked.
 
 On the loop's thread; only a flush runs in a worker's.
 """

@@ -1,13 +1,14 @@
-"""Delayed messages on a clock that is turned: a store on disk, the timer, and an appender that tests break."""
+"""Delayed messages on a clock that is turned: a store, the timer, and an appender that tests break."""
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from processes import until
+from processes import until, until_async
 from storekit import NOW, OPTIONS, StoppedClock, make_draft
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.topics import TopicTable
@@ -25,20 +26,25 @@ TOPIC = "later"
 
 
 class BreakableAppender:
-    """Appends to the store; `refusal` refuses, and confirmations wait while `waits` is set."""
+    """Appends to the store; `refused` refuses, and confirmations wait while `waits` is set."""
 
     def __init__(self, store: MasterStore) -> None:
         self.store = store
-        self.refusal: WhimbrelError | None = None
+        self.refused: WhimbrelError | None = None
+        self.refusal = ""
         self.waits = False
+        self.left = -1  # appends until the broker dies; below 0 for never
         self.waiting: list[Callable[[WhimbrelError | None], None]] = []
 
     def check_writable(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        if self.refused is not None:
+            raise self.refused
 
     def append(self, drafts: Any) -> Any:
         self.check_writable()
+        if not self.left:
+            raise NoReplica("killed here")
+        self.left -= 1
         return self.store.append(drafts)
 
     def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
@@ -62,8 +68,6 @@ class Rig:
         self.open()
 
     def open(self) -> None:
-        from dataclasses import replace
-
         root = self.root
         root.mkdir(exist_ok=True)
         options = replace(OPTIONS, **self.options)
@@ -211,16 +215,7 @@ def test_a_kill_in_the_second_that_is_due_delivers_each_once(rig: Rig, after: in
         rig.work()
         rig.put_on_disk()
     rig.machine.now_ms += 4000
-    taken = 0
-
-    def until(_: Any) -> Any:
-        nonlocal taken
-        taken += 1
-        if taken > after:
-            raise NoReplica("killed here")
-        return appending(_)
-
-    appending, rig.appender.append = rig.appender.append, until  # type: ignore[method-assign]
+    rig.appender.left = after
     rig.work()
     if flushes > 1:
         rig.put_on_disk()
@@ -233,10 +228,10 @@ def test_a_refused_append_is_tried_again_in_order(rig: Rig, monkeypatch: pytest.
     """Checklist 30: a full disk or a missing replica delays, and drops nothing."""
     for number in range(20):
         rig.send(f"{number:02d}", 2500)
-    rig.appender.refusal = NoReplica("none")
+    rig.appender.refused = NoReplica("none")
     rig.work(10_000)
     assert rig.ids() == []
-    rig.appender.refusal = None
+    rig.appender.refused = None
     rig.timers.retry_at = 0.0
     rig.work(1000)
     assert rig.ids() == [f"{number:02d}" for number in range(20)]
@@ -370,8 +365,11 @@ def test_a_message_that_waits_is_stored_again_before_its_log_file_goes(tmp_path:
 async def test_the_loop_works_and_ends(rig: Rig) -> None:
     rig.send("a", 0)
     rig.machine.now_ms += 5000
+
+    async def delivered() -> bool:
+        return rig.ids() == ["a"]
+
     task = asyncio.create_task(rig.timers.run())
-    while not rig.ids():
-        await asyncio.sleep(0)
+    await until_async(delivered, what="a message")
     task.cancel()
     await asyncio.wait([task])
