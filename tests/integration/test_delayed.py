@@ -48,8 +48,14 @@ class Delays:
 
     def prepare(self) -> None:
         """Make topics and group."""
-        self.setup("CreateTopic", topic=admin.Topic(name="later", read_queues=2, message_type=admin.MESSAGE_TYPE_DELAY))
-        self.setup("CreateTopic", topic=admin.Topic(name="plain", read_queues=1, message_type=admin.MESSAGE_TYPE_NORMAL))
+        self.setup(
+            "CreateTopic",
+            topic=admin.Topic(name="later", read_queues=2, message_type=admin.MESSAGE_TYPE_DELAY),
+        )
+        self.setup(
+            "CreateTopic",
+            topic=admin.Topic(name="plain", read_queues=1, message_type=admin.MESSAGE_TYPE_NORMAL),
+        )
         self.setup("CreateGroup", group=admin.Group(name="group"))
 
     def __exit__(self, *_: object) -> None:
@@ -178,12 +184,19 @@ def test_a_recall_finds_its_broker(tmp_path: Path) -> None:
             for process in (nameserver, *brokers)
         ]
         for api in apis[1:]:
-            api.administer("CreateTopic", topic=admin.Topic(name="later", message_type=admin.MESSAGE_TYPE_DELAY))
+            api.administer(
+                "CreateTopic", topic=admin.Topic(name="later", message_type=admin.MESSAGE_TYPE_DELAY)
+            )
         until(lambda: len(apis[0].route("later").message_queues) == 16, what="both brokers are in the route")
         due = now_ms() + 60_000
+        message = delayed("later", b"x", "01" * 17, due)
+
+        def entries() -> list[Any]:
+            return list(apis[1]("SendMessage", messages=[message]).entries)
+
+        until(entries, what="a master that takes messages")
         for number in range(2):
-            message = delayed("later", b"x", f"{number:034X}", due)
-            (entry,) = apis[1](("SendMessage"), messages=[message]).entries
+            (entry,) = entries()
             answer = apis[2 * number](
                 "RecallMessage", topic=v2.Resource(name="later"), recall_handle=entry.recall_handle
             )

@@ -38,6 +38,7 @@ import logging
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.topics import TopicTable
@@ -61,7 +62,13 @@ from whimbrel.model.properties import (
     UNIQ_KEY,
 )
 from whimbrel.model.topic import MessageType, TopicConfig
-from whimbrel.store.codec import StoredMessage, decode_record, java_hash
+from whimbrel.store.codec import (
+    StoredMessage,
+    decode_record,
+    java_hash,
+    property_of,
+    topic_and_properties,
+)
 from whimbrel.store.consumequeue import is_filler
 from whimbrel.store.store import MessageStore
 from whimbrel.store.timer_files import TimerFiles, TimerFlush
@@ -85,6 +92,9 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.1
 STEP_S = 0.005  # of work, before other callers have their turn
 STEP_UNITS = 256  # records or units, likewise
+STEP_BEHIND_S = 0.015  # of work while many messages have no unit yet
+BEHIND_UNITS = 1000
+STEP_BEHIND_UNITS = 1024
 FLUSH_S = 1.0
 RETRY_S = 0.5  # after an append that was refused
 COPIES_MAX = 64  # records of one id that are looked at
@@ -93,6 +103,12 @@ SET_BACK_MS = 2_000  # the clock, before R follows it
 AHEAD_MS_MAX = SLOTS // 2 * SECOND_MS  # of R: slots of later times might be taken by units that still wait
 EXPIRE_S = 30.0
 MOVE_UNITS = 2000  # looked at in one step for retention
+
+RAW_TIMER_TOPIC = TIMER_TOPIC.encode()
+RAW_OUT, RAW_TOPIC = TIMER_OUT_MS.encode(), REAL_TOPIC.encode()
+RAW_DELETE = TIMER_DELETE_ID.encode()
+
+hash_of = lru_cache(maxsize=4096)(java_hash)
 
 
 @dataclass(slots=True)
@@ -314,18 +330,22 @@ class Timers:
             return False
         now = floor_second(self.machine.wall_ms())
         earliest = self.read_ms if self.slot is None else self.slot.time_ms + SECOND_MS
-        for entry in store.queue_units(TIMER_TOPIC, 0, self.queue_offset, STEP_UNITS):
+        if high - self.queue_offset > BEHIND_UNITS:
+            until += (
+                STEP_BEHIND_S - STEP_S
+            )  # what is sent meanwhile must not keep the rest from being delivered
+        for entry in store.queue_units(TIMER_TOPIC, 0, self.queue_offset, STEP_BEHIND_UNITS):
             place, size, _ = entry
-            message = None if is_filler(entry) else self.read(place, size)
-            if message is not None:
-                out_ms = records.number(message.properties.get(TIMER_OUT_MS))
+            text = b"" if is_filler(entry) else self.properties_of(place, size)
+            if text:
+                out_ms = records.number(property_of(text, RAW_OUT).decode("utf-8", "replace"))
                 slot_ms, rolls = placed(out_ms, now, earliest, self.window_ms)
                 if slot_ms - self.read_ms > AHEAD_MS_MAX and self.internal is not None:
                     return False  # a broker that was down for a week reads its slots first
-                recalls = DELETE if TIMER_DELETE_ID in message.properties else 0
-                topic = message.properties.get(REAL_TOPIC, "")
+                recalls = DELETE if property_of(text, RAW_DELETE) else 0
+                topic = property_of(text, RAW_TOPIC).decode("utf-8", "replace")
                 try:
-                    self.files.append(slot_ms, now, ORDINARY | rolls | recalls, place, size, java_hash(topic))
+                    self.files.append(slot_ms, now, ORDINARY | rolls | recalls, place, size, hash_of(topic))
                 except StoreFull as error:
                     self.stall(error)
                     self.behind = True
@@ -337,6 +357,20 @@ class Timers:
             if self.machine.monotonic() >= until:
                 break
         return self.queue_offset < high
+
+    def properties_of(self, place: int, size: int) -> bytes:
+        """Return the property text of a message that waits; nothing when it is gone, or can't be one."""
+        try:
+            topic, text = topic_and_properties(self.store.read(place, size), 0)
+        except IllegalOffset:
+            return b""
+        except CorruptRecord as error:
+            logger.error("a delayed message is lost, its record is damaged: %s", error)
+            return b""
+        if topic != RAW_TIMER_TOPIC or not property_of(text, RAW_TOPIC):
+            logger.error("the record at %d is no delayed message: it is left out", place)
+            return b""
+        return text
 
     def read(self, place: int, size: int) -> StoredMessage | None:
         """Return a message that waits; None when it is gone, or can't be one."""

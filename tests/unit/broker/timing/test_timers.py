@@ -92,10 +92,18 @@ class Rig:
         self.store.close(clean=not killed)
         self.open()
 
-    def send(self, message_id: str, delay_ms: int, *, topic: str = TOPIC, queue_id: int = 0) -> None:
+    def send(
+        self,
+        message_id: str,
+        delay_ms: int,
+        *,
+        topic: str = TOPIC,
+        queue_id: int = 0,
+        user: tuple[str, str] | None = None,
+    ) -> None:
         draft = make_draft(topic=topic, queue_id=queue_id)
         due = self.machine.now_ms + delay_ms
-        pairs = [("UNIQ_KEY", message_id), ("TIMER_DELIVER_MS", str(due))]
+        pairs = [*([user] if user else []), ("UNIQ_KEY", message_id), ("TIMER_DELIVER_MS", str(due))]
         draft.properties = format_properties(pairs).removesuffix(b"\x02") + b"\x02"
         draft.keys = (message_id,)
         self.store.append([records.waiting(draft, due)])
@@ -320,6 +328,13 @@ def test_a_recall_before_the_time_holds_also_after_a_kill_and_when_rolled(rig: R
         rig.machine.now_ms += DAY // 2
         rig.work()
     assert rig.ids() == ["b", "d"]
+
+
+def test_a_property_that_looks_like_a_recalls_is_none(rig: Rig) -> None:
+    """A user's property may end with that name."""
+    rig.send("a", 3000, user=("MY_TIMER_DEL_UNIQKEY", f"{TOPIC}+a"))
+    rig.work(5000)
+    assert rig.ids() == ["a"]
 
 
 def test_messages_that_wait_are_counted_by_topic(rig: Rig) -> None:
