@@ -223,6 +223,8 @@ def message_of(row: dict[str, Any], options: SinkOptions, row_id: str) -> Messag
     for key in words:
         check_key(key)
     check_tag(row.get("tags") or "")
+    if row.get("messageGroup") and row.get("deliveryTimestamp") is not None:
+        raise RequestError("messageGroup and deliveryTimestamp: a message has only one of them")
     return Message(
         topic=topic or "",
         body=body.encode() if isinstance(body, str) else bytes(body),

@@ -81,12 +81,15 @@ def rows(*given: dict[str, Any], prefix: str = "", **options: str) -> list[Any]:
 def test_a_row_becomes_a_message() -> None:
     row = {
         "body": "text", "topic": "other", "keys": "a b", "tags": "red", "queueId": 3, "messageGroup": "g",
-        "deliveryTimestamp": 1_700_000_000_500, "flag": 0,
+        "flag": 0,
     }  # fmt: skip
     ((number, message, queue_id),) = rows(row, topic="")
     assert (number, queue_id, message.topic, message.body) == (0, 3, "other", b"text")
     assert (message.keys, message.tag, message.message_group) == (("a", "b"), "red", "g")
-    assert message.deliver_at == 1_700_000_000.5
+    ((_, delayed, _),) = rows(
+        {"body": "text", "topic": "t", "deliveryTimestamp": 1_700_000_000_500}, topic=""
+    )
+    assert (delayed.deliver_at, delayed.message_group) == (1_700_000_000.5, None)
     assert rows(row)[0][1].topic == "t"  # the option wins
 
 
@@ -108,6 +111,7 @@ def test_ids_name_the_row_or_come_from_a_column() -> None:
         ({"body": b"x", "flag": 4}, "only preserve=true keeps it"),
         ({"body": b"x", "tags": "a|b"}, "tag 'a|b' holds"),
         ({"body": b"x", "keys": ["a b"]}, "holds a space"),
+        ({"body": b"x", "messageGroup": "g", "deliveryTimestamp": 5}, "a message has only one of them"),
         ({"body": b"x", "queueId": -1}, "queueId -1 is below 0"),
     ],
 )

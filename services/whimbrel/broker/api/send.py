@@ -62,6 +62,9 @@ class Detour(Protocol):
         Their queues are set, and the first key of each stays the message's id.
         """
 
+    def appended(self, drafts: Sequence[RecordDraft], places: Sequence[Any]) -> None:
+        """Take note of records of `redirect` that were appended; where, say the places."""
+
     def stored(self, entry: Any, draft: RecordDraft, place: Any) -> None:
         """Complete a message's entry of the response (protobuf); `place` is where its record was stored.
 
@@ -130,6 +133,8 @@ class SendService:
             if detour is not None and self.on_detour is not None:
                 self.on_detour(call, extras[0].kind, name)
         appended = admission.appender.append(drafts)
+        if detour is not None:
+            detour.appended(drafts, appended)
         created = None
         if traces is not None and admission.context_seen:
             created = traces.appended(drafts, appended, began_ns)

@@ -52,6 +52,9 @@ class TransactionService:
             make_half(draft)
         return list(drafts)
 
+    def appended(self, drafts: Sequence[RecordDraft], places: Sequence[Any]) -> None:
+        """Nothing: halves are taken up from their queue, when something is asked about them."""
+
     def stored(self, entry: Any, draft: RecordDraft, place: Any) -> None:
         """Name the transaction in the response."""
         entry.transaction_id = draft.keys[0]

@@ -17,7 +17,7 @@ from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
 from whimbrel.broker.api.transactions import TransactionService
-from whimbrel.broker.background import start_timer
+from whimbrel.broker.background import start_task, start_timer
 from whimbrel.broker.cluster.known_slaves import KnownSlaves
 from whimbrel.broker.cluster.leadership import Leadership
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
@@ -33,6 +33,7 @@ from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.detour import DelayDetour
+from whimbrel.broker.timing.levels import Levels
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.errors import NotReady
 from whimbrel.metrics import Family
@@ -165,8 +166,16 @@ class MasterRole(Role):
     def open_timers(self, internal: InternalAppender) -> None:
         """Take delayed messages, and deliver what is due while writes are allowed."""
         options = self.options
-        self.sends.detours[MessageType.DELAY] = DelayDetour(options.name, self.machine.wall_ms)
+        self.sends.detours[MessageType.DELAY] = DelayDetour(options.name, self.timers, self.machine.wall_ms)
         self.timers.lead(internal, may_deliver=lambda: not self.appender.refusal)
+        self.levels = Levels(
+            self.store,
+            self.context.delays,
+            self.timers,
+            internal,
+            may_deliver=lambda: not self.appender.refusal,
+        )
+        self.opened.callback(self.levels.close)
         self.recalls = RecallService(
             self.context.topics,
             self.timers,
@@ -246,6 +255,7 @@ class MasterRole(Role):
         self.begun.callback(self.leadership.stop)
         self.leadership.begin(self.loop.time())
         self.begun.push_async_callback(start_timer(ROUND_S, self.watches.round))
+        self.begun.push_async_callback(start_task(self.levels.run()))
         checks_s = self.options.transaction_check_interval_ms / 1000
         self.begun.push_async_callback(start_timer(checks_s, self.transactions.round))
         super().begin()

@@ -6,7 +6,7 @@ the store is opened, so that a store which RocketMQ has used goes on here: the l
 and the file's counts.
 
     consumerOffset.json   `topic@group` → queue id → next offset to consume
-    delayOffset.json      delay level → next offset; kept as it is, and passed on to slaves
+    delayOffset.json      delay level → next offset to deliver (`timing/levels.py`); slaves get the text
 """
 
 import logging
@@ -103,7 +103,7 @@ class OffsetFile:
 
 
 class DelayOffsets:
-    """delayOffset.json; nothing uses it yet, but it is kept and passed on to slaves."""
+    """delayOffset.json: up to where each level of delayed messages was delivered; slaves get its text."""
 
     def __init__(self, config: Path, files: Files = FILES) -> None:
         """Read the text as it is; a damaged file is left alone, since it is not needed."""
@@ -118,6 +118,31 @@ class DelayOffsets:
         except (OSError, UnicodeDecodeError, StoreError) as error:
             logger.warning("%s is damaged, and left as it is: %s", self.path, error)
             return
+        self.text = text
+
+    def position(self, level: int) -> int:
+        """Return where a level's next message stands; 0 when the file does not say."""
+        table = (jsonconfig.loads(self.text) if self.text else {}).get("offsetTable") or {}
+        found = table.get(level)
+        return found if isinstance(found, int) and found > 0 else 0
+
+    def save(self, positions: Mapping[int, int], now_ms: int) -> None:
+        """Write positions of some levels, if one differs from what the file says.
+
+        Raises:
+            OSError, StoreFull: it can't be written.
+        """
+        content = jsonconfig.loads(self.text) if self.text else {}
+        table = dict(content.get("offsetTable") or {})
+        if all(table.get(level, 0) == position for level, position in positions.items()):
+            return
+        version = DataVersion.from_bean(content.get("dataVersion") or {}).after(now_ms)
+        content |= {
+            "dataVersion": version.bean(),
+            "offsetTable": dict(sorted((table | dict(positions)).items())),
+        }
+        text = jsonconfig.dumps(content)
+        jsonconfig.save(self.path, text, self.files)
         self.text = text
 
     def replace(self, text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from whimbrel.broker.produce.admission import MessageExtras
 from whimbrel.broker.timing.records import number, waiting
+from whimbrel.broker.timing.timers import Timers
 from whimbrel.model.properties import REAL_TOPIC, TIMER_OUT_MS
 from whimbrel.model.recall import RecallHandle
 from whimbrel.store.codec import RecordDraft, property_of
@@ -19,9 +20,9 @@ __all__ = ["DelayDetour"]
 class DelayDetour:
     """See `api.send.Detour`."""
 
-    def __init__(self, broker_name: str, clock: Callable[[], int]) -> None:
+    def __init__(self, broker_name: str, timers: Timers, clock: Callable[[], int]) -> None:
         """Take the name that a master and its slaves share; `clock` gives epoch milliseconds."""
-        self.broker_name, self.clock = broker_name, clock
+        self.broker_name, self.timers, self.clock = broker_name, timers, clock
 
     def redirect(
         self, drafts: Sequence[RecordDraft], special: Sequence[MessageExtras]
@@ -33,6 +34,11 @@ class DelayDetour:
         return [
             waiting(draft, extras.delivery_ms or now) for draft, extras in zip(drafts, special, strict=True)
         ]
+
+    def appended(self, drafts: Sequence[RecordDraft], places: Sequence[Any]) -> None:
+        """Have the records get their units at once."""
+        for draft, place in zip(drafts, places, strict=True):
+            self.timers.take(draft.properties, place)
 
     def stored(self, entry: Any, draft: RecordDraft, place: Any) -> None:
         """Tell the sender how to recall the message."""

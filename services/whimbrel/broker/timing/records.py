@@ -36,7 +36,18 @@ from whimbrel.model.properties import (
 from whimbrel.store.codec import RecordDraft, StoredMessage
 from whimbrel.store.timer_layout import out_time
 
-__all__ = ["RECALL_BODY", "RECALL_TAG", "delivered", "is_effect", "number", "recall", "rolled", "waiting"]
+__all__ = [
+    "RECALL_BODY",
+    "RECALL_TAG",
+    "Onward",
+    "caused",
+    "delivered",
+    "is_effect",
+    "number",
+    "recall",
+    "rolled",
+    "waiting",
+]
 
 RECALL_TAG, RECALL_BODY = "_RECALL_TAG_", b"0"
 TIMER_QUEUE = 0

@@ -43,6 +43,7 @@ from functools import lru_cache
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing import records
+from whimbrel.broker.timing.effects import find_effect
 from whimbrel.errors import (
     CorruptRecord,
     IllegalOffset,
@@ -70,6 +71,7 @@ from whimbrel.store.codec import (
     topic_and_properties,
 )
 from whimbrel.store.consumequeue import is_filler
+from whimbrel.store.master_store import Appended
 from whimbrel.store.store import MessageStore
 from whimbrel.store.timer_files import TimerFiles, TimerFlush
 from whimbrel.store.timer_layout import (
@@ -97,8 +99,6 @@ BEHIND_UNITS = 1000
 STEP_BEHIND_UNITS = 1024
 FLUSH_S = 1.0
 RETRY_S = 0.5  # after an append that was refused
-COPIES_MAX = 64  # records of one id that are looked at
-CLOCK_SLACK_MS = 10_000  # how far the clock may have been set back between a record and its effect
 SET_BACK_MS = 2_000  # the clock, before R follows it
 AHEAD_MS_MAX = SLOTS // 2 * SECOND_MS  # of R: slots of later times might be taken by units that still wait
 EXPIRE_S = 30.0
@@ -331,32 +331,53 @@ class Timers:
         now = floor_second(self.machine.wall_ms())
         earliest = self.read_ms if self.slot is None else self.slot.time_ms + SECOND_MS
         if high - self.queue_offset > BEHIND_UNITS:
-            until += (
-                STEP_BEHIND_S - STEP_S
-            )  # what is sent meanwhile must not keep the rest from being delivered
+            # What is sent meanwhile must not keep the rest from being delivered.
+            until += STEP_BEHIND_S - STEP_S
         for entry in store.queue_units(TIMER_TOPIC, 0, self.queue_offset, STEP_BEHIND_UNITS):
             place, size, _ = entry
             text = b"" if is_filler(entry) else self.properties_of(place, size)
-            if text:
-                out_ms = records.number(property_of(text, RAW_OUT).decode("utf-8", "replace"))
-                slot_ms, rolls = placed(out_ms, now, earliest, self.window_ms)
-                if slot_ms - self.read_ms > AHEAD_MS_MAX and self.internal is not None:
-                    return False  # a broker that was down for a week reads its slots first
-                recalls = DELETE if property_of(text, RAW_DELETE) else 0
-                topic = property_of(text, RAW_TOPIC).decode("utf-8", "replace")
-                try:
-                    self.files.append(slot_ms, now, ORDINARY | rolls | recalls, place, size, hash_of(topic))
-                except StoreFull as error:
-                    self.stall(error)
-                    self.behind = True
-                    return False
-                self.changed = True
-                self.count(topic, 1)
-                self.enqueued += 1
+            if text and not self.add_unit(text, place, size, now, earliest):
+                return False
             self.queue_offset += 1
             if self.machine.monotonic() >= until:
                 break
         return self.queue_offset < high
+
+    def take(self, text: bytes, place: Appended) -> None:
+        """Give a message that was just appended its unit, if all before it have theirs; else it waits.
+
+        A broker that is sent as much as it can take has no time for `enqueue`, and would fall behind.
+        """
+        if place.queue_offset != self.queue_offset or self.behind:
+            return
+        now = floor_second(self.machine.wall_ms())
+        if self.read_ms > now + SET_BACK_MS:
+            return
+        earliest = self.read_ms if self.slot is None else self.slot.time_ms + SECOND_MS
+        try:
+            if self.add_unit(text, place.physical_offset, place.size, now, earliest):
+                self.queue_offset += 1
+        except (StoreError, OSError) as error:
+            self.damaged(error)
+
+    def add_unit(self, text: bytes, place: int, size: int, now: int, earliest: int) -> bool:
+        """Give the record with this property text a unit; return False when it has to wait for that."""
+        out_ms = records.number(property_of(text, RAW_OUT).decode("utf-8", "replace"))
+        slot_ms, rolls = placed(out_ms, now, earliest, self.window_ms)
+        if slot_ms - self.read_ms > AHEAD_MS_MAX and self.internal is not None:
+            return False  # a broker that was down for a week reads its slots first
+        recalls = DELETE if property_of(text, RAW_DELETE) else 0
+        topic = property_of(text, RAW_TOPIC).decode("utf-8", "replace")
+        try:
+            self.files.append(slot_ms, now, ORDINARY | rolls | recalls, place, size, hash_of(topic))
+        except StoreFull as error:
+            self.stall(error)
+            self.behind = True
+            return False
+        self.changed = True
+        self.count(topic, 1)
+        self.enqueued += 1
+        return True
 
     def properties_of(self, place: int, size: int) -> bytes:
         """Return the property text of a message that waits; nothing when it is gone, or can't be one."""
@@ -539,24 +560,9 @@ class Timers:
         topic, key = properties[REAL_TOPIC], properties.get(UNIQ_KEY, "")
         out_ms = min(slot.time_ms, records.number(properties.get(TIMER_OUT_MS)))
         if place < self.asked_below and out_ms <= self.asked_until_ms:
-            if self.find_effect(message, TIMER_TOPIC if rolls else topic, key):
+            if find_effect(self.store, message, TIMER_TOPIC if rolls else topic, key):
                 return True
-        return place < self.rolled_below and not rolls and self.find_effect(message, TIMER_TOPIC, key)
-
-    def find_effect(self, message: StoredMessage, topic: str, key: str) -> bool:
-        """Return whether the log holds the delivery, or the next rolling, of a message in a topic."""
-        if not key:
-            return False  # by other programs than ours; then it may come twice
-        begin = max(message.store_timestamp - CLOCK_SLACK_MS, 0)
-        for place in self.store.find_by_key(topic, key, limit=COPIES_MAX, begin=begin):
-            size = int.from_bytes(self.store.read_log(place, 4), "big")
-            try:
-                found = decode_record(self.store.read(place, size), check_crc=False)
-            except (CorruptRecord, IllegalOffset):
-                continue
-            if records.is_effect(found, message):
-                return True
-        return False
+        return place < self.rolled_below and not rolls and find_effect(self.store, message, TIMER_TOPIC, key)
 
     def settle(self, slot: SlotWork) -> bool:
         """Go on to the next slot once all of this one is durable; return whether it is."""
@@ -639,7 +645,7 @@ class Timers:
                 return
             message = self.read(unit.place, unit.size) if waits else None
             key = "" if message is None else message.properties.get(UNIQ_KEY, "")
-            if message is not None and not self.find_effect(message, TIMER_TOPIC, key):
+            if message is not None and not find_effect(self.store, message, TIMER_TOPIC, key):
                 self.rolled_below = max(self.rolled_below, first_end)
                 errors: list[WhimbrelError | None] = []
                 if not self.internal.append(records.rolled(message), errors.append):

@@ -108,6 +108,17 @@ class Rig:
         draft.keys = (message_id,)
         self.store.append([records.waiting(draft, due)])
 
+    def send_and_take(self, message_id: str, delay_ms: int) -> None:
+        """Send as the detour of a broker does."""
+        due = self.machine.now_ms + delay_ms
+        draft = make_draft(topic=TOPIC, queue_id=0)
+        pairs = [("UNIQ_KEY", message_id), ("TIMER_DELIVER_MS", str(due))]
+        draft.properties = format_properties(pairs).removesuffix(b"\x02") + b"\x02"
+        draft.keys = (message_id,)
+        draft = records.waiting(draft, due)
+        (place,) = self.store.append([draft])
+        self.timers.take(draft.properties, place)
+
     def recall(self, message_id: str, time_ms: int) -> None:
         now = self.machine.now_ms
         draft = records.recall(
@@ -347,6 +358,22 @@ def test_messages_that_wait_are_counted_by_topic(rig: Rig) -> None:
     rig.work(10_000)
     assert rig.timers.counts == {TOPIC: 1}
     assert rig.ids("other") == ["b"]  # its topic was made
+
+
+def test_a_message_gets_its_unit_with_its_append_unless_others_wait_for_theirs(rig: Rig) -> None:
+    rig.send_and_take("one", 3000)
+    assert (rig.timers.enqueued, rig.timers.queue_offset) == (1, 1)
+    rig.send("two", 3000)
+    rig.send_and_take("three", 3000)
+    assert (rig.timers.enqueued, rig.timers.queue_offset) == (1, 1)
+    rig.timers.step()
+    assert (rig.timers.enqueued, rig.timers.queue_offset) == (3, 3)
+    rig.send_and_take("four", 3000)
+    rig.work(5000)
+    assert rig.ids() == ["one", "two", "three", "four"]
+    rig.restart(killed=True)
+    rig.work(5000)
+    assert rig.ids() == ["one", "two", "three", "four"]
 
 
 def test_a_message_that_waits_is_stored_again_before_its_log_file_goes(tmp_path: Path) -> None:
