@@ -293,7 +293,6 @@ def test_batch_answers_each_message_in_order(api: Api, topic: str) -> None:
         ("fifo", {"message_group": "g" * 64}, 40006),
         ("normal", {"message_group": "g"}, 40014),
         ("fifo", {}, 40014),
-        ("transaction", {"message_type": v2.TRANSACTION}, 50100),
         ("unknown", {}, 40402),
         ("readonly", {}, 40300),
         ("TBW102", {}, 40002),

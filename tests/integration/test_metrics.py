@@ -24,6 +24,7 @@ from realbroker import free_port
 from whimbrel.client import sync
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.model.message import Message, ReceivedMessage
+from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
@@ -97,6 +98,8 @@ def load(cluster: Cluster) -> Iterator[int]:
         admin.create_topic(TOPIC, queues=4)
         with grpc.insecure_channel(cluster.master.grpc) as master:
             end_transactions(Api(master))
+            give_a_message_up(Api(master))
+            send_delayed(Api(master))
         for number in range(SENT):
             producer.send(Message(topic=TOPIC, body=b"x" * number or b"-"))
         taken: list[ReceivedMessage] = []
@@ -124,6 +127,24 @@ def end_transactions(api: Api) -> None:
                 topic=v2.Resource(name="transfers"), transaction_id=name, resolution=resolution,
             )  # fmt: skip
             assert ended.status.code == v2.OK, ended
+
+
+def give_a_message_up(api: Api) -> None:
+    """Have one message delivered as often as its group may get it, and received once more."""
+    api.administer("CreateTopic", topic=admin.Topic(name="complaints"))
+    api.administer("CreateGroup", group=admin.Group(name="deaf", max_attempts=1))
+    assert api.send("complaints", b"x").status.code == v2.OK
+    (handle,) = api.receive("complaints", "deaf", poll_s=5).handles
+    assert api.change("complaints", "deaf", handle, 0).status.code == v2.OK
+    assert api.receive("complaints", "deaf", poll_s=1).messages == []
+
+
+def send_delayed(api: Api) -> None:
+    """Send a message that stays undelivered."""
+    api.administer("CreateTopic", topic=admin.Topic(name="later", message_type=admin.MESSAGE_TYPE_DELAY))
+    due = Timestamp(seconds=int(time.time()) + 3600)
+    sent = api.send("later", b"x", message_type=v2.DELAY, delivery_timestamp=due)
+    assert sent.status.code == v2.OK, sent
 
 
 class slave_clients:

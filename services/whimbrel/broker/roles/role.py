@@ -257,9 +257,8 @@ class Role(ABC):
                 len(beyond),
                 beyond[0],
             )
-        self.import_offsets(stored)
-        if stored and self.consumption.committed_offsets() != stored:
-            self.export_offsets()  # what was adopted from RocketMQ is not to be adopted again
+        if self.import_offsets(stored):
+            self.export_offsets()  # what groups held under RocketMQ is not to be adopted again
         self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumption.on_arrival
 
@@ -304,8 +303,12 @@ class Role(ABC):
             and offset != known.get((topic, group), {}).get(queue_id)
         ]
 
-    def import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
-        """Take over positions that lie ahead of ours, as far as the log goes."""
+    def import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> bool:
+        """Take over positions that lie ahead of ours, as far as the log goes.
+
+        Returns:
+            Whether groups held messages below them.
+        """
         news = [
             (group, topic, queue_id, offset)
             for (topic, group), queues in offsets.items()
@@ -317,6 +320,7 @@ class Role(ABC):
             self.consumption.import_offset(
                 group, topic, queue_id, offset, held.get((group, topic, queue_id), ())
             )
+        return bool(held)
 
     def find_retry_topics(self) -> None:
         """Have receives read what RocketMQ left to be redelivered."""
