@@ -11,11 +11,14 @@ import pytest
 from processes import until, until_async
 from storekit import NOW, OPTIONS, StoppedClock, make_draft
 from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.tables.offset_files import DelayOffsets
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.timing import levels as levels_module
 from whimbrel.broker.timing import records
+from whimbrel.broker.timing.levels import Levels
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import NoReplica, ReplicaTimeout, WhimbrelError
-from whimbrel.model.names import TIMER_TOPIC
+from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from whimbrel.model.topic import TopicConfig
 from whimbrel.store.codec import StoredMessage, decode_record, format_properties
 from whimbrel.store.master_store import MasterStore
@@ -415,3 +418,93 @@ async def test_the_loop_works_and_ends(rig: Rig) -> None:
     await until_async(delivered, what="a message")
     task.cancel()
     await asyncio.wait([task])
+
+
+# RocketMQ 4's levels
+
+
+def levels_of(rig: Rig) -> Levels:
+    (rig.root / "config").mkdir(exist_ok=True)
+    internal = InternalAppender(rig.topics, rig.appender, store_host=lambda: bytes(8))
+    return Levels(
+        rig.store, DelayOffsets(rig.root / "config"), rig.timers, internal, may_deliver=lambda: True
+    )
+
+
+def put_level(rig: Rig, message_id: str, level: int, *, topic: str = TOPIC) -> None:
+    draft = make_draft(topic=SCHEDULE_TOPIC, queue_id=level - 1)
+    pairs = [("UNIQ_KEY", message_id), ("DELAY", str(level)), ("REAL_TOPIC", topic), ("REAL_QID", "1")]
+    draft.properties = format_properties(pairs).removesuffix(b"\x02") + b"\x02"
+    draft.keys = (message_id,)
+    rig.store.append([draft])
+    rig.store.end_tick()
+
+
+def run(levels: Levels) -> None:
+    for level in levels.levels.values():
+        level.retry_at = 0.0
+    while levels.step():
+        pass
+
+
+def test_levels_are_delivered_in_order_when_their_delay_is_over(rig: Rig) -> None:
+    levels = levels_of(rig)
+    for number in range(2 * levels_module.BATCH_MAX + 3):
+        put_level(rig, f"one-{number}", 1)
+    put_level(rig, "two", 2)
+    put_level(rig, "half", 1, topic=HALF_TOPIC)
+    run(levels)
+    assert rig.ids() == []
+    rig.machine.now_ms += 1000
+    run(levels)
+    assert rig.ids() == [f"one-{number}" for number in range(2 * levels_module.BATCH_MAX + 3)]
+    rig.machine.now_ms += 4000
+    run(levels)
+    assert rig.ids()[-1] == "two"
+    (message,) = rig.delivered()[-1:]
+    assert (message.queue_id, message.properties["DELAY"], message.properties["REAL_QID"]) == (1, "2", "1")
+
+
+def test_a_level_goes_on_where_it_was_after_refusals_and_kills(rig: Rig) -> None:
+    levels = levels_of(rig)
+    for number in range(6):
+        put_level(rig, f"m{number}", 1)
+    rig.machine.now_ms += 1000
+    rig.appender.left = 2  # then it takes no more
+    run(levels)
+    assert rig.ids() == ["m0", "m1"]
+    rig.appender.left = -1
+    run(levels)
+    assert rig.ids() == [f"m{number}" for number in range(6)]
+    assert levels.levels[0].position == 6
+    rig.restart(killed=True)  # the positions were not written
+    run(levels_of(rig))
+    assert rig.ids() == [f"m{number}" for number in range(6)]
+    rig.store.end_tick()
+    levels = levels_of(rig)
+    run(levels)
+    levels.close()
+    assert DelayOffsets(rig.root / "config").position(1) == 6
+
+
+def test_a_level_moves_on_when_its_messages_are_durable(rig: Rig) -> None:
+    levels = levels_of(rig)
+    put_level(rig, "one", 1)
+    rig.machine.now_ms += 1000
+    rig.appender.waits = True
+    run(levels)
+    assert levels.levels[0].position == 0
+    rig.appender.answer(ReplicaTimeout("too late"))
+    run(levels)  # notes the failure, and waits for a moment
+    run(levels)  # it is in the log: waited for, and not stored again
+    assert rig.ids() == ["one"] and levels.levels[0].position == 0
+    rig.appender.answer()
+    assert levels.levels[0].position == 1
+
+
+def test_a_clock_set_back_holds_no_level_up(rig: Rig) -> None:
+    levels = levels_of(rig)
+    put_level(rig, "one", 1)
+    rig.machine.now_ms -= HOUR
+    run(levels)
+    assert rig.ids() == ["one"]
