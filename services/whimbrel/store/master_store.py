@@ -280,6 +280,11 @@ class MasterStore(MessageStore):
         if self.options.index_enabled:
             self.indexer.step(self.dispatched)
 
+    def sync_log(self) -> None:
+        """Put the log on disk, and wait for that; a sync that fails shows in `flushed`."""
+        self.writer.flusher.wake()
+        self.writer.flusher.wait()
+
     def request_flush(self, end: int) -> None:
         """Ask for a flush up to a log offset; `on_flushed` is called when it is done."""
         self.writer.request_flush(end)

@@ -119,6 +119,10 @@ class MessageStore(abc.ABC):
 
     # Recovery of what can be derived from the log.
 
+    @abc.abstractmethod
+    def sync_log(self) -> None:
+        """Put the log on disk, and wait for that, where this process writes it."""
+
     def recover_derived(self, log_mark: LogMark, begin: int, end: int, *, clean: bool) -> None:
         """Truncate queues and index to what is known to be right, then rebuild the rest."""
         queue_mark = mark = QueueMark.load(self.root, self.files)

@@ -262,7 +262,10 @@ class Timers:
             self.worker.wait()
         try:
             self.finish_flush()
+            self.store.sync_log()
             self.note_progress()
+            if self.store.flushed >= self.store.written:
+                self.durable_read_ms = self.read_ms  # else RocketMQ would deliver the last seconds again
             flush = self.begin_flush()
             if flush is not None:
                 flush.run()
