@@ -31,6 +31,7 @@ from whimbrel.metrics import (
     build_info,
 )
 from whimbrel.model.names import RETRY_PREFIX, TRANSACTION_GROUP, is_system_topic
+from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.server.call_metrics import CallTimes, server_families
 from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
@@ -114,7 +115,7 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
         build_info(),
         counted.calls.family(),
         *server_families(context.server),
-        *traffic(counted),
+        *traffic(context.topics.rows, counted),
         *connections(context.clients),
         *consumers(role),
         *storage(role),
@@ -151,14 +152,16 @@ def serve_families(role: "Role", counted: Counted) -> "Exposition":
 # Sends and deliveries
 
 
-def traffic(counted: Counted) -> list[Family]:
-    """Return what goes in and out."""
+def traffic(topics: Mapping[str, TopicConfig], counted: Counted) -> list[Family]:
+    """Return what goes in and out; topics by name."""
     incoming = ("topic", "message_type", "is_system")
     outgoing = ("topic", "consumer_group", "is_retry", "is_system")
 
     def into(number: Callable[[Histogram], Number | Histogram]) -> Iterator[Point]:
         for (topic,), sizes in counted.sizes.items():
-            yield (topic, "normal", "false"), number(sizes)  # others are refused
+            config = topics.get(topic)
+            kind = MessageType.NORMAL if config is None else config.message_type
+            yield (topic, kind.lower(), is_system(topic, "")), number(sizes)
 
     def out(number: Callable[[Traffic], int]) -> Iterator[Point]:
         for (topic, group), sent in counted.delivered.items():

@@ -8,6 +8,7 @@ import pytest
 from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
 from whimbrel.broker.metrics import Behind, Counted, ReserveTime, behind, lag_of, traffic
 from whimbrel.metrics import Histogram
+from whimbrel.model.topic import MessageType, TopicConfig
 
 
 @pytest.fixture
@@ -62,9 +63,15 @@ def test_stored_messages_count_once_for_each_metric() -> None:
     counted = Counted()
     counted.appended("t", [SimpleNamespace(size=100), SimpleNamespace(size=5000)])
     counted.appended("u", [SimpleNamespace(size=1)])
-    found = {family.name: dict(family.read()) for family in traffic(counted)}
+    counted.appended("rmq_sys_wheel_timer", [SimpleNamespace(size=1)])
+    topics = {"u": TopicConfig(name="u").with_type(MessageType.FIFO)}
+    found = {family.name: dict(family.read()) for family in traffic(topics, counted)}
     labels = ("t", "normal", "false")
-    assert found["rocketmq_messages_in_total"] == {labels: 2, ("u", "normal", "false"): 1}
+    assert found["rocketmq_messages_in_total"] == {
+        labels: 2,
+        ("u", "fifo", "false"): 1,
+        ("rmq_sys_wheel_timer", "normal", "true"): 1,
+    }
     assert found["rocketmq_throughput_in_total"][labels] == 5100
     sizes = found["rocketmq_message_size"][labels]
     assert isinstance(sizes, Histogram)
@@ -76,7 +83,7 @@ def test_deliveries_count_by_topic_and_group() -> None:
     counted.took("t", "g", 3, 300)
     counted.took("t", "g", 1, 50)
     counted.took("%RETRY%g", "CID_RMQ_SYS_x", 1, 1)
-    found = {family.name: dict(family.read()) for family in traffic(counted)}
+    found = {family.name: dict(family.read()) for family in traffic({}, counted)}
     assert found["rocketmq_messages_out_total"] == {
         ("t", "g", "false", "false"): 4,
         ("%RETRY%g", "CID_RMQ_SYS_x", "true", "true"): 1,

@@ -154,7 +154,7 @@ class SendService:
         """
         kind = special[0].kind
         if kind in DETOURS and kind not in self.detours:
-            raise NotSupported(f"{kind} messages are not supported yet")
+            raise NotSupported(f"{kind} messages are not taken here")
         detour = self.detours.get(kind)
         instead = None if detour is None else detour.redirect(drafts, special)
         return (drafts, None) if instead is None else (instead, detour)
