@@ -114,7 +114,7 @@ interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop
 
 faults: setup ## kill processes under load, and the whole table of faults with containers (WHIMBREL_FAULT_SEED)
-	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py
+	WHIMBREL_FAULT_ROUNDS=$${WHIMBREL_FAULT_ROUNDS:-10} $(PY) -m pytest -q -s tests/integration/test_kill.py tests/integration/test_kinds_kill.py
 	WHIMBREL_FAULT_PAGE=docs/faults.md REQUIRE_DOCKER=1 $(PY) -m pytest -q -s -m "" tests/containers/test_faults.py
 
 bitrot: setup ## flip 10,000 bits at rest, in sealed and in unsealed records (WHIMBREL_BITROT_FLIPS, WHIMBREL_FAULT_SEED)
