@@ -12,7 +12,7 @@ from whimbrel.broker.api.route import RouteService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.tables.clients import Clients
-from whimbrel.errors import LeftOut, NotSupported
+from whimbrel.errors import LeftOut
 from whimbrel.model.wire import MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
@@ -22,13 +22,6 @@ __all__ = ["Handle", "messaging_service"]
 
 
 Handle = Callable[[Call, Any], Any]
-
-# Calls about messages that are not plain ones, and what to say where a broker does not serve one.
-SPECIAL = {
-    "EndTransaction": "transactions are",
-    "RecallMessage": "recalling a message is",
-    "ForwardMessageToDeadLetterQueue": "dead-letter topics are",
-}
 
 
 def messaging_service(
@@ -46,7 +39,7 @@ def messaging_service(
     Args:
         routes, sends, receives, sessions: handle their calls.
         clients: the known clients.
-        special: the calls about messages that are not plain ones, by name, as far as this broker serves them.
+        special: the calls about messages that are not plain ones, by name.
         clock: seconds of the monotonic clock.
     """
 
@@ -97,7 +90,7 @@ def messaging_service(
             unary("GetOffset", receives.get_offset),
             unary("QueryOffset", receives.query_offset),
             unary("SyncLiteSubscription", refuse_lite),
-            *(unary(name, special.get(name) or refuse_unsupported(what)) for name, what in SPECIAL.items()),
+            *(unary(name, handle) for name, handle in special.items()),
         ),
     )
 
@@ -105,10 +98,3 @@ def messaging_service(
 def refuse_lite(call: Call, request: Any) -> Any:
     """Refuse the subscriptions of lite consumers, whose topics are not here either (`admission.py`)."""
     raise LeftOut("lite topics are not supported: use a topic of another type")
-
-
-def refuse_unsupported(what: str) -> Handle:
-    def refuse(call: Call, request: Any) -> Any:
-        raise NotSupported(f"{what} not supported yet")
-
-    return refuse

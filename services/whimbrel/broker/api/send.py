@@ -154,6 +154,7 @@ class SendService:
         """
         kind = special[0].kind
         if kind in DETOURS and kind not in self.detours:
+            self.admission.appender.check_writable()  # a slave has none, and says that it is one
             raise NotSupported(f"{kind} messages are not taken here")
         detour = self.detours.get(kind)
         instead = None if detour is None else detour.redirect(drafts, special)

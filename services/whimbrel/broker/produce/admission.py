@@ -296,7 +296,7 @@ class Admission:
                 self.context_seen = True
             elif random() < self.sampled:
                 text = self.traced(text, self.create_context())
-        if extras is not None:
+        if extras is not None and extras.kind is not MessageType.NORMAL:
             text += special_text(topic, extras)
         if (
             not fine
@@ -305,7 +305,16 @@ class Admission:
             or not message_id
             or len(text) > CHARS_CHECKED
             or not 0 <= born_ms <= TIME_MS_MAX
-            or (extras is not None and extras is not PLAIN)
+            # Most messages of some SDKs have extras only for a digest.
+            or (
+                extras is not None
+                and (
+                    extras.kind is not MessageType.NORMAL
+                    or extras.delivery_ms
+                    or extras.message_group
+                    or extras.recovery_s
+                )
+            )
         ):
             self.check_in_order(
                 body, properties, message_id, tag, keys, born_ms, host_text, trace_context, extras or PLAIN

@@ -26,7 +26,7 @@ from whimbrel.broker.tables.offset_files import DelayOffsets
 from whimbrel.broker.timing import records
 from whimbrel.broker.timing.effects import find_effect
 from whimbrel.broker.timing.timers import TICK_S, Timers
-from whimbrel.errors import CorruptRecord, IllegalOffset, StoreFull, WhimbrelError
+from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, StoreFull, WhimbrelError
 from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from whimbrel.model.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY
 from whimbrel.store.codec import StoredMessage, decode_record
@@ -86,7 +86,11 @@ class Levels:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            more = self.step()
+            try:
+                more = self.step()
+            except (StoreError, OSError) as error:
+                logger.error("messages of delay levels wait: %s", error)
+                more = False
             await asyncio.sleep(0 if more else TICK_S)
 
     def close(self) -> None:
@@ -131,9 +135,19 @@ class Levels:
         now, delay_ms = self.machine.wall_ms(), self.store.delays_ms[level.queue_id]
         level.end = level.position
         level.in_flight = 1  # this batch, until all of it was handed in
-        for place, size, due_ms in self.store.queue_units(
-            SCHEDULE_TOPIC, level.queue_id, level.position, BATCH_MAX
-        ):
+        try:
+            self.hand_out_due(level, now, delay_ms, until)
+            return level.end > level.position
+        except (StoreError, OSError):
+            level.failed = True
+            raise
+        finally:
+            self.done(level)
+
+    def hand_out_due(self, level: Level, now: int, delay_ms: int, until: float) -> None:
+        """Hand out what is due of a batch."""
+        units = self.store.queue_units(SCHEDULE_TOPIC, level.queue_id, level.position, BATCH_MAX)
+        for place, size, due_ms in units:
             if now < due_ms <= now + delay_ms or level.failed:
                 break
             message = self.read(place, size)
@@ -142,9 +156,6 @@ class Levels:
             level.end += 1
             if self.machine.monotonic() >= until:
                 break
-        moved = level.end > level.position
-        self.done(level)
-        return moved
 
     def read(self, place: int, size: int) -> StoredMessage | None:
         """Return a message that waits; None when it is gone, can't be one, or is not to be delivered."""

@@ -17,6 +17,7 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import NotWritable, WhimbrelError
 from whimbrel.model.limits import SEND_MESSAGES_MAX, TIME_MS_MAX
 from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import Call
@@ -260,6 +261,14 @@ def test_send_creates_its_topic_where_that_is_switched_on(tmp_path: Path) -> Non
     made = rig.topics.get("fresh")
     assert made is not None and made.message_type is MessageType.NORMAL
     assert rig.code(message("other", lite_topic="g")) == 40014
+
+
+def test_broker_that_takes_no_writes_says_so_of_every_kind(rig: Rig) -> None:
+    rig.topics.put(TopicConfig(name="any").with_type(MessageType.MIXED))
+    rig.appender.refusal = "a slave"
+    half, due = {"message_type": v2.TRANSACTION}, {"delivery_timestamp": Timestamp(seconds=5)}
+    codes = [rig.code(message("any", **system)) for system in ({}, half, due, {"message_group": "g"})]
+    assert codes == [50001] * 4
 
 
 def test_broker_that_takes_no_writes_creates_no_topic(tmp_path: Path) -> None:

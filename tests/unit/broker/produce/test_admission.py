@@ -334,6 +334,17 @@ def test_request_holds_messages_of_one_kind(admission: Admission) -> None:
         admission.admit("mixed", of_kinds(MessageType.TRANSACTION, MessageType.TRANSACTION), plain=False)
 
 
+def test_a_digest_alone_costs_no_second_look(admission: Admission, monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(*_: Any) -> None:
+        raise AssertionError("the message is a plain one")
+
+    monkeypatch.setattr(admission, "check_in_order", looked)
+    plain = draft(admission)
+    assert draft(admission, extras=MessageExtras(digest_kind=DigestKind.CRC32)) == plain
+    with pytest.raises(AssertionError):
+        draft(admission, extras=MessageExtras(kind=MessageType.FIFO, message_group="g"))
+
+
 def test_priority_names_the_queue_up_to_the_last_one(admission: Admission) -> None:
     target = admission.target("normal")
     assert target is not None

@@ -502,6 +502,25 @@ def test_a_level_moves_on_when_its_messages_are_durable(rig: Rig) -> None:
     assert levels.levels[0].position == 1
 
 
+def test_a_level_goes_on_after_a_disk_that_could_not_be_read(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = levels_of(rig)
+    put_level(rig, "one", 1)
+    rig.machine.now_ms += 1000
+    with monkeypatch.context() as broken:
+
+        def unreadable(*_: object) -> bytes:
+            raise OSError("read error")
+
+        broken.setattr(rig.store, "read", unreadable)
+        with pytest.raises(OSError, match="read error"):
+            levels.step()
+    run(levels)  # notes the failure, and waits for a moment
+    run(levels)
+    assert rig.ids() == ["one"] and levels.levels[0].position == 1
+
+
 def test_a_clock_set_back_holds_no_level_up(rig: Rig) -> None:
     levels = levels_of(rig)
     put_level(rig, "one", 1)
