@@ -19,7 +19,7 @@ might be an effect's cause is known: its record was in the log at the start, and
 last record's store time. For these, and only for these, the log is asked for a record that names the cause
 (`records.py`).
 
-    start        timer files, cut back to what log and check say; q and R from the check
+    start        timer files, cut back to what log and check say; q behind the last unit, R from the check
     no files     q at the begin of the timer topic, R at its first record's time, and the log is asked
     cut          the log was cut, on a slave: units of what is gone are undone
     promotion    the slave has all units; R is what its master told, with the log that it was told for
@@ -195,13 +195,10 @@ class Timers:
 
     def load(self) -> None:
         """Take up what the files say."""
-        low, high = self.store.queue_range(TIMER_TOPIC, 0)
         if self.files.load(self.store.written) and self.files.check is not None:
-            check = self.files.check
-            self.read_ms = check.read_ms
-            self.queue_offset = max(low, min(check.queue_offset, high))
-            if self.files.end < check.flushed:
-                self.queue_offset = min(self.queue_offset, self.offset_behind(self.files.last_place))
+            self.read_ms = self.files.check.read_ms
+            # Not the check's q: RocketMQ's is of another moment than the end of the log beside it.
+            self.queue_offset = self.offset_behind(self.files.last_place)
             self.counts = self.files.saved_counts()
             self.doubt()
         else:

@@ -22,6 +22,7 @@ from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from whimbrel.model.topic import TopicConfig
 from whimbrel.store.codec import StoredMessage, decode_record, format_properties
 from whimbrel.store.master_store import MasterStore
+from whimbrel.store.timer_layout import UNIT_SIZE, Check
 
 DAY = 86_400_000
 HOUR = 3_600_000
@@ -85,7 +86,7 @@ class Rig:
         internal = InternalAppender(self.topics, self.appender, store_host=lambda: bytes(8))
         self.timers.lead(internal, may_deliver=lambda: True)
 
-    def restart(self, *, killed: bool) -> None:
+    def restart(self, *, killed: bool, meanwhile: Callable[[], object] = bool) -> None:
         if killed:  # what the timer has not put on disk is not written at the end either
             self.timers.files.close()
             if self.timers.worker is not None:
@@ -93,6 +94,7 @@ class Rig:
         else:
             self.timers.close()
         self.store.close(clean=not killed)
+        meanwhile()
         self.open()
 
     def send(
@@ -308,6 +310,24 @@ def test_timer_files_that_are_lost_are_made_again_from_the_topic(rig: Rig) -> No
     assert rig.ids() == ["a"]
     rig.work(60_000)
     assert rig.ids() == ["a", "b"]
+
+
+@pytest.mark.parametrize(("unit_count", "queue_offset"), [(0, 3), (1, 3), (3, 1), (3, 0)])
+def test_a_check_whose_numbers_are_of_different_moments_loses_and_repeats_nothing(
+    rig: Rig, unit_count: int, queue_offset: int
+) -> None:
+    """Checklist 32: a killed RocketMQ leaves a new queue offset beside an old end of its timer log."""
+    for name in ("first", "second", "third"):
+        rig.send(name, 5000)
+    rig.work()
+    rig.put_on_disk()
+    path = rig.root / "config" / "timercheck"
+    check = Check.unpack(path.read_bytes())
+    assert check is not None and (check.flushed, check.queue_offset) == (3 * UNIT_SIZE, 3)
+    skewed = check._replace(flushed=unit_count * UNIT_SIZE, queue_offset=queue_offset)
+    rig.restart(killed=True, meanwhile=lambda: path.write_bytes(skewed.pack()))
+    rig.work(8000)
+    assert rig.ids() == ["first", "second", "third"]
 
 
 def test_a_message_of_ten_days_is_rolled_and_comes_once(rig: Rig) -> None:
