@@ -16,6 +16,15 @@ frames that carry the log, are traces of their own that link to the root:
     whimbrel.ha.acknowledge  from the transfer until the slave's report covers it
     whimbrel.store.dispatch  the slave's consume queue has it: it can be received there
 
+A message of several records has these stages for each of them, in the same story: a delayed one as it waits,
+as it is rolled, and as it is delivered; the half of a transaction and its commit; a message and its dead
+letter. What the broker stores by itself keeps the context of what it came from. Its append names more:
+
+    delivered, rolled    `whimbrel.delay.due_ms`, `whimbrel.delay.late_ms`: below 0 where it goes on waiting
+    dead letter          `messaging.consumer.group.name`, the group that could not consume it
+
+A recall has no message of its own and no story; that of the message which it recalls ends with its waiting.
+
 Attribute names of `messaging.*` are OpenTelemetry's semantic conventions for messaging (marked Development,
 version 1.37); all others begin with `whimbrel.`.
 
@@ -115,6 +124,8 @@ class Attribute:
     FRAME_SIZE = "whimbrel.frame.size"
     FRAME_RECORDS = "whimbrel.frame.traced_records"
     ACKNOWLEDGED = "whimbrel.acknowledged_offset"
+    DUE = "whimbrel.delay.due_ms"  # when a delayed message is to be delivered, since the epoch
+    LATE = "whimbrel.delay.late_ms"  # how long after that it was
 
 
 def check_trace_target(text: str) -> None:

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +26,16 @@ from processes import COMMAND, Cluster, dev, environment, until
 from sdknotes import SdkLoad
 from spanrig import Receiver, memory_provider
 from whimbrel.cli.message_trace import MessageTrace, Span, lines, structure, trace_of
-from whimbrel.client import Consumer, ConsumerOptions, Message, Producer, ProducerOptions
+from whimbrel.client import (
+    Admin,
+    Consumer,
+    ConsumerOptions,
+    Message,
+    MessageType,
+    Producer,
+    ProducerOptions,
+    Resolution,
+)
 from whimbrel.model.message import ReceivedMessage
 from whimbrel.telemetry import FRAME, STAGES, TREE, Attribute
 
@@ -185,6 +195,76 @@ async def test_two_slaves_have_a_branch_each(tmp_path: Path) -> None:
         slaves = {span.attributes[Attribute.SLAVE] for span in trace.stages if span.name == STAGES[2]}
         brokers = {span.attributes[Attribute.BROKER_ID] for span in trace.stages if span.name == STAGES[5]}
         assert (len(slaves), brokers) == (2, {1, 2})
+
+
+def records(trace: MessageTrace) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the topics of a story's records in the order of the log, each with its stages."""
+    offsets = sorted({span.attributes[Attribute.OFFSET] for span in trace.stages})
+    of = {at: [span for span in trace.stages if span.attributes[Attribute.OFFSET] == at] for at in offsets}
+    return [
+        (spans[0].attributes[Attribute.TOPIC], tuple(span.name for span in spans)) for spans in of.values()
+    ]
+
+
+def append_of(trace: MessageTrace, topic: str) -> Span:
+    """Return the span with which the record of a topic was stored."""
+    (span,) = [
+        span for span in trace.stages if (span.name, span.attributes[Attribute.TOPIC]) == (STAGES[0], topic)
+    ]
+    return span
+
+
+def every_stage_of(*topics: str) -> Callable[[MessageTrace], bool]:
+    """Return what tells a story in which each of these records has all of its stages."""
+    return lambda trace: records(trace) == [(topic, STAGES) for topic in topics]
+
+
+async def make(traced: Traced, topic: str, message_type: MessageType) -> None:
+    async with Admin(traced.cluster.endpoint) as admin:
+        await admin.create_topic(topic, message_type=message_type, queues=1)
+
+
+async def test_a_delayed_message_is_followed_through_its_waiting_to_the_slave_and_to_its_consumer(
+    tmp_path: Path,
+) -> None:
+    with traced_cluster(tmp_path) as traced:
+        await make(traced, "later", MessageType.DELAY)
+        due = round(time.time() + 1.5, 3)
+        (message_id,) = await traced.send(Message(topic="later", body=b"x", deliver_at=due))
+        await traced.consume(1, topic="later")
+        stored = every_stage_of("rmq_sys_wheel_timer", "later")
+        trace = traced.trace(message_id, lambda trace: stored(trace) and names(trace)["process later"] == 1)
+        delivery = append_of(trace, "later").attributes
+        assert delivery[Attribute.DUE] == round(due * 1000)
+        assert 0 <= delivery[Attribute.LATE] < 10_000
+        assert delivery[Attribute.LATE] <= (trace.spans[-1].end_ns / 1e9 - due) * 1000
+        told = lines(trace)
+        assert "2 records" in told
+        assert "topic later, broker broker-a, queue 0, offset 0" in told
+
+
+async def test_half_commit_and_dead_letter_are_one_story(tmp_path: Path) -> None:
+    with traced_cluster(tmp_path) as traced:
+        await make(traced, "paid", MessageType.TRANSACTION)
+        options = ProducerOptions(tracer_provider=traced.provider)
+        async with Producer(
+            traced.cluster.endpoint, check=lambda message: Resolution.COMMIT, options=options
+        ) as producer:
+            transaction = await producer.send_in_transaction(Message(topic="paid", body=b"x"))
+            await transaction.commit()
+        async with Consumer(
+            traced.cluster.endpoint,
+            "readers",
+            ["paid"],
+            options=ConsumerOptions(tracer_provider=traced.provider),
+        ) as consumer:
+            (message,) = await consumer.receive(wait_s=10)
+            await consumer.dead_letter(message)
+        stored = every_stage_of("RMQ_SYS_TRANS_HALF_TOPIC", "paid", "%DLQ%readers")
+        trace = traced.trace(transaction.receipt.message_id, stored)
+        assert append_of(trace, "%DLQ%readers").attributes[Attribute.GROUP] == "readers"
+        assert Attribute.GROUP not in append_of(trace, "paid").attributes
+        assert names(trace)["receive paid"] == 1
 
 
 def test_the_brokers_own_samples_follow_messages_of_an_sdk_that_sends_no_context(tmp_path: Path) -> None:

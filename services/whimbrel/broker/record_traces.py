@@ -13,13 +13,16 @@ calls only for requests in which there is a context.
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from whimbrel.broker.options import BrokerOptions
+from whimbrel.broker.timing.records import number
 from whimbrel.errors import WhimbrelError
+from whimbrel.model.names import DEAD_LETTER_PREFIX
+from whimbrel.model.properties import TIMER_DELIVER_MS, TIMER_OUT_MS
 from whimbrel.model.trace import TraceContext, TracedRecord
-from whimbrel.store.codec import RecordDraft
+from whimbrel.store.codec import RecordDraft, property_of
 from whimbrel.store.master_store import Appended, MasterStore
 from whimbrel.store.slave_store import SlaveStore
 from whimbrel.store.trace_scanner import ContextScanner, context_of
@@ -117,7 +120,8 @@ class RecordTraces:
         """Record the append of a message that the broker itself stores once more: it keeps its context."""
         context = context_of(draft.properties)
         if context is not None:
-            self.record_append(self.record(context, draft, place), time.time_ns())
+            now_ns = time.time_ns()
+            self.record_append(self.record(context, draft, place), now_ns, reason_of(draft, now_ns))
 
     @staticmethod
     def record(context: TraceContext, draft: RecordDraft, place: Appended) -> TracedRecord:
@@ -131,9 +135,11 @@ class RecordTraces:
             message_id=draft.keys[0],
         )
 
-    def record_append(self, record: TracedRecord, began_ns: int) -> None:
+    def record_append(
+        self, record: TracedRecord, began_ns: int, reason: Mapping[str, str | int] | None = None
+    ) -> None:
         now_ns = time.time_ns()
-        self.tracer.stage(APPEND, record, began_ns, now_ns, self.identity)
+        self.tracer.stage(APPEND, record, began_ns, now_ns, {**self.identity, **(reason or {})})
         if len(self.unflushed) < UNFLUSHED_MAX:
             self.unflushed.append((record, now_ns))
 
@@ -174,6 +180,16 @@ class RecordTraces:
         while self.unflushed and self.unflushed[0][0].end <= end:
             record, began_ns = self.unflushed.popleft()
             self.tracer.stage(FLUSH, record, began_ns, now_ns, self.identity)
+
+
+def reason_of(draft: RecordDraft, now_ns: int) -> dict[str, str | int]:
+    """Return what `telemetry.py` has the append of a record say that the broker itself makes."""
+    if draft.topic.startswith(DEAD_LETTER_PREFIX):
+        return {Attribute.GROUP: draft.topic.removeprefix(DEAD_LETTER_PREFIX)}
+    if not property_of(draft.properties, TIMER_OUT_MS.encode()):
+        return {}
+    due_ms = number(property_of(draft.properties, TIMER_DELIVER_MS.encode()).decode("utf-8", "replace"))
+    return {Attribute.DUE: due_ms, Attribute.LATE: now_ns // 1_000_000 - due_ms}
 
 
 class DispatchTraces:

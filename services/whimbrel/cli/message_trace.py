@@ -1,9 +1,9 @@
 """One message's trace, selected from many spans: pure, from OTLP's JSON form to lines of text.
 
 A message's trace has the span in which the message was created, the stages of replication below it
-(`telemetry.STAGES`), and spans elsewhere that link to it. The creation span may be missing: only the client
-could have reported it. Spans are selected by their attributes, parents and links. So of an OpenTelemetry
-trace that covers the work of a whole program, only the spans of one message are shown.
+(`telemetry.STAGES`), record by record, and spans elsewhere that link to it. The creation span may be missing:
+only the client could have reported it. Spans are selected by their attributes, parents and links. So of an
+OpenTelemetry trace that covers the work of a whole program, only the spans of one message are shown.
 """
 
 import base64
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whimbrel.telemetry import BROKER_SERVICE, REPLICATOR_SERVICE, STAGES, Attribute
+from whimbrel.telemetry import APPEND, BROKER_SERVICE, REPLICATOR_SERVICE, STAGES, Attribute
 
 __all__ = ["MessageTrace", "Span", "lines", "spans_of", "structure", "trace_of"]
 
@@ -25,6 +25,7 @@ SHOWN = (  # of each span, behind its times
     (Attribute.FRAME_OFFSET, "frame at"),
     (Attribute.FRAME_SIZE, "frame bytes"),
     (Attribute.GROUP, "group"),
+    (Attribute.LATE, "late ms"),
     (Attribute.BATCH_COUNT, "messages"),
     (Attribute.ERROR, "error"),
 )
@@ -77,6 +78,11 @@ class MessageTrace:
         """The stages without a span."""
         seen = {span.name for span in self.stages}
         return tuple(name for name in STAGES if name not in seen)
+
+    @property
+    def record_count(self) -> int:
+        """How many records it became: one, or more if it was delayed, for example."""
+        return len({span.attributes.get(Attribute.OFFSET) for span in self.stages})
 
     @property
     def begin_ns(self) -> int:
@@ -152,9 +158,15 @@ def trace_of(message_id: str, spans: Iterable[Span]) -> MessageTrace | None:
         message_id=message_id,
         trace_id=creation[0],
         root=unique.get(creation),
-        stages=tuple(sorted(stages, key=lambda span: (STAGES.index(span.name), span.start_ns))),
+        stages=tuple(sorted(stages, key=place_in_story)),
         linked=tuple(sorted(linked, key=lambda span: span.start_ns)),
     )
+
+
+def place_in_story(span: Span) -> tuple[int, int, int]:
+    """Return what sorts stages: by record, by stage, by time."""
+    offset = span.attributes.get(Attribute.OFFSET)
+    return offset if isinstance(offset, int) else -1, STAGES.index(span.name), span.start_ns
 
 
 def creation_of(span: Span) -> tuple[str, str] | None:
@@ -174,18 +186,21 @@ def structure(trace: MessageTrace, *, client: str = "client") -> str:
 
 def lines(trace: MessageTrace) -> str:
     """Return the trace for people: each span's start after the first one's, its duration, and attributes."""
+    several = trace.record_count > 1
     rows = [
         (
             label,
             span.process,
             f"{(span.start_ns - trace.begin_ns) / 1e6:10.3f} ms",
             f"{(span.end_ns - span.start_ns) / 1e6:10.3f} ms",
-            facts(span),
+            facts(span, (*RECORD, *SHOWN) if several and span.name == APPEND else SHOWN),
         )
         for label, span in labelled(trace)
     ]
     heading = ("", "process", "       begins", "        takes", "")
     record = facts(trace.stages[0], RECORD) if trace.stages else "not known to be stored"
+    if several:
+        record = f"{trace.record_count} records"
     title = f"message {trace.message_id}, trace {trace.trace_id}\n{record}\n"
     return title + table([heading, *rows])
 

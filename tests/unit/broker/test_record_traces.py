@@ -1,5 +1,6 @@
 """What a broker stores and records of messages when it traces, and that it does neither when it does not."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from spanrig import Spans, memory_tracer
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, Durability
-from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.produce.internal_append import InternalAppender, onward_draft
 from whimbrel.broker.record_traces import UNFLUSHED_MAX, DispatchTraces, RecordTraces
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.timing.records import Onward, delivered, rolled, waiting
 from whimbrel.broker.transactions.records import committed_draft, op_draft
 from whimbrel.cli.message_trace import Span
 from whimbrel.errors import MessageEmpty, NotWritable, ReplicaTimeout
@@ -140,6 +142,28 @@ def test_committed_message_is_appended_in_the_story_of_its_half(rig: Any) -> Non
     first, second = one.named(APPEND)
     assert (first.trace_id, first.parent_id) == (second.trace_id, second.parent_id) == (TRACE, PARENT)
     assert second.attributes[Attribute.OFFSET] > first.attributes[Attribute.OFFSET] == 0
+
+
+def test_deliveries_rolls_and_dead_letters_say_why_they_were_stored(rig: Any) -> None:
+    one = rig()
+    one.send(message(CONTEXT))
+    place, size, _ = one.store.queue_units("orders", 0, 0, 1)[0]
+    first = decode_record(one.store.read(place, size))
+    draft = waiting(onward_draft(first, Onward("orders", ()), 0, bytes(8)), NOW + 5000)
+    draft.properties += b"TIMER_DELIVER_MS\x01%d\x02" % (NOW + 5000)
+    (stored,) = one.store.append([draft])
+    waits = decode_record(one.store.read(stored.physical_offset, stored.size))
+    internal = InternalAppender(one.topics, one.appender, store_host=lambda: bytes(8))
+    internal.on_appended = one.traces.handed_on
+    for made in (rolled(waits), delivered(waits, 0, seen_ms=NOW, now_ms=NOW + 6000)):
+        assert internal.append(made, lambda error: None)
+    internal.hand_on(first, Onward("%DLQ%readers", ()), lambda error: None)
+    _, roll, delivery, letter = [span.attributes for span in one.named(APPEND)]
+    for attributes in (roll, delivery):
+        assert attributes[Attribute.DUE] == NOW + 5000
+        assert attributes[Attribute.LATE] == pytest.approx(time.time() * 1000 - NOW - 5000, abs=60_000)
+    assert letter[Attribute.GROUP] == "readers"
+    assert Attribute.LATE not in letter
 
 
 @pytest.mark.parametrize("text", [UNSAMPLED, "spam", CONTEXT.upper()])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from whimbrel.cli.main import main
-from whimbrel.cli.message_trace import MessageTrace, spans_of, structure, trace_of
+from whimbrel.cli.message_trace import MessageTrace, lines, spans_of, structure, trace_of
 from whimbrel.telemetry import BROKER_SERVICE, REPLICATOR_SERVICE, STAGES, TREE, Attribute
 
 TRACE, ROOT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -41,9 +41,16 @@ def request(
     links: tuple[tuple[str, str], ...] = (),
     kind: Any = 1,
     at: int = 0,
+    offset: int | None = None,
+    topic: str = "",
 ) -> dict[str, Any]:
     """Return a request with one span."""
     attributes = [text(Attribute.MESSAGE_ID, message)] if message else []
+    if offset is not None:
+        attributes += [
+            {"key": Attribute.OFFSET, "value": {"intValue": str(offset)}},
+            text(Attribute.TOPIC, topic),
+        ]
     one = {
         "traceId": trace,
         "spanId": span or f"{abs(hash((name, trace, parent, message))) % (1 << 64):016x}",
@@ -101,6 +108,31 @@ def test_other_messages_of_the_same_trace_stay_out() -> None:
     found = trace(whole() + others + twin)
     assert found is not None
     assert rows(structure(found)) == rows(TREE.format(topic="orders"))
+
+
+def test_records_of_one_message_are_told_one_by_one() -> None:
+    waits, delivered = (100, "rmq_sys_wheel_timer"), (2000, "later")
+    found = trace(
+        [
+            request(name, parent=ROOT, at=at, span=f"{number:016x}", offset=offset, topic=topic)
+            for number, (name, at, (offset, topic)) in enumerate(
+                [
+                    (STAGES[1], 40, delivered),
+                    (STAGES[1], 12, waits),
+                    (STAGES[0], 30, delivered),
+                    (STAGES[0], 10, waits),
+                ],
+                start=1,
+            )
+        ]
+    )
+    assert found is not None
+    told = lines(found).splitlines()
+    assert told[1] == "2 records"
+    assert [line.split()[1] for line in told[3:]] == [*STAGES[:2], *STAGES[:2]]
+    assert told[3].endswith("topic rmq_sys_wheel_timer, log offset 100")
+    assert told[5].endswith("topic later, log offset 2000")
+    assert "topic" not in told[4] + told[6]
 
 
 def test_a_story_can_be_told_without_its_root() -> None:
