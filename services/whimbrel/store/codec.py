@@ -105,6 +105,7 @@ __all__ = [
     "record_fault",
     "record_size",
     "seal_fault",
+    "store_time_of",
     "tags_code",
     "topic_and_properties",
     "topic_field",
@@ -557,6 +558,13 @@ def topic_and_properties(data: bytes, at: int) -> tuple[bytes, bytes]:
     else:
         topic_at, topic_end = topic_at + 2, topic_at + 2 + U16.unpack_from(data, topic_at)[0]
     return data[topic_at:topic_end], data[topic_end + 2 : at + size]
+
+
+def store_time_of(record: bytes) -> int:
+    """Return the store time of a whole record, epoch ms."""
+    _, _, sys_flag = PREFIX.unpack_from(record)
+    (stored_ms,) = STORE_TIMES[sys_flag & V6_MASK].unpack_from(record)
+    return int(stored_ms)
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:

@@ -179,18 +179,18 @@ def roll_after(reserved_ms: float) -> int:
     return max(SECOND_MS, floor_second(int(min(ROLL_MS_MAX, reserved_ms * 2 / 3))))
 
 
-def placed(out_ms: int, now_second: int, earliest_ms: int, window_ms: int) -> tuple[int, int]:
+def placed(out_ms: int, begin_ms: int, earliest_ms: int, window_ms: int) -> tuple[int, int]:
     """Return the slot of a message, and `ROLL` when it is not the one in which it is delivered, else 0.
 
     Args:
         out_ms: its TIMER_OUT_MS.
-        now_second: W.
+        begin_ms: the second in which it was stored.
         earliest_ms: the first slot that is not read yet: a message that is late goes there.
         window_ms: as `roll_after` says.
     """
-    ahead = out_ms - now_second
+    ahead = out_ms - begin_ms
     if ahead < window_ms:
         return max(out_ms, earliest_ms), 0
     # Not so that a short rest is left, with a third storing soon after.
     step = window_ms // 2 if ahead * 3 < window_ms * 4 else window_ms
-    return max(now_second + floor_second(step), earliest_ms), ROLL
+    return max(begin_ms + floor_second(step), earliest_ms), ROLL

@@ -16,7 +16,7 @@ loop for long. A slot is read when its second is over and everything that was se
 **Once, whatever crashes.** Until an effect is durable its cause stays: R moves after the slot's records, and
 on disk it moves when they are there, too. So at the start some slots may have been delivered already. What
 might be an effect's cause is known: its record was in the log at the start, and its time is not after the
-last record's store time. For these, and only for these, the log is asked for a record that names the cause
+last record's store time. For these, and for what rolls, the log is asked for a record that names the cause
 (`records.py`).
 
     start        timer files, cut back to what log and check say; q behind the last unit, R from the check
@@ -68,6 +68,7 @@ from whimbrel.store.codec import (
     decode_record,
     java_hash,
     property_of,
+    store_time_of,
     topic_and_properties,
 )
 from whimbrel.store.consumequeue import is_filler
@@ -335,8 +336,8 @@ class Timers:
             until += STEP_BEHIND_S - STEP_S
         for entry in store.queue_units(TIMER_TOPIC, 0, self.queue_offset, STEP_BEHIND_UNITS):
             place, size, _ = entry
-            text = b"" if is_filler(entry) else self.properties_of(place, size)
-            if text and not self.add_unit(text, place, size, now, earliest):
+            text, stored_ms = (b"", 0) if is_filler(entry) else self.properties_of(place, size)
+            if text and not self.add_unit(text, place, size, stored_ms, now, earliest):
                 return False
             self.queue_offset += 1
             if self.machine.monotonic() >= until:
@@ -355,15 +356,23 @@ class Timers:
             return
         earliest = self.read_ms if self.slot is None else self.slot.time_ms + SECOND_MS
         try:
-            if self.add_unit(text, place.physical_offset, place.size, now, earliest):
+            stored_ms = place.store_timestamp
+            if self.add_unit(text, place.physical_offset, place.size, stored_ms, now, earliest):
                 self.queue_offset += 1
         except (StoreError, OSError) as error:
             self.damaged(error)
 
-    def add_unit(self, text: bytes, place: int, size: int, now: int, earliest: int) -> bool:
-        """Give the record with this property text a unit; return False when it has to wait for that."""
+    def add_unit(self, text: bytes, place: int, size: int, stored_ms: int, now: int, earliest: int) -> bool:
+        """Give the record with this property text a unit; return False when it has to wait for that.
+
+        Whether it rolls, and when, follows from its store time, so that a slave, which comes to it later, has
+        it in the same slot: R passes there what the master has read.
+        """
         out_ms = records.number(property_of(text, RAW_OUT).decode("utf-8", "replace"))
-        slot_ms, rolls = placed(out_ms, now, earliest, self.window_ms)
+        begin = floor_second(stored_ms)
+        if self.internal is not None:
+            begin = min(begin, now)  # the clock may have been set back
+        slot_ms, rolls = placed(out_ms, begin, earliest, self.window_ms)
         if slot_ms - self.read_ms > AHEAD_MS_MAX and self.internal is not None:
             return False  # a broker that was down for a week reads its slots first
         recalls = DELETE if property_of(text, RAW_DELETE) else 0
@@ -379,19 +388,20 @@ class Timers:
         self.enqueued += 1
         return True
 
-    def properties_of(self, place: int, size: int) -> bytes:
-        """Return the property text of a message that waits; nothing when it is gone, or can't be one."""
+    def properties_of(self, place: int, size: int) -> tuple[bytes, int]:
+        """Return property text and store time of a message that waits; no text where it is gone, or none."""
         try:
-            topic, text = topic_and_properties(self.store.read(place, size), 0)
+            data = self.store.read(place, size)
+            topic, text = topic_and_properties(data, 0)
         except IllegalOffset:
-            return b""
+            return b"", 0
         except CorruptRecord as error:
             logger.error("a delayed message is lost, its record is damaged: %s", error)
-            return b""
+            return b"", 0
         if topic != RAW_TIMER_TOPIC or not property_of(text, RAW_TOPIC):
             logger.error("the record at %d is no delayed message: it is left out", place)
-            return b""
-        return text
+            return b"", 0
+        return text, store_time_of(data)
 
     def read(self, place: int, size: int) -> StoredMessage | None:
         """Return a message that waits; None when it is gone, or can't be one."""
@@ -559,7 +569,7 @@ class Timers:
         properties, place = message.properties, message.physical_offset
         topic, key = properties[REAL_TOPIC], properties.get(UNIQ_KEY, "")
         out_ms = min(slot.time_ms, records.number(properties.get(TIMER_OUT_MS)))
-        if place < self.asked_below and out_ms <= self.asked_until_ms:
+        if place < self.asked_below and (rolls or out_ms <= self.asked_until_ms):
             if find_effect(self.store, message, TIMER_TOPIC if rolls else topic, key):
                 return True
         return place < self.rolled_below and not rolls and find_effect(self.store, message, TIMER_TOPIC, key)

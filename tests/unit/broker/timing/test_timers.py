@@ -345,6 +345,25 @@ def test_a_message_of_ten_days_is_rolled_and_comes_once(rig: Rig) -> None:
     assert got.store_timestamp >= NOW + 10 * DAY
 
 
+def test_a_message_that_was_rolled_is_not_rolled_again_by_who_comes_to_it_later(rig: Rig) -> None:
+    """Checklist 33, 34: a slave, or files that are made anew, have it in the slot in which it was rolled."""
+    rig.send("a", 5 * DAY)
+    rig.work()
+    slot_ms = rig.timers.files.unit(0).slot_ms
+    rig.machine.now_ms = slot_ms + 5000
+    rig.work()
+    assert rig.store.queue_range(TIMER_TOPIC, 0) == (0, 2)
+    rig.restart(killed=True, meanwhile=(rig.root / "timerwheel").unlink)
+    rig.timers.internal = None
+    rig.work()
+    assert rig.timers.files.unit(0).slot_ms == slot_ms
+    rig.restart(killed=False)
+    for _ in range(10):
+        rig.machine.now_ms += DAY // 2
+        rig.work()
+    assert rig.ids() == ["a"]
+
+
 def test_a_recall_before_the_time_holds_also_after_a_kill_and_when_rolled(rig: Rig) -> None:
     """Checklist 37."""
     for message_id, delay in (("a", 5000), ("b", 5000), ("c", 5 * DAY), ("d", 5 * DAY)):
