@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from processes import COMMAND, Cluster, environment, until, wait_for_session_end
 from spark.topics import fill
 from whimbrel.client.sync import Admin
 from whimbrel.errors import Forbidden
+from whimbrel.model.message import MessageType
 from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.spark.jobs import JobError
@@ -28,7 +30,15 @@ from whimbrel.store.options import StoreOptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "replay.md"
 BORN = 1_700_000_000_000
+OPTIONS = StoreOptions(
+    commitlog_file_size=1 << 20,
+    consumequeue_file_size=20_000,
+    index_slots=500,
+    index_entries=5000,
+    prefault_bytes=0,
+)
 KILLS = int(os.environ.get("WHIMBREL_TEST_REPLAY_KILLS", "1"))
 
 
@@ -67,9 +77,7 @@ def draft(number: int, *, topic: str = "kept", queue_id: int = 0, **fields: Any)
 
 def old_store(root: Path) -> Path:
     """Make a store of a broker that is no more: three queues of a topic, and all that is passed over."""
-    options = StoreOptions(commitlog_file_size=1 << 20, consumequeue_file_size=20_000, index_slots=500,
-                           index_entries=5000, prefault_bytes=0)  # fmt: skip
-    store = MasterStore.open(root, options, clock=lambda: BORN + 50_000)
+    store = MasterStore.open(root, OPTIONS, clock=lambda: BORN + 50_000)
     for number in range(90):
         store.append([draft(number, queue_id=number % 3)])
     text = b"compressible " * 50
@@ -85,6 +93,10 @@ def old_store(root: Path) -> Path:
     store.append([draft(99, topic="RMQ_SYS_TRANS_HALF_TOPIC")])
     store.append([draft(100, sys_flag=0x4)])
     store.append([draft(101, queue_id=2)])
+    store.append([draft(102, topic="rmq_sys_wheel_timer", pairs=[("TIMER_OUT_MS", str(BORN + 90_000))])])
+    store.append(
+        [draft(103, queue_id=2, pairs=[("TIMER_OUT_MS", str(BORN)), ("TIMER_DELIVER_MS", str(BORN))])]
+    )
     store.close()
     (root / "whimbrel" / "watermark").unlink()  # a copy has no page of marks, and is read to its end
     return root
@@ -125,32 +137,31 @@ def test_a_store_comes_back_with_all_that_is_kept_in_order_and_only_once(
     with pytest.raises(JobError, match="no topic kept: --create makes it"):
         replay(spark, ReplayOptions(endpoint=target.endpoint, source=Source(store=str(root))))
     dry = replay(spark, ReplayOptions(**{**fields(options), "dry_run": True}), told.append).collect()
-    # 90, 91, 92, 93, 95, 101 and the first 90; nobody has asked a broker yet whether 95 fits
-    assert totals(dry)[:3] == (102, 96, 0)
+    # 90 to 95, 101, 103 and the first 90; nobody has asked a broker yet whether 95 fits
+    assert totals(dry)[:3] == (104, 98, 0)
     with Admin(target.endpoint) as admin:
         assert "kept" not in {topic.name for topic in admin.topics()}
 
     report = replay(spark, options, told.append)
     rows = report.collect()
-    assert totals(rows) == (102, 95, 0, 1)
+    assert totals(rows) == (104, 97, 0, 1)
     by_queue = {(row["topic"], row["queue"]): row for row in rows}
     first = by_queue["kept", 0]
-    assert (first["read"], first["stored"], first["target"]) == (37, 34, "kept/0 of broker-a")
-    assert first["passedOver"] == "delayed 1, transaction 1"
+    assert (first["read"], first["stored"], first["target"]) == (37, 35, "kept/0 of broker-a")
+    assert first["passedOver"] == "HALF 1"
     assert first["finding"].startswith("offset 35 refused: the property text has")
-    assert first["sourceOffsets"] == "0..33"
-    assert first["targetOffsets"] == "0..33"
-    assert by_queue["%RETRY%g", 0]["passedOver"] == "retry 1"
-    assert by_queue["%DLQ%g", 0]["passedOver"] == "dead letter 1"
-    assert by_queue["SCHEDULE_TOPIC_XXXX", 0]["passedOver"] == "delayed 1"
-    assert by_queue["RMQ_SYS_TRANS_HALF_TOPIC", 0]["passedOver"] == "transaction 1"
-    assert any("95 stored" in line for line in told)
+    assert first["sourceOffsets"] == "0..34"
+    assert first["targetOffsets"] == "0..34"
+    assert by_queue["%RETRY%g", 0]["passedOver"] == "RETRY 1"
+    assert by_queue["%DLQ%g", 0]["passedOver"] == "DEAD_LETTER 1"
+    assert by_queue["SCHEDULE_TOPIC_XXXX", 0]["passedOver"] == "SCHEDULE 1"
+    assert by_queue["RMQ_SYS_TRANS_HALF_TOPIC", 0]["passedOver"] == "HALF 1"
+    assert by_queue["rmq_sys_wheel_timer", 0]["passedOver"] == "TIMER 1"
+    with Admin(target.endpoint) as admin:  # it takes all that it was filled with
+        assert {topic.name: topic.type for topic in admin.topics()}["kept"] is MessageType.MIXED
+    assert any("97 stored" in line for line in told)
 
-    before = [
-        row
-        for row in kept(spark, "kept", store=str(root))
-        if "big" not in row["properties"] and "DELAY" not in row["properties"]
-    ]
+    before = [row for row in kept(spark, "kept", store=str(root)) if "big" not in row["properties"]]
     after = kept(spark, "kept", servers=target.endpoint)
     for row in before:
         row["sysFlag"] &= 0x701
@@ -160,7 +171,7 @@ def test_a_store_comes_back_with_all_that_is_kept_in_order_and_only_once(
     assert any(body.startswith(b"x\x9c") for body in bodies)
 
     again = replay(spark, options).collect()
-    assert totals(again) == (102, 0, 95, 1)
+    assert totals(again) == (104, 0, 97, 1)
     assert kept(spark, "kept", servers=target.endpoint) == after
 
 
@@ -179,19 +190,51 @@ def test_an_archive_comes_back_equal_into_an_empty_topic(spark: Any, target: Clu
         to="kept-archived",
         create=True,
     )
-    assert totals(replay(spark, options).collect()) == (97, 95, 0, 1)
+    assert totals(replay(spark, options).collect()) == (98, 97, 0, 1)
     before = [
         row | {"topic": "kept-archived", "sysFlag": row["sysFlag"] & 0x701}
         for row in kept(spark, "kept", archive=str(tmp_path / "archive"))
-        if "big" not in row["properties"] and "DELAY" not in row["properties"] and row["sysFlag"] & 0xC != 0x4
+        if "big" not in row["properties"] and row["sysFlag"] & 0xC != 0x4
     ]
     assert before == [
         row | {"topic": "kept-archived", "sysFlag": row["sysFlag"] & 0x701}
         for row in kept(spark, "kept", store=str(root))
-        if "big" not in row["properties"] and "DELAY" not in row["properties"] and row["sysFlag"] & 0xC != 0x4
+        if "big" not in row["properties"] and row["sysFlag"] & 0xC != 0x4
     ]
     assert kept(spark, "kept-archived", servers=target.endpoint) == before
-    assert totals(replay(spark, options).collect()) == (97, 0, 95, 1)
+    assert totals(replay(spark, options).collect()) == (98, 0, 97, 1)
+
+
+def test_what_waits_can_be_sent_to_another_cluster_as_the_page_says(
+    spark: Any, target: Cluster, tmp_path: Path
+) -> None:
+    _, begin, rest = DOCS.read_text().partition("    waits = ")
+    code = textwrap.dedent(begin + rest.partition("\n\n")[0])
+    later = str(int(time.time() * 1000) + 3_600_000)
+    root = tmp_path / "old"
+    store = MasterStore.open(root, OPTIONS, clock=lambda: BORN)
+    for number, pairs in enumerate(
+        [
+            [("REAL_TOPIC", "moved"), ("TIMER_DELIVER_MS", later)],
+            [("REAL_TOPIC", "moved"), ("TIMER_DELIVER_MS", "1700000000000")],
+            [("REAL_TOPIC", "moved"), ("TIMER_DELIVER_MS", later), ("TIMER_OUT_MS", later)],
+        ]
+    ):
+        store.append([draft(number, topic="rmq_sys_wheel_timer", pairs=pairs)])
+    recalls = [("TIMER_DEL_UNIQKEY", "moved+ID-rmq_sys_wheel_timer-0-0"), ("TIMER_DELIVER_MS", later)]
+    store.append([draft(9, topic="rmq_sys_wheel_timer", pairs=recalls)])
+    store.close()
+    (root / "whimbrel" / "watermark").unlink()
+    with Admin(target.endpoint) as admin:
+        admin.create_topic("moved", queues=1, message_type=MessageType.DELAY)
+    code = code.replace("/data/broker-a", str(root)).replace("new:8081", target.endpoint)
+    exec(code, {"spark": spark})
+
+    found = kept(spark, "rmq_sys_wheel_timer", servers=target.endpoint)
+    assert [(row["properties"]["REAL_TOPIC"], row["properties"]["TIMER_DELIVER_MS"]) for row in found] == [
+        ("moved", later)
+    ]
+    assert found[0]["body"] == b"body 2"
 
 
 def test_another_range_that_leaves_messages_out_is_a_finding(

@@ -12,9 +12,8 @@ last one and the first row of this run. Of a queue, only the last replayed offse
 would count as stored. A hole becomes a finding when it is made; with `strict`, an error before anything is
 sent.
 
-Messages are passed over (`kind_of`) that belong to brokers, or would be delivered twice or at a wrong time.
-Delayed messages wait in SCHEDULE_TOPIC_XXXX; those already delivered are in their topic, still with DELAY
-among their properties.
+Messages are passed over (`kind_of`) that belong to brokers, and those that wait: halves of transactions and
+delayed messages. A broker would have to be told what is left to wait; the sink does that (docs/replay.md).
 """
 
 import logging
@@ -30,15 +29,7 @@ import pyarrow.compute as pc
 
 from whimbrel.errors import NotReady, WhimbrelError
 from whimbrel.model.limits import REPLAY_BATCH_MAX, REPLAY_BYTES_MAX, REPLAY_SELECTION_MAX
-from whimbrel.model.names import (
-    DEAD_LETTER_PREFIX,
-    HALF_OP_TOPIC,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    is_system_topic,
-)
-from whimbrel.model.properties import TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS
+from whimbrel.model.names import is_system_topic
 from whimbrel.rpc.api.calls import Outbound, perform_blocking
 from whimbrel.rpc.api.replay_calls import (
     ReplayResult,
@@ -50,7 +41,7 @@ from whimbrel.rpc.api.replay_calls import (
 )
 from whimbrel.rpc.client.channel import open_channel
 from whimbrel.spark.masters import Masters, NoTarget
-from whimbrel.store.codec import RAW_DELAY, property_of
+from whimbrel.store.columns.kinds import kind_of_topic
 
 __all__ = [
     "COLUMNS",
@@ -75,7 +66,6 @@ REFUSALS_SHOWN = 3  # of a queue, in its finding
 SLICE_ROWS = 512  # of a batch of Spark's, made Python objects at a time
 T = TypeVar("T")
 
-TIMERS = tuple(name.encode() for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 TRANSACTION, PREPARED, ROLLBACK, INNER_BATCH = 0x0C, 0x04, 0x0C, 0xC0
 
 REPORT_SCHEMA = pa.schema(
@@ -100,28 +90,21 @@ class Hole(RuntimeError):
     """Rows would be left out by every later run; the text says which rows, and what to do."""
 
 
-def kind_of(topic: str, sys_flag: int, properties: bytes) -> str:
-    """Return the kind of a message that is passed over; "" of one that is replayed."""
-    if topic == SCHEDULE_TOPIC or topic.startswith("rmq_sys_wheel_timer"):
-        return "delayed"
-    if topic in (HALF_TOPIC, HALF_OP_TOPIC) or sys_flag & TRANSACTION in (PREPARED, ROLLBACK):
-        return "transaction"
-    if topic.startswith(RETRY_PREFIX):
-        return "retry"
-    if topic.startswith(DEAD_LETTER_PREFIX):
-        return "dead letter"
+def kind_of(topic: str, sys_flag: int) -> str:
+    """Return the kind of a message that is passed over; "" of one that is replayed.
+
+    Words are those of the column `type`, and besides SYSTEM in other topics of brokers, HALF for a half in
+    a topic of users, INNER_BATCH for several messages in one record. What else is in a topic of users was
+    delivered there, so it is replayed, also if it once was delayed.
+    """
+    kind = kind_of_topic(topic)
+    if kind:
+        return kind
     if is_system_topic(topic):
-        return "system"
-    if sys_flag & INNER_BATCH:
-        return "inner batch"
-    return "delayed" if delayed(properties) else ""
-
-
-def delayed(properties: bytes) -> bool:
-    """Return whether a message was to be delivered later; DELAY of 0 or below is no delay."""
-    if RAW_DELAY in properties and property_of(properties, RAW_DELAY).strip().lstrip(b"0").isdigit():
-        return True
-    return b"TIMER_" in properties and any(property_of(properties, name) for name in TIMERS)
+        return "SYSTEM"
+    if sys_flag & TRANSACTION in (PREPARED, ROLLBACK):
+        return "HALF"
+    return "INNER_BATCH" if sys_flag & INNER_BATCH else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,7 +461,7 @@ def replay_rows(
         for batch in batches:
             for start in range(0, batch.num_rows, SLICE_ROWS):
                 for topic, source, message in messages_of(batch.slice(start, SLICE_ROWS), target.topic):
-                    kind = kind_of(source.topic, message.sys_flag, message.properties)
+                    kind = kind_of(source.topic, message.sys_flag)
                     writer.write(source, topic, message, "" if kind in included else kind)
         return writer.finish()
 

@@ -7,8 +7,8 @@ others take the lanes in turn. `write` returns when everything is acknowledged. 
 other processes and undo nothing: messages of a failed try stay sent.
 
 Rows that an ordinary send can't carry are refused with the row's number, never left out: reserved property
-names, a flag, an empty body. Messages that brokers refuse (FIFO and delay, at present) fail the task with the
-broker's text.
+names, a flag, an empty body. Messages that brokers refuse, such as delayed ones for a topic that takes
+ordered ones, fail the task with the broker's text.
 """
 
 import logging

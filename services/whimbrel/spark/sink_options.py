@@ -148,7 +148,7 @@ def delivery_of(read: OptionValues) -> Literal["atLeastOnce", "idempotent"]:
         raise OptionError(f"option delivery: {read.text('delivery')!r} is neither atLeastOnce nor idempotent")
     if value == "transactional":
         raise OptionError(
-            "option delivery: brokers have no transactions yet; idempotent lets consumers leave out what they"
+            "option delivery: the sink sends no transactions; idempotent lets consumers leave out what they"
             " have seen"
         )
     return cast(Literal["atLeastOnce", "idempotent"], value)

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from whimbrel.errors import Forbidden, TopicNotFound
+from whimbrel.model.message import MessageType
 from whimbrel.spark.jobs import replay
 from whimbrel.spark.jobs.replay import check_targets
 from whimbrel.spark.masters import Masters
@@ -43,15 +44,17 @@ def checked(
 
         def __exit__(self, *_: object) -> None: ...
 
-        def create_topic(self, name: str, *, queues: int) -> None:
-            made.append(name)
+        def create_topic(self, name: str, *, queues: int, message_type: MessageType) -> None:
+            made.append(name if message_type is MessageType.NORMAL else f"{name} of {message_type}")
             master.topics.add(name)
 
     monkeypatch.setattr(replay, "Admin", Admin)
     monkeypatch.setattr(replay, "ask_for_replay", ask)
     wanted = {("broker-a", "orders"): 4, ("broker-a", "bills"): 2}
     try:
-        check_targets(cast(Masters, master), wanted, lambda line: None, create=True, dry=dry)
+        check_targets(
+            cast(Masters, master), wanted, lambda line: None, create=True, dry=dry, kinds={"bills": {"FIFO"}}
+        )
     except Forbidden:
         made.append("refused")
     return made
@@ -74,5 +77,5 @@ def test_topics_are_made_when_the_broker_only_lacks_them(monkeypatch: pytest.Mon
         if topic not in master.topics:
             raise TopicNotFound(topic)
 
-    assert checked(monkeypatch, master, ask) == ["bills"]
+    assert checked(monkeypatch, master, ask) == ["bills of fifo"]
     assert asked == ["bills", "orders", "bills"]

@@ -2,36 +2,48 @@
 
 import pytest
 
-from whimbrel.spark.jobs.replay import shares
+from whimbrel.model.message import MessageType
+from whimbrel.spark.jobs.replay import shares, topic_type
 from whimbrel.spark.masters import NoTarget, target_broker
 from whimbrel.spark.replay_writer import Pace, kind_of
 
 
 @pytest.mark.parametrize(
-    ("topic", "sys_flag", "text", "kind"),
+    ("topic", "sys_flag", "kind"),
     [
-        ("orders", 0x301, b"KEYS\x01a\x02", ""),
-        ("orders", 0x8, b"", ""),
-        ("orders", 0x4, b"", "transaction"),
-        ("orders", 0xC, b"", "transaction"),
-        ("orders", 0x40, b"", "inner batch"),
-        ("orders", 0, b"KEYS\x01a\x02DELAY\x0118\x02", "delayed"),
-        ("orders", 0, b"DELAY\x010\x02", ""),
-        ("orders", 0, b"DELAY\x01-1\x02", ""),
-        ("orders", 0, b"MY_DELAY\x013\x02", ""),
-        ("orders", 0, b"TIMER_DELAY_SEC\x0130\x02", "delayed"),
-        ("SCHEDULE_TOPIC_XXXX", 0, b"", "delayed"),
-        ("rmq_sys_wheel_timer", 0, b"", "delayed"),
-        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, b"", "transaction"),
-        ("%RETRY%g", 0, b"", "retry"),
-        ("%DLQ%g", 0, b"", "dead letter"),
-        ("RMQ_SYS_TRACE_TOPIC", 0, b"", "system"),
+        ("orders", 0x301, ""),
+        ("orders", 0x8, ""),
+        ("orders", 0x4, "HALF"),
+        ("orders", 0xC, "HALF"),
+        ("orders", 0x40, "INNER_BATCH"),
+        ("SCHEDULE_TOPIC_XXXX", 0, "SCHEDULE"),
+        ("rmq_sys_wheel_timer", 0, "TIMER"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", 0x0, "HALF"),
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, "OP"),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", 0, "UNDECIDED"),
+        ("rmq_sys_REVIVE_LOG_DefaultCluster", 0, "POP"),
+        ("%RETRY%g", 0, "RETRY"),
+        ("%DLQ%g", 0, "DEAD_LETTER"),
+        ("RMQ_SYS_TRACE_TOPIC", 0, "SYSTEM"),
     ],
 )
-def test_messages_of_the_brokers_own_and_delayed_ones_are_passed_over(
-    topic: str, sys_flag: int, text: bytes, kind: str
+def test_what_waits_or_belongs_to_brokers_is_passed_over_by_the_names_of_the_column_type(
+    topic: str, sys_flag: int, kind: str
 ) -> None:
-    assert kind_of(topic, sys_flag, text) == kind
+    assert kind_of(topic, sys_flag) == kind
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (set(), MessageType.NORMAL),
+        ({"FIFO"}, MessageType.FIFO),
+        ({"NORMAL", "DELAY"}, MessageType.MIXED),
+        ({"DEAD_LETTER"}, MessageType.NORMAL),
+    ],
+)
+def test_a_topic_is_made_for_what_it_is_filled_with(kinds: set[str], expected: MessageType) -> None:
+    assert topic_type(kinds) is expected
 
 
 def test_a_sources_broker_goes_where_it_is_told_or_where_only_one_is() -> None:

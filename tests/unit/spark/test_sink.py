@@ -29,7 +29,7 @@ def test_defaults_and_names_in_any_case() -> None:
         ({"topik": "x"}, "option topik: a write has no such option; did you mean topic"),
         ({"subscribe": "x"}, "option subscribe: a write has no such option"),
         ({"delivery": "exactlyOnce"}, "neither atLeastOnce nor idempotent"),
-        ({"delivery": "transactional"}, "no transactions yet"),
+        ({"delivery": "transactional"}, "sends no transactions"),
         ({"delivery": "idempotent"}, "option runId: delivery=idempotent of a batch needs it"),
         ({"runId": "x"}, "option runId: it has a meaning with delivery=idempotent only"),
         ({"idColumn": "x"}, "option idColumn: it has a meaning with delivery=idempotent only"),

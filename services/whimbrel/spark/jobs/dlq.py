@@ -28,6 +28,7 @@ from whimbrel.spark.before import check_source
 from whimbrel.spark.jobs.replay import Source, replay_frame, rows_of, servers_of, source_options
 from whimbrel.spark.replay_writer import ReplayTarget
 from whimbrel.spark.reporting import JobError, ProgressCallback, ignore_progress
+from whimbrel.store.columns.kinds import DEAD_LETTER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -223,4 +224,4 @@ def replayed(
         dry=options.dry_run,
         rate=options.rate,
     )
-    return replay_frame(session, frame, frame, target, on_progress, included=frozenset({"dead letter"}))
+    return replay_frame(session, frame, frame, target, on_progress, included=frozenset({DEAD_LETTER}))

@@ -13,10 +13,11 @@ queues up to the highest one that has a message.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from whimbrel.client.sync import Admin
 from whimbrel.errors import AlreadyExists, TopicNotFound, WhimbrelError
+from whimbrel.model.message import MessageType
 from whimbrel.rpc.api.bulk_calls import describe_queues, open_bulk_channel
 from whimbrel.rpc.api.calls import perform_blocking
 from whimbrel.rpc.api.replay_calls import describe_replay
@@ -58,7 +60,9 @@ __all__ = [
 
 PROGRESS_S = 2.0  # between two progress reports
 QUEUES_MAX = 10_000  # of one run: the task of each is part of the plan
+GROUPS_MAX = 8 * QUEUES_MAX  # of them with their targets and kinds
 HEAD = "topic string, brokerName string, queueId int, queueOffset bigint, storeTimestamp timestamp"
+KINDS = ", type string"  # of the head as well, where topics are made: they take what they are filled with
 WHOLE = (
     f"{HEAD}, msgId string, bornTimestamp timestamp, bornHost string, flag int, sysFlag int,"
     " reconsumeTimes int, propertiesText binary, body binary"
@@ -150,7 +154,8 @@ def replay(
     """
     check_together(options)
     source = options.source
-    head = within_bounds(rows_of(session, source, head_only=True), options.first, options.until)
+    head_columns = HEAD + KINDS if options.create else HEAD
+    head = within_bounds(rows_of(session, source, head_columns), options.first, options.until)
     rows = within_bounds(rows_of(session, source), options.first, options.until)
     target = ReplayTarget(
         servers=servers_of(options.endpoint),
@@ -167,14 +172,14 @@ def servers_of(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.replace(";", ",").split(",") if part.strip())
 
 
-def rows_of(session: "SparkSession", source: Source, *, head_only: bool = False) -> "DataFrame":
-    """Return a source's rows: bodies and property texts as stored, or columns of the head only.
+def rows_of(session: "SparkSession", source: Source, columns: str = WHOLE) -> "DataFrame":
+    """Return a source's rows, bodies and property texts as stored.
 
     Raises:
         JobError: not exactly one source is named.
     """
     reader = session.read.format("whimbrel").options(**source_options(source))
-    return reader.schema(HEAD if head_only else WHOLE).load()
+    return reader.schema(columns).load()
 
 
 def source_options(source: Source) -> dict[str, str]:
@@ -221,14 +226,15 @@ def replay_frame(
     """Replay the rows of a frame; see `replay`.
 
     Args:
-        head: of the same rows, the columns topic, brokerName, queueId, and targetTopic if they have it.
+        head: of the same rows, the columns topic, brokerName, queueId, and if they have them targetTopic and
+            type: topics are made for what that says.
         rows: with the columns of `replay_writer.COLUMNS`.
         target: where they go; its rate is the whole job's.
         included: kinds of messages that are not passed over.
     """
-    sizes, wanted = count_queues(head, target.topic, included)
+    sizes, wanted, kinds = count_queues(head, target.topic, included)
     masters = Masters(target.servers, dict(target.brokers), target.timeout_s)
-    planned = check_targets(masters, wanted, on_progress, create=create, dry=target.dry)
+    planned = check_targets(masters, wanted, on_progress, create=create, dry=target.dry, kinds=kinds)
     count = max(min(len(sizes), tasks or parallelism(session)), 1)
     total = sum(sizes.values())
     on_progress(f"{total} messages of {len(sizes)} queues, in {count} tasks")
@@ -248,34 +254,38 @@ def replay_frame(
 
 def count_queues(
     head: "DataFrame", topic: str, included: frozenset[str]
-) -> tuple[dict[Queue, int], dict[tuple[str, str], int]]:
-    """Return how many messages each source queue has, and how many queues each target topic needs.
+) -> tuple[dict[Queue, int], dict[tuple[str, str], int], dict[str, set[str]]]:
+    """Return how many messages each source queue has, and what each target topic needs.
 
     Args:
         head: as in `replay_frame`.
         topic: into which all messages go; empty: that of each row.
 
     Returns:
-        Messages by source queue; queues by the source's broker and the target topic.
+        Messages by source queue; queues by the source's broker and the target topic; kinds of messages by the
+        target topic, none where `head` does not say them.
 
     Raises:
         JobError: there are no messages, or too many queues.
     """
-    targets = ["targetTopic"] if "targetTopic" in head.columns else []
-    counted = head.groupBy("topic", "brokerName", "queueId", *targets).count().take(QUEUES_MAX + 1)
+    targets = [name for name in ("targetTopic", "type") if name in head.columns]
+    counted = head.groupBy("topic", "brokerName", "queueId", *targets).count().take(GROUPS_MAX + 1)
     if not counted:
         raise JobError("there is nothing to put back: no message is in the range")
-    if len(counted) > QUEUES_MAX:
-        raise JobError(f"more than {QUEUES_MAX} queues: replay topic by topic")
     sizes: dict[Queue, int] = {}
     wanted: dict[tuple[str, str], int] = {}
+    kinds: dict[str, set[str]] = {}
     for row in counted:
         queue = (row["topic"], row["brokerName"], row["queueId"])
         sizes[queue] = sizes.get(queue, 0) + row["count"]
-        if kind_of(queue[0], 0, b"") in ("", *included):
-            key = (queue[1], topic or (row["targetTopic"] if targets else queue[0]))
+        if kind_of(queue[0], 0) in ("", *included):
+            key = (queue[1], topic or (row["targetTopic"] if "targetTopic" in targets else queue[0]))
             wanted[key] = max(wanted.get(key, 0), queue[2] + 1)
-    return sizes, wanted
+            if "type" in targets:
+                kinds.setdefault(key[1], set()).add(row["type"])
+    if len(counted) > GROUPS_MAX or len(sizes) > QUEUES_MAX:
+        raise JobError(f"more than {QUEUES_MAX} queues: replay topic by topic")
+    return sizes, wanted, kinds
 
 
 def check_targets(
@@ -285,6 +295,7 @@ def check_targets(
     *,
     create: bool,
     dry: bool,
+    kinds: Mapping[str, Set[str]] = MappingProxyType({}),
 ) -> dict[str, int]:
     """Make sure that each topic exists and that its broker accepts replays.
 
@@ -310,13 +321,21 @@ def check_targets(
             for topic, queues in missing.items():
                 on_progress(f"making topic {topic} with {queues} queues")
                 with suppress(AlreadyExists):
-                    admin.create_topic(topic, queues=queues)
+                    admin.create_topic(topic, queues=queues, message_type=topic_type(kinds.get(topic, set())))
         missing = {}
     for source, topic in wanted:
         if topic in missing:
             continue
         ask_for_replay(masters, source, topic)
     return missing
+
+
+def topic_type(kinds: Set[str]) -> MessageType:
+    """Return the type of a topic that takes messages of these kinds: MIXED for several."""
+    known = {MessageType[kind] for kind in kinds if kind in MessageType.__members__}
+    if len(known) > 1:
+        return MessageType.MIXED
+    return known.pop() if known else MessageType.NORMAL
 
 
 def ask_for_replay(masters: Masters, source: str, topic: str) -> None:

@@ -38,7 +38,9 @@ from whimbrel.model.properties import (
 )
 from whimbrel.store.columns.records import Mask
 
-__all__ = ["kinds"]
+__all__ = ["DEAD_LETTER", "kind_of_topic", "kinds"]
+
+DEAD_LETTER = "DEAD_LETTER"
 
 TOPICS = {
     HALF_TOPIC: "HALF",
@@ -47,7 +49,7 @@ TOPICS = {
     TIMER_TOPIC: "TIMER",
     SCHEDULE_TOPIC: "SCHEDULE",
 }
-PREFIXES = {POP_PREFIX: "POP", RETRY_PREFIX: "RETRY", DEAD_LETTER_PREFIX: "DEAD_LETTER"}
+PREFIXES = {POP_PREFIX: "POP", RETRY_PREFIX: "RETRY", DEAD_LETTER_PREFIX: DEAD_LETTER}
 # A property that makes a message of a kind; the later ones win.
 PROPERTIES = (
     (PRIORITY, "PRIORITY"),
