@@ -16,6 +16,7 @@ nodes.py       nameserver, broker and replicator: the production code on all of 
 clients.py     producers, a consumer and a reader, and what they note in a history (`histories.py`)
 plan.py        layout, modes and faults, drawn from a seed
 cluster.py     the run of a cluster by a plan, with its faults
+kinds.py       clients of delayed, transactional, ordered and failing messages, and what must hold of them
 takeover.py    what a person does when a master is lost, and what may be lost with it
 confirmation.py  what a confirmed mark promises
 invariants.py  what must hold meanwhile, and in the end

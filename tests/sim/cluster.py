@@ -23,6 +23,7 @@ from typing import Any
 from histories import History, Sent
 from sim.clients import BurstClient, ConsumerClient, ProducerClient, ReaderClient
 from sim.disk import File, SimDisk
+from sim.kinds import KIND_GROUPS, STEPS, Kinds
 from sim.lifecycle import AdminClient
 from sim.machine import SimHost
 from sim.network import SimNetwork
@@ -46,7 +47,8 @@ ROOT = Path("/store")
 LOG_FILE = 64 * 1024
 TOPIC = "orders"
 BROKER_NAMES = ("broker-a", "broker-b")
-GROUPS = {TOPIC: "billing", TRANSIENT: "passers-by"}  # who is to get all of a topic
+# Who is to get all of a topic.
+GROUPS = {TOPIC: "billing", TRANSIENT: "passers-by", STEPS: KIND_GROUPS[STEPS]}
 RESTART_S = (0.3, 2.0)
 SLOW_SYNC_S = (0.1, 0.5)
 SENDS = 60  # of each producer that are to be acknowledged
@@ -89,6 +91,11 @@ class Member:
         return self.host.disk
 
     @property
+    def wall_ms(self) -> int:
+        """What its clock says."""
+        return self.host.wall_ns() // 1_000_000
+
+    @property
     def page(self) -> SharedPage | None:
         """A copy of its page; None when there is none of this boot."""
         node = self.disk.find(ROOT / "whimbrel" / "watermark")
@@ -106,7 +113,7 @@ class Cluster:
     Attributes:
         history: what clients saw of the main topic.
         histories: the same, by topic.
-        admin, ledger: clients that not each plan has.
+        admin, ledger, kinds: clients that not each plan has.
         log: lines for people about faults and restarts.
         processes, nodes: all that there ever were: what a dead process leaves is collected after the run.
         addresses: of hosts, by name.
@@ -126,7 +133,9 @@ class Cluster:
         self.network = SimNetwork(self.scheduler, random.Random(self.scheduler.rng.getrandbits(64)))
         self.history = History()
         self.histories = {TOPIC: self.history}
-        self.histories |= {topic: History(losses=self.history.losses) for topic in plan.upkeep.topics}
+        others = [*plan.upkeep.topics, *sorted(plan.kinds)]
+        self.histories |= {topic: History(losses=self.history.losses) for topic in others}
+        self.kinds = Kinds(self)
         self.admin: AdminClient | None = None
         self.ledger: LedgerClient | None = None
         self.log: list[str] = []
@@ -204,6 +213,7 @@ class Cluster:
         )
         self.nodes.append(self.bursts)
         self.add_upkeep(access)
+        self.kinds.start(access)
         for fault in plan.faults:
             self.scheduler.at(fault.at, partial(self.happen, fault))
         self.scheduler.at(QUIET_S, self.heal)
@@ -305,6 +315,8 @@ class Cluster:
             index_entries=96,
             lease_file_size=32 * 1024,
             flush_interval_ms=500,
+            transaction_timeout_ms=2000,
+            transaction_check_interval_ms=3000,
             disk_full_ratio=1.0,
             **self.retention_options(),
         )

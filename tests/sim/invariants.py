@@ -15,6 +15,7 @@
     ends           in the end the queues of all members go on at the same offsets, also those without messages
     expired, ...   what `retention.py` says of log files that expire
     deleted        what `lifecycle.py` says of a topic that is deleted
+    later, ...     what `kinds.py` says of delayed, transactional, ordered and failing messages
     back, ...      what `positions.py` says of consumer offsets
     history        in the end no finding of `histories.py` stands against what any member has in its queues
 
@@ -260,6 +261,8 @@ class Invariants:
                 "positions": self.positions.looks,
                 "deletions": len(cluster.admin.deletions) if cluster.admin is not None else 0,
             }
+        cluster.kinds.finish(self.fail)
+        self.looks |= {f"of {topic}": count for topic, count in cluster.kinds.looks.items()}
         for topic in cluster.histories:
             held = {member.name: self.read_all(member, topic) for member in cluster.members.values()}
             for member in cluster.members.values():
@@ -279,6 +282,7 @@ class Invariants:
         cluster = self.cluster
         history, admin = cluster.histories[topic], cluster.admin
         gone = self.retention.gone(member, history) if self.retention is not None else set()
+        gone |= cluster.kinds.may_be_missing(topic)
         if topic == TRANSIENT and admin is not None:
             admin.check(history, member.name, complete, self.fail)
             gone |= admin.may_be_gone(history)

@@ -82,6 +82,10 @@ class SimHost:
         """Start a process."""
         return SimMachine(self, name)
 
+    def wall_ns(self) -> int:
+        """Nanoseconds since the epoch, as its clock has it."""
+        return EPOCH_NS + int(self.scheduler.now * (1.0 + self.drift) * 1e9) + self.wall_offset_ns
+
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward, or back."""
         self.wall_offset_ns += int(seconds * 1e9)
@@ -142,8 +146,7 @@ class SimMachine(Machine):
 
     def wall_ns(self) -> int:
         """Nanoseconds since the epoch, as this machine's clock has it."""
-        host = self.host
-        return EPOCH_NS + int(self.scheduler.now * (1.0 + host.drift) * 1e9) + host.wall_offset_ns
+        return self.host.wall_ns()
 
     def boot_id(self) -> bytes:
         """See `Machine`."""

@@ -26,6 +26,7 @@ from whimbrel.broker.broker import Broker
 from whimbrel.broker.cluster import log_dispatcher
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce import appender
+from whimbrel.broker.timing import timers
 from whimbrel.errors import WhimbrelError
 from whimbrel.nameserver import __main__ as nameserver
 from whimbrel.nameserver.options import NameserverOptions
@@ -33,6 +34,7 @@ from whimbrel.replicator import feeder, follower, replicator
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.replicator import Replicator
 from whimbrel.replicator.roles import MasterRole, SlaveRole
+from whimbrel.store import timer_files, timer_layout
 from whimbrel.store.shared_page import SharedPage
 
 __all__ = ["BrokerNode", "LoopNode", "NameserverNode", "ReplicatorNode", "surroundings"]
@@ -41,18 +43,30 @@ logger = logging.getLogger("sim")
 TURN_S = (5e-6, 60e-6)
 POLL_S = 0.5  # WAKE_POLL_S here: what a lost ring costs
 POLLING = (appender, follower, feeder, log_dispatcher, replicator)
+SLOTS = 1 << 12  # of the timer wheel, seconds; its file and those of its log are compared at each sync
+UNITS = 64  # of a file of the timer's log
+ROLL_MS = 6000  # a message that waits longer is stored again
 
 
 @contextlib.contextmanager
 def surroundings() -> Iterator[None]:
-    """Let nameservers have the address of their host, and processes with nothing to do look less often.
+    """Let nameservers have the address of their host, idle processes look less often, and timers be small.
 
-    What they look for is a ring that was lost: such looks were three of four turns of a replicator.
+    What idle processes look for is a ring that was lost: such looks were three of four turns of a replicator.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.object(nameserver, "own_addresses", lambda: frozenset({running[-1].host})))
         for module in POLLING:
             stack.enter_context(patch.object(module, "WAKE_POLL_S", POLL_S))
+        for module, name, value in (
+            (timer_layout, "SLOTS", SLOTS),
+            (timer_layout, "ROLL_MS_MAX", ROLL_MS),
+            (timer_files, "WHEEL_SIZE", SLOTS * timer_layout.SLOT_SIZE),
+            (timers, "AHEAD_MS_MAX", SLOTS // 2 * timer_layout.SECOND_MS),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        size = UNITS * timer_layout.UNIT_SIZE + timer_layout.TAIL_SIZE
+        stack.enter_context(patch.dict(timers.Timers.__init__.__kwdefaults__, file_size=size))
         yield
 
 

@@ -14,6 +14,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sim.kinds import draw_kinds
 from sim.upkeep import Upkeep
 
 __all__ = ["BEGIN_S", "END_S", "FAULTS", "QUIET_S", "TAKEOVERS", "Fault", "Mode", "Plan"]
@@ -85,6 +86,7 @@ class Plan:
         groups: of brokers; they share the topic.
         slaves: of each group.
         own_entry: whether a file's sync makes its own name durable (`disk.py`).
+        kinds: of messages besides plain ones (`kinds.py`).
         line_share: how often workers are interrupted between two lines (`machine.py`); none is drawn yet.
     """
 
@@ -98,6 +100,7 @@ class Plan:
     own_entry: bool
     line_share: float
     upkeep: Upkeep
+    kinds: frozenset[str] = frozenset()
 
     @classmethod
     def draw(cls, seed: int) -> "Plan":
@@ -116,7 +119,12 @@ class Plan:
         faults += takeover
         faults += plan.draw_torn(rng) if rng.random() < TORN_SHARE else []
         faults += plan.draw_late(rng)
-        return replace(plan, faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.masters)))
+        loses = replication == "async" and bool(takeover)
+        return replace(
+            plan,
+            faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.masters)),
+            kinds=frozenset() if loses or plan.upkeep.reserved_s else draw_kinds(seed),
+        )
 
     @property
     def keeps_master(self) -> bool:

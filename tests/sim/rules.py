@@ -14,7 +14,12 @@ from sim.files import SimFiles
 from whimbrel.broker.cluster.write_admission import WriteAdmission
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
+from whimbrel.broker.consume.ordered_policy import OrderedPolicy
 from whimbrel.broker.produce import confirmed_offset
+from whimbrel.broker.produce.dead_letters import DeadLetters
+from whimbrel.broker.timing import timers
+from whimbrel.broker.timing.timers import Timers
+from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.errors import IllegalOffset
 from whimbrel.replicator.follower import Follower
 from whimbrel.store import commitlog
@@ -85,6 +90,17 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
         ),
     ),
     "no position is beyond its queue's end": ((GroupConsumption, "check_offset", nothing),),
+    "a delayed message is delivered if its delivery is not in the log": (
+        (Timers, "has_effect", lambda self, *_, **__: False),
+    ),
+    "what a recall names is not delivered": ((timers, "TIMER_DELETE_ID", "NOBODY"),),
+    "a transaction is decided if its record is in the log": (
+        (Transactions, "find_effects", lambda self, *_: iter(())),
+    ),
+    "what is held in an ordered queue holds up what is behind it": (
+        (OrderedPolicy, "holds_back", lambda self, *_: False),
+    ),
+    "a dead letter is stored if it is not there": ((DeadLetters, "has_copy", lambda self, *_: False),),
 }
 
 
