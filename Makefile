@@ -35,7 +35,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native, whimbrel.client.sync, \
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
-.PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios interop faults \
+.PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
 	run bench bench-spark bitrot sim sim-power soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
@@ -109,6 +109,9 @@ test-all: setup ## all tests, behind both transports
 
 scenarios: setup ## write what the dialogues of tests/scenario give now; look at the difference before you commit it
 	$(PY) -m pytest -q tests/scenario --rewrite
+
+checklist: setup ## write docs/checklist.md from what the tests say of themselves
+	$(PY) tests/checklist.py > docs/checklist.md.part && mv docs/checklist.md.part docs/checklist.md
 
 interop: setup ## only the tests against real RocketMQ
 	$(PY) -m pytest -q tests/interop

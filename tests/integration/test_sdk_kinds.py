@@ -8,14 +8,19 @@ became is read with the client library, queue by queue. docs/sdks.md says what c
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
+import grpc
 import pytest
 
+from brokerapi import Api
 from processes import until
-from sdkkit import LANGUAGES, DevCluster, Program
+from sdkkit import LANGUAGES, DevCluster, Missing, Program, prepare
+from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.client import MessageType, ReceivedMessage
 from whimbrel.client.sync import Admin, PullConsumer
 from whimbrel.errors import TopicNotFound
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 pytestmark = pytest.mark.process
 
@@ -108,6 +113,46 @@ def test_message_groups_go_to_the_queues_that_rocketmq_chooses(language: str, cl
         assert [message.body.decode() for message in own] == [f"m-{n}" for n in range(number, 60, 3)]
         assert [message.queue_offset for message in own] == list(range(20))
         assert {message.type for message in own} == {MessageType.FIFO}
+
+
+@pytest.mark.parametrize("sdks", [("java", "python"), pytest.param(LANGUAGES, marks=pytest.mark.slow)])
+def test_message_groups_have_one_queue_on_two_brokers_whoever_sends(
+    sdks: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Checklist 3: Java's, Python's and other SDKs, and a client that chooses its broker freely, as C#'s does."""
+    try:
+        for language in sdks:
+            prepare(language)
+    except Missing as error:
+        pytest.skip(f"an SDK is missing: {error}")
+    groups = (*PLACES, "g3", "group-17", "用户")
+    with DevCluster(tmp_path / "dev", "--brokers", "2", "--slaves", "0") as cluster:
+        topic = make(cluster, "ordered", MessageType.FIFO)
+        described = [each for each in cluster.described()["processes"] if each["role"] == "master"]
+        masters = {f"broker-{letter}": each["grpc"] for letter, each in zip("ab", described, strict=True)}
+        shared = [Path(each["store"]) / "whimbrel" / "shared-topics.json" for each in described]
+        until(lambda: all(path.exists() for path in shared), what="brokers to know of each other's queues")
+        expected: dict[str, list[str]] = {group: [] for group in groups}
+        for language in sdks:
+            send(language, "fifo", cluster.endpoint, topic, language, 2 * len(groups), ",".join(groups))
+            for number in range(2 * len(groups)):
+                expected[groups[number % len(groups)]].append(f"{language}-{number}")
+            for name, address in masters.items():
+                with grpc.insecure_channel(address) as channel:
+                    for group in groups:
+                        text = f"{group} after {language} through {name}"
+                        sent = Api(channel).send(
+                            topic, text.encode(), message_type=v2.FIFO, message_group=group
+                        )
+                        assert sent.status.code == v2.OK, sent
+                        expected[group].append(text)
+        messages = stored(cluster, topic)
+    owners = {group: owner_of_group(group, dict.fromkeys(masters, QUEUES)) for group in groups}
+    assert {broker for broker, _ in owners.values()} == set(masters)
+    for group, owner in owners.items():
+        own = [message for message in messages if message.message_group == group]
+        assert {(message.queue.broker_name, message.queue_id) for message in own} == {owner}
+        assert [message.body.decode() for message in own] == expected[group]
 
 
 @languages("nodejs")
