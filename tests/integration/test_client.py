@@ -54,6 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     root = tmp_path_factory.mktemp("client")
     settings: dict[str, object] = {"commitlog_file_size": 8 << 20, "metrics_port": 0}  # holds a body of 4 MiB
     with Cluster(root, slaves=1, broker=settings) as running:
+        running.wait_usable()  # a busy machine registers its slave long before its master
         yield running
 
 

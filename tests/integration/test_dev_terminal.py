@@ -39,7 +39,9 @@ class Terminal:
 
     def __init__(self, folder: Path, columns: int, command: list[str]) -> None:
         self.socket = folder / "tmux"
-        words = [f"{name}={shlex.quote(value)}" for name, value in environment().items()]
+        # The size of the terminal counts, not that of another one, which workers of pytest are told.
+        variables = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
+        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
         line = f"env -i {' '.join(words)} TERM=screen-256color {shlex.join(command)}"
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", "40", line)
         self.pid = int(self.tmux("display-message", "-p", "#{pane_pid}"))
@@ -87,7 +89,7 @@ def test_each_process_has_a_whole_line_and_no_word_is_broken(
             starts = [number for number, line in enumerate(lines) if line.split() == TITLES[columns]]
             return lines[starts[-1] :] if starts and "\n".join(lines).count("connected") else []
 
-        lines = until(table, timeout=40, what="the table with all its columns")
+        lines = until(table, timeout=40, what=lambda: "the table with all its columns; there is\n" + "\n".join(shown.screen()))
         screen = shown.screen()
         measured("\n" + "\n".join(screen))
         described = json.loads((directory / "dev" / "cluster.json").read_text())
