@@ -14,7 +14,9 @@ import grpc
 import pytest
 
 from brokerapi import Api
+from integration.test_transactions import records
 from processes import Cluster, Process, elapse, until
+from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 from whimbrel.store.timer_layout import out_time
@@ -127,8 +129,65 @@ def test_a_delayed_message_comes_on_time_as_it_was_sent(delays: Delays) -> None:
     assert got.system_properties.message_id == entry.message_id
 
 
+def test_a_time_that_is_past_is_no_delay(delays: Delays) -> None:
+    """Checklist 24: at once, without a handle, and without a record in the timer topic."""
+    entries = [*delays.send(b"past", due_ms=now_ms() - 5000), *delays.send(b"zero", due_ms=0)]
+    assert [entry.recall_handle for entry in entries] == ["", ""]
+    got = delays.wait(2)
+    assert sorted(one.body for one in got) == [b"past", b"zero"]
+    assert {one.system_properties.message_type for one in got} == {v2.DELAY}
+    assert records(delays.process.store, TIMER_TOPIC) == []
+
+
+def test_a_time_is_at_most_a_day_ahead(delays: Delays) -> None:
+    """Checklist 25: a minute less than 24 hours is taken, a minute more is not."""
+    for minutes, code in ((-1, v2.OK), (1, v2.ILLEGAL_DELIVERY_TIME)):
+        with delays.channel() as channel:
+            message = delayed("later", b"x", "1" * 34, now_ms() + 86_400_000 + minutes * 60_000)
+            assert Api(channel)("SendMessage", messages=[message]).status.code == code
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_broker_that_is_down_when_messages_are_due_delivers_them_at_its_start(
+    delays: Delays, end: str
+) -> None:
+    """Checklist 29: each once, in order, also after another restart."""
+    due = now_ms() + 3000
+    sent = delays.send(*(b"%d" % number for number in range(6)), due_ms=due)
+    sent += delays.send(*(b"%d" % number for number in range(6, 9)), due_ms=due + 1000)
+    assert delays.process.stop() == 0 if end == "stop" else delays.process.kill() is None
+    assert records(delays.process.store, "later") == [] and now_ms() < due
+    elapse((due + 3000 - now_ms()) / 1000)  # nothing runs that could be asked
+    for _ in range(2):
+        delays.process.start()
+        until(lambda: len(records(delays.process.store, "later")) == 9, what="the deliveries")
+        delays.process.kill()
+    delays.process.start()
+    sent += delays.send(b"last", due_ms=now_ms() + 1000)  # when it comes, all before would have come again
+    assert len(delays.wait(10)) == 10
+    found = records(delays.process.store, "later")
+    assert [one.properties["UNIQ_KEY"] for one in found] == [entry.message_id for entry in sent]
+    assert all(one.store_timestamp > due + 2000 for one in found)
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_restart_before_messages_are_due_changes_nothing(delays: Delays, end: str) -> None:
+    """Checklist 28: each once, and none before its time."""
+    due = now_ms() + 4000
+    sent = delays.send(*[b"x"] * 9, due_ms=due)
+    assert delays.process.stop() == 0 if end == "stop" else delays.process.kill() is None
+    delays.process.start()
+    assert records(delays.process.store, "later") == [] and now_ms() < due
+    got = delays.wait(9)
+    assert [one.properties["UNIQ_KEY"] for one in records(delays.process.store, "later")] == [
+        entry.message_id for entry in sent
+    ]
+    assert len(got) == 9
+    assert all(one.store_timestamp >= due for one in records(delays.process.store, "later"))
+
+
 def test_a_broker_that_is_killed_when_messages_are_due_delivers_each_once(delays: Delays) -> None:
-    """Checklist 28 and 29."""
+    """Checklist 28: kill -9 in the second in which they are delivered; others are due later."""
     due = now_ms() + 3000
     sent = {entry.message_id for entry in delays.send(*[b"x"] * 30, due_ms=due)}
     sent |= {entry.message_id for entry in delays.send(*[b"x"] * 2, due_ms=due + 4000)}

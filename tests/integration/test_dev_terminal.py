@@ -89,7 +89,11 @@ def test_each_process_has_a_whole_line_and_no_word_is_broken(
             starts = [number for number, line in enumerate(lines) if line.split() == TITLES[columns]]
             return lines[starts[-1] :] if starts and "\n".join(lines).count("connected") else []
 
-        lines = until(table, timeout=40, what=lambda: "the table with all its columns; there is\n" + "\n".join(shown.screen()))
+        lines = until(
+            table,
+            timeout=40,
+            what=lambda: "the table with all its columns; there is\n" + "\n".join(shown.screen()),
+        )
         screen = shown.screen()
         measured("\n" + "\n".join(screen))
         described = json.loads((directory / "dev" / "cluster.json").read_text())

@@ -24,7 +24,9 @@ def test_numbers_of_a_docstring_are_read(text: str, numbers: set[int]) -> None:
 
 def test_each_statement_has_a_test_and_each_number_a_statement() -> None:
     assert len(STATEMENTS) == 80
-    assert sorted(shown()) == list(range(1, 81)), "a statement has no test, or a test names one that is not there"
+    assert sorted(shown()) == list(range(1, 81)), (
+        "a statement has no test, or a test names one that is not there"
+    )
 
 
 def test_the_page_is_what_the_tests_say() -> None:
