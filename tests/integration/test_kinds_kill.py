@@ -6,6 +6,7 @@ WHIMBREL_FAULT_ROUNDS  how often each process is killed, default 1; `make faults
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 import provenance
 from kinds import KindsLoad, messages_in_log
-from processes import Cluster
+from processes import SERVICES, Cluster, until
 
 ROUNDS = int(os.environ.get("WHIMBREL_FAULT_ROUNDS", "1"))
 STEADY = 15  # messages of each kind acknowledged before, and again after, each kill
@@ -51,3 +52,30 @@ def test_all_kinds_keep_their_promises_after_kills(tmp_path: Path, measured: Cal
         assert findings == []
         for process in cluster.processes:
             assert "Traceback" not in process.log.read_text(), f"{process.name}:\n{process.log_tail(100)}"
+
+
+@pytest.mark.process
+@pytest.mark.slow  # some twenty seconds, for the test of a test
+@pytest.mark.timeout(240)
+def test_an_invisible_time_that_is_too_short_is_noticed(tmp_path: Path) -> None:
+    """A broker that lets messages come again after a third of their invisible time."""
+    services = tmp_path / "services"
+    shutil.copytree(SERVICES, services, ignore=shutil.ignore_patterns("__pycache__"))
+    plan = services / "whimbrel" / "broker" / "consume" / "plan.py"
+    rule = "(RENEW_MS if invisible_ms is None else invisible_ms)"
+    assert plan.read_text().count(rule) == 1
+    plan.write_text(
+        plan.read_text().replace(rule, "(RENEW_MS if invisible_ms is None else invisible_ms // 3)")
+    )
+    with Cluster(tmp_path, broker=BROKER, start=False) as cluster:
+        cluster.start()
+        cluster.master.kill()
+        cluster.master.services = services
+        cluster.restart()
+        cluster.wait_usable()
+        with KindsLoad(cluster.master.grpc, provenance.seed()) as load:
+            until(
+                lambda: any("before its invisible time" in one for one in load.findings),
+                timeout=60,
+                what=lambda: f"a finding; there are {load.findings[:5]}",
+            )
