@@ -3,9 +3,9 @@
     python tests/checklist.py           # prints the page
     make checklist                      # writes it
 
-A test says what it shows where a person reads it, in the first sentence of its docstring: `Checklist 21 and 25:`,
-`Checklist 40, 41 and 43.` or `Checklist 54 to 58:`. Nothing else is kept by hand but the statements, in short.
-Numbers of other papers (`10.3`, chapter 9) do not count.
+A test says what it shows where a person reads it, at the begin of its docstring: `Checklist 21 and 25:`,
+`Checklist 40, 41 and 43.` or `Checklist 54 to 58:`. Nothing else is kept by hand but the statements, in
+short. Numbers of other papers (`10.3`, chapter 9) do not count.
 """
 
 import ast
@@ -123,9 +123,10 @@ STATEMENTS = tuple(each for statements in CHAPTERS.values() for each in statemen
 
 HEAD = """# Checklist
 
-What every kind of message is held to, in 80 statements, and the tests that show each. Written by `make checklist`
-from what the tests say of themselves; `tests/unit/test_checklist.py` fails where a statement has no test, or this
-page is not what the tests say. Tests below `interop` need Java and run against real RocketMQ brokers.
+What every kind of message is held to, in 80 statements, and the tests that show each. Written by
+`make checklist` from what the tests say of themselves; `tests/unit/test_checklist.py` fails where a statement
+has no test, or this page is not what the tests say. Tests below `interop` need Java and run against real
+RocketMQ brokers.
 
 Paths are below `tests/`.
 """

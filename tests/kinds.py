@@ -16,8 +16,8 @@ The rules:
                    answered, at most once
     dead letters   a message that is never acknowledged is once in the dead-letter topic; one that was
                    acknowledged is not there
-    all            what was acknowledged to its producer is delivered; a message does not come again before its
-                   invisible time is over, and not at all after an acknowledgement that was answered OK
+    all            what was acknowledged to its producer is delivered; a message does not come again before
+                   its invisible time is over, and not at all after an acknowledgement that was answered OK
 
 Every client is one thread with a channel of its own to the master, which keeps its address. A call that
 fails has an unknown outcome: producers of ordered messages repeat it, the others go on with another message,

@@ -30,8 +30,8 @@ SLOW_MS = 2000  # what a loaded machine of a test may add
 class Delays:
     """One broker, and a client that sends to it and receives."""
 
-    def __init__(self, root: Path) -> None:
-        settings: dict[str, object] = {"commitlog_file_size": 16 << 20, "index_slots": 500}
+    def __init__(self, root: Path, **own: object) -> None:
+        settings: dict[str, object] = own | {"commitlog_file_size": 16 << 20, "index_slots": 500}
         settings |= {"index_entries": 20_000, "store": root / "store", "nameservers": ""}
         self.process = Process(root, "broker", "broker", **settings)
         self.number, self.group = 0, "group"
@@ -62,6 +62,13 @@ class Delays:
 
     def __exit__(self, *_: object) -> None:
         self.process.__exit__(None, None, None)
+
+    def end(self, how: str) -> None:
+        """Stop the broker, or kill it."""
+        if how == "kill":
+            self.process.kill()
+        else:
+            assert self.process.stop() == 0
 
     def setup(self, call: str, **fields: Any) -> None:
         with self.channel() as channel:
@@ -155,7 +162,7 @@ def test_a_broker_that_is_down_when_messages_are_due_delivers_them_at_its_start(
     due = now_ms() + 3000
     sent = delays.send(*(b"%d" % number for number in range(6)), due_ms=due)
     sent += delays.send(*(b"%d" % number for number in range(6, 9)), due_ms=due + 1000)
-    assert delays.process.stop() == 0 if end == "stop" else delays.process.kill() is None
+    delays.end(end)
     assert records(delays.process.store, "later") == [] and now_ms() < due
     elapse((due + 3000 - now_ms()) / 1000)  # nothing runs that could be asked
     for _ in range(2):
@@ -175,7 +182,7 @@ def test_a_restart_before_messages_are_due_changes_nothing(delays: Delays, end: 
     """Checklist 28: each once, and none before its time."""
     due = now_ms() + 4000
     sent = delays.send(*[b"x"] * 9, due_ms=due)
-    assert delays.process.stop() == 0 if end == "stop" else delays.process.kill() is None
+    delays.end(end)
     delays.process.start()
     assert records(delays.process.store, "later") == [] and now_ms() < due
     got = delays.wait(9)
@@ -198,6 +205,20 @@ def test_a_broker_that_is_killed_when_messages_are_due_delivers_each_once(delays
     elapse(1.5)
     got += delays.receive()
     assert sorted(one.system_properties.message_id for one in got) == sorted(sent)
+
+
+def test_a_message_that_waits_longer_than_the_window_is_stored_again_once(tmp_path: Path) -> None:
+    """Checklist 34: the window is two thirds of how long log files are kept."""
+    window_s = 4
+    with Delays(tmp_path, reserved_hours=window_s * 3 / 2 / 3600) as delays:
+        due = now_ms() + window_s * 1500
+        (entry,) = delays.send(b"long", due_ms=due)
+        (got,) = delays.wait(1)
+        assert now_ms() >= due and got.system_properties.message_id == entry.message_id
+        elapse(1.5)
+        assert [one.body for one in records(delays.process.store, "later")] == [b"long"]
+        waited = records(delays.process.store, TIMER_TOPIC)
+        assert [one.properties.get("TIMER_ROLL_TIMES") for one in waited] == [None, "1"]
 
 
 def floor(time_ms: int) -> int:

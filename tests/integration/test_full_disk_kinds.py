@@ -1,7 +1,7 @@
-"""A disk that is full when a delayed message is due, a dead letter moves, or a transaction ends: later, and once.
+"""A disk that is full when a message is due, a dead letter moves, a transaction ends: later, and once.
 
-The store lies on a small tmpfs. Messages are large: what the broker stores of itself must not fit into the rest of
-a log file.
+The store lies on a small tmpfs. Messages are large: what the broker stores of itself must not fit into the
+rest of a log file.
 """
 
 import time
@@ -145,7 +145,7 @@ def lag(client: Client) -> int:
 
 
 def test_transactions_on_a_full_disk_are_refused_and_end_well_later(disk: SmallDisk, broker: Process) -> None:
-    """Half and commit are refused in a sentence that says what to do; what was open stays so, and ends once."""
+    """Half and commit are refused in a sentence that says what to do; what was open ends later, and once."""
     client = Client(broker)
     create(client)
     make(client, ORDERS, admin.MESSAGE_TYPE_TRANSACTION)

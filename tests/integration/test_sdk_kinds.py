@@ -119,7 +119,7 @@ def test_message_groups_go_to_the_queues_that_rocketmq_chooses(language: str, cl
 def test_message_groups_have_one_queue_on_two_brokers_whoever_sends(
     sdks: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Checklist 3: Java's, Python's and other SDKs, and a client that chooses its broker freely, as C#'s does."""
+    """Checklist 3: Java's, Python's and other SDKs, and a client that chooses a broker freely, as C# does."""
     try:
         for language in sdks:
             prepare(language)

@@ -1,8 +1,8 @@
-"""Records of every kind at slaves of RocketMQ 4.9.3 and 5.3.3: both hold our master's bytes and read them as we do.
+"""Records of every kind at slaves of RocketMQ 4.9.3 and 5.3.3: both hold our master's bytes, and read them.
 
-One master of ours with two real slaves. 5.3.3 forgets the address of a master that its settings name (4.9.3 does
-not), and is told it once more, as another broker of its group would. What it stores is made through its client API, so that each record is the
-one that this kind of message becomes in life.
+One master of ours with two real slaves. What it stores is made through its client API, so that each record is
+the one that this kind of message becomes in life. 5.3.3 forgets the address of a master that its settings
+name (4.9.3 does not), and is told it once more, as another broker of its group would.
 """
 
 import gzip
@@ -28,10 +28,10 @@ from whimbrel.store.codec import (
     COMPRESSED,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
+    UNIT_SIZE,
     StoredMessage,
     decode_record,
 )
-from whimbrel.store.consumequeue import UNIT_SIZE
 from whimbrel.store.view import LogView
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
@@ -182,7 +182,7 @@ def queue_bytes(store: Path, topic: str, queue_id: int) -> bytes:
     return b"".join(path.read_bytes() for path in files)
 
 
-def same_queues(ours: Path, theirs: Path) -> list[str]:
+def other_queues(ours: Path, theirs: Path) -> list[str]:
     """Return the queues whose entries differ from what the log says."""
     entries: dict[tuple[str, int], int] = {}
     for one in records(ours):
@@ -206,6 +206,18 @@ def complaints(slave: Server) -> list[str]:
     ]
 
 
+def check_copy(store: Path, slave: Server, end: int) -> None:
+    """Wait until a slave has the log and its queues, and compare the bytes."""
+    with Remoting(slave.address) as client:
+        until(lambda: client.log_end() == end, timeout=40, what="the slave having it all")
+    until(
+        lambda: not other_queues(store, slave.store),
+        timeout=20,
+        what=lambda: f"the slave's queues {other_queues(store, slave.store)}",
+    )
+    assert same_log(store, slave.store, end)
+
+
 def test_a_record_of_each_kind_reaches_real_slaves(names: Server, tmp_path: Path) -> None:
     """Checklist 80: log and consume queues byte by byte, and the slaves' logs tell of no exception."""
     store = tmp_path / "store"
@@ -221,10 +233,7 @@ def test_a_record_of_each_kind_reaches_real_slaves(names: Server, tmp_path: Path
             until(lambda: not lacking(store), timeout=40, what=lambda: f"records of {lacking(store)}")
             end = LogView.of(store).end
             for slave in slaves:
-                with Remoting(slave.address) as client:
-                    until(lambda: client.log_end() == end, timeout=40, what="the slave having it all")
-                until(lambda: not same_queues(store, slave.store), timeout=20, what="the slave's queues")
-                assert same_log(store, slave.store, end)
+                check_copy(store, slave, end)
             assert lacking(store) == [] and LogView.of(store).end == end
             assert [complaints(slave) for slave in slaves] == [[], []]
         assert master.stop() == 0
