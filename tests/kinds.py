@@ -352,7 +352,7 @@ class KindsLoad:
             message_id = message.body.decode()
             attempt = message.system_properties.delivery_attempt
             if wrong := self.notes[topic][message_id].delivered(attempt, asked, answered):
-                self.findings.append(f"{message_id} {wrong}")
+                self.findings.append(f"{message_id} of {topic} {wrong}, as attempt {attempt}")
         return list(got.messages)
 
     def ack(self, api: Api, topic: str, group: str, message: Any) -> bool:
@@ -368,7 +368,7 @@ class KindsLoad:
         return True
 
     def consume_ordered(self, api: Api) -> None:
-        """Consume message groups; a part is left to come again."""
+        """Consume message groups; while they are sent, a part is left to come again."""
         dice = random.Random(self.seed + 3)
         done: set[str] = set()
         while not self.ended.is_set():
@@ -380,7 +380,7 @@ class KindsLoad:
                 if missing:
                     self.findings.append(f"{message_id} was delivered before {missing[:3]} were acknowledged")
                 before.add(message_id)
-                if dice.random() < 0.05:
+                if dice.random() < 0.05 and not self.stopped.is_set():
                     break  # this one and what comes behind it are to come again, in order
                 done.add(message_id)  # also when the call fails: it may have had its effect
                 self.ack(api, ORDERED, GROUPS[ORDERED], message)
