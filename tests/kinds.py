@@ -65,6 +65,9 @@ BLANK = 0xCBD43194  # magic of the record that ends a file
 COMMIT, ROLLBACK = v2.COMMIT, v2.ROLLBACK
 
 
+Place = tuple[int, int]  # queue id and offset
+
+
 @dataclass
 class Note:
     """What is known of one message.
@@ -75,9 +78,10 @@ class Note:
         wish: what its producer wanted of a transaction: COMMIT, ROLLBACK, or 0 for leaving it to the check.
         never_acked: its consumer never acknowledges it.
         deliveries: attempts, in the order in which they came.
-        hidden_until: before it, it must not come again; of the monotonic clock.
+        hidden_until: by its place in a queue, before what moment (monotonic) it must not come again.
+            A message that was sent twice, for want of an answer, has two places.
         acked: it was acknowledged, or may have been: the call failed.
-        done: its acknowledgement was answered OK.
+        done: places of which an acknowledgement was answered OK.
     """
 
     sent: bool = False
@@ -85,20 +89,20 @@ class Note:
     wish: int = 0
     never_acked: bool = False
     deliveries: list[int] = field(default_factory=list)
-    hidden_until: float = 0.0
+    hidden_until: dict[Place, float] = field(default_factory=dict)
     acked: bool = False
-    done: bool = False
+    done: set[Place] = field(default_factory=set)
 
-    def delivered(self, attempt: int, asked: float, answered: float) -> str:
+    def delivered(self, place: Place, attempt: int, asked: float, answered: float) -> str:
         """Take note of a delivery; return what must not have happened, if anything.
 
         Args:
             asked, answered: when the receive was sent, and when its answer was there.
         """
-        early = self.hidden_until - answered
-        self.hidden_until = asked + INVISIBLE_S
+        early = self.hidden_until.get(place, 0.0) - answered
+        self.hidden_until[place] = asked + INVISIBLE_S
         self.deliveries.append(attempt)
-        if self.done:
+        if place in self.done:
             return "came again after its acknowledgement"
         return f"came again at least {early:.1f} s before its invisible time was over" if early > 0 else ""
 
@@ -351,7 +355,7 @@ class KindsLoad:
         for message in got.messages if topic in GROUPS else ():
             message_id = message.body.decode()
             attempt = message.system_properties.delivery_attempt
-            if wrong := self.notes[topic][message_id].delivered(attempt, asked, answered):
+            if wrong := self.notes[topic][message_id].delivered(place_of(message), attempt, asked, answered):
                 self.findings.append(f"{message_id} of {topic} {wrong}, as attempt {attempt}")
         return list(got.messages)
 
@@ -364,7 +368,8 @@ class KindsLoad:
             return False
         if topic in GROUPS:
             note = self.notes[topic][message.body.decode()]
-            note.acked = note.done = True
+            note.acked = True
+            note.done.add(place_of(message))
         return True
 
     def consume_ordered(self, api: Api) -> None:
@@ -518,6 +523,11 @@ class KindsLoad:
     def check_once(self, topic: str, found: Counter[str]) -> list[str]:
         """Return which messages are in a topic more than once."""
         return [f"{one} is in {topic} {count} times" for one, count in found.items() if count > 1]
+
+
+def place_of(message: Any) -> Place:
+    """Return where a message that was received stands."""
+    return message.system_properties.queue_id, message.system_properties.queue_offset
 
 
 def decision(message_id: str) -> Any:
