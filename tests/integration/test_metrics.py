@@ -24,6 +24,7 @@ from realbroker import free_port
 from whimbrel.client import sync
 from whimbrel.client.options import ConsumerOptions
 from whimbrel.model.message import Message, ReceivedMessage
+from whimbrel.model.recall import RecallHandle
 from whimbrel.pb import Timestamp
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -100,6 +101,9 @@ def load(cluster: Cluster) -> Iterator[int]:
             end_transactions(Api(master))
             give_a_message_up(Api(master))
             send_delayed(Api(master))
+            for server in (cluster.nameserver, cluster.master):
+                with grpc.insecure_channel(server.grpc) as given:
+                    hand_on(Api(given))
         for number in range(SENT):
             producer.send(Message(topic=TOPIC, body=b"x" * number or b"-"))
         taken: list[ReceivedMessage] = []
@@ -127,6 +131,19 @@ def end_transactions(api: Api) -> None:
                 topic=v2.Resource(name="transfers"), transaction_id=name, resolution=resolution,
             )  # fmt: skip
             assert ended.status.code == v2.OK, ended
+
+
+def hand_on(api: Api) -> None:
+    """Have calls handed on: the end of an unknown transaction, a recall at an unknown broker."""
+    handle = RecallHandle(topic="later", broker_name="elsewhere", time_ms=1, message_id="m").encode()
+    answer = api("RecallMessage", topic=v2.Resource(name="later"), recall_handle=handle)
+    assert answer.status.code == v2.BAD_REQUEST, answer
+
+    def unknown() -> bool:
+        ended = api("EndTransaction", topic=v2.Resource(name="transfers"), transaction_id="x")
+        return bool(ended.status.code == v2.INVALID_TRANSACTION_ID)
+
+    until(unknown, what="the nameserver to know the topic")
 
 
 def give_a_message_up(api: Api) -> None:
@@ -236,6 +253,10 @@ def test_counts_are_what_was_sent_and_taken(cluster: Cluster, load: int) -> None
         assert scrape.sum(f"rocketmq_{name}", topic="transfers") == 1
     assert scrape.sum("rocketmq_finish_message_latency_count", topic="transfers") == 2
     assert scrape.sum("whimbrel_flush_seconds_count") > 0
+    forwarded = "whimbrel_forward_seconds_count"
+    assert scrape.sum(forwarded, request_code="RecallMessage", hop="nameserver", result="answered") == 1
+    nameserver = Scrape(cluster.nameserver)
+    assert nameserver.sum(forwarded, request_code="EndTransaction", hop="holder", result="answered") == 1
     assert scrape.sum("whimbrel_sends_parked") == 0
     assert Scrape(cluster.slaves[0]).sum("rocketmq_broker_permission", role="slave") == 4
 

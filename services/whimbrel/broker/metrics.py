@@ -33,6 +33,7 @@ from whimbrel.metrics import (
 from whimbrel.model.names import RETRY_PREFIX, TRANSACTION_GROUP, is_system_topic
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.rpc.server.call_metrics import CallTimes, server_families
+from whimbrel.rpc.server.forwarder import forward_family
 from whimbrel.store.recovery import store_time_at
 from whimbrel.store.retention import DiskUse
 from whimbrel.store.segment import segment_name
@@ -454,6 +455,7 @@ def master_metrics(role: "MasterRole", counted: Counted) -> list[Family]:
     store, appender = role.store, role.appender
     began = store.written
     return [
+        forward_family(role.forwarder),
         Family(
             name="whimbrel_append_bytes_total",
             kind="counter",

@@ -16,7 +16,6 @@ __all__ = [
     "DEAD_LETTER_SERVICE",
     "HA_PORT",
     "HOPS_HEADER",
-    "HOP_TO_OWNER",
     "LANGUAGE_HEADER",
     "MESSAGING_SERVICE",
     "NAMESERVER_PORT",
@@ -48,17 +47,16 @@ NAMESPACE_HEADER = "x-mq-namespace"
 REQUEST_ID_HEADER = "x-mq-request-id"
 DATE_TIME_HEADER = "x-mq-date-time"
 
-# Address of the client on whose behalf a broker asks a nameserver.
+# Address of the client on whose behalf a server calls another one.
 CLIENT_PEER_HEADER = "x-whimbrel-client-peer"
 
 # The queue that a sender chose. The protocol's own field can't carry it: proto3 does not tell queue 0 from
 # "not set", and SDKs that leave the choice to the broker send 0. A broker refuses a queue it does not have.
 QUEUE_HEADER = "whimbrel-queue-id"
 
-# How a call came here that another broker handed on: each kind of hop at most once. Such a call is not handed
-# on for that reason again.
+# How a call came here that another server handed on: each kind of hop at most once. Such a call is not handed
+# on for that reason again. Names of hops, see rpc/server/forwarder.py, with commas between them.
 HOPS_HEADER = "whimbrel-hops"
-HOP_TO_OWNER = "owner"  # the caller has found that this broker owns the queue named by QUEUE_HEADER
 
 # Which broker id of the group a puller should ask next; set by brokers on PullMessage.
 SUGGESTION_TRAILER = "whimbrel-suggest-broker-id"

@@ -82,7 +82,7 @@ async def run(options: NameserverOptions) -> int:
     try:
         health = serve_health(probes, host=options.host, port=options.health_port)
         if times is not None:
-            metrics = expose(options, registry, brokers, server, times, probes)
+            metrics = expose(options, registry, brokers, routes.forwarder, server, times, probes)
     except OSError as error:
         logger.error("%s", error)
         if health is not None:
@@ -115,6 +115,7 @@ async def run(options: NameserverOptions) -> int:
         if port is not None:
             port.close()
     await server.stop()
+    await routes.forwarder.close()
     return 0
 
 

@@ -11,6 +11,7 @@ from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import RegistryService
 from whimbrel.probes import Probes
 from whimbrel.rpc.server.call_metrics import CallTimes, server_families
+from whimbrel.rpc.server.forwarder import Forwarder, forward_family
 from whimbrel.rpc.server.limits import RunningServer
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def expose(
     options: NameserverOptions,
     registry: Registry,
     brokers: RegistryService,
+    forwarder: Forwarder,
     server: RunningServer,
     times: CallTimes,
     probes: Probes,
@@ -35,7 +37,7 @@ def expose(
     from whimbrel.exposition import serve_metrics
 
     return serve_metrics(
-        [times.family(), *server_families(server), *families(registry, brokers)],
+        [times.family(), forward_family(forwarder), *server_families(server), *families(registry, brokers)],
         host=options.host,
         port=options.metrics_port,
         service="whimbrel.nameserver",

@@ -13,13 +13,13 @@ from whimbrel.model.names import check_group, check_topic
 from whimbrel.model.topic import READ, WRITE
 from whimbrel.model.wire import CLIENT_PEER_HEADER, MESSAGING_SERVICE
 from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_address, host_of, scheme_of
-from whimbrel.nameserver.endings import Endings
-from whimbrel.nameserver.recalls import Recalls
+from whimbrel.nameserver.calls import CallsForBrokers
 from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.credentials import IgnoredCredentials
+from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 from whimbrel.rpc.server.responses import (
     ACCEPTED,
@@ -65,8 +65,8 @@ class RoutesService:
         self.own = own
         self.resolver = resolver
         self.now = now
-        self.recalls = Recalls(registry)
-        self.endings = Endings(registry)
+        self.forwarder = Forwarder()
+        self.calls = CallsForBrokers(registry, self.forwarder)
         self.credentials = IgnoredCredentials()
         self.service = Service(
             MESSAGING_SERVICE,
@@ -151,11 +151,11 @@ class RoutesService:
 
     def end_transaction(self, call: Call, request: messaging.EndTransactionRequest) -> Deferred[Any]:
         """Hand a decision on to the broker that has the transaction."""
-        return self.endings.end(call, request, self.now())
+        return self.calls.end(call, request, self.now())
 
     def recall(self, call: Call, request: messaging.RecallMessageRequest) -> Deferred[Any]:
         """Hand the call on to the broker that has the message."""
-        return self.recalls.recall(call, request, self.now())
+        return self.calls.recall(call, request, self.now())
 
     def respond(
         self, call: Call, endpoints: v2.Endpoints, make_response: Callable[[Access], R]

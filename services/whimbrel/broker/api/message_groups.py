@@ -17,14 +17,14 @@ Messages of transactions stay here, whatever their group: who sent the half ends
 from collections.abc import Sequence
 from typing import Any
 
-from whimbrel.broker.api.forwarder import Forwarder
 from whimbrel.broker.produce.admission import Admission, MessageExtras, SendTarget, born_host_of, group_of
 from whimbrel.broker.produce.placement import owner_of_group
 from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.deferred import Deferred
 from whimbrel.model.topic import MessageType
-from whimbrel.model.wire import CLIENT_PEER_HEADER, HOP_TO_OWNER, HOPS_HEADER, QUEUE_HEADER
+from whimbrel.model.wire import CLIENT_PEER_HEADER, QUEUE_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.forwarder import TO_OWNER, Forwarder, Target, made
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.store.codec import RecordDraft
 
@@ -58,7 +58,7 @@ class MessageGroups:
         if special[0].kind is not MessageType.FIFO:
             return None
         headers = call.metadata
-        if headers.get(HOPS_HEADER) == HOP_TO_OWNER:
+        if made(call, TO_OWNER):
             born_host = born_host_of(headers.get(CLIENT_PEER_HEADER, ""))
             for draft in drafts:
                 draft.born_host = born_host
@@ -75,10 +75,9 @@ class MessageGroups:
             return queue_id
         return self.forwarder.forward(
             call,
-            request.SerializeToString(),
-            target=owner,
-            address=sharing.address(owner),
-            hop=HOP_TO_OWNER,
+            request,
+            [Target(owner, sharing.address(owner))],
+            TO_OWNER,
+            messaging.SendMessageResponse.FromString,
             headers=((QUEUE_HEADER, str(queue_id)),),
-            decode=messaging.SendMessageResponse.FromString,
         )

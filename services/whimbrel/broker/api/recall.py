@@ -12,8 +12,7 @@ place, recalls too. (RocketMQ may lose one in the second of the delivery, and it
 A handle names the broker that has the message. Another one asks a nameserver, which hands the call on.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from whimbrel.broker.produce.admission import born_host_of
@@ -22,25 +21,20 @@ from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.broker.timing.records import recall
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.deferred import Deferred
-from whimbrel.errors import BadRequest, MessageTypeConflict, NotMaster, Throttled, WhimbrelError
+from whimbrel.errors import BadRequest, MessageTypeConflict, WhimbrelError
 from whimbrel.model.names import check_message_id, check_topic
 from whimbrel.model.recall import RecallHandle
 from whimbrel.model.topic import MessageType
-from whimbrel.model.wire import CLIENT_ID_HEADER, CLIENT_PEER_HEADER, NAMESPACE_HEADER
+from whimbrel.model.wire import CLIENT_PEER_HEADER
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
-from whimbrel.rpc.api.calls import MESSAGING, Metadata, Outbound
+from whimbrel.rpc.server.forwarder import TO_NAMESERVER, Forwarder, Target
 from whimbrel.rpc.server.handlers import Call
 from whimbrel.rpc.server.responses import OK
 from whimbrel.store.timer_layout import floor_second
 
 __all__ = ["RecallService"]
 
-ASKED_MAX = 256  # recalls for other brokers that wait for a nameserver
-PASSED_ON = (CLIENT_ID_HEADER, NAMESPACE_HEADER)
 DELAYED = (MessageType.DELAY, MessageType.MIXED)
-
-# Sends a call to any nameserver, with these headers; None when none answers.
-Ask = Callable[[Outbound[Any], Metadata], Awaitable[Any]]
 
 
 class RecallService:
@@ -55,7 +49,8 @@ class RecallService:
         broker_name: str,
         delay_max_ms: int,
         clock: Callable[[], int],
-        ask: Ask,
+        forwarder: Forwarder,
+        nameservers: Callable[[], Sequence[str]],
     ) -> None:
         """Take what knows the delayed messages.
 
@@ -64,12 +59,12 @@ class RecallService:
             broker_name: that a master and its slaves share.
             delay_max_ms: how long a message may wait.
             clock: epoch milliseconds.
-            ask: reaches a nameserver.
+            forwarder: hands calls on.
+            nameservers: addresses of those that hold our registration.
         """
         self.topics, self.timers, self.internal = topics, timers, internal
         self.broker_name, self.delay_max_ms = broker_name, delay_max_ms
-        self.clock, self.ask = clock, ask
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.clock, self.forwarder, self.nameservers = clock, forwarder, nameservers
 
     def recall(self, call: Call, request: messaging.RecallMessageRequest) -> Deferred[Any]:
         """Store that a message is recalled; answer when that is durable."""
@@ -114,28 +109,7 @@ class RecallService:
         """Have a nameserver hand the call on to the broker that it is for."""
         if call.metadata.get(CLIENT_PEER_HEADER):
             raise BadRequest(f"the recall handle names the broker {handle.broker_name}, which this is not")
-        if len(self.tasks) >= ASKED_MAX:
-            raise Throttled(f"{ASKED_MAX} recalls wait for other brokers already")
-        headers = [(name, call.metadata[name]) for name in PASSED_ON if call.metadata.get(name)]
-        headers.append((CLIENT_PEER_HEADER, call.peer))
-        outbound = Outbound(
-            MESSAGING + "RecallMessage",
-            request.SerializeToString(),
-            lambda answers, _: messaging.RecallMessageResponse.FromString(answers[0]),
+        targets = [Target(address, address) for address in self.nameservers()]
+        return self.forwarder.forward(
+            call, request, targets, TO_NAMESERVER, messaging.RecallMessageResponse.FromString
         )
-        deferred: Deferred[Any] = Deferred()
-
-        async def run() -> None:
-            try:
-                answer = await self.ask(outbound, headers)
-                if answer is not None:
-                    deferred.complete(answer)
-            except WhimbrelError as error:
-                deferred.fail(error)
-            finally:  # also when the task is cancelled
-                deferred.fail(NotMaster(f"no nameserver reaches the broker {handle.broker_name} now"))
-
-        task = asyncio.get_running_loop().create_task(run())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return deferred

@@ -138,6 +138,11 @@ class BrokerContext:
         """Put a client's question to a nameserver that holds our registration; None when none answers."""
         return None if self.registration is None else await self.registration.ask(question, metadata)
 
+    def known_by(self) -> list[str]:
+        """Return the addresses of the nameservers that hold our registration."""
+        accepted = {} if self.registration is None else self.registration.accepted
+        return [nameserver for nameserver, held in accepted.items() if held]
+
     def call_from_thread(self, callback: Callable[[], None]) -> None:
         """Have a function called on the loop's thread; may be called from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

@@ -12,7 +12,6 @@ from typing import ClassVar
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.dead_letters import DeadLetterService
-from whimbrel.broker.api.forwarder import Forwarder
 from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
@@ -40,6 +39,7 @@ from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
+from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SLAVES_MAX
@@ -135,6 +135,8 @@ class MasterRole(Role):
         counted = self.context.counted
         letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
         self.consumption.hand_on = letters.hand_on
+        self.forwarder = Forwarder()
+        self.opened.push_async_callback(self.forwarder.close)
         self.open_timers(internal)
         self.open_transactions(internal)
         self.share_topics()
@@ -155,9 +157,7 @@ class MasterRole(Role):
         if not self.options.nameservers:
             return
         self.sharing = TopicSharing(self.context.topics, self.options.name, self.root, self.machine.files)
-        forwarder = Forwarder()
-        self.opened.push_async_callback(forwarder.close)
-        self.sends.message_groups = MessageGroups(self.sharing, self.admission, forwarder)
+        self.sends.message_groups = MessageGroups(self.sharing, self.admission, self.forwarder)
 
     def topics_shared(self, nameserver: str, shared: SharedTopics) -> None:
         """Take what a nameserver says of topics that other brokers have, too."""
@@ -183,7 +183,8 @@ class MasterRole(Role):
             broker_name=options.name,
             delay_max_ms=options.delay_max_ms,
             clock=self.machine.wall_ms,
-            ask=self.context.ask_nameserver,
+            forwarder=self.forwarder,
+            nameservers=self.context.known_by,
         )
 
     def open_transactions(self, internal: InternalAppender) -> None:

@@ -14,6 +14,7 @@ from whimbrel.deferred import Deferred
 from whimbrel.errors import BadRequest, QueueNotFound
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.server.forwarder import TO_OWNER, Hop, Target
 from whimbrel.rpc.server.handlers import Call
 
 TOPIC = TopicConfig(name="t", read_queues=4, write_queues=4).with_type(MessageType.FIFO)
@@ -25,8 +26,12 @@ class Forwards:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
 
-    def forward(self, call: Call, payload: bytes, **how: Any) -> Deferred[Any]:
-        self.asked.append(how)
+    def forward(
+        self, call: Call, request: Any, targets: list[Target], hop: Hop, decode: Any, *, headers: Any
+    ) -> Deferred[Any]:
+        assert hop is TO_OWNER
+        (target,) = targets
+        self.asked.append({"target": target, "headers": headers})
         return Deferred()
 
 
@@ -67,7 +72,7 @@ def test_groups_go_to_their_owner_and_the_others_stay(tmp_path: Path) -> None:
         else:
             how = rig.forwards.asked.pop()
             assert isinstance(found, Deferred)
-            assert (how["target"], how["address"], how["hop"]) == (owner, f"{owner}:1", "owner")
+            assert how["target"] == Target(owner, f"{owner}:1")
             assert how["headers"] == (("whimbrel-queue-id", str(queue_id)),)
     assert not rig.forwards.asked
 

@@ -1,4 +1,4 @@
-"""Calls handed on to another broker: what goes along, what comes back, and what is bounded."""
+"""Calls handed on to another server: what goes along, what comes back, and what is bounded."""
 
 import asyncio
 import time
@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from whimbrel.broker.api.forwarder import FORWARD_S_MAX, Forwarder
 from whimbrel.deferred import Deferred
-from whimbrel.errors import OwnerAway, Throttled, Unavailable
+from whimbrel.errors import NotMaster, OwnerAway, Throttled, Unavailable
 from whimbrel.rpc.api.calls import Metadata, Outbound
+from whimbrel.rpc.server.forwarder import (
+    CONNECTIONS_MAX,
+    FORWARD_S_MAX,
+    TO_HOLDER,
+    TO_OWNER,
+    Forwarder,
+    Target,
+)
 from whimbrel.rpc.server.handlers import Call
 
 HEADERS = {
@@ -20,8 +27,18 @@ HEADERS = {
 }
 
 
-class Target:
-    """The other end."""
+class Request:
+    """A message."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+    def SerializeToString(self) -> bytes:
+        return self.payload
+
+
+class Far:
+    """The other end of all connections."""
 
     def __init__(self) -> None:
         self.dialled: list[str] = []
@@ -29,7 +46,7 @@ class Target:
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
         self.closed = 0
 
-    def dial(self, address: str) -> "Target":
+    def dial(self, address: str) -> "Far":
         self.dialled.append(address)
         return self
 
@@ -49,8 +66,8 @@ def forwarded(
 ) -> Deferred[Any]:
     call = Call("/s/SendMessage", "10.0.0.7:5000", HEADERS, deadline)
     return forwarder.forward(
-        call, payload, target="broker-b", address=address, hop="owner",
-        headers=[("whimbrel-queue-id", "3")], decode=bytes.upper,
+        call, Request(payload), [Target("broker-b", address)], TO_OWNER, bytes.upper,
+        headers=[("whimbrel-queue-id", "3")],
     )  # fmt: skip
 
 
@@ -60,7 +77,7 @@ async def settled() -> None:
 
 
 async def test_the_call_and_its_client_go_along_and_the_answer_comes_back() -> None:
-    target = Target()
+    target = Far()
     forwarder = Forwarder(target.dial)
     answer = forwarded(forwarder)
     await settled()
@@ -80,7 +97,7 @@ async def test_the_call_and_its_client_go_along_and_the_answer_comes_back() -> N
 
 
 async def test_the_clients_deadline_counts() -> None:
-    target = Target()
+    target = Far()
     forwarder = Forwarder(target.dial)
     forwarded(forwarder, deadline=time.monotonic() + 2)
     await settled()
@@ -89,7 +106,7 @@ async def test_the_clients_deadline_counts() -> None:
 
 
 async def test_an_owner_that_is_away_or_fails_is_named() -> None:
-    target = Target()
+    target = Far()
     forwarder = Forwarder(target.dial)
     with pytest.raises(OwnerAway, match="broker-b"):
         forwarded(forwarder, address="")
@@ -101,7 +118,7 @@ async def test_an_owner_that_is_away_or_fails_is_named() -> None:
 
 
 async def test_calls_and_bytes_under_way_are_bounded() -> None:
-    target = Target()
+    target = Far()
     forwarder = Forwarder(target.dial, calls_max=2, bytes_max=100)
     with pytest.raises(Throttled):
         forwarded(forwarder, b"x" * 101)
@@ -120,7 +137,7 @@ async def test_calls_and_bytes_under_way_are_bounded() -> None:
 
 
 async def test_a_connection_is_kept_until_the_broker_is_elsewhere() -> None:
-    target = Target()
+    target = Far()
     forwarder = Forwarder(target.dial)
     for address in ("b:1", "b:1", "b:2"):
         forwarded(forwarder, address=address)
@@ -130,8 +147,80 @@ async def test_a_connection_is_kept_until_the_broker_is_elsewhere() -> None:
 
 
 async def test_what_is_under_way_at_the_end_is_answered() -> None:
-    forwarder = Forwarder(Target().dial)
+    forwarder = Forwarder(Far().dial)
     answer = forwarded(forwarder)
     await settled()
     await forwarder.close()
     assert isinstance(answer.error, OwnerAway)
+
+
+def asked(forwarder: Forwarder, *names: str, headers: dict[str, str] | None = None) -> Deferred[Any]:
+    """Ask servers one after the other; b"no" sends on to the next."""
+    targets = [Target(name, f"{name}:1") for name in names]
+    call = Call("/s/EndTransaction", "10.0.0.7:5000", HEADERS | (headers or {}), None)
+    return forwarder.forward(
+        call, Request(b"end"), targets, TO_HOLDER, bytes, accept=lambda answer: answer != b"no"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([b"no", b"yes"], b"yes"),
+        ([Unavailable("gone"), b"yes"], b"yes"),
+        ([b"no", b"no"], b"no"),
+        ([b"no", Unavailable("gone")], None),  # the one that is away may be the one
+        ([Unavailable("gone"), b"no"], None),
+    ],
+)
+async def test_several_are_asked_until_one_knows(answers: list[Any], expected: bytes | None) -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    for each in answers:
+        far.answers.put_nowait(each)
+    answer = asked(forwarder, "a", "b")
+    await settled()
+    assert far.dialled == ["a:1", "b:1"] and answer.result == expected
+    assert expected is not None or (isinstance(answer.error, NotMaster) and "gone" in str(answer.error))
+    await forwarder.close()
+
+
+async def test_a_call_makes_each_hop_once_and_keeps_its_client() -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    with pytest.raises(NotMaster, match="it is not"):
+        asked(forwarder, "a", headers={"whimbrel-hops": "owner,holder"})
+    asked(forwarder, "a", headers={"whimbrel-hops": "owner", "x-whimbrel-client-peer": "10.0.0.1:1"})
+    await settled()
+    metadata = far.calls[0][1]
+    assert (metadata["whimbrel-hops"], metadata["x-whimbrel-client-peer"]) == ("owner,holder", "10.0.0.1:1")
+    await forwarder.close()
+
+
+async def test_connections_that_no_call_uses_are_bounded() -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial)
+    asked(forwarder, "busy")
+    await settled()
+    for number in range(CONNECTIONS_MAX + 3):
+        asked(forwarder, f"b{number}").cancel()
+        far.answers.put_nowait(b"yes")
+        await settled()
+    assert len(forwarder.connections) <= CONNECTIONS_MAX + 1 and far.closed >= 3
+    await forwarder.close()
+    assert far.closed == len(far.dialled)
+
+
+async def test_calls_are_counted_by_how_they_ended() -> None:
+    far = Far()
+    forwarder = Forwarder(far.dial, bytes_max=10)
+    far.answers.put_nowait(b"yes")
+    far.answers.put_nowait(Unavailable("gone"))
+    for _ in range(2):
+        forwarded(forwarder)
+        await settled()
+    with pytest.raises(Throttled):
+        forwarded(forwarder, b"x" * 11)
+    counted = {labels: histogram.count for labels, histogram in forwarder.seconds.items()}
+    assert counted == {("SendMessage", "owner", result): 1 for result in ("answered", "away", "refused")}
+    await forwarder.close()
