@@ -27,8 +27,6 @@ WITHOUT_PUSH = ("rust",)
 WITHOUT_RECALL = ("rust",)
 WITHOUT_PRIORITY = ("rust",)
 WITHOUT_PRIORITY_0 = ("nodejs",)  # it takes 0 for none, and refuses the message
-# It ends transactions there, and listens there for checks: it is given a broker's address.
-ENDS_AT_ITS_ACCESS_POINT = ("rust",)
 SECONDS_ONLY = ("python", "rust")  # of delivery times; their programs round up
 
 QUEUES = 4
@@ -89,13 +87,6 @@ def send(language: str, role: str, endpoint: str, topic: str, prefix: str, count
         producer.wait_ended()
         assert producer.bodies("sent") == [f"{prefix}-{n}" for n in range(count)], producer.lines
         return producer
-
-
-def access_point(language: str, cluster: DevCluster) -> str:
-    """Return where a producer of transactions connects to."""
-    if language not in ENDS_AT_ITS_ACCESS_POINT:
-        return cluster.endpoint
-    return str(next(each["grpc"] for each in cluster.described()["processes"] if each["role"] == "master"))
 
 
 @languages("nodejs", "go")
@@ -262,7 +253,7 @@ def test_recalled_message_never_comes(language: str, cluster: DevCluster) -> Non
 def test_committed_messages_come_once_and_rolled_back_ones_never(language: str, cluster: DevCluster) -> None:
     """Checklist 41 and 42."""
     topic = make(cluster, f"paid-{language}", MessageType.TRANSACTION)
-    endpoint = access_point(language, cluster)
+    endpoint = cluster.endpoint
     with Program(language, "transact", endpoint, topic, "m", 4, "commit,rollback", "unknown") as producer:
         producer.wait_bodies("ended", {f"m-{n}" for n in range(4)})
         producer.end()
@@ -283,7 +274,7 @@ def test_committed_messages_come_once_and_rolled_back_ones_never(language: str, 
 def test_producer_is_asked_about_a_transaction_that_it_left_open(language: str, cluster: DevCluster) -> None:
     """Checklist 45: it is asked, and its answer counts."""
     topic = make(cluster, f"open-{language}", MessageType.TRANSACTION)
-    endpoint = access_point(language, cluster)
+    endpoint = cluster.endpoint
     with (
         Program(language, "simple", cluster.endpoint, topic, f"{topic}-g", "*") as consumer,
         Program(language, "transact", endpoint, topic, "kept", 1, "leave", "commit") as committing,

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,35 @@ def test_undecided_are_asked_about_and_the_answer_counts(tmp_path: Path) -> None
         assert first.asked().transaction_id == name
         assert first.end(name, v2.COMMIT, source=v2.SOURCE_SERVER_CHECK) == v2.OK
         assert first.receive(TOPIC, "group").bodies == [b"orphan"]
+
+
+def test_producers_that_are_connected_to_a_nameserver_are_asked(tmp_path: Path) -> None:
+    """Checklist 45: the question goes through the nameserver, the answer back to the broker that has it."""
+    with ExitStack() as stack:
+        nameservers = [stack.enter_context(Process(tmp_path, "nameserver", f"ns-{n}")) for n in range(2)]
+        addresses = ",".join(each.grpc for each in nameservers)
+        broker = Process(
+            tmp_path, "broker", "broker", store=tmp_path / "store", nameservers=addresses, **SIZES, **SOON
+        )
+        stack.enter_context(broker)
+        channels = [stack.enter_context(grpc.insecure_channel(each.grpc)) for each in (*nameservers, broker)]
+        api = Producer(channels[2])
+        api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, read_queues=2, message_type=4))
+        api.administer("CreateGroup", group=admin.Group(name="group"))
+        routes = [Api(channel) for channel in channels[:2]]
+        for each in routes:
+            until(lambda each=each: each.route(TOPIC).message_queues, what="the route")  # type: ignore[misc]
+        until(api.answers, what="the broker to know its transactions")
+        kept, dropped = api.half(b"kept"), api.half(b"dropped")
+        checker = Checked(channels[1], "far")  # of the second nameserver alone
+        wanted = {kept: v2.COMMIT, dropped: v2.ROLLBACK}
+        while wanted:
+            question = checker.asked()
+            assert question.message.body in (b"kept", b"dropped")
+            resolution = wanted.pop(question.transaction_id, None)
+            if resolution is not None:
+                assert checker.end(question.transaction_id, resolution) == v2.OK
+        assert api.receive(TOPIC, "group", poll_s=5).bodies == [b"kept"]
 
 
 def test_silence_gives_it_up(tmp_path: Path) -> None:

@@ -59,8 +59,10 @@ async def run(options: NameserverOptions) -> int:
         expected_brokers=options.expected_brokers,
     )
     resolver = Resolver()
-    brokers = RegistryService(registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time)
     routes = RoutesService(registry, own=own, resolver=resolver, now=time.monotonic)
+    brokers = RegistryService(
+        registry, own=own, resolver=resolver, now=time.monotonic, wall=time.time, sessions=routes.sessions
+    )
     times = CallTimes() if options.metrics_port >= 0 else None
     on_call_end = None if times is None else times.observe
     try:

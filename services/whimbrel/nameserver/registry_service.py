@@ -34,6 +34,7 @@ from whimbrel.nameserver.addresses import (
 )
 from whimbrel.nameserver.registry import BrokerIdentity, QueueCounts, Registry, Session, Update
 from whimbrel.nameserver.resolver import Resolver
+from whimbrel.nameserver.sessions import Sessions
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as registry_pb
 from whimbrel.rpc.server.handlers import BidiMethod, Call, Outbox, Service, UnaryMethod
 
@@ -59,6 +60,7 @@ class RegistryService:
         resolver: knows what the names mean under which brokers and tools dial us.
         now: gives the registry's time, seconds of a monotonic clock.
         wall: gives seconds since the epoch.
+        sessions: knows which producers can be asked.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class RegistryService:
         resolver: Resolver,
         now: Callable[[], float],
         wall: Callable[[], float],
+        sessions: Sessions,
     ) -> None:
         self.registry = registry
         self.own = own
@@ -84,6 +87,7 @@ class RegistryService:
             (
                 BidiMethod("Session", registry_pb.SessionRequest, self.open_session),
                 UnaryMethod("DescribeCluster", registry_pb.DescribeClusterRequest, self.describe_cluster),
+                UnaryMethod("AskProducer", registry_pb.AskProducerRequest, sessions.ask_producer),
             ),
         )
 

@@ -1,7 +1,7 @@
 """The nameserver's part of the client API: routes, and the calls that SDKs make before they have one.
 
 QueryRoute and QueryAssignment are served from the registry, with addresses that the asking client can dial.
-Telemetry, Heartbeat and NotifyClientTermination keep no state: nothing here depends on which clients exist.
+Heartbeat and NotifyClientTermination keep no state, Telemetry only who can be asked (`sessions.py`).
 """
 
 from collections.abc import Callable, Collection
@@ -16,6 +16,7 @@ from whimbrel.nameserver.addresses import Access, Meanings, access_of, dial_addr
 from whimbrel.nameserver.calls import CallsForBrokers
 from whimbrel.nameserver.registry import Registry, RouteEntry
 from whimbrel.nameserver.resolver import Resolver
+from whimbrel.nameserver.sessions import Sessions, TelemetryHandler
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.credentials import IgnoredCredentials
@@ -30,7 +31,6 @@ from whimbrel.rpc.server.responses import (
     namespace_of,
     permission_of,
 )
-from whimbrel.rpc.server.settings import settings_for, settings_response
 
 __all__ = ["RoutesService"]
 
@@ -66,6 +66,7 @@ class RoutesService:
         self.resolver = resolver
         self.now = now
         self.forwarder = Forwarder()
+        self.sessions = Sessions()
         self.calls = CallsForBrokers(registry, self.forwarder)
         self.credentials = IgnoredCredentials()
         self.service = Service(
@@ -151,6 +152,7 @@ class RoutesService:
 
     def end_transaction(self, call: Call, request: messaging.EndTransactionRequest) -> Deferred[Any]:
         """Hand a decision on to the broker that has the transaction."""
+        self.sessions.ended(check_client_id(call), request.topic.name)
         return self.calls.end(call, request, self.now())
 
     def recall(self, call: Call, request: messaging.RecallMessageRequest) -> Deferred[Any]:
@@ -182,10 +184,10 @@ class RoutesService:
         dialled = v2.Endpoints(scheme=SCHEMES[scheme_of(host)], addresses=[v2.Address(host=host, port=port)])
         return v2.Broker(name=entry.broker.name, id=0, endpoints=dialled)
 
-    def open_telemetry(self, call: Call, outbox: Outbox) -> "TelemetryHandler":
+    def open_telemetry(self, call: Call, outbox: Outbox) -> TelemetryHandler:
         """Take a new Telemetry stream."""
         self.credentials.note(call, self.now())
-        return TelemetryHandler(outbox)
+        return self.sessions.open(call, outbox)
 
     def heartbeat(self, call: Call, request: messaging.HeartbeatRequest) -> messaging.HeartbeatResponse:
         """Return OK; brokers keep track of clients, the nameserver does not."""
@@ -209,22 +211,3 @@ def queue_permissions(entry: RouteEntry) -> list[Any]:
         permission_of(read=queue_id < readable, write=queue_id < writable)
         for queue_id in range(max(queues.read_queues, queues.write_queues))
     ]
-
-
-class TelemetryHandler:
-    """A client's Telemetry stream: settings get a response, all other commands are for brokers."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self.outbox = outbox
-
-    def received(self, message: messaging.TelemetryCommand) -> None:
-        """Respond to settings; a full outbox drops that, since its client does not read."""
-        if message.HasField("settings"):
-            self.outbox.send(settings_response(settings_for(message.settings)))
-
-    def half_closed(self) -> None:
-        """End the stream."""
-        self.outbox.close()
-
-    def closed(self) -> None:
-        """Nothing to release."""

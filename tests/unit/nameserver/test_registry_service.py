@@ -9,6 +9,7 @@ from whimbrel.model.limits import ROUTE_QUEUES_MAX, TOPICS_MAX
 from whimbrel.nameserver.registry import Registry
 from whimbrel.nameserver.registry_service import SESSIONS_MAX, BrokerStream, RegistryService
 from whimbrel.nameserver.resolver import Resolver
+from whimbrel.nameserver.sessions import Sessions
 from whimbrel.pb.whimbrel.registry.v1 import registry_service_pb2 as pb
 from whimbrel.rpc.server.handlers import Call
 
@@ -42,6 +43,7 @@ class Rig:
             resolver=Resolver(),
             now=lambda: self.now,
             wall=lambda: 1e9,
+            sessions=Sessions(),
         )
 
     def open(self, host: str = "10.0.0.1") -> tuple[BrokerStream, Box]:

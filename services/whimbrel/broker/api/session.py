@@ -32,7 +32,6 @@ from whimbrel.broker.consume.dead_letters import attempts_max
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.tables.clients import Client, Clients
 from whimbrel.broker.tables.groups import GroupTable
-from whimbrel.broker.tables.producers import Producers
 from whimbrel.errors import ClientIdRequired, IllegalFilter, Throttled
 from whimbrel.model.names import check_group
 from whimbrel.model.topic import GroupConfig
@@ -40,6 +39,7 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.credentials import IgnoredCredentials
 from whimbrel.rpc.server.handlers import Call, Outbox
+from whimbrel.rpc.server.producers import Producers
 from whimbrel.rpc.server.responses import OK, check_client_id, status_of
 from whimbrel.rpc.server.settings import group_of, settings_for, settings_response
 

@@ -202,7 +202,9 @@ class MasterRole(Role):
             checks_max=options.transaction_check_max,
             age_max_ms=int(options.reserved_hours * MS_PER_HOUR),
         )
-        self.ending = TransactionService(self.transactions, self.context.sessions)
+        self.ending = TransactionService(
+            self.transactions, self.context.sessions, self.forwarder, self.context.known_by
+        )
         self.sends.detours[MessageType.TRANSACTION] = self.ending
         self.store.writer.before_removal = self.before_removal
         self.sends.on_detour = self.ending.sent

@@ -164,7 +164,16 @@ LIMITS: dict[str, Allowed] = {
     **rows(
         REGISTRY_SERVICE,
         "DescribeCluster",
-        {"Session": Allowed(16 << 20, {"topics": TOPICS_MAX})},
+        {
+            "Session": Allowed(16 << 20, {"topics": TOPICS_MAX}),
+            "AskProducer": Allowed(
+                RPC_MESSAGE_BYTES_MAX,
+                {
+                    "question.message.user_properties": SEND_PROPERTIES_MAX,
+                    "question.message.system_properties.keys": SEND_KEYS_MAX,
+                },
+            ),
+        },
     ),
     **rows(REPLICA_SERVICE, "WatchMetadata Introduce", {"SyncLeases": LEASE_ENTRIES}),
     **dict.fromkeys(

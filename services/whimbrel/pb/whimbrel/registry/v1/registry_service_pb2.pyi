@@ -1,5 +1,6 @@
 import datetime
 
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as _service_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -191,3 +192,17 @@ class DescribeClusterResponse(_message.Message):
     brokers: _containers.RepeatedCompositeFieldContainer[BrokerDescription]
     settled: bool
     def __init__(self, brokers: _Optional[_Iterable[_Union[BrokerDescription, _Mapping]]] = ..., settled: _Optional[bool] = ...) -> None: ...
+
+class AskProducerRequest(_message.Message):
+    __slots__ = ("topic", "question")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    question: _service_pb2.RecoverOrphanedTransactionCommand
+    def __init__(self, topic: _Optional[str] = ..., question: _Optional[_Union[_service_pb2.RecoverOrphanedTransactionCommand, _Mapping]] = ...) -> None: ...
+
+class AskProducerResponse(_message.Message):
+    __slots__ = ("asked",)
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    asked: bool
+    def __init__(self, asked: _Optional[bool] = ...) -> None: ...

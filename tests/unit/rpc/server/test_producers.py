@@ -2,8 +2,8 @@
 
 import pytest
 
-from whimbrel.broker.tables import producers as module
-from whimbrel.broker.tables.producers import TRIES_MAX, Producers
+from whimbrel.rpc.server import producers as module
+from whimbrel.rpc.server.producers import TRIES_MAX, Producers
 
 
 def asking(producers: Producers, topic: str, there: dict[str, bool]) -> tuple[bool | None, list[str]]:
