@@ -11,13 +11,7 @@
 what it stands for. Ops are written at the end of the tick, one record for all decisions of the tick. So every
 op record covers all commits before it in the log, and only commits behind the last one may lack theirs.
 
-**Start.** Halves and ops are read from the positions on. For a half without an op, a committed record that
-names it (its prepared transaction offset) is looked for in the queues of its topic, and in the one of the
-discarded: from the last op records on, for RocketMQ's ops from `OPS_LATE_MS` before the last one, since it
-writes them seconds late and not in every case; and not before the half itself. One that is found makes only
-the missing op. RocketMQ's copies of halves make that search wider, see `find_places`. So each half has one
-committed record at most, whenever this process or its machine died, and whichever member of the group goes
-on. It is done in pieces, and meanwhile transactions are refused.
+**Start.** All that is undecided is found in the log (`recovery.py`); until then transactions are refused.
 
 **Positions** are moved only to what every slave in sync has, and the disk: the position of a half must not
 reach a member before the records that made it superfluous.
@@ -31,23 +25,21 @@ new half is on disk. Where the disk takes nothing, files go all the same: withou
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.transactions.queues import HalfStore, TransactionQueues
 from whimbrel.broker.transactions.records import (
-    HEAD_BYTES,
     OP_QUEUE,
     committed_draft,
     discarded_draft,
-    halves_named,
     moved_draft,
     op_draft,
     open_transaction,
-    prepared_offset_of,
 )
+from whimbrel.broker.transactions.recovery import Recovery
 from whimbrel.broker.transactions.table import (
     OPEN_MAX,
     OpenTransaction,
@@ -57,10 +49,8 @@ from whimbrel.broker.transactions.table import (
 )
 from whimbrel.errors import (
     CorruptRecord,
-    IllegalOffset,
     InvalidTransactionId,
     NotReady,
-    OffsetNotFound,
     StoreFull,
     Throttled,
     TopicNotFound,
@@ -68,13 +58,12 @@ from whimbrel.errors import (
 )
 from whimbrel.metrics import Histogram, Series
 from whimbrel.model.names import HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GROUP, UNDECIDED_TOPIC
-from whimbrel.store.codec import RecordDraft, StoredMessage, decode_record
+from whimbrel.store.codec import RecordDraft, StoredMessage
 
 __all__ = ["Ask", "Transactions"]
 
 logger = logging.getLogger(__name__)
 
-UNITS_READ = 64  # queue entries that are read at once
 BEHIND_MAX = 64  # halves that may stand in the queue before they are taken into the table
 OPS_PENDING_MAX = 4096  # decisions without an op; more are there only while the store refuses ops
 FINISH_S = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)  # RocketMQ's
@@ -82,11 +71,6 @@ FINISH_S = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)  # RocketMQ's
 MOVED_MAX = 1000
 MOVED_BYTES_MAX = 16 * 1024 * 1024
 OPS_AGAIN_S = 1.0  # after that an op that was refused is tried again
-OPS_LATE_MS = 10_000  # RocketMQ: transactionOpBatchInterval, 3 s, and some time for a busy disk
-COPIES_MS = (
-    600_000  # how long before its newest copy a half may have been committed; some of RocketMQ's rounds
-)
-LOAD_PIECE = 500  # records read between two turns of the loop
 # One piece of a round of checks: transactions that are looked at, or asked about, and bytes of their halves.
 PIECE_SEEN_MAX = 2000
 PIECE_ASKED_MAX = 16
@@ -95,32 +79,6 @@ PIECE_BYTES_MAX = 256 * 1024
 Answer = Callable[[WhimbrelError | None], None]
 # Asks a producer about a half; returns whether one took the question, None when there is none.
 Ask = Callable[[OpenTransaction, StoredMessage], bool | None]
-
-
-class HalfStore(Protocol):
-    """What is read of the store."""
-
-    @property
-    def written(self) -> int:
-        """End of the log."""
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """First offset of a queue, and its end."""
-
-    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Entries of a queue."""
-
-    def first_from(self, topic: str, queue_id: int, place: int) -> int:
-        """Offset of a queue's first entry whose record is not below a place in the log."""
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Offset of a queue's first message that was stored at or after a time."""
-
-    def read(self, physical_offset: int, size: int) -> bytes:
-        """A record's bytes."""
-
-    def read_range(self, physical_offset: int, size: int) -> bytes:
-        """Bytes of the log."""
 
 
 class Positions(Protocol):
@@ -181,6 +139,7 @@ class Transactions:
             age_max_ms: after which a transaction is given up in any case.
         """
         self.store, self.internal, self.topics = store, internal, topics
+        self.queues = TransactionQueues(store)
         self.positions, self.loop = positions, loop
         self.wall_ms, self.safe_end = wall_ms, safe_end
         self.timeout_ms, self.checks_max, self.age_max_ms = timeout_ms, checks_max, age_max_ms
@@ -211,108 +170,22 @@ class Transactions:
         self.loop.call_soon(lambda: self.run_pieces(work))
 
     def load(self) -> Iterator[None]:
-        """Find all that is undecided."""
-        low, high = self.store.queue_range(HALF_TOPIC, 0)
-        first_half = self.first(HALF_TOPIC, low, high)
-        self.next_half = first_half
-        op_low, op_high = self.store.queue_range(HALF_OP_TOPIC, OP_QUEUE)
-        first_op = self.first(HALF_OP_TOPIC, op_low, op_high)
-        scan_from = 0
-        recent: deque[tuple[int, int]] = deque()  # store time and place of the last ops
-        for count, op in enumerate(self.read_queue(HALF_OP_TOPIC, OP_QUEUE, first_op)):
-            named = halves_named(op.body)
-            if named:
-                self.trail.add(op.queue_offset, max(named))
-            self.already_named.update(half for half in named if half >= first_half)
-            recent.append((op.store_timestamp, op.physical_offset))
-            while recent[0][0] < op.store_timestamp - OPS_LATE_MS:
-                scan_from = recent.popleft()[1]
-            if count % LOAD_PIECE == LOAD_PIECE - 1:
-                yield
-        while self.follow(LOAD_PIECE):
-            yield
-        self.already_named = set()
-        places: dict[int, OpenTransaction] = {}
-        yield from self.find_places(first_half, places)
-        yield from self.find_effects(scan_from, places)
+        """Find all that is undecided, then take decisions."""
+        yield from Recovery(self).run(self.already_named)
         self.ready = True
         self.schedule_ops()
         if self.table:
             logger.info("%d transactions are undecided", len(self.table))
 
-    def first(self, topic: str, low: int, high: int) -> int:
-        """Return where to begin in a queue."""
-        try:
-            known = self.positions.get_offset(TRANSACTION_GROUP, topic, 0)
-        except OffsetNotFound:
-            return low
-        return min(max(known, low), high)
-
-    def find_places(self, first_half: int, places: dict[int, OpenTransaction]) -> Iterator[None]:
-        """Find where the halves of the open transactions stand, and those of which they are copies.
-
-        RocketMQ copies a half at each check, also while the op of its commit is in memory: then the committed
-        record names an earlier half than the newest one, and all but that one have ops.
-        """
-        places.update((one.physical_offset, one) for one in self.table.open.values())
-        copied = [one.stored_ms for one in places.values() if one.copied]
-        if not copied:
-            return
-        earlier = self.store.offset_by_time(HALF_TOPIC, 0, min(copied) - COPIES_MS)
-        begin = min(first_half, earlier)
-        for count, half in enumerate(self.read_queue(HALF_TOPIC, 0, begin, self.next_half)):
-            try:
-                seen = open_transaction(half)
-            except CorruptRecord:
-                continue
-            one = self.table.find(seen.topic, seen.transaction_id)
-            if one is not None and one.copied:
-                places[half.physical_offset] = one
-            if count % LOAD_PIECE == LOAD_PIECE - 1:
-                yield
-
-    def find_effects(self, scan_from: int, places: dict[int, OpenTransaction]) -> Iterator[None]:
-        """Close the transactions whose committed record, or copy of a discarded half, is in the log.
-
-        Args:
-            scan_from: none of a half that is no copy stands below.
-            places: where the halves stand.
-        """
-        if not places:
-            return
-        copied = [place for place, one in places.items() if one.copied]
-        begin = min([max(scan_from, min(places)), *copied])
-        topics = {one.topic for one in places.values()} | {UNDECIDED_TOPIC}
-        for topic in sorted(topics):
-            config = self.topics.get(topic)
-            for queue_id in range(0 if config is None else max(config.read_queues, config.write_queues)):
-                at = self.store.first_from(topic, queue_id, begin)
-                while units := self.store.queue_units(topic, queue_id, at, UNITS_READ):
-                    at += len(units)
-                    for place, size, _ in units:
-                        one = places.get(self.prepared_offset(place, size))
-                        if one is not None and one.half_offset in self.table.open:
-                            discarded = topic == UNDECIDED_TOPIC
-                            self.decided(one, Resolution.DISCARD if discarded else Resolution.COMMIT)
-                            self.pending_ops.append(one.half_offset)
-                    yield
-
-    def prepared_offset(self, place: int, size: int) -> int:
-        """Return the place of the half that a record names; -1 for none, or when it can't be read."""
-        try:
-            return prepared_offset_of(self.store.read_range(place, min(size, HEAD_BYTES)))
-        except IllegalOffset:
-            return -1
-
     # Halves
 
     def follow(self, most: int | None = None) -> bool:
         """Take the halves stored since into the table; return whether there are more than `most`."""
-        end = self.store.queue_range(HALF_TOPIC, 0)[1]
+        end = self.queues.half_end()
         stop = end if most is None else min(end, self.next_half + most)
         if self.next_half >= stop:
             return False
-        for half in self.read_queue(HALF_TOPIC, 0, self.next_half, stop):
+        for half in self.queues.halves(self.next_half, stop):
             if half.queue_offset in self.already_named:
                 continue
             try:
@@ -327,23 +200,6 @@ class Transactions:
         self.next_half = stop
         return stop < end
 
-    def read_queue(
-        self, topic: str, queue_id: int, offset: int, end: int | None = None
-    ) -> Iterator[StoredMessage]:
-        """Yield the records of a queue; those that can't be read are passed over."""
-        if end is None:
-            end = self.store.queue_range(topic, queue_id)[1]
-        while offset < end:
-            units = self.store.queue_units(topic, queue_id, offset, min(UNITS_READ, end - offset))
-            if not units:
-                return
-            offset += len(units)
-            for place, size, _ in units:
-                try:
-                    yield decode_record(self.store.read(place, size))
-                except (CorruptRecord, IllegalOffset) as error:
-                    logger.error("a record of %s is passed over: %s", topic, error)
-
     def check_room(self) -> None:
         """Refuse a half while transactions are not ready, or too many are open.
 
@@ -352,7 +208,7 @@ class Transactions:
         """
         if not self.ready:
             raise NotReady("this broker is still reading its transactions; send again in a moment")
-        behind = self.store.queue_range(HALF_TOPIC, 0)[1] - self.next_half
+        behind = self.queues.half_end() - self.next_half
         if behind >= BEHIND_MAX:
             self.follow()
             behind = 0
@@ -409,19 +265,8 @@ class Transactions:
         config = self.topics.get(one.topic)
         if config is None:
             raise TopicNotFound(f"topic {one.topic} of the transaction was deleted")
-        draft = committed_draft(self.half(one), one.topic, one.queue_id % max(config.read_queues, 1))
+        draft = committed_draft(self.queues.half(one), one.topic, one.queue_id % max(config.read_queues, 1))
         self.take_effect(one, Resolution.COMMIT, draft, answer)
-
-    def half(self, one: OpenTransaction) -> StoredMessage:
-        """Return a transaction's half.
-
-        Raises:
-            CorruptRecord: it can't be read.
-        """
-        try:
-            return decode_record(self.store.read(one.physical_offset, one.size))
-        except IllegalOffset as error:
-            raise CorruptRecord(f"the half of transaction {one.transaction_id} is gone: {error}") from error
 
     def take_effect(
         self, one: OpenTransaction, resolution: Resolution, draft: RecordDraft, answer: Answer
@@ -472,7 +317,7 @@ class Transactions:
 
     def append_op(self, halves: list[int], answer: Answer) -> bool:
         """Append one op for these halves, all pending ones among them; return whether it is stored."""
-        op_offset = self.op_end()
+        op_offset = self.queues.op_end()
         draft = op_draft(halves, now_ms=self.wall_ms(), host=self.internal.store_host())
         if not self.internal.append(draft, answer):
             return False
@@ -509,7 +354,7 @@ class Transactions:
     def check(self, one: OpenTransaction, now_ms: int) -> None:
         """Ask about a transaction, or give it up."""
         try:
-            half = self.half(one)
+            half = self.queues.half(one)
             if one.checks >= self.checks_max or now_ms - one.stored_ms > self.age_max_ms:
                 self.discard(one, half)
                 return
@@ -573,7 +418,7 @@ class Transactions:
         """Store a half again; return why it can't be."""
         refusals: list[WhimbrelError | None] = []
         try:
-            draft = moved_draft(self.half(one))
+            draft = moved_draft(self.queues.half(one))
         except CorruptRecord:
             return None  # the next check sees it
         if not self.internal.append(draft, refusals.append):
@@ -602,11 +447,7 @@ class Transactions:
             self.follow()
             oldest = self.table.oldest()
             half = self.next_half if oldest is None else oldest.half_offset
-            self.unpublished = half, self.trail.position(half, self.op_end()), self.store.written
-
-    def op_end(self) -> int:
-        """Return the offset that the next op gets."""
-        return self.store.queue_range(HALF_OP_TOPIC, OP_QUEUE)[1]
+            self.unpublished = half, self.trail.position(half, self.queues.op_end()), self.store.written
 
     def close(self) -> None:
         """Write the last ops; nothing is done afterwards."""

@@ -10,6 +10,7 @@ from storekit import NOW, make_draft
 from transactionkit import FakePositions, TransactionRig, half_draft
 from whimbrel.broker.transactions import transactions as module
 from whimbrel.broker.transactions.records import op_draft
+from whimbrel.broker.transactions.recovery import LOAD_PIECE
 from whimbrel.broker.transactions.table import Resolution
 from whimbrel.errors import (
     CorruptRecord,
@@ -295,7 +296,7 @@ def test_start_finds_what_is_undecided(rig: TransactionRig, tmp_path: Path) -> N
 
 def test_nothing_is_decided_before_the_queues_are_read(tmp_path: Path) -> None:
     rig = TransactionRig(tmp_path)
-    for number in range(3 * module.LOAD_PIECE):
+    for number in range(3 * LOAD_PIECE):
         rig.half(f"{number}")
     other = again(rig, tmp_path, start=False)
     for attempt in (lambda: other.end("1"), lambda: other.half("x")):
@@ -305,7 +306,7 @@ def test_nothing_is_decided_before_the_queues_are_read(tmp_path: Path) -> None:
     assert not other.transactions.ready
     other.transactions.start()
     other.loop.turn()
-    assert other.transactions.ready and len(other.transactions.table) == 3 * module.LOAD_PIECE
+    assert other.transactions.ready and len(other.transactions.table) == 3 * LOAD_PIECE
     other.close()
 
 
