@@ -446,6 +446,8 @@ class FakeCluster:
             group.ordered_by = request.ordered_by
         if request.HasField("retry_policy"):
             group.retry_policy.CopyFrom(request.retry_policy)
+        if request.HasField("priority_percent"):
+            group.priority_percent = request.priority_percent
         return admin.UpdateGroupResponse(group=group)
 
     def delete_group(self, call: Call, request: Any) -> Any:

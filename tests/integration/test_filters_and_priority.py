@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -212,6 +213,32 @@ def test_priorities_are_taken_two_at_a_time(api: Api) -> None:
         api.send(name, b"x", priority=priority)
     taken = [priorities(api.receive(name, "group", batch=2, poll_s=5)) for _ in range(4)]
     assert taken == [[3, 9], [3, 2], [1, 0], [0]]
+
+
+def test_operators_choose_how_priorities_count(api: Api, tmp_path: Path) -> None:
+    """Checklist 77: `priority.factor` of a group, and `priorityOrderAsc` of a broker."""
+    made = api.administer("CreateGroup", group=admin.Group(name="fair", priority_percent=0)).group
+    assert made.HasField("priority_percent") and made.priority_percent == 0
+    assert api.administer("UpdateGroup", name="fair", max_attempts=5).group.priority_percent == 0
+    assert api.administer("UpdateGroup", name="fair", priority_percent=40).group.priority_percent == 40
+    assert api.administer("UpdateGroup", name="fair", priority_percent=100).group.priority_percent == 100
+    for percent in (-1, 101):
+        with pytest.raises(grpc.RpcError, match="give 0 to 100"):
+            api.administer("UpdateGroup", name="fair", priority_percent=percent)
+        with pytest.raises(grpc.RpcError, match="give 0 to 100"):
+            api.administer("CreateGroup", group=admin.Group(name="unfair", priority_percent=percent))
+    settings: dict[str, object] = {"nameservers": "", "priority_order_asc": False, "index_slots": 500}
+    with (
+        Process(tmp_path, "broker", "up", store=tmp_path / "store", **settings) as other,
+        grpc.insecure_channel(other.grpc) as channel,
+    ):
+        upward = Api(channel)
+        upward.administer("CreateGroup", group=admin.Group(name="group"))
+        kind = admin.MESSAGE_TYPE_PRIORITY
+        upward.administer("CreateTopic", topic=admin.Topic(name="urgent", read_queues=4, message_type=kind))
+        for priority in (2, 0, 3, 1):
+            upward.send("urgent", b"x", priority=priority)
+        assert priorities(upward.receive("urgent", "group", batch=8, poll_s=5)) == [0, 1, 2, 3]
 
 
 def test_lite_topics_are_refused_and_nothing_hangs(api: Api, topic: str) -> None:

@@ -202,7 +202,10 @@ def test_producers_that_are_connected_to_a_nameserver_are_asked(tmp_path: Path) 
         stack.enter_context(broker)
         channels = [stack.enter_context(grpc.insecure_channel(each.grpc)) for each in (*nameservers, broker)]
         api = Producer(channels[2])
-        api.administer("CreateTopic", topic=admin.Topic(name=TOPIC, read_queues=2, message_type=4))
+        api.administer(
+            "CreateTopic",
+            topic=admin.Topic(name=TOPIC, read_queues=2, message_type=admin.MESSAGE_TYPE_TRANSACTION),
+        )
         api.administer("CreateGroup", group=admin.Group(name="group"))
         routes = [Api(channel) for channel in channels[:2]]
         for each in routes:

@@ -44,6 +44,16 @@ OrderOption = Annotated[
         show_default=False,
     ),
 ]
+PriorityOption = Annotated[
+    int | None,
+    typer.Option(
+        "--priority-percent",
+        min=0,
+        max=100,
+        help="How many of 100 receives on a priority topic begin with the greatest ones; 100: all.",
+        show_default=False,
+    ),
+]
 BackoffOption = Annotated[
     str | None, typer.Option("--backoff", metavar="WAITS", help=BACKOFF_HELP, show_default=False)
 ]
@@ -67,6 +77,7 @@ def create(
     ] = 0,
     ordered_by: OrderOption = None,
     backoff: BackoffOption = None,
+    priority_percent: PriorityOption = None,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -82,7 +93,10 @@ def create(
             max_attempts=max_attempts,
             ordered_by=order or OrderedBy.QUEUE,
             retry_policy=policy,
+            priority_percent=priority_percent,
         )
+    if priority_percent not in (None, made.priority_percent):
+        note("the brokers are of an earlier version: --priority-percent is not set")
     if made.fifo and order not in (None, made.ordered_by):
         note(f"the brokers are of an earlier version: the group is ordered by {made.ordered_by.value}")
     emit(made, output, columns=COLUMNS, rows=[row(made)])
@@ -110,7 +124,7 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
         note(
             f"group {name}: {'ordered ' + order_text(first) if first.fifo else 'not ordered'},"
             f" max attempts {first.max_attempts}, backoff {backoff_text(first.retry_policy)},"
-            f" consume {'enabled' if first.consume_enabled else 'disabled'}"
+            f" consume {'enabled' if first.consume_enabled else 'disabled'}{priority_text(first)}"
         )
         for item in found:
             for client in item.clients:
@@ -127,6 +141,7 @@ def describe(name: NameArgument, endpoint: EndpointOption = "", output: OutputOp
         "whimbrel group update mailer --max-attempts 3",
         "whimbrel group update ledger --ordered-by message-group",
         "whimbrel group update mailer --no-consume       stop its reads",
+        "whimbrel group update urgent --priority-percent 80",
         "whimbrel group update mailer --consume",
     )
 )
@@ -140,6 +155,7 @@ def update(
     ] = None,
     ordered_by: OrderOption = None,
     backoff: BackoffOption = None,
+    priority_percent: PriorityOption = None,
     consume: Annotated[
         bool | None, typer.Option("--consume/--no-consume", help="Whether it may read.")
     ] = None,
@@ -151,10 +167,10 @@ def update(
 
     fifo, order = order_of(fifo, ordered_by)
     policy = backoff_of(backoff)
-    if fifo is None and max_attempts is None and consume is None and policy is None:
+    if all(each is None for each in (fifo, max_attempts, consume, policy, priority_percent)):
         raise typer.BadParameter(
             "give at least one of --fifo/--no-fifo, --ordered-by, --max-attempts, --backoff,"
-            " --consume/--no-consume"
+            " --priority-percent, --consume/--no-consume"
         )
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         changed = admin.update_group(
@@ -164,7 +180,10 @@ def update(
             consume_enabled=consume,
             ordered_by=order,
             retry_policy=policy,
+            priority_percent=priority_percent,
         )
+    if priority_percent not in (None, changed.priority_percent):
+        note("the brokers are of an earlier version: --priority-percent is not set")
     emit(changed, output, columns=COLUMNS, rows=[row(changed)])
 
 
@@ -303,6 +322,11 @@ def wait_text(wait_ms: int) -> str:
 
 def order_text(item: "GroupConfig") -> str:
     return f"by {item.ordered_by.value}" if item.fifo else "no"
+
+
+def priority_text(item: "GroupConfig") -> str:
+    percent = item.priority_percent
+    return "" if percent in (None, 100) else f", {percent} of 100 receives by priority"
 
 
 def row(item: "GroupConfig") -> tuple[object, ...]:

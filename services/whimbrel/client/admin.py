@@ -177,6 +177,7 @@ class Admin(BaseClient):
         max_attempts: int = 0,
         ordered_by: OrderedBy = OrderedBy.QUEUE,
         retry_policy: Customized | Exponential | None = None,
+        priority_percent: int | None = None,
     ) -> GroupConfig:
         """Create a consumer group on every master.
 
@@ -187,6 +188,8 @@ class Admin(BaseClient):
             ordered_by: what a message waits for in a group with `fifo`: all before it in its queue, or those
                 of its message group. Brokers of earlier versions know queues only; the result says what is.
             retry_policy: waits between attempts; None means RocketMQ's default.
+            priority_percent: how many of a hundred receives on a topic of priorities begin with the greatest
+                ones; None means all. Brokers of earlier versions do not take it; the result says what is.
 
         Raises:
             AlreadyExists: every master has it.
@@ -197,6 +200,7 @@ class Admin(BaseClient):
             max_attempts=max_attempts,
             ordered_by=ordered_by,
             retry_policy=retry_policy,
+            priority_percent=priority_percent,
         )
         call = admin_calls.create_group(group)
         return (await self.everywhere(lambda _: call, missing=AlreadyExists))[0]
@@ -210,6 +214,7 @@ class Admin(BaseClient):
         consume_enabled: bool | None = None,
         ordered_by: OrderedBy | None = None,
         retry_policy: Customized | Exponential | None = None,
+        priority_percent: int | None = None,
     ) -> GroupConfig:
         """Change the arguments that are given, on every master; see `create_group`."""
         call = admin_calls.update_group(
@@ -219,6 +224,7 @@ class Admin(BaseClient):
             consume_enabled=consume_enabled,
             ordered_by=ordered_by,
             retry_policy=retry_policy,
+            priority_percent=priority_percent,
         )
         return (await self.everywhere(lambda _: call, missing=GroupNotFound))[0]
 

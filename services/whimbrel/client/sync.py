@@ -401,11 +401,17 @@ class Admin(Blocking):
         max_attempts: int = 0,
         ordered_by: OrderedBy = OrderedBy.QUEUE,
         retry_policy: Customized | Exponential | None = None,
+        priority_percent: int | None = None,
     ) -> GroupConfig:
         """Create a consumer group on every master."""
         return self.wait(
             self.admin.create_group(
-                name, fifo=fifo, max_attempts=max_attempts, ordered_by=ordered_by, retry_policy=retry_policy
+                name,
+                fifo=fifo,
+                max_attempts=max_attempts,
+                ordered_by=ordered_by,
+                retry_policy=retry_policy,
+                priority_percent=priority_percent,
             )
         )
 
@@ -418,6 +424,7 @@ class Admin(Blocking):
         consume_enabled: bool | None = None,
         ordered_by: OrderedBy | None = None,
         retry_policy: Customized | Exponential | None = None,
+        priority_percent: int | None = None,
     ) -> GroupConfig:
         """Change the arguments that are given, on every master."""
         return self.wait(
@@ -428,6 +435,7 @@ class Admin(Blocking):
                 consume_enabled=consume_enabled,
                 ordered_by=ordered_by,
                 retry_policy=retry_policy,
+                priority_percent=priority_percent,
             )
         )
 

@@ -140,6 +140,8 @@ class GroupConfig:
         fifo: whether its consumers get messages in order.
         ordered_by: what a message of an ordered group waits for.
         retry_policy: the waits between attempts; None where the broker does not tell, or for its default.
+        priority_percent: how many of a hundred receives on a topic of priorities begin with the greatest
+            ones; None where the broker does not tell, or for its default, 100.
     """
 
     name: str
@@ -148,6 +150,7 @@ class GroupConfig:
     consume_enabled: bool = True
     ordered_by: OrderedBy = OrderedBy.QUEUE
     retry_policy: RetryPolicy | None = None
+    priority_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,10 +284,21 @@ class GroupConfig:
 
     def with_ordered_by(self, ordered_by: OrderedBy) -> "GroupConfig":
         """Return the group with another kind of order; it counts for groups with `fifo` only."""
+        return self.with_attribute(
+            ORDERED_ATTRIBUTE, "" if ordered_by is OrderedBy.QUEUE else ordered_by.value
+        )
+
+    def with_priority_percent(self, percent: int) -> "GroupConfig":
+        """Return the group with another share of receives that go by priority, 0 to 100."""
+        plain = self.with_attribute("+" + PRIORITY_ATTRIBUTE, "")
+        return plain.with_attribute(PRIORITY_ATTRIBUTE, "" if percent == 100 else str(percent))
+
+    def with_attribute(self, name: str, value: str) -> "GroupConfig":
+        """Return the group with another value of an attribute; an empty one takes it away."""
         attributes = dict(self.rest.get("attributes") or {})
-        attributes.pop(ORDERED_ATTRIBUTE, None)
-        if ordered_by is not OrderedBy.QUEUE:
-            attributes[ORDERED_ATTRIBUTE] = ordered_by.value
+        attributes.pop(name, None)
+        if value:
+            attributes[name] = value
         return replace(self, rest={**self.rest, "attributes": attributes})
 
     def bean(self) -> dict[str, Any]:

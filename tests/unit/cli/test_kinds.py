@@ -72,6 +72,17 @@ def test_a_group_is_made_with_its_order_and_its_waits(cluster: FakeCluster, shel
     assert "default" in shell("group", "list")
 
 
+def test_a_group_is_made_with_its_share_of_receives_by_priority(cluster: FakeCluster, shell: Shell) -> None:
+    shell("group", "create", "g", "--priority-percent", "80")
+    assert cluster.groups["g"].priority_percent == 80
+    assert "80 of 100 receives by priority" in shell("group", "describe", "g") + shell.error
+    shell("group", "update", "g", "--priority-percent", "0")
+    assert cluster.groups["g"].priority_percent == 0
+    shell("group", "update", "g", "--priority-percent", "101", code=2)
+    shell("group", "create", "plain")
+    assert not cluster.groups["plain"].HasField("priority_percent")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

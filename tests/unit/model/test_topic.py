@@ -76,6 +76,16 @@ def test_share_of_receives_by_priority_is_read_from_the_attribute(attributes: An
     assert GroupConfig.from_bean("g", bean).priority_percent == percent
 
 
+def test_share_of_receives_by_priority_is_set_as_rocketmq_reads_it() -> None:
+    """Whichever way it was written before, and what else there is stays."""
+    bean = {"groupName": "g", "attributes": {"+priority.factor": "5", "other": "x"}}
+    group = GroupConfig.from_bean("g", bean).with_priority_percent(30)
+    assert group.bean()["attributes"] == {"priority.factor": "30", "other": "x"}
+    assert group.priority_percent == 30
+    assert group.with_priority_percent(0).priority_percent == 0
+    assert group.with_priority_percent(100).bean()["attributes"] == {"other": "x"}
+
+
 def test_a_drained_topic_gets_its_write_bit_back_and_one_that_had_none_does_not() -> None:
     topic = TopicConfig(name="t", permission=6, attributes={"message.type": "FIFO"})
     drained = topic.with_drained(drained=True)

@@ -255,6 +255,8 @@ class AdminService:
             made = made.with_ordered_by(order_of(wanted.ordered_by))
         if wanted.HasField("retry_policy"):
             made = made.with_retry_policy(retry_policy_of(wanted.retry_policy))
+        if wanted.HasField("priority_percent"):
+            made = made.with_priority_percent(checked_percent(wanted.priority_percent))
         self.groups.add(made)
         return admin.CreateGroupResponse(group=group_message(made))
 
@@ -272,6 +274,8 @@ class AdminService:
             group = group.with_ordered_by(order_of(request.ordered_by))
         if request.HasField("retry_policy"):
             group = group.with_retry_policy(retry_policy_of(request.retry_policy))
+        if request.HasField("priority_percent"):
+            group = group.with_priority_percent(checked_percent(request.priority_percent))
         self.groups.put(group)
         return admin.UpdateGroupResponse(group=group_message(group))
 
@@ -436,6 +440,12 @@ def checked_attempts(count: int) -> int:
     return count
 
 
+def checked_percent(percent: int) -> int:
+    if not 0 <= percent <= 100:
+        raise BadRequest(f"{percent} of a hundred receives: give 0 to 100")
+    return percent
+
+
 def group_message(group: GroupConfig) -> admin.Group:
     return admin.Group(
         name=group.name,
@@ -444,6 +454,7 @@ def group_message(group: GroupConfig) -> admin.Group:
         consume_enabled=group.consume_enabled,
         ordered_by=ORDER_NUMBERS[group.ordered_by],
         retry_policy=retry_policy_message(group.retry_policy),
+        priority_percent=group.priority_percent,
     )
 
 

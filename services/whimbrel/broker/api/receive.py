@@ -92,8 +92,10 @@ class ReceiveService:
         *,
         master: bool,
         clock: Callable[[], int],
+        priority_order_asc: bool = True,
     ) -> None:
         """Take what is needed; a slave makes no groups, its table is its master's."""
+        self.priority_order_asc = priority_order_asc
         self.topics, self.groups = topics, groups
         self.consumption = consumption
         self.splitting = splitting
@@ -187,7 +189,7 @@ class ReceiveService:
         selection = ReceiveRequest(
             group=group_name,
             topic=name,
-            queue_ids=queue_ids[::-1] if by_priority else queue_ids,
+            queue_ids=queue_ids[::-1] if by_priority and self.priority_order_asc else queue_ids,
             filter=wanted,
             batch=max(1, min(request.batch_size, RECEIVE_BATCH_MAX)),
             invisible_ms=invisible_ms,

@@ -370,7 +370,13 @@ class Role(ABC):
         self.sends = SendService(self.admission)
         splitting = ReadSplitting(enabled=options.slave_read_enable, written=self.log_end)
         self.receives = ReceiveService(
-            topics, groups, self.consumption, splitting, master=master, clock=self.machine.wall_ms
+            topics,
+            groups,
+            self.consumption,
+            splitting,
+            master=master,
+            clock=self.machine.wall_ms,
+            priority_order_asc=options.priority_order_asc,
         )
         replays = ReplayService(
             topics,

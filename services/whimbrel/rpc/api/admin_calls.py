@@ -143,6 +143,7 @@ def update_group(
     consume_enabled: bool | None = None,
     ordered_by: OrderedBy | None = None,
     retry_policy: RetryPolicy | None = None,
+    priority_percent: int | None = None,
 ) -> Outbound[GroupConfig]:
     """Change a consumer group on one broker; None keeps a value."""
 
@@ -156,6 +157,7 @@ def update_group(
         consume_enabled=consume_enabled,
         ordered_by=None if ordered_by is None else ORDER_NUMBERS[ordered_by],
         retry_policy=None if retry_policy is None else retry_policy_message(retry_policy),
+        priority_percent=priority_percent,
     )
     return Outbound(ADMIN + "UpdateGroup", request.SerializeToString(), decode)
 

@@ -425,6 +425,7 @@ def group_config(message: admin.Group) -> GroupConfig:
         consume_enabled=message.consume_enabled,
         ordered_by=ORDERS.get(message.ordered_by, OrderedBy.QUEUE),
         retry_policy=policy,
+        priority_percent=message.priority_percent if message.HasField("priority_percent") else None,
     )
 
 
@@ -437,6 +438,7 @@ def group_message(group: GroupConfig) -> admin.Group:
         consume_enabled=group.consume_enabled,
         ordered_by=ORDER_NUMBERS[group.ordered_by],
         retry_policy=None if group.retry_policy is None else retry_policy_message(group.retry_policy),
+        priority_percent=group.priority_percent,
     )
 
 

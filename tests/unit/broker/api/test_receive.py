@@ -313,9 +313,17 @@ def test_topic_of_priorities_is_read_from_its_last_queue_down(
     assert list(request.queue_ids) == ([2, 1, 0] if by_priority else [0, 1, 2])
 
 
+def test_broker_may_take_0_for_the_most_urgent(rig: Rig) -> None:
+    rig.topics.add(TopicConfig(name="urgent", read_queues=3).with_type(MessageType.PRIORITY))
+    rig.service.priority_order_asc = False
+    rig.receive("urgent")
+    (request,) = rig.consumption.requests
+    assert request.by_priority and list(request.queue_ids) == [0, 1, 2]
+
+
 def test_group_may_read_by_priority_now_and_then(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.topics.add(TopicConfig(name="urgent").with_type(MessageType.PRIORITY))
-    rig.groups.add(GroupConfig(name="chosen", rest={"attributes": {"priority.factor": "30"}}))
+    rig.groups.add(GroupConfig(name="chosen").with_priority_percent(30))
     rolled = iter([29, 30])
     monkeypatch.setattr("whimbrel.broker.api.receive.randrange", lambda stop: next(rolled))
     for _ in range(2):

@@ -77,20 +77,22 @@ class RetryPolicy(_message.Message):
     def __init__(self, customized: _Optional[_Union[CustomizedRetries, _Mapping]] = ..., exponential: _Optional[_Union[ExponentialRetries, _Mapping]] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled", "ordered_by", "retry_policy")
+    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled", "ordered_by", "retry_policy", "priority_percent")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FIFO_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     CONSUME_ENABLED_FIELD_NUMBER: _ClassVar[int]
     ORDERED_BY_FIELD_NUMBER: _ClassVar[int]
     RETRY_POLICY_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_PERCENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     fifo: bool
     max_attempts: int
     consume_enabled: bool
     ordered_by: OrderedBy
     retry_policy: RetryPolicy
-    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ..., ordered_by: _Optional[_Union[OrderedBy, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ...) -> None: ...
+    priority_percent: int
+    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ..., ordered_by: _Optional[_Union[OrderedBy, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ..., priority_percent: _Optional[int] = ...) -> None: ...
 
 class QueueState(_message.Message):
     __slots__ = ("queue_id", "min_offset", "max_offset", "last_stored_at")
@@ -217,20 +219,22 @@ class CreateGroupResponse(_message.Message):
     def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
 
 class UpdateGroupRequest(_message.Message):
-    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled", "ordered_by", "retry_policy")
+    __slots__ = ("name", "fifo", "max_attempts", "consume_enabled", "ordered_by", "retry_policy", "priority_percent")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FIFO_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     CONSUME_ENABLED_FIELD_NUMBER: _ClassVar[int]
     ORDERED_BY_FIELD_NUMBER: _ClassVar[int]
     RETRY_POLICY_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_PERCENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     fifo: bool
     max_attempts: int
     consume_enabled: bool
     ordered_by: OrderedBy
     retry_policy: RetryPolicy
-    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ..., ordered_by: _Optional[_Union[OrderedBy, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ...) -> None: ...
+    priority_percent: int
+    def __init__(self, name: _Optional[str] = ..., fifo: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., consume_enabled: _Optional[bool] = ..., ordered_by: _Optional[_Union[OrderedBy, str]] = ..., retry_policy: _Optional[_Union[RetryPolicy, _Mapping]] = ..., priority_percent: _Optional[int] = ...) -> None: ...
 
 class UpdateGroupResponse(_message.Message):
     __slots__ = ("group",)
