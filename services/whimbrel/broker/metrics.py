@@ -541,23 +541,34 @@ def timing_metrics(timers: Timers) -> list[Family]:
     """Return how many messages wait for their time, and how far delivery and intake are behind."""
 
     def gauge(name: str, unit: str, help: str, read: Callable[[], int]) -> Family:
-        return Family(name=name, kind="gauge", unit=unit, help=help, read=lambda: [((), read())])
+        return Family(name=name, kind="gauge", unit=unit, labels=STORAGE, help=help,
+                      read=lambda: [(DISK, read())])  # fmt: skip
 
     def counter(name: str, read: Callable[[], int], help: str) -> Family:
         return Family(name=name, kind="counter", help=help, read=lambda: [((), read())])
 
     return [
         Family(
-            name="rocketmq_timing_messages", kind="gauge", labels=("topic",), fixed=False,
+            name="rocketmq_timing_messages", kind="gauge", labels=("topic", *STORAGE), fixed=False,
             help="Messages that wait for their time, by topic; an estimate after a crash.",
-            read=lambda: [((topic,), count) for topic, count in list(timers.counts.items())],
+            read=lambda: [((topic, *DISK), count) for topic, count in list(timers.counts.items())],
         ),
         counter("rocketmq_timer_enqueue_total", lambda: timers.enqueued,
                 "Messages that got their place in the timer since the start."),
-        counter("rocketmq_timer_dequeue_total", lambda: timers.delivered,
+        counter("rocketmq_timer_dequeue_total", lambda: timers.slots.delivered,
                 "Messages delivered at their time since the start."),
         gauge("rocketmq_timer_enqueue_lag", "", "Messages of the timer topic without a place yet.",
               timers.enqueue_lag),
+        gauge("rocketmq_timer_enqueue_latency", "ms",
+              "For how long some messages of the timer topic have been without a place.", timers.enqueue_ms),
+        gauge("rocketmq_timer_dequeue_lag", "", "Messages that have a place and wait, due or not.",
+              lambda: sum(list(timers.counts.values()))),
         gauge("rocketmq_timer_dequeue_latency", "ms", "How far delivery is behind the clock.",
               timers.behind_ms),
+        Family(
+            name="rocketmq_delay_message_latency", kind="histogram", unit="seconds",
+            labels=("topic", *STORAGE), fixed=False,
+            help="Seconds that messages had left when they got their place in the timer.",
+            read=lambda: [((*labels, *DISK), found) for labels, found in timers.delays.items()],
+        ),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ message was delivered already: also by RocketMQ, whose 4.9.3 notes positions bef
 A time further ahead than the level's delay means that the clock was set back: the message is due. Those that
 go to the half topic are passed over, as RocketMQ does. Masters only; slaves copy the file.
 
-On the loop's thread.
+On the loop's thread; only the file is written in a worker's, every `SAVE_S` while positions move.
 """
 
 import asyncio
@@ -26,10 +26,12 @@ from whimbrel.broker.tables.offset_files import DelayOffsets
 from whimbrel.broker.timing import records
 from whimbrel.broker.timing.effects import find_effect
 from whimbrel.broker.timing.timers import TICK_S, Timers
-from whimbrel.errors import CorruptRecord, IllegalOffset, StoreError, StoreFull, WhimbrelError
+from whimbrel.broker.timing.waiting import read_waiting
+from whimbrel.errors import StoreError, StoreFull, WhimbrelError
+from whimbrel.machine import Worker
 from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from whimbrel.model.properties import REAL_QUEUE_ID, REAL_TOPIC, UNIQ_KEY
-from whimbrel.store.codec import StoredMessage, decode_record
+from whimbrel.store.codec import StoredMessage
 from whimbrel.store.store import MessageStore
 
 __all__ = ["Levels"]
@@ -81,6 +83,10 @@ class Levels:
         self.timers, self.internal, self.may_deliver = timers, internal, may_deliver
         self.levels: dict[int, Level] = {}
         self.saved_at = self.machine.monotonic()
+        # Positions by level; replaced, never changed, since a thread reads them.
+        self.wanted: dict[int, int] = {}
+        self.written = self.wanted
+        self.worker: Worker | None = None
         self.doubt_below = store.written
 
     async def run(self) -> None:
@@ -95,7 +101,12 @@ class Levels:
 
     def close(self) -> None:
         """Write the positions."""
-        self.save()
+        if self.worker is not None:
+            self.worker.wait()
+            self.worker.stop()
+            self.worker = None
+        self.wanted = self.positions()
+        self.write()
 
     def step(self) -> bool:
         """Do some milliseconds of work; return whether there is more at once."""
@@ -159,15 +170,8 @@ class Levels:
 
     def read(self, place: int, size: int) -> StoredMessage | None:
         """Return a message that waits; None when it is gone, can't be one, or is not to be delivered."""
-        try:
-            message = decode_record(self.store.read(place, size), check_crc=False)
-        except IllegalOffset:
-            return None  # retention has removed it
-        except CorruptRecord as error:
-            logger.error("a delayed message is lost, its record is damaged: %s", error)
-            return None
-        topic = message.properties.get(REAL_TOPIC)
-        if message.topic != SCHEDULE_TOPIC or not topic or topic == HALF_TOPIC:
+        message = read_waiting(self.store, SCHEDULE_TOPIC, place, size)
+        if message is not None and message.properties[REAL_TOPIC] == HALF_TOPIC:
             logger.error("the record at %d is no delayed message: it is left out", place)
             return None
         return message
@@ -190,7 +194,7 @@ class Levels:
                 self.internal.confirm(self.store.written, done)
                 return
         try:
-            queue_id = self.timers.queue_of(topic, records.number(properties.get(REAL_QUEUE_ID)))
+            queue_id = self.timers.slots.queue_of(topic, records.number(properties.get(REAL_QUEUE_ID)))
         except StoreFull as error:
             done(error)
             return
@@ -202,11 +206,25 @@ class Levels:
         if not level.in_flight and not level.failed:
             level.position = level.end
 
+    def positions(self) -> dict[int, int]:
+        """Return the positions, by level."""
+        return {level.queue_id + 1: level.position for level in self.levels.values()}
+
     def save(self) -> None:
-        """Write the positions, if one has moved."""
+        """Have the positions written, if one has moved."""
         self.saved_at = self.machine.monotonic()
-        moved = {level.queue_id + 1: level.position for level in self.levels.values()}
+        self.wanted = self.positions()
+        if self.wanted != self.written:
+            if self.worker is None:
+                self.worker = self.machine.worker("delay-offsets", self.write)
+            self.worker.wake()
+
+    def write(self) -> None:
+        """Write what is wanted; in the worker's thread."""
+        wanted = self.wanted
         try:
-            self.offsets.save(moved, self.machine.wall_ms())
+            self.offsets.save(wanted, self.machine.wall_ms())
         except (OSError, StoreFull) as error:  # a start asks the log about what was delivered since
             logger.warning("the positions of delay levels can't be written: %s", error)
+        else:
+            self.written = wanted

@@ -1,7 +1,8 @@
 """Delayed messages on a clock that is turned: a store, the timer, and an appender that tests break."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from whimbrel.broker.timing import levels as levels_module
 from whimbrel.broker.timing import records
 from whimbrel.broker.timing.levels import Levels
 from whimbrel.broker.timing.timers import Timers
-from whimbrel.errors import NoReplica, ReplicaTimeout, WhimbrelError
+from whimbrel.errors import NoReplica, ReplicaTimeout, StoreFull, WhimbrelError
 from whimbrel.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from whimbrel.model.topic import TopicConfig
 from whimbrel.store.codec import StoredMessage, decode_record, format_properties
@@ -89,8 +90,8 @@ class Rig:
     def restart(self, *, killed: bool, meanwhile: Callable[[], object] = bool) -> None:
         if killed:  # what the timer has not put on disk is not written at the end either
             self.timers.files.close()
-            if self.timers.worker is not None:
-                self.timers.worker.stop()
+            if self.timers.disk.worker is not None:
+                self.timers.disk.worker.stop()
         else:
             self.timers.close()
         self.store.close(clean=not killed)
@@ -144,11 +145,11 @@ class Rig:
 
     def put_on_disk(self) -> None:
         """Have a flush done now."""
-        self.timers.flushed_at = -1e9
-        self.timers.keep_on_disk()
-        if self.timers.worker is not None:
-            self.timers.worker.wait()
-        self.timers.finish_flush()
+        self.timers.disk.flushed_at = -1e9
+        self.timers.disk.keep(self.timers.read_ms, self.timers.queue_offset, self.timers.counts)
+        if self.timers.disk.worker is not None:
+            self.timers.disk.worker.wait()
+        self.timers.disk.finish_flush()
 
     def delivered(self, topic: str = TOPIC) -> list[StoredMessage]:
         found = []
@@ -256,7 +257,7 @@ def test_a_refused_append_is_tried_again_in_order(rig: Rig, monkeypatch: pytest.
     rig.work(10_000)
     assert rig.ids() == []
     rig.appender.refused = None
-    rig.timers.retry_at = 0.0
+    rig.timers.slots.retry_at = 0.0
     rig.work(1000)
     assert rig.ids() == [f"{number:02d}" for number in range(20)]
 
@@ -271,7 +272,7 @@ def test_a_slot_is_done_when_replicas_have_it_and_nothing_comes_twice(rig: Rig) 
     assert rig.timers.read_ms == NOW + 2000  # its slot stays until the answers have come
     rig.appender.answer(ReplicaTimeout("late"))
     for _ in range(3):
-        rig.timers.retry_at = 0.0
+        rig.timers.slots.retry_at = 0.0
         rig.work(1000)
     assert rig.ids() == [f"{number}" for number in range(5)]
     rig.appender.answer()
@@ -354,7 +355,7 @@ def test_a_message_that_was_rolled_is_not_rolled_again_by_who_comes_to_it_later(
     rig.work()
     assert rig.store.queue_range(TIMER_TOPIC, 0) == (0, 2)
     rig.restart(killed=True, meanwhile=(rig.root / "timerwheel").unlink)
-    rig.timers.internal = None
+    rig.timers.slots.internal = None
     rig.work()
     assert rig.timers.files.unit(0).slot_ms == slot_ms
     rig.restart(killed=False)
@@ -459,6 +460,24 @@ async def test_the_loop_works_and_ends(rig: Rig) -> None:
     await asyncio.wait([task])
 
 
+def test_metrics_tell_how_long_messages_wait_for_a_unit_and_how_far_ahead_they_are(rig: Rig) -> None:
+    rig.send("a", 2 * HOUR)
+    rig.send("b", 30_000)
+    rig.store.end_tick()
+    assert (rig.timers.enqueue_lag(), rig.timers.enqueue_ms()) == (2, 0)
+    rig.timers.behind_since_ms = rig.machine.now_ms  # a step has found them
+    rig.machine.now_ms += 700
+    assert rig.timers.enqueue_ms() == 700
+    rig.work(0)
+    rig.timers.step()  # finds that none is left
+    assert (rig.timers.enqueue_lag(), rig.timers.enqueue_ms(), rig.timers.behind_since_ms) == (0, 0, 0)
+    ((labels, delays),) = list(rig.timers.delays.items())
+    assert labels == (TOPIC,)
+    assert delays.counts == [1, 0, 0, 1, 0, 0, 0]
+    rig.work(31_000)  # neither a delivery nor a start of the same slot counts again
+    assert delays.count == 2
+
+
 # RocketMQ 4's levels
 
 
@@ -524,6 +543,40 @@ def test_a_level_goes_on_where_it_was_after_refusals_and_kills(rig: Rig) -> None
     run(levels)
     levels.close()
     assert DelayOffsets(rig.root / "config").position(1) == 6
+
+
+def test_positions_of_levels_are_written_in_a_thread_of_their_own(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = levels_of(rig)
+    threads: list[str] = []
+    refusals: list[Exception] = [StoreFull("no room")]
+    save = levels.offsets.save
+
+    def noted(positions: Mapping[int, int], now_ms: int) -> None:
+        threads.append(threading.current_thread().name)
+        if refusals:
+            raise refusals.pop()
+        save(positions, now_ms)
+
+    monkeypatch.setattr(levels.offsets, "save", noted)
+    levels.save()
+    assert levels.worker is None  # no level was used: no thread, and no file
+    put_level(rig, "one", 1)
+    rig.machine.now_ms += 1000
+    run(levels)
+    for _ in range(3):  # the first is refused, and the third has nothing new
+        levels.save()
+        assert levels.worker is not None
+        levels.worker.wait()
+    assert threads == ["delay-offsets"] * 2
+    assert DelayOffsets(rig.root / "config").position(1) == 1
+    put_level(rig, "two", 1)
+    rig.machine.now_ms += 1000
+    run(levels)
+    levels.close()
+    assert levels.worker is None
+    assert DelayOffsets(rig.root / "config").position(1) == 2
 
 
 def test_a_level_moves_on_when_its_messages_are_durable(rig: Rig) -> None:

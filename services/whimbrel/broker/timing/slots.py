@@ -1,0 +1,255 @@
+"""Delivers one slot at a time: its units in the order of sending, until all are as durable as the mode asks.
+
+    collect --all units, and what recalls name--> deliver --each in the log--> settle --all durable--> done
+                                                  refused: the same, later     one is not: the slot again
+
+On the loop's thread.
+"""
+
+import logging
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from whimbrel.broker.produce.internal_append import InternalAppender
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.broker.timing import records
+from whimbrel.broker.timing.effects import Doubt
+from whimbrel.broker.timing.waiting import read_waiting
+from whimbrel.errors import PropertiesTooLarge, Refused, StoreError, StoreFull, WhimbrelError
+from whimbrel.model.names import TIMER_TOPIC
+from whimbrel.model.properties import REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELETE_ID, UNIQ_KEY
+from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.store.codec import StoredMessage
+from whimbrel.store.store import MessageStore
+from whimbrel.store.timer_files import TimerFiles
+from whimbrel.store.timer_layout import DELETE, ROLL, SECOND_MS
+
+__all__ = ["SlotReader", "SlotWork"]
+
+logger = logging.getLogger(__name__)
+
+STEP_UNITS = 256  # records or units, before the clock is looked at
+RETRY_S = 0.5  # after an append that was refused
+
+
+@dataclass(slots=True)
+class SlotWork:
+    """A slot that is being read.
+
+    Attributes:
+        cursor: position of the next unit to collect, -1 at the chain's end.
+        units: places, sizes, magics and W of the units collected, the newest first.
+        recalled: what the recalls among them name.
+        judged: how many units were asked whether they are recalls.
+        left: units that are not delivered.
+        in_flight: appended, and not confirmed.
+        confirm: records of an earlier attempt were found, which may not be confirmed.
+        failed: one was not confirmed in time.
+    """
+
+    time_ms: int
+    cursor: int
+    places: "array[int]" = field(default_factory=lambda: array("q"))
+    sizes: "array[int]" = field(default_factory=lambda: array("i"))
+    magics: bytearray = field(default_factory=bytearray)
+    seen: "array[int]" = field(default_factory=lambda: array("q"))
+    recalled: set[str] = field(default_factory=set)
+    judged: int = 0
+    left: int = -1
+    in_flight: int = 0
+    confirm: bool = False
+    confirming: bool = False
+    failed: bool = False
+
+
+class SlotReader:
+    """The slot that is being read, if one is.
+
+    Attributes:
+        delivered: how many messages were, since the start.
+        retry_at: nothing is delivered before.
+        internal: appends; set when the broker begins to lead.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        files: TimerFiles,
+        topics: TopicTable,
+        doubt: Doubt,
+        *,
+        left: Callable[[str, int], None],
+        done: Callable[[int], None],
+    ) -> None:
+        """Take what is read.
+
+        Args:
+            store: open. files: of the timer. doubt: which effects are looked for.
+            topics: the broker's; a topic that is missing is made when a message is due.
+            left: told the topic and -1 for each message that has left its slot.
+            done: told the next R when a slot is over.
+        """
+        self.store, self.files, self.topics, self.doubt = store, files, topics, doubt
+        self.machine = store.machine
+        self.left, self.done = left, done
+        self.internal: InternalAppender | None = None
+        self.slot: SlotWork | None = None
+        self.retry_at = 0.0
+        self.delivered = 0
+
+    def step(self, slot: SlotWork, until: float) -> bool:
+        """Do the slot's next piece of work; return whether to go on at once."""
+        if slot.left < 0:
+            self.collect(slot)
+            return True
+        if slot.left > 0 and not slot.failed:
+            return self.deliver(slot, until)
+        return self.settle(slot)
+
+    def read(self, slot: SlotWork, number: int) -> StoredMessage | None:
+        """Return the message of a unit; None when it is gone, or can't be one."""
+        return read_waiting(self.store, TIMER_TOPIC, slot.places[number], slot.sizes[number])
+
+    def stall(self, error: WhimbrelError) -> None:
+        """Try again in a while."""
+        if self.machine.monotonic() >= self.retry_at:
+            logger.warning("delayed messages wait: %s", error)
+        self.retry_at = self.machine.monotonic() + RETRY_S
+
+    def begin(self, read_ms: int) -> None:
+        """Begin to read the slot R."""
+        slot = self.files.slot(read_ms)
+        self.slot = SlotWork(read_ms, slot.last if slot is not None else -1)
+
+    def collect(self, slot: SlotWork) -> None:
+        """Take up some of the slot's units; then see which of them are recalls."""
+        for _ in range(STEP_UNITS):
+            if slot.cursor < 0:
+                break
+            unit = self.files.unit(slot.cursor)
+            if unit.slot_ms != slot.time_ms or unit.previous >= slot.cursor:
+                raise StoreError(f"the unit at {slot.cursor} of the timer log is of another slot")
+            slot.places.append(unit.place)
+            slot.sizes.append(unit.size)
+            slot.magics.append(unit.magic)
+            slot.seen.append(unit.seen_ms)
+            slot.cursor = unit.previous
+        else:
+            return
+        for number in range(slot.judged, min(slot.judged + STEP_UNITS, len(slot.places))):
+            if slot.magics[number] & (DELETE | ROLL) == DELETE:
+                message = self.read(slot, number)
+                if message is not None:
+                    slot.recalled.add(message.properties.get(TIMER_DELETE_ID, ""))
+            slot.judged = number + 1
+        if slot.judged == len(slot.places):
+            slot.left = len(slot.places)
+
+    def deliver(self, slot: SlotWork, until: float) -> bool:
+        """Deliver some of the slot's messages; return whether to go on."""
+        for _ in range(STEP_UNITS):
+            if not slot.left or slot.failed:
+                break
+            number = slot.left - 1
+            if slot.magics[number] & (DELETE | ROLL) != DELETE:
+                message = self.read(slot, number)
+                if message is not None:
+                    try:
+                        self.hand_out(slot, message, number)
+                    except Refused as error:
+                        self.stall(error)
+                        return False
+                    self.left(message.properties[REAL_TOPIC], -1)
+            slot.left = number
+            if self.machine.monotonic() >= until:
+                break
+        return True
+
+    def hand_out(self, slot: SlotWork, message: StoredMessage, number: int) -> None:
+        """Append the record of a message that leaves its slot, unless that was done before.
+
+        Raises:
+            Refused: nothing is stored.
+        """
+        rolls = bool(slot.magics[number] & ROLL)
+        properties = message.properties
+        topic, key = properties[REAL_TOPIC], properties.get(UNIQ_KEY, "")
+        if not rolls and slot.recalled and not slot.recalled.isdisjoint((f"{topic}+{key}", key)):
+            return
+        if self.doubt.has_effect(message, slot.time_ms, rolls=rolls):
+            slot.confirm = True
+            return
+        if rolls:
+            draft = records.rolled(message)
+        else:
+            draft = records.delivered(
+                message,
+                self.queue_of(topic, records.number(properties.get(REAL_QUEUE_ID))),
+                seen_ms=slot.seen[number],
+                now_ms=self.machine.wall_ms(),
+            )
+        assert self.internal is not None
+        refused: list[WhimbrelError] = []
+        appended = False
+
+        def done(error: WhimbrelError | None) -> None:
+            if not appended and isinstance(error, WhimbrelError):
+                refused.append(error)
+                return
+            slot.in_flight -= 1
+            slot.failed = slot.failed or error is not None
+
+        slot.in_flight += 1
+        self.internal.append(draft, done)
+        appended = True
+        if refused and isinstance(refused[0], PropertiesTooLarge):
+            # Two properties more than it waited with: without them it fits.
+            draft.properties = message.properties_raw
+            refused.clear()
+            appended = False
+            self.internal.append(draft, done)
+            appended = True
+        if refused:
+            slot.in_flight -= 1
+            raise refused[0] if isinstance(refused[0], Refused) else StoreFull(str(refused[0]))
+        self.delivered += not rolls
+
+    def queue_of(self, name: str, queue_id: int) -> int:
+        """Return the queue of its topic to which a message goes.
+
+        Raises:
+            StoreFull: the topic is missing, and can't be written down.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = TopicConfig(name=name, read_queues=1, write_queues=1).with_type(MessageType.DELAY)
+            self.topics.put(topic)
+        return queue_id % max(topic.read_queues, 1)
+
+    def settle(self, slot: SlotWork) -> bool:
+        """Go on to the next slot once all of this one is durable; return whether it is."""
+        if slot.in_flight or slot.confirming:
+            return False
+        if slot.failed:
+            self.doubt.until(slot.time_ms)
+            self.slot = None
+            self.retry_at = self.machine.monotonic() + RETRY_S
+            return False
+        if slot.confirm:
+            self.confirm(slot)
+            return not slot.confirming and not slot.failed
+        self.slot = None
+        self.done(slot.time_ms + SECOND_MS)
+        return True
+
+    def confirm(self, slot: SlotWork) -> None:
+        """Wait until what an earlier attempt has stored is durable."""
+        assert self.internal is not None
+        slot.confirming = True
+
+        def done(error: WhimbrelError | None) -> None:
+            slot.confirming = slot.confirm = False
+            slot.failed = error is not None
+
+        self.internal.confirm(self.store.written, done)
