@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.group_consumption import Delivered, GroupConsumption, ReceiveRequest
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
 from whimbrel.deferred import Deferred
 from whimbrel.errors import InvalidReceiptHandle, StoreFull
 from whimbrel.store.codec import RecordDraft, encode_record, format_properties, tags_code
@@ -129,7 +130,7 @@ class Rig:
             **self.options,
         )
         self.consumption.open()
-        self.store.arrivals = [self.consumption.on_arrival]
+        self.store.arrivals = [self.consumption.wakeups.on_arrival]
 
     def request(self, **changes: Any) -> ReceiveRequest:
         fields: dict[str, Any] = {
@@ -139,17 +140,17 @@ class Rig:
         return ReceiveRequest(**fields)
 
     def take(self, **changes: Any) -> list[Delivered]:
-        answer = self.consumption.receive(self.request(**changes), poll_ms=0)
+        answer = self.consumption.receiving.receive(self.request(**changes), poll_ms=0)
         assert isinstance(answer, list)
         return answer
 
     def park(self, poll_ms: int = 20_000, **changes: Any) -> Deferred[list[Delivered]]:
-        answer = self.consumption.receive(self.request(**changes), poll_ms=poll_ms)
+        answer = self.consumption.receiving.receive(self.request(**changes), poll_ms=poll_ms)
         assert isinstance(answer, Deferred)
         return answer
 
     def ack(self, *delivered: Delivered) -> list[InvalidReceiptHandle | None]:
-        return self.consumption.ack_batch("g", "t", [one.handle for one in delivered])
+        return self.consumption.settling.ack_batch("g", "t", [one.handle for one in delivered])
 
 
 def offsets(delivered: list[Delivered] | None) -> list[int]:

@@ -54,7 +54,10 @@ TRACED = tuple(
     f"/whimbrel/{part}.py"
     for part in (
         "broker/consume/delivery_planner",
-        "broker/consume/group_consumption",
+        "broker/consume/hand_ons",
+        "broker/consume/handles",
+        "broker/consume/receiving",
+        "broker/consume/settling",
         "broker/consume/lease_journal",
         "broker/consume/lease_store",
         "broker/produce/appender",
@@ -130,18 +133,18 @@ class HandingOn:
     async def run(self, seed: int) -> None:
         """Consume until every message is done."""
         dice = random.Random(seed)
-        while any(queue.lag for queue in self.consumption.progress(GROUP)) or not self.begun:
+        while any(queue.lag for queue in self.consumption.positions.progress(GROUP)) or not self.begun:
             request = ReceiveRequest(
                 group=GROUP, topic=TOPIC, queue_ids=range(QUEUES), filter=ALL, batch=dice.randrange(1, 6),
                 invisible_ms=10_000, client_id="c",
             )  # fmt: skip
-            delivered = self.consumption.receive(request, poll_ms=0)
+            delivered = self.consumption.receiving.receive(request, poll_ms=0)
             assert isinstance(delivered, list)
             for one in delivered:
                 if fails(one.message.queue_offset):
-                    self.consumption.change_invisible(GROUP, TOPIC, one.handle, 0)
+                    self.consumption.settling.change_invisible(GROUP, TOPIC, one.handle, 0)
                 else:
-                    assert self.consumption.ack_batch(GROUP, TOPIC, [one.handle]) == [None]
+                    assert self.consumption.settling.ack_batch(GROUP, TOPIC, [one.handle]) == [None]
             if delivered and dice.random() < 0.5:
                 await asyncio.sleep(0)
             elif not delivered and self.internal.in_flight:
@@ -152,7 +155,7 @@ class HandingOn:
 
     @property
     def begun(self) -> bool:
-        return len(self.consumption.progress(GROUP)) == QUEUES
+        return len(self.consumption.positions.progress(GROUP)) == QUEUES
 
     def undone(self) -> set[str]:
         """Return the messages that the group has not finished."""

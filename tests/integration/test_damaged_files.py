@@ -139,7 +139,7 @@ def opened(root: Path) -> tuple[Bodies, Offsets]:
         try:
             bodies = await asyncio.to_thread(everything, broker.server.address)
             assert broker.role is not None
-            return bodies, broker.role.consumption.committed_offsets()
+            return bodies, broker.role.consumption.positions.committed_offsets()
         finally:
             await broker.stop()
 

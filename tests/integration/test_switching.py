@@ -171,7 +171,7 @@ class Site:
             log = store.read_log(store.min_offset, store.written - store.min_offset)
             leases = sorted(role.consumption.lease_store.snapshot())
             ranges = {key: store.queue_range(*key) for key in store.queues.by_key}
-            return bytes(log), leases, role.consumption.committed_offsets(), ranges
+            return bytes(log), leases, role.consumption.positions.committed_offsets(), ranges
 
         found: tuple[bytes, list[bytes], dict[Any, Any], dict[Any, tuple[int, int]]] = self.inspect(look)
         return found

@@ -15,11 +15,12 @@ from whimbrel.broker.cluster.write_admission import WriteAdmission
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.ordered_policy import OrderedPolicy
+from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.produce import confirmed_offset
 from whimbrel.broker.produce.dead_letters import DeadLetters
-from whimbrel.broker.timing import timers
-from whimbrel.broker.timing.timers import Timers
-from whimbrel.broker.transactions.transactions import Transactions
+from whimbrel.broker.timing import slots
+from whimbrel.broker.timing.effects import Doubt
+from whimbrel.broker.transactions.recovery import Recovery
 from whimbrel.errors import IllegalOffset
 from whimbrel.replicator.follower import Follower
 from whimbrel.store import commitlog
@@ -67,7 +68,7 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "only what slaves hold is confirmed": (
         (confirmed_offset, "confirm", lambda before, *, written, **_: max(before, written)),
     ),
-    "positions end where the log of a new master ends": ((GroupConsumption, "clamp_to_log", lambda self: 0),),
+    "positions end where the log of a new master ends": ((Positions, "clamp_to_log", lambda self: 0),),
     "log files stay until they are old enough": ((commitlog, "expired_segments", all_closed),),
     "a clock that is far ahead is doubted": ((RetentionClock, "look", lambda self, wall_ms, *_: wall_ms),),
     "a doubt outlives the process": ((RetentionClock, "load", nothing),),
@@ -84,18 +85,18 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "a deleted topic's positions are forgotten": ((GroupConsumption, "delete_topic", nothing),),
     "a commit that comes late takes nothing back": (
         (
-            GroupConsumption,
+            Positions,
             "update_offset",
-            GroupConsumption.reset_offset,
+            Positions.reset_offset,
         ),
     ),
-    "no position is beyond its queue's end": ((GroupConsumption, "check_offset", nothing),),
+    "no position is beyond its queue's end": ((Positions, "check_offset", nothing),),
     "a delayed message is delivered if its delivery is not in the log": (
-        (Timers, "has_effect", lambda self, *_, **__: False),
+        (Doubt, "has_effect", lambda self, *_, **__: False),
     ),
-    "what a recall names is not delivered": ((timers, "TIMER_DELETE_ID", "NOBODY"),),
+    "what a recall names is not delivered": ((slots, "TIMER_DELETE_ID", "NOBODY"),),
     "a transaction is decided if its record is in the log": (
-        (Transactions, "find_effects", lambda self, *_: iter(())),
+        (Recovery, "find_effects", lambda self, *_: iter(())),
     ),
     "what is held in an ordered queue holds up what is behind it": (
         (OrderedPolicy, "holds_back", lambda self, *_: False),

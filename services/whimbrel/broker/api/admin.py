@@ -220,7 +220,7 @@ class AdminService:
         if topic is None:
             raise TopicNotFound(f"no topic {request.name}")
         queues = range(max(topic.read_queues, topic.write_queues))
-        committed = self.consumer.committed_offsets()
+        committed = self.consumer.positions.committed_offsets()
         return admin.DescribeTopicResponse(
             topic=self.topic_message(topic),
             queues=[self.queue_state(topic.name, queue_id) for queue_id in queues],
@@ -301,7 +301,9 @@ class AdminService:
         group = self.group(request.name)
         response = admin.DescribeGroupResponse(
             group=group_message(group),
-            progress=[progress_message(row) for row in self.consumer.progress(group.name, self.queues_of)],
+            progress=[
+                progress_message(row) for row in self.consumer.positions.progress(group.name, self.queues_of)
+            ],
         )
         for client in self.clients.of_group(group.name):
             response.clients.add(
@@ -332,11 +334,11 @@ class AdminService:
             queue_ids = range(request.queue_id, request.queue_id + 1)
         targets = {queue_id: self.reset_target(topic.name, queue_id, request) for queue_id in queue_ids}
         for queue_id, offset in targets.items():
-            self.consumer.reset_offset(group.name, topic.name, queue_id, offset)
+            self.consumer.positions.reset_offset(group.name, topic.name, queue_id, offset)
         return admin.ResetOffsetsResponse(
             progress=[
                 progress_message(row)
-                for row in self.consumer.progress(group.name)
+                for row in self.consumer.positions.progress(group.name)
                 if row.topic == topic.name and row.queue_id in targets
             ]
         )
@@ -372,7 +374,7 @@ class AdminService:
             row
             for name in self.groups.rows
             if name not in BUILT_IN_GROUPS
-            for row in self.consumer.progress(name, self.queues_of)
+            for row in self.consumer.positions.progress(name, self.queues_of)
         ]
         return admin.DrainBrokerResponse(
             drained_topics=sum(topic.drained for topic in self.topics.rows.values()),

@@ -76,7 +76,7 @@ class DeadLetterAdmin:
         store_host: Callable[[], bytes],
     ) -> None:
         """Take what is needed; `store_host` returns this broker's address as records hold it."""
-        self.topics, self.groups, self.consumption = topics, groups, consumption
+        self.topics, self.groups, self.positions = topics, groups, consumption.positions
         self.store, self.appender = store, appender
         self.broker_name, self.master = broker_name, master
         self.store_host = store_host
@@ -109,7 +109,7 @@ class DeadLetterAdmin:
                 continue
             start = first.offset if queue_id == first.queue_id else 0
             room = count - len(response.letters)
-            offsets = self.consumption.undone(settled, topic, queue_id, start, room + 1)
+            offsets = self.positions.undone(settled, topic, queue_id, start, room + 1)
             for offset in offsets[:room]:
                 message = self.read(topic, queue_id, offset)
                 if message is None:
@@ -136,7 +136,7 @@ class DeadLetterAdmin:
             if result == DONE:
                 done.append((place.queue_id, place.offset))
         if done:
-            self.consumption.finish(settled, topic, done)
+            self.positions.finish(settled, topic, done)
         return response
 
     def replay(self, call: Call, request: letters.ReplayDeadLettersRequest) -> Any:
@@ -175,7 +175,7 @@ class DeadLetterAdmin:
         low, high = self.store.queue_range(topic, place.queue_id)
         if not low <= place.offset < high:
             return GONE
-        return BEFORE if self.consumption.is_done(settled, topic, place.queue_id, place.offset) else DONE
+        return BEFORE if self.positions.is_done(settled, topic, place.queue_id, place.offset) else DONE
 
     def read(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
         """Return a letter; None for one that can't be read."""
@@ -275,7 +275,7 @@ class DeadLetterAdmin:
         def answer(error: WhimbrelError | None) -> None:
             if error is None:
                 try:
-                    self.consumption.finish(settled, topic, done)
+                    self.positions.finish(settled, topic, done)
                 except StoreFull as full:
                     error = full
             if error is None:

@@ -52,5 +52,5 @@ class DeadLetterService:
             else:
                 deferred.fail(error)
 
-        self.consumption.forward(name, topic, request.receipt_handle, give_up, done)
+        self.consumption.hand_ons.forward(name, topic, request.receipt_handle, give_up, done)
         return deferred

@@ -1,7 +1,7 @@
 """The calls of consumers: receive, acknowledge, change the invisible time, pull, and the offset calls.
 
-Checks run in RocketMQ's order, then `group_consumption.py` does the work, and its values become messages
-here. A stream answer is complete when it is written:
+Checks run in RocketMQ's order, then the parts of `group_consumption.py` do the work, and their values become
+messages here. A stream answer is complete when it is written:
 
     receive   status, one message each, delivery_timestamp      nothing: status 40401, delivery_timestamp
     pull      status, one message each, next_offset             nothing: status OK, next_offset
@@ -97,7 +97,8 @@ class ReceiveService:
         """Take what is needed; a slave makes no groups, its table is its master's."""
         self.priority_order_asc = priority_order_asc
         self.topics, self.groups = topics, groups
-        self.consumption = consumption
+        self.receiving, self.settling = consumption.receiving, consumption.settling
+        self.pulling, self.positions = consumption.pulling, consumption.positions
         self.splitting = splitting
         self.master = master
         self.clock = clock
@@ -206,7 +207,7 @@ class ReceiveService:
                 self.on_delivered(name, group_name, len(messages), size)
             return self.frames(messages, namespace)
 
-        return self.consumption.receive(
+        return self.receiving.receive(
             selection, poll_ms=poll_ms(call, polling), reply=reply, deferred=deferred
         )
 
@@ -239,7 +240,7 @@ class ReceiveService:
             )
         entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
         handles = [handle for _, handle in entries]
-        errors = self.consumption.ack_batch(request.group.name, request.topic.name, handles)
+        errors = self.settling.ack_batch(request.group.name, request.topic.name, handles)
         if not any(errors):
             return ack_answer(entries)
         statuses = [OK if error is None else status_of(error) for error in errors]
@@ -259,7 +260,7 @@ class ReceiveService:
             check_group(request.group.name)
             invisible_ms = milliseconds(request.invisible_duration)
             check_invisible_ms(invisible_ms, changed=True)
-            handle = self.consumption.change_invisible(
+            handle = self.settling.change_invisible(
                 request.group.name, request.topic.name, handle, invisible_ms, suspend=request.suspend
             )
         except WhimbrelError as error:
@@ -295,9 +296,7 @@ class ReceiveService:
             frames.append(response(next_offset=pulled.next_offset))
             return frames
 
-        return self.consumption.pull(
-            selection, poll_ms=poll_ms(call, request.long_polling_timeout), reply=reply
-        )
+        return self.pulling.pull(selection, poll_ms=poll_ms(call, request.long_polling_timeout), reply=reply)
 
     def queue(self, queue: v2.MessageQueue) -> tuple[TopicConfig, int]:
         """Return the topic and id of a queue that must be named exactly."""
@@ -316,14 +315,14 @@ class ReceiveService:
         topic, queue_id = self.queue(request.message_queue)
         check_group(request.group.name)
         self.group(request.group.name)
-        self.consumption.update_offset(request.group.name, topic.name, queue_id, request.offset)
+        self.positions.update_offset(request.group.name, topic.name, queue_id, request.offset)
         return messaging.UpdateOffsetResponse(status=OK)
 
     def get_offset(self, call: Call, request: messaging.GetOffsetRequest) -> Any:
         """Return a group's position on one queue."""
         topic, queue_id = self.queue(request.message_queue)
         check_group(request.group.name)
-        offset = self.consumption.get_offset(request.group.name, topic.name, queue_id)
+        offset = self.positions.get_offset(request.group.name, topic.name, queue_id)
         return messaging.GetOffsetResponse(status=OK, offset=offset)
 
     def query_offset(self, call: Call, request: messaging.QueryOffsetRequest) -> Any:
@@ -337,7 +336,7 @@ class ReceiveService:
                 raise BadRequest("the policy TIMESTAMP needs a timestamp")
             policy = "time"
         at_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
-        offset = self.consumption.query_offset(topic.name, queue_id, policy, at_ms)
+        offset = self.positions.query_offset(topic.name, queue_id, policy, at_ms)
         return messaging.QueryOffsetResponse(status=OK, offset=offset)
 
 

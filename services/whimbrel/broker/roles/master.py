@@ -134,7 +134,7 @@ class MasterRole(Role):
             internal.on_appended = traces.handed_on
         counted = self.context.counted
         letters = DeadLetters(internal, self.store, on_sent=None if counted is None else counted.gave_up)
-        self.consumption.hand_on = letters.hand_on
+        self.consumption.hand_ons.append = letters.hand_on
         self.forwarder = Forwarder()
         self.opened.push_async_callback(self.forwarder.close)
         self.open_timers(internal)
@@ -194,7 +194,7 @@ class MasterRole(Role):
             self.store,
             internal,
             self.context.topics,
-            self.consumption,
+            self.consumption.positions,
             self.loop,
             wall_ms=self.machine.wall_ms,
             safe_end=lambda: min(self.confirmed.refresh(), self.store.flushed),
@@ -221,7 +221,7 @@ class MasterRole(Role):
             context.groups,
             context.delays,
             context.offset_file,
-            self.consumption.committed_offsets,
+            self.consumption.positions.committed_offsets,
             self.store.queues.deleted_offsets,
             self.confirmed.refresh,
             self.store.given_offsets,
@@ -377,7 +377,7 @@ class MasterRole(Role):
         if refusal == self.appender.refusal:
             return
         if not refusal:
-            self.consumption.clamp_to_log()
+            self.consumption.positions.clamp_to_log()
             self.transactions.start()
             logger.info("%s takes writes from byte %d on", self.options.name, self.store.written)
         self.appender.refusal = refusal

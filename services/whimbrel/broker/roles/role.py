@@ -260,7 +260,7 @@ class Role(ABC):
         if self.import_offsets(stored):
             self.export_offsets()  # what groups held under RocketMQ is not to be adopted again
         self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
-        self.store.on_arrival = self.consumption.on_arrival
+        self.store.on_arrival = self.consumption.wakeups.on_arrival
 
     def exists(self, group: str, topic: str, queue_id: int) -> bool:
         """Tell whether there is such a group, and a topic with such a queue."""
@@ -276,7 +276,7 @@ class Role(ABC):
         try:
             return self.context.offset_file.load()
         except StoreError as error:
-            if not self.consumption.committed_offsets():
+            if not self.consumption.positions.committed_offsets():
                 raise  # a store that RocketMQ has used: nothing else knows how far its groups are
             logger.warning("going on with the offsets of the lease journal: %s", error)
             return {}
@@ -294,7 +294,7 @@ class Role(ABC):
 
         A slave's journal may be ahead of its log, and so may the file that was exported from it.
         """
-        known = self.consumption.committed_offsets()
+        known = self.consumption.positions.committed_offsets()
         return [
             f"{offset} of {group} on {topic}/{queue_id}, which ends at {end}"
             for (topic, group), queues in offsets.items()
@@ -313,11 +313,11 @@ class Role(ABC):
             (group, topic, queue_id, offset)
             for (topic, group), queues in offsets.items()
             for queue_id, offset in queues.items()
-            if self.consumption.is_news(group, topic, queue_id, offset)
+            if self.consumption.positions.is_news(group, topic, queue_id, offset)
         ]
         held = self.popped_by_rocketmq(offsets) if news else {}
         for group, topic, queue_id, offset in news:
-            self.consumption.import_offset(
+            self.consumption.positions.import_offset(
                 group, topic, queue_id, offset, held.get((group, topic, queue_id), ())
             )
         return bool(held)
@@ -325,7 +325,7 @@ class Role(ABC):
     def find_retry_topics(self) -> None:
         """Have receives read what RocketMQ left to be redelivered."""
         topics = {row.name: row.read_queues for row in self.context.topics.rows.values()}
-        self.consumption.retry_topics = retry_topics(topics, self.context.groups.rows)
+        self.consumption.read_beside(retry_topics(topics, self.context.groups.rows))
 
     def popped_by_rocketmq(
         self, offsets: dict[tuple[str, str], dict[int, int]]
@@ -348,7 +348,9 @@ class Role(ABC):
     def export_offsets(self) -> None:
         """Write consumerOffset.json."""
         try:
-            self.context.offset_file.save(self.consumption.committed_offsets(), self.machine.wall_ms())
+            self.context.offset_file.save(
+                self.consumption.positions.committed_offsets(), self.machine.wall_ms()
+            )
         except (OSError, StoreFull) as error:  # the lease journal has them as well
             logger.warning("the consumer offsets can't be written: %s", error)
 
@@ -556,7 +558,7 @@ class Role(ABC):
         """Write consumerOffset.json again and again, in a thread."""
         while True:
             await asyncio.sleep(EXPORT_INTERVAL_S)
-            offsets = self.consumption.committed_offsets()
+            offsets = self.consumption.positions.committed_offsets()
             try:
                 await asyncio.to_thread(self.context.offset_file.save, offsets, self.machine.wall_ms())
             except (OSError, StoreFull) as error:

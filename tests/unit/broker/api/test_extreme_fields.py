@@ -19,7 +19,8 @@ from whimbrel.broker.api.receive import ReadSplitting, ReceiveService
 from whimbrel.broker.api.send import SendService
 from whimbrel.broker.api.session import SessionService
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.group_consumption import GroupConsumption, ReceiveRequest
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.consume.plan import ReceiveRequest
 from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import GroupTable
@@ -106,7 +107,7 @@ class Front:
             self.topics, self.groups, self.consumption, splitting, master=True, clock=clock
         )
         sessions = SessionService(
-            self.clients, self.groups, self.consumption.release_client, clock=lambda: NOW / 1000
+            self.clients, self.groups, self.consumption.settling.release_client, clock=lambda: NOW / 1000
         )
         topic, group, queue = v2.Resource(name="topic"), v2.Resource(name="g"), v2.MessageQueue(id=0)
         queue.topic.name = "topic"
@@ -152,7 +153,7 @@ class Front:
             group="g", topic="topic", queue_ids=range(1), filter=compile_filter("tag", "*"), batch=1,
             invisible_ms=None, client_id="c",
         )  # fmt: skip
-        held = self.consumption.receive(request, poll_ms=0)
+        held = self.consumption.receiving.receive(request, poll_ms=0)
         assert isinstance(held, list)
         return held[0].handle
 

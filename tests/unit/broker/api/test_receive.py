@@ -45,6 +45,7 @@ class FakeConsumption:
     """Answers with what it is told; while `parks`, it keeps the polls instead."""
 
     def __init__(self) -> None:
+        self.receiving = self.settling = self.pulling = self.positions = self
         self.answer: Any = []
         self.requests: list[Any] = []
         self.parks = False

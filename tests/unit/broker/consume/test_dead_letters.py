@@ -63,11 +63,11 @@ class Letters:
         def give_up(message: StoredMessage, deliveries: int) -> HandOn:
             return dead_letter(self.groups.get(group) or self.group, message, deliveries)
 
-        self.rig.consumption.forward(group, topic, handle, give_up, self.results.append)
+        self.rig.consumption.hand_ons.forward(group, topic, handle, give_up, self.results.append)
 
     @property
     def committed(self) -> int:
-        return self.rig.consumption.get_offset("g", "t", 0)
+        return self.rig.consumption.positions.get_offset("g", "t", 0)
 
 
 @pytest.fixture
@@ -179,12 +179,12 @@ def test_a_broker_that_can_t_append_holds_it_back_and_the_next_master_moves_it(l
     """10.6."""
     letters.rig.store.put("t", 0)
     letters.fail(2)
-    letters.rig.consumption.hand_on = None
+    letters.rig.consumption.hand_ons.append = None
     for _ in range(2):
         assert letters.take() == []
         letters.clock.advance(HAND_ON_LEASE_MS)
     assert letters.committed == 0
-    letters.rig.consumption.hand_on = letters.hand_on
+    letters.rig.consumption.hand_ons.append = letters.hand_on
     assert letters.take() == [] and len(letters.begun) == 1
 
 
@@ -259,7 +259,7 @@ def test_a_forward_of_a_delivery_that_is_over_finishes_the_message(letters: Lett
     letters.clock.advance(10_000)
     [again] = letters.take()
     letters.forward(first.handle)
-    letters.rig.consumption.change_invisible("g", "t", again.handle, 20_000)
+    letters.rig.consumption.settling.change_invisible("g", "t", again.handle, 20_000)
     letters.finish()
     assert (letters.results, letters.committed) == ([None, None], 2)
 
@@ -268,7 +268,7 @@ def test_after_a_reset_a_forward_does_nothing(letters: Letters) -> None:
     """Checklist 14."""
     letters.rig.store.put("t", 0)
     [one] = letters.take()
-    letters.rig.consumption.reset_offset("g", "t", 0, 0)
+    letters.rig.consumption.positions.reset_offset("g", "t", 0, 0)
     letters.forward(one.handle)
     assert letters.results == [None] and letters.begun == []
     assert attempts(letters.take()) == [1]
@@ -290,7 +290,7 @@ def test_a_forward_with_a_handle_from_a_change_copies_the_right_record(letters: 
     for _ in range(3):
         letters.rig.store.put("t", 0)
     taken = letters.take()
-    handle = letters.rig.consumption.change_invisible("g", "t", taken[2].handle, 20_000)
+    handle = letters.rig.consumption.settling.change_invisible("g", "t", taken[2].handle, 20_000)
     letters.forward(handle)
     assert [one.message.queue_offset for one in letters.begun] == [2]
 
@@ -301,7 +301,7 @@ def test_a_forward_is_refused_for_what_is_no_handle_or_another_one_s(letters: Le
     for handle, group, topic in (("junk", "g", "t"), (one.handle, "other", "t"), (one.handle, "g", "other")):
         with pytest.raises(InvalidReceiptHandle):
             letters.forward(handle, group, topic)
-    letters.rig.consumption.hand_on = None
+    letters.rig.consumption.hand_ons.append = None
     with pytest.raises(NotWritable):
         letters.forward(one.handle)
 

@@ -146,7 +146,7 @@ def test_strict_policy_finishes_what_is_filtered_out_and_goes_on() -> None:
     taken = rig.take(filter=compile_filter("tag", "a"))
     assert offsets(taken) == [1, 4]
     rig.ack(*taken)
-    assert rig.consumption.get_offset("g", "t", 0) == 5
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 5
 
 
 def test_strict_policy_wakes_polls_at_the_latest_visible_time() -> None:
@@ -155,7 +155,7 @@ def test_strict_policy_wakes_polls_at_the_latest_visible_time() -> None:
         rig.store.put("t", 0)
     taken = rig.take()
     for one, ms in zip(taken, (1_000, 3_000), strict=True):
-        rig.consumption.change_invisible("g", "t", one.handle, ms)
+        rig.consumption.settling.change_invisible("g", "t", one.handle, ms)
     poll = rig.park()
     rig.clock.advance(2_999)
     assert not poll.done
@@ -175,11 +175,11 @@ def test_message_is_handed_on_after_its_deliveries_and_done_when_its_copy_is_dur
     [(message, target, _)] = appends.begun
     assert message == one.message
     assert target == HandOn(topic="%DLQ%g", added=(("RETRY_TOPIC", "t"),))
-    assert rig.consumption.get_offset("g", "t", 0) == 0
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 0
     assert rig.take() == []  # held meanwhile
     assert len(appends.begun) == 1
     appends.finish()
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
     rig.clock.advance(HAND_ON_LEASE_MS)
     assert rig.take() == [] and appends.begun == []
 
@@ -191,7 +191,7 @@ def test_rest_of_the_answer_is_filled() -> None:
     assert offsets(rig.take(batch=4)) == [1, 3, 4, 6]
     assert appends.offsets == [0, 2, 5]
     appends.finish()
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
 
 
 def test_refused_append_is_tried_again_after_its_lease_and_counts_no_attempt() -> None:
@@ -212,7 +212,7 @@ def test_refused_append_is_tried_again_after_its_lease_and_counts_no_attempt() -
         assert lease.attempt == 2
     rig.take()
     appends.finish()
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
 
 
 def test_parked_poll_hands_on_when_the_lease_is_over() -> None:
@@ -235,9 +235,9 @@ def test_late_completion_after_another_took_the_message_finishes_nothing() -> No
     rig.clock.advance(HAND_ON_LEASE_MS)
     rig.take()
     late[0][2](None)
-    assert rig.consumption.get_offset("g", "t", 0) == 0
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 0
     appends.finish()
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
 
 
 @pytest.mark.parametrize("event", ["reset", "close"])
@@ -247,13 +247,13 @@ def test_completion_after_a_reset_or_the_end_finishes_nothing(event: str) -> Non
         rig.store.put("t", 0, tag="dead")
     rig.take()
     if event == "reset":
-        rig.consumption.reset_offset("g", "t", 0, 0)
+        rig.consumption.positions.reset_offset("g", "t", 0, 0)
     else:
         rig.consumption.close()
     written = len(rig.journal.chunks)
     appends.finish()
     assert len(rig.journal.chunks) == written
-    assert rig.consumption.get_offset("g", "t", 0) == 0
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 0
 
 
 def test_leases_are_written_down_before_anything_is_handed_on() -> None:
@@ -287,8 +287,8 @@ def test_broker_that_cannot_append_holds_such_messages_back() -> None:
     assert offsets(rig.take()) == [1]
     rig.clock.advance(HAND_ON_LEASE_MS)
     assert rig.take() == []
-    assert rig.consumption.get_offset("g", "t", 0) == 0
-    rig.consumption.hand_on = appends  # it has become the master
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 0
+    rig.consumption.hand_ons.append = appends  # it has become the master
     rig.clock.advance(HAND_ON_LEASE_MS)
     rig.take()
     assert appends.offsets == [0]
@@ -352,7 +352,7 @@ def test_completion_may_come_before_the_hand_on_function_returns() -> None:
     for tag in ("dead", None):
         rig.store.put("t", 0, tag=tag)
     assert offsets(rig.take()) == [1]
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
 
 
 def test_strict_policy_stops_at_a_message_that_is_handed_on() -> None:

@@ -7,11 +7,8 @@ import pytest
 from consumekit import Rig, attempts, offsets
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.group_consumption import (
-    Pulled,
-    PullRequest,
-)
 from whimbrel.broker.consume.lease_codec import EntryEncoder
+from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.deferred import Deferred
 from whimbrel.errors import (
@@ -35,7 +32,7 @@ def test_new_group_begins_at_the_earliest_message(rig: Rig) -> None:
         rig.store.put("t", 0)
     rig.store.minima["t", 0] = 2
     assert offsets(rig.take()) == [2, 3, 4]
-    assert rig.consumption.get_offset("g", "t", 0) == 2
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 2
 
 
 def test_batch_is_bounded_and_the_rest_follows(rig: Rig) -> None:
@@ -107,13 +104,13 @@ def test_messages_that_always_fail_do_not_keep_new_ones_back(rig: Rig) -> None:
     for _ in range(4):
         rig.store.put("t", 0)
     for one in rig.take(batch=2):
-        rig.consumption.change_invisible("g", "t", one.handle, 0)
+        rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
     seen = set()
     for _ in range(4):
         taken = rig.take(batch=2)
         seen |= set(offsets(taken))
         for one in taken:
-            rig.consumption.change_invisible("g", "t", one.handle, 0)
+            rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
     assert seen == {0, 1, 2, 3}
 
 
@@ -137,7 +134,7 @@ def test_acknowledging_after_the_invisible_time_is_refused(rig: Rig) -> None:
 def test_bad_handles_are_told_apart_from_good_ones_in_a_batch(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    results = rig.consumption.ack_batch("g", "t", ["junk", one.handle, one.handle + "0"])
+    results = rig.consumption.settling.ack_batch("g", "t", ["junk", one.handle, one.handle + "0"])
     assert isinstance(results[0], InvalidReceiptHandle)
     assert results[1] is None
 
@@ -146,31 +143,31 @@ def test_bad_handles_are_told_apart_from_good_ones_in_a_batch(rig: Rig) -> None:
 def test_handle_of_another_group_or_topic_is_refused(rig: Rig, group: str, topic: str) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    assert isinstance(rig.consumption.ack_batch(group, topic, [one.handle])[0], InvalidReceiptHandle)
+    assert isinstance(rig.consumption.settling.ack_batch(group, topic, [one.handle])[0], InvalidReceiptHandle)
 
 
 def test_changing_the_invisible_time_voids_the_old_handle(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    handle = rig.consumption.change_invisible("g", "t", one.handle, 20_000)
+    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 20_000)
     assert isinstance(rig.ack(one)[0], InvalidReceiptHandle)
     rig.clock.advance(19_999)
     assert rig.take() == []
-    assert rig.consumption.ack_batch("g", "t", [handle]) == [None]
+    assert rig.consumption.settling.ack_batch("g", "t", [handle]) == [None]
 
 
 def test_zero_invisible_time_delivers_at_once_with_one_more_attempt(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    rig.consumption.change_invisible("g", "t", one.handle, 0)
+    rig.consumption.settling.change_invisible("g", "t", one.handle, 0)
     assert attempts(rig.take()) == [2]
 
 
 def test_suspended_delivery_does_not_count(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    handle = rig.consumption.change_invisible("g", "t", one.handle, 5_000, suspend=True)
-    rig.consumption.change_invisible("g", "t", handle, 0, suspend=True)
+    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 5_000, suspend=True)
+    rig.consumption.settling.change_invisible("g", "t", handle, 0, suspend=True)
     assert attempts(rig.take()) == [1]
 
 
@@ -214,7 +211,7 @@ def test_filter_delivers_what_matches_and_finishes_the_rest(rig: Rig) -> None:
     taken = rig.take(filter=compile_filter("tag", "a || c"))
     assert offsets(taken) == [0, 3, 4]
     rig.ack(*taken)
-    assert rig.consumption.get_offset("g", "t", 0) == 5
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 5
     assert rig.take() == []
 
 
@@ -245,7 +242,7 @@ def test_corrupt_record_is_passed_over_and_stays_undone(rig: Rig) -> None:
     taken = rig.take()
     assert offsets(taken) == [0, 2]
     rig.ack(*taken)
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
     rig.store.log[at] ^= 1
     rig.clock.advance(60_000)
     assert offsets(rig.take()) == [1]
@@ -275,7 +272,7 @@ def test_parked_poll_is_woken_by_a_refused_message(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
     poll = rig.park()
-    handle = rig.consumption.change_invisible("g", "t", one.handle, 1_000)
+    handle = rig.consumption.settling.change_invisible("g", "t", one.handle, 1_000)
     rig.clock.advance(1_000)
     assert attempts(poll.result) == [2]
     assert handle
@@ -326,32 +323,32 @@ def test_released_message_comes_at_once_and_counts_as_new(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
     poll = rig.park()
-    rig.consumption.release_undelivered([one.handle])
+    rig.consumption.receiving.release_undelivered([one.handle])
     rig.clock.advance(0)
     assert attempts(poll.result) == [1]
 
 
 def test_reply_makes_the_answer_at_once_and_later(rig: Rig) -> None:
     rig.store.put("t", 0)
-    assert rig.consumption.receive(rig.request(), poll_ms=0, reply=offsets) == [0]
-    poll = rig.consumption.receive(rig.request(), poll_ms=20_000, reply=offsets)
+    assert rig.consumption.receiving.receive(rig.request(), poll_ms=0, reply=offsets) == [0]
+    poll = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets)
     assert isinstance(poll, Deferred)
     rig.store.put("t", 0)
     rig.clock.advance(0)
     assert poll.result == [1]
-    pulled = rig.consumption.pull(pull_request(0), poll_ms=0, reply=lambda pulled: pulled.next_offset)
+    pulled = rig.consumption.pulling.pull(pull_request(0), poll_ms=0, reply=lambda pulled: pulled.next_offset)
     assert pulled == 2
 
 
 def test_parked_poll_completes_the_deferred_that_it_was_given(rig: Rig) -> None:
     deferred: Deferred[list[int]] = Deferred()
-    poll = rig.consumption.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=deferred)
+    poll = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=deferred)
     assert poll is deferred
     rig.store.put("t", 0)
     rig.clock.advance(0)
     assert deferred.result == [0]
     gone: Deferred[list[int]] = Deferred()
-    rig.consumption.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=gone)
+    rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=offsets, deferred=gone)
     assert rig.consumption.parked == 1
     gone.cancel()
     assert rig.consumption.parked == 0
@@ -369,8 +366,8 @@ def test_answer_that_cannot_be_encoded_is_a_corrupt_record(rig: Rig) -> None:
     def refuse(found: object) -> None:
         raise ValueError("surrogates")
 
-    received = rig.consumption.receive(rig.request(), poll_ms=20_000, reply=refuse)
-    pulled = rig.consumption.pull(pull_request(0), poll_ms=20_000, reply=refuse)
+    received = rig.consumption.receiving.receive(rig.request(), poll_ms=20_000, reply=refuse)
+    pulled = rig.consumption.pulling.pull(pull_request(0), poll_ms=20_000, reply=refuse)
     rig.store.put("t", 0)
     rig.clock.advance(0)
     for poll in (received, pulled):
@@ -440,7 +437,7 @@ def test_messages_of_a_client_that_left_go_to_another_within_a_second(rig: Rig) 
     [one] = rig.take(invisible_ms=None)
     poll = rig.park(client_id="d")
     rig.alive.clear()
-    rig.consumption.release_client("c", "g")
+    rig.consumption.settling.release_client("c", "g")
     rig.clock.advance(999)
     assert not poll.done
     rig.clock.advance(1)
@@ -451,7 +448,7 @@ def test_messages_of_a_client_that_left_go_to_another_within_a_second(rig: Rig) 
 def test_leaving_ends_no_lease_that_the_client_asked_for(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take(invisible_ms=30_000)
-    rig.consumption.release_client("c")
+    rig.consumption.settling.release_client("c")
     rig.clock.advance(5_000)
     assert rig.take() == []
     assert rig.ack(one) == [None]
@@ -467,7 +464,7 @@ def pull_request(offset: int, expression: str = "*") -> PullRequest:
 
 
 def pull(rig: Rig, offset: int, poll_ms: int = 0, expression: str = "*") -> Pulled | Deferred[Pulled]:
-    return rig.consumption.pull(pull_request(offset, expression), poll_ms=poll_ms)
+    return rig.consumption.pulling.pull(pull_request(offset, expression), poll_ms=poll_ms)
 
 
 def test_pull_reads_without_taking(rig: Rig) -> None:
@@ -527,32 +524,32 @@ def test_offset_is_committed_up_to_the_end_of_the_queue(rig: Rig) -> None:
     for _ in range(5):
         rig.store.put("t", 0)
     with pytest.raises(OffsetNotFound):
-        rig.consumption.get_offset("g", "t", 0)
-    rig.consumption.update_offset("g", "t", 0, 4)
-    assert rig.consumption.get_offset("g", "t", 0) == 4
+        rig.consumption.positions.get_offset("g", "t", 0)
+    rig.consumption.positions.update_offset("g", "t", 0, 4)
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 4
     assert offsets(rig.take()) == [4]
     for offset in (-1, 6, 2**63 - 1):
         with pytest.raises(IllegalOffset):
-            rig.consumption.update_offset("g", "t", 0, offset)
-    assert rig.consumption.get_offset("g", "t", 0) == 4
+            rig.consumption.positions.update_offset("g", "t", 0, offset)
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 4
 
 
 def test_a_late_commit_takes_nothing_back(rig: Rig) -> None:
     for _ in range(5):
         rig.store.put("t", 0)
-    rig.consumption.update_offset("g", "t", 0, 2)
+    rig.consumption.positions.update_offset("g", "t", 0, 2)
     taken = rig.take()
-    rig.consumption.update_offset("g", "t", 0, 1)  # sent before the 2, and here only now
-    assert rig.consumption.get_offset("g", "t", 0) == 2
+    rig.consumption.positions.update_offset("g", "t", 0, 1)  # sent before the 2, and here only now
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 2
     assert rig.ack(*taken) == [None] * 3  # no epoch has begun: the handles count
-    assert rig.consumption.reset_offset("g", "t", 0, 1) == 5
+    assert rig.consumption.positions.reset_offset("g", "t", 0, 1) == 5
     assert offsets(rig.take()) == [1, 2, 3, 4]
 
 
 def test_reset_voids_the_handles_before_it(rig: Rig) -> None:
     rig.store.put("t", 0)
     [one] = rig.take()
-    assert rig.consumption.reset_offset("g", "t", 0, 0) == 0
+    assert rig.consumption.positions.reset_offset("g", "t", 0, 0) == 0
     assert isinstance(rig.ack(one)[0], InvalidReceiptHandle)
     assert offsets(rig.take()) == [0]
 
@@ -560,21 +557,21 @@ def test_reset_voids_the_handles_before_it(rig: Rig) -> None:
 def test_offset_of_rocketmq_is_taken_over_unless_ours_is_better(rig: Rig) -> None:
     for _ in range(5):
         rig.store.put("t", 0)
-    assert rig.consumption.import_offset("g", "t", 0, 2)
-    assert not rig.consumption.import_offset("g", "t", 0, 1)
-    assert rig.consumption.import_offset("g", "t", 0, 3)
-    rig.consumption.reset_offset("g", "t", 0, 1)
-    assert not rig.consumption.import_offset("g", "t", 0, 3)
-    assert rig.consumption.committed_offsets() == {("t", "g"): {0: 1}}
+    assert rig.consumption.positions.import_offset("g", "t", 0, 2)
+    assert not rig.consumption.positions.import_offset("g", "t", 0, 1)
+    assert rig.consumption.positions.import_offset("g", "t", 0, 3)
+    rig.consumption.positions.reset_offset("g", "t", 0, 1)
+    assert not rig.consumption.positions.import_offset("g", "t", 0, 3)
+    assert rig.consumption.positions.committed_offsets() == {("t", "g"): {0: 1}}
 
 
 @pytest.mark.parametrize("offset", [6, 2**62 + 1, 2**63, 10**400])
 def test_offset_of_rocketmq_beyond_the_queue_is_its_end(rig: Rig, offset: int) -> None:
     for _ in range(5):
         rig.store.put("t", 0)
-    rig.consumption.import_offset("g", "t", 0, offset)
+    rig.consumption.positions.import_offset("g", "t", 0, offset)
     rig.start()
-    assert rig.consumption.get_offset("g", "t", 0) == 5
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 5
     rig.store.put("t", 0)
     assert offsets(rig.take()) == [5]
 
@@ -584,7 +581,7 @@ def test_progress_counts_lag_and_what_is_in_flight(rig: Rig) -> None:
         rig.store.put("t", 0)
     taken = rig.take(batch=4)
     rig.ack(taken[0], taken[2])
-    [progress] = rig.consumption.progress("g")
+    [progress] = rig.consumption.positions.progress("g")
     assert (progress.committed_offset, progress.next_offset, progress.max_offset) == (1, 4, 10)
     assert (progress.in_flight, progress.lag) == (2, 8)
 
@@ -594,7 +591,7 @@ def test_progress_counts_queues_that_the_group_has_not_touched(rig: Rig) -> None
         for _ in range(count):
             rig.store.put("t", queue_id)
     rig.take(batch=1, queue_ids=range(1))
-    progress = rig.consumption.progress("g", lambda topic: range(3))
+    progress = rig.consumption.positions.progress("g", lambda topic: range(3))
     assert [(one.queue_id, one.committed_offset, one.lag) for one in progress] == [
         (0, 0, 10),
         (1, 0, 4),
@@ -606,8 +603,8 @@ def test_deleted_group_starts_anew(rig: Rig) -> None:
     rig.store.put("t", 0)
     rig.ack(*rig.take())
     rig.consumption.delete_group("g")
-    assert rig.consumption.progress("g") == []
-    assert not rig.consumption.import_offset("g", "t", 0, 1)
+    assert rig.consumption.positions.progress("g") == []
+    assert not rig.consumption.positions.import_offset("g", "t", 0, 1)
     rig.start()
     assert offsets(rig.take()) == [0]
 
@@ -618,7 +615,7 @@ def test_retention_moves_a_group_on(rig: Rig) -> None:
     rig.take(batch=2)
     rig.store.minima["t", 0] = 6
     assert offsets(rig.take()) == [6, 7, 8, 9]
-    assert rig.consumption.get_offset("g", "t", 0) == 6
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 6
 
 
 def test_offsets_that_a_cut_log_gives_away_again_are_delivered(rig: Rig) -> None:
@@ -627,7 +624,7 @@ def test_offsets_that_a_cut_log_gives_away_again_are_delivered(rig: Rig) -> None
     taken = rig.take()
     rig.ack(*taken)
     del rig.store.queues["t", 0][3:]
-    assert rig.consumption.clamp_to_log() == 1
+    assert rig.consumption.positions.clamp_to_log() == 1
     rig.store.put("t", 0)
     assert offsets(rig.take()) == [3]
     assert isinstance(rig.ack(taken[3])[0], InvalidReceiptHandle)
@@ -682,11 +679,11 @@ def test_a_slave_keeps_no_position_beyond_its_queue(offset: int) -> None:
     master, slave = pair()
     for _ in range(5):
         master.store.put("t", 0)
-    slave.consumption.update_offset("g", "t", 0, offset)
-    assert slave.consumption.get_offset("g", "t", 0) == 5
+    slave.consumption.positions.update_offset("g", "t", 0, offset)
+    assert slave.consumption.positions.get_offset("g", "t", 0) == 5
     slave.start()
     exchange(master, slave)
-    assert master.consumption.get_offset("g", "t", 0) == 5
+    assert master.consumption.positions.get_offset("g", "t", 0) == 5
     master.store.put("t", 0)
     assert offsets(master.take()) == [5]
 
@@ -696,11 +693,15 @@ def test_a_leader_takes_no_position_beyond_its_log_from_a_slave() -> None:
     for _ in range(5):
         master.store.put("t", 0)
     master.ack(*master.take(batch=2))
-    master.consumption.clamp_to_log()  # it leads from here on
+    master.consumption.positions.clamp_to_log()  # it leads from here on
     table = slave.consumption.table
     table.apply([(table.state("g", "t", 0), 0, 2**40, None)])  # as an earlier version has kept it
     exchange(slave, master)
-    assert master.consumption.get_offset("g", "t", 0) == slave.consumption.get_offset("g", "t", 0) == 2
+    assert (
+        master.consumption.positions.get_offset("g", "t", 0)
+        == slave.consumption.positions.get_offset("g", "t", 0)
+        == 2
+    )
     assert offsets(master.take()) == [2, 3, 4]
 
 
@@ -710,13 +711,13 @@ def test_a_journal_with_an_offset_that_no_queue_can_have_is_read(rig: Rig) -> No
     encoder = EntryEncoder("g", "t", 0)
     rig.journal.chunks.append(encoder.done(0, 0, 2**63 - 1) + encoder.done(0, 1, 1))
     rig.start()
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
 
 
 def pair() -> tuple[Rig, Rig]:
     master = Rig()
     slave = Rig(clock=master.clock, store=master.store, broker_id=1, follows=True)
-    master.store.arrivals = [master.consumption.on_arrival, slave.consumption.on_arrival]
+    master.store.arrivals = [master.consumption.wakeups.on_arrival, slave.consumption.wakeups.on_arrival]
     return master, slave
 
 
@@ -764,8 +765,8 @@ def test_slave_goes_on_where_its_master_died_and_the_master_where_the_slave_was(
     master.start()
     join(master, slave)
     assert (
-        master.consumption.committed_offsets()
-        == slave.consumption.committed_offsets()
+        master.consumption.positions.committed_offsets()
+        == slave.consumption.positions.committed_offsets()
         == {("t", "g"): {0: 5}}
     )
     assert master.ack(again[1]) == [None]
@@ -814,8 +815,8 @@ def test_reset_on_one_side_counts_on_the_other() -> None:
         master.store.put("t", 0)
     join(master, slave)
     master.ack(*master.take())
-    master.consumption.reset_offset("g", "t", 0, 1)
-    assert slave.consumption.get_offset("g", "t", 0) == 1
+    master.consumption.positions.reset_offset("g", "t", 0, 1)
+    assert slave.consumption.positions.get_offset("g", "t", 0) == 1
     assert offsets(slave.take()) == [1, 2]
 
 
@@ -828,8 +829,8 @@ def test_group_deleted_while_a_slave_was_away_does_not_come_back() -> None:
         link.close()
     master.consumption.delete_group("g")
     join(master, slave)
-    assert slave.consumption.progress("g") == []
-    assert master.consumption.progress("g") == []
+    assert slave.consumption.positions.progress("g") == []
+    assert master.consumption.positions.progress("g") == []
 
 
 def test_full_disk_does_not_stop_a_merge() -> None:
@@ -838,7 +839,7 @@ def test_full_disk_does_not_stop_a_merge() -> None:
     slave.journal.full = True
     master.store.put("t", 0)
     master.ack(*master.take())
-    assert slave.consumption.get_offset("g", "t", 0) == 1
+    assert slave.consumption.positions.get_offset("g", "t", 0) == 1
 
 
 @pytest.mark.parametrize("follows", [False, True])
@@ -855,11 +856,11 @@ def test_forged_handles_make_no_state_for_groups_and_queues_that_there_are_not(f
             number % 3
         ]
         forged = own._replace(group=group, topic=topic, queue_id=queue_id % 65_536).encode()
-        [error] = rig.consumption.ack_batch(group, topic, [forged])
+        [error] = rig.consumption.settling.ack_batch(group, topic, [forged])
         assert isinstance(error, InvalidReceiptHandle)
         if number < 100:
             with pytest.raises(InvalidReceiptHandle):
-                rig.consumption.change_invisible(group, topic, forged, 10_000)
+                rig.consumption.settling.change_invisible(group, topic, forged, 10_000)
     assert list(rig.consumption.table.by_queue) == [("g", "t", 0)]
     assert rig.ack(held) == [None]
 
@@ -870,4 +871,4 @@ def test_delivery_of_a_group_that_only_another_broker_served_can_be_acknowledged
     [held] = Rig(store=rig.store, clock=rig.clock).take()
     rig.store.arrivals = []
     assert rig.ack(held) == [None]
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1

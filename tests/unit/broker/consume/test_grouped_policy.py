@@ -27,7 +27,7 @@ def test_a_slow_group_does_not_stop_its_neighbours() -> None:
     assert offsets(first) == [1, 3, 4]
     assert rig.take() == []
     rig.ack(*first)
-    assert rig.consumption.get_offset("g", "t", 0) == 0
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 0
     rig.ack(slow)
     assert offsets(rig.take()) == [2]
 
@@ -59,7 +59,7 @@ def test_a_poll_is_served_when_the_first_of_the_blocked_groups_is_free() -> None
     rig = rig_with("x", "x", "y", "y")
     held = rig.take(batch=4)
     for one, wait_ms in zip(held, (9_000, 5_000, 3_000, 8_000), strict=True):
-        rig.consumption.change_invisible("g", "t", one.handle, wait_ms)
+        rig.consumption.settling.change_invisible("g", "t", one.handle, wait_ms)
     poll = rig.park()
     rig.clock.advance(7_999)
     assert not poll.done
@@ -85,7 +85,7 @@ def test_reset_ends_blocks_and_what_was_known() -> None:
     """Checklist 19."""
     rig = rig_with("x", "y", "x")
     rig.take()
-    rig.consumption.reset_offset("g", "t", 0, 1)
+    rig.consumption.positions.reset_offset("g", "t", 0, 1)
     assert offsets(rig.take()) == [1, 2]
 
 
@@ -96,7 +96,7 @@ def test_filtered_messages_are_done_and_close_no_group() -> None:
     held = rig.take(filter=compile_filter("tag", "yes"))
     assert offsets(held) == [1, 3]
     rig.ack(*held)
-    assert rig.consumption.get_offset("g", "t", 0) == 4
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 4
 
 
 def test_how_far_ahead_and_how_many_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

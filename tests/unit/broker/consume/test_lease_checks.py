@@ -122,7 +122,7 @@ def test_bad_entry_changes_nothing_and_the_others_beside_it_count(name: str) -> 
     exchange = LeaseExchange(rig.consumption.lease_store, ready=lambda: None)
     exchange.received(done_entry(0, 1) + BAD[name] + done_entry(1, 2), complete=True)
     assert exchange.peer_complete
-    assert rig.consumption.get_offset("g", "t", 0) == 2
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 2
     assert list(rig.consumption.table.by_queue) == [("g", "t", 0)]
     assert BAD[name] not in b"".join(rig.journal.chunks)
     assert rig.consumption.lease_store.checks.refused == 1
@@ -139,7 +139,7 @@ def test_serial_at_the_end_of_its_range_stops_neither_master_nor_slave_nor_their
         rig.consumption.close()
         rig.start()
         [second] = rig.take(batch=1)
-        assert rig.consumption.change_invisible("g", "t", second.handle, 60_000)
+        assert rig.consumption.settling.change_invisible("g", "t", second.handle, 60_000)
 
 
 def test_journal_that_holds_a_bad_entry_is_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +156,7 @@ def test_journal_that_holds_a_bad_entry_is_repaired(tmp_path: Path, caplog: pyte
         with caplog.at_level(logging.WARNING):
             rig.start()
         assert offsets(rig.take(batch=1)) == [1 + start]
-        assert rig.consumption.get_offset("other", "t", 0) == 7
+        assert rig.consumption.positions.get_offset("other", "t", 0) == 7
         if start == 0:
             assert rig.consumption.lease_store.checks.refused == 2
             [line] = [one.getMessage() for one in caplog.records]
@@ -170,7 +170,7 @@ def test_slave_takes_entries_beyond_its_own_log() -> None:
     rig = Rig(follows=True)
     rig.store.put("t", 0)
     rig.consumption.lease_store.merge(done_entry(0, 100))
-    assert rig.consumption.get_offset("g", "t", 0) == 100
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 100
 
 
 def test_refusals_are_told_once_a_minute_with_their_number(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from consumekit import Rig
 from whimbrel.broker.consume.delivery_planner import Uniform
-from whimbrel.broker.consume.group_consumption import Delivered
 from whimbrel.broker.consume.grouped_policy import GroupedPolicy
 from whimbrel.broker.consume.ordered_policy import OrderedPolicy
+from whimbrel.broker.consume.plan import Delivered
 
 QUEUES, GROUPS, STEPS = 2, 4, 250
 INVISIBLE_MS = 10_000
@@ -101,7 +101,7 @@ def test_no_two_of_a_line_are_under_way_out_of_order_and_all_come_in_the_end(
                 model.done(key)
             else:
                 wait_ms = dice.choice((0, 500, 20_000))
-                way.delivered.handle = rig.consumption.change_invisible(
+                way.delivered.handle = rig.consumption.settling.change_invisible(
                     "g", "t", way.delivered.handle, wait_ms
                 )
                 way.visible_at, way.attempt_id = rig.clock.now + wait_ms, ""

@@ -142,8 +142,8 @@ def test_what_was_held_comes_again_when_its_time_is_over() -> None:
         rig.store.put("t", 0, b"%d" % number)
     until_ms = rig.clock.now + 5000
     held = [Held(1, rig.clock.now, until_ms), Held(3, rig.clock.now, until_ms)]
-    assert rig.consumption.import_offset("g", "t", 0, 5, held)
-    (progress,) = rig.consumption.progress("g")
+    assert rig.consumption.positions.import_offset("g", "t", 0, 5, held)
+    (progress,) = rig.consumption.positions.progress("g")
     assert (progress.committed_offset, progress.in_flight, progress.lag) == (1, 2, 3)
     got = rig.take()
     assert offsets(got) == [5]
@@ -154,14 +154,16 @@ def test_what_was_held_comes_again_when_its_time_is_over() -> None:
 
 
 def test_more_than_a_group_may_hold_comes_again_from_there_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from whimbrel.broker.consume import group_consumption
+    from whimbrel.broker.consume import positions
 
-    monkeypatch.setattr(group_consumption, "INFLIGHT_MAX", 1)
+    monkeypatch.setattr(positions, "INFLIGHT_MAX", 1)
     rig = Rig()
     for number in range(6):
         rig.store.put("t", 0, b"%d" % number)
     now = rig.clock.now
-    assert rig.consumption.import_offset("g", "t", 0, 5, [Held(1, now, now + 5000), Held(3, now, now + 5000)])
-    assert rig.consumption.get_offset("g", "t", 0) == 1
+    assert rig.consumption.positions.import_offset(
+        "g", "t", 0, 5, [Held(1, now, now + 5000), Held(3, now, now + 5000)]
+    )
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 1
     rig.clock.advance(5001)
     assert offsets(rig.take()) == [1, 3, 4, 5]

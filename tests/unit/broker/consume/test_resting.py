@@ -29,7 +29,9 @@ def rig() -> Rig:
 
 def consume_all(rig: Rig, group: str = "g") -> None:
     while taken := rig.take(group=group, queue_ids=QUEUES):
-        assert rig.consumption.ack_batch(group, "t", [one.handle for one in taken]) == [None] * len(taken)
+        assert rig.consumption.settling.ack_batch(group, "t", [one.handle for one in taken]) == [None] * len(
+            taken
+        )
 
 
 def idle(rig: Rig) -> None:
@@ -46,15 +48,18 @@ def at_work(rig: Rig) -> int:
 
 def test_idle_group_rests_and_goes_on_where_it_was(rig: Rig) -> None:
     consume_all(rig)
-    before = rig.consumption.committed_offsets(), sorted(rig.consumption.lease_store.snapshot())
+    before = rig.consumption.positions.committed_offsets(), sorted(rig.consumption.lease_store.snapshot())
     idle(rig)
     assert at_work(rig) == 0 and not rig.consumption.planner.subscriptions
-    assert (rig.consumption.committed_offsets(), sorted(rig.consumption.lease_store.snapshot())) == before
-    assert rig.consumption.groups() == {"g"}
-    assert rig.consumption.get_offset("g", "t", 2) == 3
+    assert (
+        rig.consumption.positions.committed_offsets(),
+        sorted(rig.consumption.lease_store.snapshot()),
+    ) == before
+    assert rig.consumption.positions.groups() == {"g"}
+    assert rig.consumption.positions.get_offset("g", "t", 2) == 3
     with pytest.raises(OffsetNotFound):
-        rig.consumption.get_offset("g", "t", 9)
-    assert [one.committed_offset for one in rig.consumption.progress("g")] == [3] * 4
+        rig.consumption.positions.get_offset("g", "t", 9)
+    assert [one.committed_offset for one in rig.consumption.positions.progress("g")] == [3] * 4
     idle(rig)
     rig.store.put("t", 1)
     assert offsets(rig.take(queue_ids=QUEUES)) == [3]
@@ -65,7 +70,7 @@ def test_acknowledging_again_after_a_rest_is_no_error(rig: Rig) -> None:
     assert rig.ack(*taken) == [None] * 12
     idle(rig)
     assert rig.ack(*taken) == [None] * 12
-    rig.consumption.reset_offset("g", "t", 0, 0)
+    rig.consumption.positions.reset_offset("g", "t", 0, 0)
     idle(rig)
     [first, *_] = [one for one in taken if one.message.queue_id == 0]
     assert isinstance(rig.ack(first)[0], InvalidReceiptHandle)
@@ -76,7 +81,7 @@ def test_what_is_held_open_or_waited_for_does_not_rest(rig: Rig) -> None:
     idle(rig)
     assert at_work(rig) == 1  # held
     rig.ack(second)
-    rig.consumption.release_undelivered([first.handle])
+    rig.consumption.receiving.release_undelivered([first.handle])
     idle(rig)
     assert at_work(rig) == 1  # open
     rig = Rig()
@@ -124,7 +129,7 @@ def test_stream_that_began_before_a_rest_ended_has_all(rig: Rig) -> None:
     other = Rig(store=rig.store)
     for entries in sent:
         other.consumption.lease_store.merge(entries)
-    assert other.consumption.committed_offsets() == rig.consumption.committed_offsets()
+    assert other.consumption.positions.committed_offsets() == rig.consumption.positions.committed_offsets()
     assert other.take(queue_ids=QUEUES) == []
 
 
@@ -133,9 +138,9 @@ def test_deleted_group_leaves_a_tombstone_that_old_entries_do_not_wake(rig: Rig)
     before = b"".join(rig.consumption.lease_store.snapshot())
     rig.consumption.delete_group("g")
     idle(rig)
-    assert at_work(rig) == 0 and rig.consumption.committed_offsets() == {}
+    assert at_work(rig) == 0 and rig.consumption.positions.committed_offsets() == {}
     assert not rig.consumption.lease_store.merge(before)
-    assert not rig.consumption.import_offset("g", "t", 0, 2)
+    assert not rig.consumption.positions.import_offset("g", "t", 0, 2)
     assert len(rig.take(queue_ids=QUEUES)) == 12
 
 
@@ -189,9 +194,9 @@ def test_positions_beyond_the_log_are_cut_while_they_rest(rig: Rig) -> None:
     consume_all(rig)
     idle(rig)
     rig.store.queues["t", 1] = rig.store.queues["t", 1][:1]
-    assert rig.consumption.clamp_to_log() == 1
-    assert rig.consumption.get_offset("g", "t", 1) == 1
-    assert rig.consumption.get_offset("g", "t", 0) == 3
+    assert rig.consumption.positions.clamp_to_log() == 1
+    assert rig.consumption.positions.get_offset("g", "t", 1) == 1
+    assert rig.consumption.positions.get_offset("g", "t", 0) == 3
 
 
 def test_what_the_journal_holds_of_idle_groups_rests_from_the_start(rig: Rig, tmp_path: Path) -> None:
@@ -228,15 +233,17 @@ def test_resting_changes_nothing_that_anybody_sees(seed: int) -> None:
                 seen.append((offsets(taken), attempts(taken)))
             elif dealt < 0.75 and mine:
                 owner, handle = mine.pop(int(chosen * len(mine)))
-                [error] = rig.consumption.ack_batch(owner, "t", [handle])
+                [error] = rig.consumption.settling.ack_batch(owner, "t", [handle])
                 seen.append(str(error))
             elif dealt < 0.9:
                 rig.clock.advance(wait)
             elif dealt < 0.91:
-                rig.consumption.reset_offset(group, "t", queue_id, rig.store.queue_range("t", queue_id)[1])
+                rig.consumption.positions.reset_offset(
+                    group, "t", queue_id, rig.store.queue_range("t", queue_id)[1]
+                )
             elif dealt < 0.915:
                 rig.consumption.delete_group(group)
-            seen.append(rig.consumption.committed_offsets())
+            seen.append(rig.consumption.positions.committed_offsets())
         assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
         before = at_work(other)
         other.consumption.rest_idle()
@@ -253,7 +260,7 @@ def test_memory_of_an_idle_group_is_small() -> None:
     before = tracemalloc.get_traced_memory()[0]
     for number in range(groups):
         taken = rig.take(group=f"run-{number}", queue_ids=range(8))
-        rig.consumption.ack_batch(f"run-{number}", "t", [one.handle for one in taken])
+        rig.consumption.settling.ack_batch(f"run-{number}", "t", [one.handle for one in taken])
         rig.journal.chunks.clear()
         if number % 20 == 0:
             idle(rig)

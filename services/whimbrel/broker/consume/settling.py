@@ -1,0 +1,119 @@
+"""What becomes of messages that were delivered: done, visible at another time, or given back.
+
+held --ack--> done
+  |--change_invisible--> held under a new serial, which voids the handle before
+  |--release_client----> visible within about a second: its client has gone
+  '--renew-------------> held on: its client lives, and asked for no time of its own
+"""
+
+from collections.abc import Callable, Sequence
+
+from whimbrel.broker.consume.handles import Handles
+from whimbrel.broker.consume.lease_codec import Lease
+from whimbrel.broker.consume.lease_store import LeaseStore
+from whimbrel.broker.consume.leases import Change, Standing, WaitAfter
+from whimbrel.broker.consume.receipts import ReceiptHandle
+from whimbrel.broker.consume.wakeups import Wakeups
+from whimbrel.errors import InvalidReceiptHandle
+
+__all__ = ["Settling"]
+
+
+class Settling:
+    """Changes the leases of what was delivered; every change is written down before it counts."""
+
+    def __init__(
+        self,
+        lease_store: LeaseStore,
+        handles: Handles,
+        wakeups: Wakeups,
+        *,
+        now_ms: Callable[[], int],
+        client_alive: Callable[[str, str], bool],
+        wait_ms: WaitAfter,
+    ) -> None:
+        """Take the lease state with its journal, and the polls that changes may bring something.
+
+        Args:
+            lease_store, handles, wakeups: see the modules. now_ms: the clock. client_alive: returns by group
+            and client id whether the client was active lately. wait_ms: how long a message waits whose
+            lease was renewed for as long as it may be.
+        """
+        self.lease_store, self.table = lease_store, lease_store.table
+        self.handles, self.wakeups = handles, wakeups
+        self.now, self.client_alive, self.wait_ms = now_ms, client_alive, wait_ms
+
+    def ack_batch(self, group: str, topic: str, handles: Sequence[str]) -> list[InvalidReceiptHandle | None]:
+        """Mark messages done; return None, or what is wrong, for each handle.
+
+        Acknowledging a finished message again is no error.
+
+        Raises:
+            StoreFull: it can't be written down; nothing was acknowledged.
+        """
+        now = self.now()
+        results: list[InvalidReceiptHandle | None] = []
+        changes: list[Change] = []
+        check = self.handles.check
+        for text in handles:
+            try:
+                handle = ReceiptHandle.decode(text)
+                state, standing = check(handle, group, topic, now)
+            except InvalidReceiptHandle as error:
+                results.append(error)
+                continue
+            results.append(None)
+            if standing is not Standing.FINISHED:
+                changes.append((state, handle.offset, handle.offset + 1, None))
+                # Polls may wait because the group holds as many messages as it may.
+                if len(state.leases) >= state.full_at:
+                    self.wakeups.wake(state.topic)
+        if changes:
+            self.lease_store.commit(changes)
+        return results
+
+    def change_invisible(
+        self, group: str, topic: str, handle_text: str, invisible_ms: int, *, suspend: bool = False
+    ) -> str:
+        """Set when a message becomes visible again, 0 for at once; return its new receipt handle.
+
+        Args:
+            group: the caller's group.
+            topic: the message's topic.
+            handle_text: the current receipt handle; it no longer counts afterwards.
+            invisible_ms: from now on; it was checked (`check_invisible_ms`).
+            suspend: the delivery does not count as an attempt.
+
+        Raises:
+            InvalidReceiptHandle: the handle does not count, or its message is done.
+            StoreFull: it can't be written down.
+        """
+        now = self.now()
+        handle = ReceiptHandle.decode(handle_text)
+        state, standing = self.handles.check(handle, group, topic, now)
+        if standing is Standing.FINISHED:
+            raise InvalidReceiptHandle("the message is acknowledged already")
+        serial = self.table.next_serial(now)
+        attempt = handle.attempt - suspend
+        lease = Lease(serial, 0, now + invisible_ms, now, attempt, False, "")
+        self.lease_store.commit([(state, handle.offset, handle.offset + 1, lease)])
+        if not invisible_ms:
+            self.wakeups.wake(topic)
+        elif self.wakeups.polls.has_key(topic, group):
+            self.wakeups.schedule_wakeup(group, topic, now)
+            self.wakeups.arm_timer()
+        return handle._replace(serial=serial).encode()
+
+    def release_client(self, client_id: str, group: str | None = None) -> None:
+        """Make what a client that has gone holds visible within about a second; of one group, or of all."""
+        now = self.now()
+        changes = self.table.released(client_id, group, now)
+        self.lease_store.commit_best_effort(changes)
+        for state in {change[0] for change in changes}:
+            if self.wakeups.polls.has_key(state.topic, state.group):
+                self.wakeups.schedule_wakeup(state.group, state.topic, now)
+        self.wakeups.arm_timer()
+
+    def renew(self, now: int) -> None:
+        """Renew the leases of clients that live, where that is due."""
+        self.lease_store.commit_best_effort(self.table.renewals_due(now, self.client_alive, self.wait_ms))
