@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whimbrel.broker.consume.lease_codec import Lease, Order, decode_entries
-from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
+from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import CorruptRecord, InvalidReceiptHandle
 

@@ -27,8 +27,8 @@ from pathlib import Path
 
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.lease_store import LeaseStore
-from whimbrel.broker.consume.leases import Change, QueueLeases
 from whimbrel.broker.consume.plan import HandOn
+from whimbrel.broker.consume.queue_leases import Change, QueueLeases
 from whimbrel.broker.produce.internal_append import onward_draft
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import OffsetFile

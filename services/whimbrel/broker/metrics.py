@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from whimbrel.broker.consume.leases import LeaseTable, QueueLeases
+from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.broker.transactions.transactions import Transactions

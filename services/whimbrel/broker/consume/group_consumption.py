@@ -22,10 +22,10 @@ from whimbrel.broker.consume.delivery_planner import UNORDERED, DeliveryPlanner,
 from whimbrel.broker.consume.hand_ons import HandOnAppend, HandOns
 from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_store import Journal, LeaseStore
-from whimbrel.broker.consume.leases import QueueLeases, WaitAfter
 from whimbrel.broker.consume.long_polls import POLLS_MAX
 from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.consume.pulling import Pulling
+from whimbrel.broker.consume.queue_leases import QueueLeases, WaitAfter
 from whimbrel.broker.consume.receiving import Receiving
 from whimbrel.broker.consume.retry_topics import Pair
 from whimbrel.broker.consume.scan import RecordSource

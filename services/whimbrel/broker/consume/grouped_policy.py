@@ -20,10 +20,10 @@ the end. At most `HELD_MAX` messages of a queue are held. RocketMQ blocks by que
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
-from whimbrel.broker.consume.leases import QueueLeases
 from whimbrel.broker.consume.ordered_policy import OrderedPolicy, add_run, always
 from whimbrel.broker.consume.plan import DeliveryPlan, ReceiveRequest
 from whimbrel.broker.consume.policy import HandOnRule, QueueCursor, Run, SelectRuns
+from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.consume.scan import SCAN_MAX, Scan
 from whimbrel.errors import CorruptRecord, IllegalOffset
 from whimbrel.model.properties import SHARDING_KEY
@@ -34,7 +34,7 @@ __all__ = ["AHEAD_MAX", "HELD_MAX", "GroupedPolicy"]
 # How far behind the first undone offset of a queue messages of other groups go out. What is read of one
 # offset takes about 150 bytes of memory.
 AHEAD_MAX = SCAN_MAX
-# Messages of a queue that are held at a time; `ORDERS_MAX` of `leases.py` has room for them.
+# Messages of a queue that are held at a time; `ORDERS_MAX` of `queue_leases.py` has room for them.
 HELD_MAX = 1024
 # Records that are read at a time to learn their groups.
 READ_AT_ONCE = 32

@@ -7,7 +7,8 @@ in the log as the handle says, or may still come to a log that follows another o
 
 from collections.abc import Callable
 
-from whimbrel.broker.consume.leases import LeaseTable, QueueLeases, Standing
+from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.queue_leases import QueueLeases, Standing
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.broker.consume.scan import RecordSource
 from whimbrel.broker.consume.wakeups import RetryTopics

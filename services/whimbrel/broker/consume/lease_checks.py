@@ -14,7 +14,7 @@ that is refused does not keep the others from counting:
     visible at       at most the longest invisible time later
     revision         0 to `REVISION_MAX`; a lease is renewed 200 times at most
     attempt          0 to `ATTEMPT_MAX`; SDKs read it as a signed number of 32 bits
-    attempt id       not empty (255 bytes at most have room); kept for what is held, see `leases.py`
+    attempt id       not empty (255 bytes at most have room); kept for what is held, see `queue_leases.py`
 
 The other broker is not told: its state is as it was, and an offset whose lease is refused here is unread
 here, so it is delivered twice rather than never. The log says what was refused, once a minute at most. Bytes
@@ -53,7 +53,7 @@ CLOCK_AHEAD_MS = 24 * 3600 * 1000
 EPOCH_MAX = 1 << 31
 REVISION_MAX = 1 << 20
 # Held offsets of one group and queue. Two brokers that were apart may each have handed out as many as one may
-# (`INFLIGHT_MAX` of `leases.py`).
+# (`INFLIGHT_MAX` of `queue_leases.py`).
 HELD_MAX = 40_000
 WARN_APART_MS = 60_000
 

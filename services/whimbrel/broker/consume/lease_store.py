@@ -15,7 +15,8 @@ from typing import Protocol
 
 from whimbrel.broker.consume.lease_checks import EntryChecks
 from whimbrel.broker.consume.lease_codec import LeaseEntry
-from whimbrel.broker.consume.leases import Change, LeaseTable, OrderChange
+from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.queue_leases import Change, OrderChange
 from whimbrel.errors import CorruptRecord, StoreError, StoreFull
 
 __all__ = ["Journal", "LeaseListener", "LeaseStore"]

@@ -22,9 +22,9 @@ acknowledged messages of it, and the earliest of their times ends its wait for p
 from collections.abc import Callable, Sequence
 
 from whimbrel.broker.consume.lease_codec import Lease, Order
-from whimbrel.broker.consume.leases import QueueLeases
 from whimbrel.broker.consume.plan import DeliveryPlan, ReceiveRequest
 from whimbrel.broker.consume.policy import HandOnRule, QueueCursor, Run, SelectRuns
+from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.consume.scan import Scan
 
 __all__ = ["OrderedPolicy", "add_run", "always"]

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from whimbrel.broker.consume.filters import Filter
 from whimbrel.broker.consume.lease_codec import Lease
-from whimbrel.broker.consume.leases import RENEW_MS, Change, LeaseTable, OrderChange, QueueLeases
+from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.queue_leases import RENEW_MS, Change, OrderChange, QueueLeases
 from whimbrel.broker.consume.scan import ANSWER_BYTES_MAX, Scan
 from whimbrel.store.codec import StoredMessage
 

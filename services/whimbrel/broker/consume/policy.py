@@ -17,8 +17,8 @@ one is handed on to another topic instead of being delivered.
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from whimbrel.broker.consume.leases import INFLIGHT_MAX, QueueLeases
 from whimbrel.broker.consume.plan import DeliveryPlan, HandOn, ReceiveRequest
+from whimbrel.broker.consume.queue_leases import INFLIGHT_MAX, QueueLeases
 from whimbrel.broker.consume.scan import Scan
 from whimbrel.store.codec import StoredMessage
 

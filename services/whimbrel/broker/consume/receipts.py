@@ -8,7 +8,7 @@ layout's version; handles of another version are refused.
 
 A handle names the record (topic, queue, offset; physical offset and size tell a record from one that took
 its place after the log was cut), the group, and the delivery: `serial` is new for every delivery and for
-every change of the invisible time, `epoch` grows with every reset of the group's position. `leases.py`
+every change of the invisible time, `epoch` grows with every reset of the group's position. `queue_leases.py`
 decides whether a handle still counts. Nothing in a handle is secret, and a forged one can do no more than
 the consumer could do anyway.
 """

@@ -14,8 +14,8 @@ from typing import Any, TypeVar, overload
 from whimbrel.broker.consume.delivery_planner import DeliveryPlanner
 from whimbrel.broker.consume.hand_ons import HandOns
 from whimbrel.broker.consume.lease_store import LeaseStore
-from whimbrel.broker.consume.leases import Change
 from whimbrel.broker.consume.plan import Delivered, ReceiveRequest
+from whimbrel.broker.consume.queue_leases import Change
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.broker.consume.wakeups import ReceivePoll, RetryTopics, Wakeups, answer, unchanged
 from whimbrel.deferred import Deferred

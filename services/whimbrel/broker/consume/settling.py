@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
-from whimbrel.broker.consume.leases import Change, Standing, WaitAfter
+from whimbrel.broker.consume.queue_leases import Change, Standing, WaitAfter
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.broker.consume.wakeups import Wakeups
 from whimbrel.errors import InvalidReceiptHandle

@@ -5,14 +5,8 @@ from typing import Any
 import pytest
 
 from whimbrel.broker.consume.lease_codec import EntryEncoder, Lease, Order
-from whimbrel.broker.consume.leases import (
-    ORDERS_MAX,
-    ORDERS_SLACK,
-    RENEW_MS,
-    LeaseTable,
-    QueueLeases,
-    Standing,
-)
+from whimbrel.broker.consume.leases import LeaseTable
+from whimbrel.broker.consume.queue_leases import ORDERS_MAX, ORDERS_SLACK, RENEW_MS, QueueLeases, Standing
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import InvalidReceiptHandle
 
