@@ -11,16 +11,13 @@ A role is started once and stopped once. `stop` may be called in any state, also
 way.
 """
 
-import asyncio
 import logging
 import os
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from whimbrel.broker.addresses import advertised_host
 from whimbrel.broker.api.admin import AdminService, ReplicationView
 from whimbrel.broker.api.bulk import BulkService
 from whimbrel.broker.api.dead_letter_admin import DeadLetterAdmin
@@ -34,7 +31,6 @@ from whimbrel.broker.cluster.registration import Registration
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
 from whimbrel.broker.consume.policies import Policies
-from whimbrel.broker.consume.popped import REVIVE_GROUP, Held, popped
 from whimbrel.broker.consume.retry_topics import retry_topics
 from whimbrel.broker.metrics import families_of, labels_of, serve_families
 from whimbrel.broker.options import BrokerOptions
@@ -42,12 +38,12 @@ from whimbrel.broker.produce.admission import Admission
 from whimbrel.broker.produce.appender import Appender, ReadOnlyAppender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed, SlaveConfirmed
 from whimbrel.broker.roles.context import BrokerContext
-from whimbrel.broker.tables.offset_files import EXPORT_INTERVAL_S
+from whimbrel.broker.roles.facts import facts_of
+from whimbrel.broker.roles.offset_exchange import OffsetExchange
 from whimbrel.broker.timing.timers import Timers
-from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout, StoreError, StoreFull
+from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
-from whimbrel.model.names import POP_PREFIX
-from whimbrel.model.registration import BrokerFacts, BrokerRole, Member, SharedTopics
+from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Call, Service
 from whimbrel.store.store import MessageStore
@@ -249,17 +245,16 @@ class Role(ABC):
         self.find_retry_topics()
         self.consumption.open()
         self.opened.callback(self.consumption.close)
-        stored = self.stored_offsets()
-        if beyond := self.beyond_log(stored):
-            logger.warning(
-                "%s holds %d positions beyond what the log holds, as %s: each is taken as its queue's end",
-                self.context.offset_file.path,
-                len(beyond),
-                beyond[0],
-            )
-        if self.import_offsets(stored):
-            self.export_offsets()  # what groups held under RocketMQ is not to be adopted again
-        self.opened.callback(self.export_offsets)  # not before: it would write over a file that can't be read
+        self.offsets = OffsetExchange(
+            self.root,
+            self.store,
+            self.context.topics,
+            self.consumption.positions,
+            self.context.offset_file,
+            self.machine,
+        )
+        self.offsets.adopt_file()
+        self.opened.callback(self.offsets.export)  # not before: it would write over a file that can't be read
         self.store.on_arrival = self.consumption.wakeups.on_arrival
 
     def exists(self, group: str, topic: str, queue_id: int) -> bool:
@@ -271,16 +266,6 @@ class Role(ABC):
         """Tell whether this broker delivers to ordered groups now."""
         return True
 
-    def stored_offsets(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return what consumerOffset.json holds; nothing when it is damaged and the journal knows as much."""
-        try:
-            return self.context.offset_file.load()
-        except StoreError as error:
-            if not self.consumption.positions.committed_offsets():
-                raise  # a store that RocketMQ has used: nothing else knows how far its groups are
-            logger.warning("going on with the offsets of the lease journal: %s", error)
-            return {}
-
     def schedule(self, at_ms: int, callback: Callable[[], None]) -> None:
         """Call back at a time of the wall clock, soon when it has passed."""
         delay_ms = at_ms - self.machine.wall_ms()
@@ -289,70 +274,10 @@ class Role(ABC):
         else:
             self.loop.call_later(delay_ms / 1000, callback)
 
-    def beyond_log(self, offsets: dict[tuple[str, str], dict[int, int]]) -> list[str]:
-        """Return, for people, the positions that lie beyond their queues and that the lease journal has not.
-
-        A slave's journal may be ahead of its log, and so may the file that was exported from it.
-        """
-        known = self.consumption.positions.committed_offsets()
-        return [
-            f"{offset} of {group} on {topic}/{queue_id}, which ends at {end}"
-            for (topic, group), queues in offsets.items()
-            for queue_id, offset in queues.items()
-            if offset > (end := self.store.queue_range(topic, queue_id)[1])
-            and offset != known.get((topic, group), {}).get(queue_id)
-        ]
-
-    def import_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> bool:
-        """Take over positions that lie ahead of ours, as far as the log goes.
-
-        Returns:
-            Whether groups held messages below them.
-        """
-        news = [
-            (group, topic, queue_id, offset)
-            for (topic, group), queues in offsets.items()
-            for queue_id, offset in queues.items()
-            if self.consumption.positions.is_news(group, topic, queue_id, offset)
-        ]
-        held = self.popped_by_rocketmq(offsets) if news else {}
-        for group, topic, queue_id, offset in news:
-            self.consumption.positions.import_offset(
-                group, topic, queue_id, offset, held.get((group, topic, queue_id), ())
-            )
-        return bool(held)
-
     def find_retry_topics(self) -> None:
         """Have receives read what RocketMQ left to be redelivered."""
         topics = {row.name: row.read_queues for row in self.context.topics.rows.values()}
         self.consumption.read_beside(retry_topics(topics, self.context.groups.rows))
-
-    def popped_by_rocketmq(
-        self, offsets: dict[tuple[str, str], dict[int, int]]
-    ) -> dict[tuple[str, str, int], list[Held]]:
-        """Return what groups held when RocketMQ used this store last."""
-        rows = self.context.topics.rows.values()
-        topics = {row.name: row.read_queues for row in rows if row.name.startswith(POP_PREFIX)}
-        if not topics:
-            return {}
-        path, files = self.root / "config" / "timercheck", self.machine.files
-        moved = files.read_bytes(path)[:8] if files.exists(path) else b""
-        return popped(
-            self.store,
-            topics,
-            revived=lambda topic, queue_id: offsets.get((topic, REVIVE_GROUP), {}).get(queue_id, -1) + 1,
-            moved_ms=int.from_bytes(moved, "big", signed=True),
-            now_ms=self.machine.wall_ms(),
-        )
-
-    def export_offsets(self) -> None:
-        """Write consumerOffset.json."""
-        try:
-            self.context.offset_file.save(
-                self.consumption.positions.committed_offsets(), self.machine.wall_ms()
-            )
-        except (OSError, StoreFull) as error:  # the lease journal has them as well
-            logger.warning("the consumer offsets can't be written: %s", error)
 
     # Serving
 
@@ -474,7 +399,7 @@ class Role(ABC):
             (RETENTION_S, self.run_retention),
         ):
             self.begun.push_async_callback(start_timer(interval_s, job))
-        self.begun.push_async_callback(start_task(self.export_forever()))
+        self.begun.push_async_callback(start_task(self.offsets.export_forever()))
         self.begun.push_async_callback(start_task(self.timers.run()))
         self.expose()
 
@@ -489,7 +414,7 @@ class Role(ABC):
             return
         registration = self.registration = Registration(
             self.options.nameservers,
-            facts=self.facts,
+            facts=lambda: facts_of(self),
             on_members=self.members_changed,
             on_lost=self.nameserver_lost,
             on_displaced=self.displaced,
@@ -513,27 +438,6 @@ class Role(ABC):
         if self.registration is not None:
             self.registration.changed()
 
-    def facts(self) -> BrokerFacts:
-        """Return what nameservers are to know; called before each renewal."""
-        options, topics = self.options, self.context.topics
-        return BrokerFacts(
-            cluster=options.cluster,
-            broker_name=options.name,
-            broker_id=options.id,
-            role=self.NAME,
-            port=options.advertise_port or self.context.port,
-            version=topics.version,
-            topics=topics.rows.values(),
-            advertised_host=advertised_host(options),
-            advertised_explicitly=bool(options.advertise_host),
-            ha_address=self.ha_address,
-            host_name=socket.gethostname(),
-            log_begin=self.store.min_offset,
-            log_end=self.store.written,
-            writable=self.writable,
-            instance=self.context.instance,
-        )
-
     def log_end(self) -> int:
         """Return the end of the log."""
         return self.store.written
@@ -553,16 +457,6 @@ class Role(ABC):
     def run_retention(self) -> None:
         """Remove files that may go."""
         self.store.run_retention(self.machine.wall_ms())
-
-    async def export_forever(self) -> None:
-        """Write consumerOffset.json again and again, in a thread."""
-        while True:
-            await asyncio.sleep(EXPORT_INTERVAL_S)
-            offsets = self.consumption.positions.committed_offsets()
-            try:
-                await asyncio.to_thread(self.context.offset_file.save, offsets, self.machine.wall_ms())
-            except (OSError, StoreFull) as error:
-                logger.warning("the consumer offsets can't be written: %s", error)
 
     def expose(self) -> None:
         """Tell whether this broker is ready, and serve metrics, where they are switched on."""

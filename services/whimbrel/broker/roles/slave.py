@@ -178,7 +178,7 @@ class SlaveRole(Role):
     def import_master_offsets(self, offsets: dict[tuple[str, str], dict[int, int]]) -> None:
         """Take over positions from the master's table, until its lease state has come in."""
         if not self.exchanged:
-            self.import_offsets(offsets)
+            self.offsets.adopt(offsets)
 
     def lease_state_exchanged(self, done: bool) -> None:  # a callback's only argument
         """Learn that the master's lease state has come in, or that the stream is over."""
