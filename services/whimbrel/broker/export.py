@@ -86,7 +86,8 @@ def export(root: Path, machine: Machine = MACHINE) -> list[Exported]:
         groups = GroupTable(config, auto_create=False, clock=machine.wall_ms, files=machine.files)
         offset_file = OffsetFile(config, machine.files)
         offsets = offset_file.load()
-        kept = [path.stat().st_size for path in (root / "whimbrel" / "leases").glob("*")]
+        leases_of, files = root / "whimbrel" / "leases", machine.files
+        kept = [files.size(leases_of / name) for name in files.names(leases_of)]
         journal = LeaseJournal(root, file_bytes=max([JOURNAL_FILE_BYTES, *kept]), machine=machine)
         leases = LeaseStore(journal, broker_id=0, now_ms=machine.wall_ms)
         leases.open()
