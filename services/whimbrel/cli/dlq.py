@@ -43,6 +43,7 @@ UntilOption = Annotated[
     typer.Option(metavar="TIME", help="Dead before: 30m, 2h, 7d ago, or a time (UTC).", show_default=False),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All of them.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")]
 
 COLUMNS = ("message id", "from topic", "tag", "keys", "times", "dead since (UTC)", "broker", "offset")
 PARTS = ("result", "messages")
@@ -182,7 +183,7 @@ def replay(
     until: UntilOption = "",
     everything: AllOption = False,
     rate: Annotated[float, typer.Option(metavar="N", min=0, help="Messages a second; 0: no bound.")] = RATE,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:
@@ -215,7 +216,7 @@ def drop(
     until: UntilOption = "",
     everything: AllOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.")] = False,
+    dry_run: DryRunOption = False,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
 ) -> None:

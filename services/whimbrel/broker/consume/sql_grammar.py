@@ -88,6 +88,30 @@ class NumberKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class OfProperty:
+    """What is made of a property's name alone."""
+
+    name: str
+    height: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OverOne:
+    """What is made of one node."""
+
+    operand: "Node"
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeveral:
+    """What joins several conditions."""
+
+    terms: "tuple[Node, ...]"
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
 class Number:
     """A number; without a sign in trees."""
 
@@ -113,51 +137,33 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Property:
+class Property(OfProperty):
     """The value of a message's property: a text, or NULL where there is none."""
 
-    name: str
-    height: int = 1
-
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(OfProperty):
     """A property in the place of a condition."""
 
-    name: str
-    height: int = 1
-
 
 @dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(OverOne):
     """The negative of a number."""
 
-    operand: "Node"
-    height: int
-
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Not(OverOne):
     """The contrary of a condition."""
 
-    operand: "Node"
-    height: int
-
 
 @dataclass(frozen=True, slots=True)
-class And:
+class And(OverSeveral):
     """All of several conditions."""
 
-    terms: "tuple[Node, ...]"
-    height: int
-
 
 @dataclass(frozen=True, slots=True)
-class Or:
+class Or(OverSeveral):
     """One of several conditions."""
-
-    terms: "tuple[Node, ...]"
-    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +177,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(OverOne):
     """Whether a value is NULL."""
-
-    operand: "Node"
-    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,22 +202,8 @@ class TextMatch:
     height: int
 
 
-Node: TypeAlias = (
-    Number
-    | Text
-    | Truth
-    | Property
-    | Cast
-    | Negative
-    | Not
-    | And
-    | Or
-    | Comparison
-    | IsNull
-    | Membership
-    | TextMatch
-)
-CONDITIONS = (Cast, Not, And, Or, Comparison, IsNull, Membership, TextMatch)
+Condition: TypeAlias = Cast | Not | And | Or | Comparison | IsNull | Membership | TextMatch
+Node: TypeAlias = Number | Text | Truth | Property | Negative | Condition
 
 
 def parse(text: str) -> Node:
@@ -338,7 +327,7 @@ class Parser:
         """Return a node as one that is TRUE, FALSE or NULL."""
         if isinstance(node, Property):
             return Cast(node.name)
-        if isinstance(node, (Truth, *CONDITIONS)):
+        if isinstance(node, Truth | Condition):
             return node
         raise self.wrong_type("a number or a string stands for a condition")
 
@@ -394,7 +383,7 @@ class Parser:
     def ordered(self, operator: str, left: Node, right: Node) -> Node:
         """Return an order of two values that have one."""
         for operand in (left, right):
-            if isinstance(operand, (Text, Truth, *CONDITIONS)):
+            if isinstance(operand, Text | Truth | Condition):
                 raise self.wrong_type("an order is asked of something else than numbers and properties")
         return Comparison(operator, left, right, nested(left, right))
 
