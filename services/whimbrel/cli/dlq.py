@@ -1,9 +1,11 @@
 """`whimbrel dlq`: list, show, replay and drop the dead letters of a consumer group."""
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,7 +78,13 @@ class Chosen:
         )
 
 
-def chosen_by(ids: list[str] | None, key: str, topic: str, since: str, until: str) -> Chosen:
+def chosen_by(
+    message_id: IdOption = None,
+    key: KeyOption = "",
+    topic: TopicOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+) -> Chosen:
     """Return what the options choose.
 
     Raises:
@@ -85,7 +93,7 @@ def chosen_by(ids: list[str] | None, key: str, topic: str, since: str, until: st
     now = datetime.now(UTC)
     begin, end = since_of(since, now), since_of(until, now, "--until")
     return Chosen(
-        ids=frozenset(ids or ()),
+        ids=frozenset(message_id or ()),
         key=key,
         topic=topic,
         since=None if begin is None else begin.timestamp(),
@@ -104,6 +112,19 @@ def chosen_or_all(chosen: Chosen, everything: bool) -> Chosen:
     return chosen
 
 
+def choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `chosen_by` in place of its parameter `chosen`."""
+    options, own = inspect.signature(chosen_by).parameters, inspect.signature(command).parameters
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(chosen=chosen_by(**{name: given.pop(name) for name in options}), **given)
+
+    shown = [one for name, its in own.items() for one in (options.values() if name == "chosen" else (its,))]
+    vars(run)["__signature__"] = inspect.Signature(shown)  # typer reads the options from it
+    return run
+
+
 @app.command(
     "list",
     epilog=examples(
@@ -112,13 +133,10 @@ def chosen_or_all(chosen: Chosen, everything: bool) -> Chosen:
         "whimbrel dlq list billing -n 0 -o jsonl > dead.jsonl",
     ),
 )
+@choosing
 def list_letters(
     name: GroupArgument,
-    message_id: IdOption = None,
-    key: KeyOption = "",
-    topic: TopicOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
+    chosen: Chosen,
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="So many at the most; 0: all.")] = 100,
     endpoint: EndpointOption = "",
     output: OutputOption = Format.TABLE,
@@ -126,7 +144,6 @@ def list_letters(
     """List what is left of a group's dead letters: neither put back nor dropped."""
     from whimbrel.client import sync
 
-    chosen = chosen_by(message_id, key, topic, since, until)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         found: list[DeadLetter] = []
         more = False
@@ -174,13 +191,10 @@ def show(
         "whimbrel dlq replay billing --all --rate 20",
     )
 )
+@choosing
 def replay(
     name: GroupArgument,
-    message_id: IdOption = None,
-    key: KeyOption = "",
-    topic: TopicOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
+    chosen: Chosen,
     everything: AllOption = False,
     rate: Annotated[float, typer.Option(metavar="N", min=0, help="Messages a second; 0: no bound.")] = RATE,
     dry_run: DryRunOption = False,
@@ -190,7 +204,7 @@ def replay(
     """Put dead letters back into the topics that they were sent to, under their ids, each once."""
     from whimbrel.client import sync
 
-    chosen = chosen_or_all(chosen_by(message_id, key, topic, since, until), everything)
+    chosen = chosen_or_all(chosen, everything)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
         letters = admin.dead_letters(name, with_bodies=False)
         settle(
@@ -207,13 +221,10 @@ def replay(
         "whimbrel dlq drop billing --until 7d --dry-run",
     )
 )
+@choosing
 def drop(
     name: GroupArgument,
-    message_id: IdOption = None,
-    key: KeyOption = "",
-    topic: TopicOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
+    chosen: Chosen,
     everything: AllOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRunOption = False,
@@ -223,7 +234,7 @@ def drop(
     """Have dead letters no longer listed; they stay in their topic until retention removes them."""
     from whimbrel.client import sync
 
-    chosen = chosen_or_all(chosen_by(message_id, key, topic, since, until), everything)
+    chosen = chosen_or_all(chosen, everything)
     if not yes and not dry_run:
         typer.confirm(f"Drop the chosen dead letters of group {name}?", abort=True, err=True)
     with sync.Admin(resolve_endpoint(endpoint)) as admin:
