@@ -4,7 +4,8 @@ import datetime
 from collections import Counter
 from collections.abc import Sequence
 
-from containers.faults import PER_SECOND, RECOVERY_S, SENDERS, STEADY, Result
+from containers.fault_run import PER_SECOND, STEADY, Result
+from containers.faults import RECOVERY_S, SENDERS
 
 __all__ = ["page"]
 

@@ -1,4 +1,4 @@
-"""The table of faults, each under load with synchronous replication (faults.py says what is checked).
+"""The table of faults, each under load with synchronous replication (fault_run.py says what is checked).
 
 CI runs one case of each fault; `make faults` runs all, and writes the page of results.
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import provenance
-from containers.faults import CASES, RECOVERY_S, Case, Result, run
+from containers.fault_run import Result, run
+from containers.faults import CASES, RECOVERY_S, Case
 from containers.page import page
 from containers.rig import Rig
 
