@@ -1,0 +1,152 @@
+"""A failed sync of queues and of the index: no mark vouches for them, and what is in doubt is built again."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from failedsynckit import (
+    SYNC,
+    RefusingMachine,
+    after_power_loss,
+    append_small,
+    kill,
+    make_directory,
+    mark,
+    open_indexed,
+    open_store,
+    opened_store,
+    out_of_descriptors,
+)
+from storekit import make_draft
+from whimbrel.errors import StoreFull
+from whimbrel.store.commitlog import LogWriter
+from whimbrel.store.master_store import MasterStore
+
+
+@pytest.fixture
+def machine() -> RefusingMachine:
+    return RefusingMachine()
+
+
+@pytest.fixture
+def store(machine: RefusingMachine, tmp_path: Path) -> Iterator[MasterStore]:
+    with opened_store(machine, tmp_path / "s") as found:
+        yield found
+
+
+@pytest.mark.parametrize("why", ["sync", "open"])
+def test_a_mark_that_could_not_be_written_leaves_its_syncs_to_the_next(
+    machine: RefusingMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    options = dataclasses.replace(
+        SYNC, consumequeue_file_size=20 * 1024, commitlog_file_size=4 << 20, index_enabled=False
+    )
+    root = tmp_path / "s"
+    root.mkdir()
+    store = MasterStore.open(root, options, clock=lambda: 1, machine=machine)
+    append_small(store, range(300))
+    store.writer.flush()
+    mark(store, machine)
+    append_small(store, range(300, 1100))  # in the queue's second file, too
+    store.writer.flush()
+    if why == "sync":
+        machine.files.failing = {"/consumequeue/": 1}
+        mark(store, machine)
+    else:
+        with monkeypatch.context() as patched:
+            patched.setattr(machine.files, "open", out_of_descriptors)
+            mark(store, machine)
+    append_small(store, range(1100, 1150))
+    store.writer.flush()
+    mark(store, machine)
+    mark(store, machine)
+    machine.boots += 1
+    after = machine.files.power_loss(root, tmp_path / "after")
+    store.close(clean=False)
+    store = MasterStore.open(after, options, clock=lambda: 1, machine=machine)
+    assert store.queue_range("topic", 0) == (0, 1150)
+    assert all(size for _, size, _ in store.queue_units("topic", 0, 0, 1150))
+    store.close()
+
+
+def test_an_index_file_whose_sync_failed_is_built_again(machine: RefusingMachine, tmp_path: Path) -> None:
+    store = open_store(machine, tmp_path / "s")
+    for number in range(50):
+        store.append([make_draft(number)])
+    store.end_tick()
+    store.index_rest()
+    store.writer.flush()
+    machine.files.failing = {"/index/": 1}
+    mark(store, machine)
+    assert store.mark_writer.doubtful
+    mark(store, machine)
+    assert not store.mark_writer.doubtful
+    store.index_rest()
+    store.append([make_draft(50)])
+    store.index_rest()
+    store.writer.flush()
+    mark(store, machine)
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(51))
+    assert all(machine.files.is_on_disk(file.path, file.size) for file in store.index.files)
+    store.close()
+
+
+def test_index_files_behind_one_whose_sync_failed_are_built_again_with_it(
+    machine: RefusingMachine, tmp_path: Path
+) -> None:
+    store = open_indexed(machine, tmp_path / "s")
+    assert len(store.index.files) == 2
+    machine.files.failing = {"/index/": 1}
+    mark(store, machine)
+    assert not list((store.root / "index").iterdir()), "no later start may trust them"
+    mark(store, machine)
+    assert not store.mark_writer.doubtful
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(300))
+    store.close()
+
+
+@pytest.mark.parametrize("where", ["/consumequeue/", "/index/"])
+def test_a_kill_after_a_failed_sync_of_what_is_derived_leaves_nothing_to_trust(
+    machine: RefusingMachine, tmp_path: Path, where: str
+) -> None:
+    root = tmp_path / "s"
+    store = open_indexed(machine, root)
+    assert len(store.index.files) == 2  # after another boot, only full files are trusted
+    machine.files.failing = {where: 1}
+    mark(store, machine)
+    kill(machine, store)
+    store = open_store(machine, root)  # in the same boot; its own marks vouch for all of it
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(300))
+    mark(store, machine)
+    store = after_power_loss(machine, store, tmp_path / "after")
+    assert all(size for _, size, _ in store.queue_units("topic", 0, 0, 300))
+    assert all(store.find_by_key("topic", f"key-{number}") for number in range(300))
+    store.close()
+
+
+def test_a_queue_without_a_descriptor_refuses_before_the_record_is_stored(
+    machine: RefusingMachine, store: MasterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = store.written
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.files, "open", out_of_descriptors)
+        with pytest.raises(StoreFull, match="too many files are open"):
+            store.append([make_draft(1, queue_id=7)])
+    assert store.written == before
+    store.append([make_draft(1, queue_id=7)])
+
+
+def test_the_flush_thread_outlives_a_mark_that_can_not_be_looked_up(
+    machine: RefusingMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogWriter.open(make_directory(tmp_path / "slave"), SYNC, machine=machine)
+    log.append_raw(0, b"x" * 100)
+    machine.now += 100
+    log.page.dispatched = 50
+    monkeypatch.setattr(log.flush_segments, "read", out_of_descriptors)
+    log.flush()
+    assert log.flushed == 100
+    monkeypatch.undo()
+    log.close(clean=False)
