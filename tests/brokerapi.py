@@ -9,7 +9,17 @@ from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
-__all__ = ["STREAMS", "Api", "Received", "as_messages", "duration", "message", "queue"]
+__all__ = [
+    "STREAMS",
+    "Api",
+    "Received",
+    "as_messages",
+    "duration",
+    "log_end",
+    "message",
+    "queue",
+    "replication",
+]
 
 ADMIN = "/whimbrel.admin.v1.AdminService/"
 STREAMS = {"ReceiveMessage", "PullMessage"}
@@ -118,6 +128,17 @@ class Received:
         self.handles = [got.system_properties.receipt_handle for got in self.messages]
         self.bodies = sorted(got.body for got in self.messages)
         self.attempts = [got.system_properties.delivery_attempt for got in self.messages]
+
+
+def replication(endpoint: str) -> Any:
+    """Return what a broker says of its replication."""
+    with grpc.insecure_channel(endpoint) as channel:
+        return Api(channel).administer("DescribeReplication")
+
+
+def log_end(endpoint: str) -> int:
+    """Return where a broker's log ends."""
+    return int(replication(endpoint).log_end)
 
 
 def duration(seconds: float) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api
+from brokerapi import Api, log_end
 from processes import COMMAND, Cluster, Process, until
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
@@ -54,13 +54,8 @@ def send(api: Api, numbers: range) -> None:
         assert api.send(TOPIC, b"%d" % number, message_id=f"id-{number}").status.code == v2.OK
 
 
-def log_end(broker: Process) -> int:
-    with grpc.insecure_channel(broker.grpc) as channel:
-        return int(Api(channel).administer("DescribeReplication").log_end)
-
-
 def in_step(slave: Process, master: Process) -> None:
-    until(lambda: log_end(slave) == log_end(master), what="a slave with the whole log")
+    until(lambda: log_end(slave.grpc) == log_end(master.grpc), what="a slave with the whole log")
 
 
 @pytest.fixture
@@ -117,7 +112,7 @@ def test_slave_begins_with_a_backup_and_fetches_the_rest(cluster: Cluster, tmp_p
         api = Api(channel)
         send(api, range(100))
         taken_from_stopped_slave(cluster, backup)
-        kept = log_end(cluster.master)
+        kept = log_end(cluster.master.grpc)
         send(api, range(100, 150))
     in_step(slave, cluster.master)
     slave.kill()
@@ -136,7 +131,7 @@ def test_copy_of_one_instant_of_a_running_slave_recovers(cluster: Cluster, tmp_p
         api = Api(channel)
         send(api, range(300))
         in_step(slave, cluster.master)
-        end = log_end(slave)
+        end = log_end(slave.grpc)
         for process in (replicator, slave):
             process.signal(signal.SIGSTOP)
         keep(slave.store, backup)

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from brokerapi import Api
+from brokerapi import Api, log_end, replication
 from histories import Outcome
 from masterlog import same_log
 from noting import Load, read_all
@@ -69,14 +69,7 @@ def refusing(process: Process, calls: str, when: str, tmp_path: Path) -> Iterato
 
 def advice(broker: Process) -> str:
     """Return what a broker advises its operator to do."""
-    with grpc.insecure_channel(broker.grpc) as channel:
-        return str(Api(channel).administer("DescribeReplication").advice)
-
-
-def log_end(broker: Process) -> int:
-    """Return where a broker's log ends."""
-    with grpc.insecure_channel(broker.grpc) as channel:
-        return int(Api(channel).administer("DescribeReplication").log_end)
+    return str(replication(broker.grpc).advice)
 
 
 def covered(load: Load, since: float) -> Counter[Outcome]:
@@ -88,6 +81,13 @@ def covered(load: Load, since: float) -> Counter[Outcome]:
 
     until(lambda: answered().total() >= ANSWERS, what="answers while syncs are refused")
     return answered()
+
+
+def finish(load: Load, what: str) -> None:
+    """End the load once it was steady again, and wait until all that was sent is consumed."""
+    load.wait_for(20, what)
+    load.stop_sending()
+    load.settle()
 
 
 def check(load: Load, endpoint: str, measured: Callable[[str], None]) -> None:
@@ -128,9 +128,7 @@ def test_a_refused_sync_is_an_error_to_the_sender_and_the_broker_comes_back(
         load.wait_for(1, "a send that is taken again")
     assert all("the disk refused a sync" in told for told in refusals(load, FlushTimeout))
     assert file.stat().st_ino != before
-    load.wait_for(20, "sends that are taken again")
-    load.stop_sending()
-    load.settle()
+    finish(load, "sends that are taken again")
     assert load.outcomes()["stored"]
     check(load, broker.grpc, measured)
     assert "Traceback" not in broker.log_tail(1000)
@@ -156,9 +154,7 @@ def test_a_broker_that_can_not_write_again_says_so_and_its_next_start_does(
     assert "written again" in broker.log_tail()
     assert not marker.exists()
     assert (broker.store / "commitlog" / segment_name(0)).stat().st_ino != before
-    load.wait_for(20, "sends that are taken again")
-    load.stop_sending()
-    load.settle()
+    finish(load, "sends that are taken again")
     check(load, broker.grpc, measured)
     assert broker.stop() == 0
 
@@ -180,12 +176,10 @@ def test_a_slave_acknowledges_nothing_that_a_refused_sync_covered(
                 until(lambda: refusals(load, ReplicaTimeout), what="a send that no slave confirms")
                 until(lambda: "refused a sync" in advice(cluster.slaves[0]), what="the slave's advice")
                 assert not covered(load, began)["ok"]
-            load.wait_for(20, "sends that the slave acknowledges")
             until(lambda: not advice(cluster.slaves[0]), what="the slave saying no more")
-            load.stop_sending()
-            load.settle()
+            finish(load, "sends that the slave acknowledges")
         check(load, cluster.endpoint, measured)
-        end = log_end(cluster.master)
-        until(lambda: log_end(cluster.slaves[0]) == end, what="the slave in step")
+        end = log_end(cluster.master.grpc)
+        until(lambda: log_end(cluster.slaves[0].grpc) == end, what="the slave in step")
         assert same_log(cluster.master.store, cluster.slaves[0].store, end)
         assert replicator.running
