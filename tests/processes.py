@@ -37,6 +37,7 @@ __all__ = [
     "always",
     "dev",
     "elapse",
+    "lone_broker",
     "polls",
     "program",
     "transport",
@@ -322,6 +323,12 @@ def spelled(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     return str(value)
+
+
+def lone_broker(root: Path, *, index_entries: int, **settings: object) -> Process:
+    """Return a broker without nameservers, whose files are small; it is not started yet."""
+    small = {"commitlog_file_size": 16 << 20, "index_slots": 500, "index_entries": index_entries}
+    return Process(root, "broker", "broker", store=root / "store", nameservers="", **small, **settings)
 
 
 class Cluster:

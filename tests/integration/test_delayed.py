@@ -15,7 +15,7 @@ import pytest
 
 from brokerapi import Api
 from integration.test_transactions import records
-from processes import Cluster, Process, elapse, until
+from processes import Cluster, Process, elapse, lone_broker, until
 from whimbrel.model.names import TIMER_TOPIC
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
@@ -31,9 +31,7 @@ class Delays:
     """One broker, and a client that sends to it and receives."""
 
     def __init__(self, root: Path, **own: object) -> None:
-        settings: dict[str, object] = own | {"commitlog_file_size": 16 << 20, "index_slots": 500}
-        settings |= {"index_entries": 20_000, "store": root / "store", "nameservers": ""}
-        self.process = Process(root, "broker", "broker", **settings)
+        self.process = lone_broker(root, index_entries=20_000, **own)
         self.number, self.group = 0, "group"
 
     @classmethod

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from brokerapi import Api, Received, duration, message, queue
-from processes import Process
+from processes import Process, lone_broker
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
 
@@ -20,10 +20,7 @@ numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    root = tmp_path_factory.mktemp("broker")
-    sizes: dict[str, object] = {"commitlog_file_size": 16 << 20, "index_slots": 500, "index_entries": 2000}
-    settings = {"store": root / "store", "nameservers": "", "metrics_port": 0, **sizes}
-    with Process(root, "broker", "broker", **settings) as running:
+    with lone_broker(tmp_path_factory.mktemp("broker"), index_entries=2000, metrics_port=0) as running:
         yield running
 
 
