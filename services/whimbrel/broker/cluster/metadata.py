@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile, Offsets
+from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.store.deleted_queue_offsets import DeletedQueueOffsets
 
@@ -29,6 +30,7 @@ class Metadata:
     deleted_offsets: str | None = None  # not RocketMQ's: where deleted queues ended
     confirmed: int | None = None  # up to where the master's log is confirmed
     given_offsets: tuple[int, str] | None = None  # a place in the log, and how far queues had come there
+    shared_topics: str | None = None  # not RocketMQ's: what other brokers have of our topics
     timers: tuple[int, int] | None = None  # until when delayed messages are delivered, and the log's end then
 
     def since(self, sent: "Metadata") -> "Metadata":
@@ -41,6 +43,7 @@ class Metadata:
             deleted_offsets=self.deleted_offsets if self.deleted_offsets != sent.deleted_offsets else None,
             confirmed=self.confirmed if self.confirmed != sent.confirmed else None,
             given_offsets=self.given_offsets if self.given_offsets != sent.given_offsets else None,
+            shared_topics=self.shared_topics if self.shared_topics != sent.shared_topics else None,
             timers=self.timers if self.timers != sent.timers else None,
         )
 
@@ -54,6 +57,7 @@ class Metadata:
             deleted_offsets=older.deleted_offsets if self.deleted_offsets is None else self.deleted_offsets,
             confirmed=older.confirmed if self.confirmed is None else self.confirmed,
             given_offsets=older.given_offsets if self.given_offsets is None else self.given_offsets,
+            shared_topics=older.shared_topics if self.shared_topics is None else self.shared_topics,
             timers=older.timers if self.timers is None else self.timers,
         )
 
@@ -72,13 +76,15 @@ class MetadataSource:
         confirmed: Callable[[], int] | None = None,
         given_offsets: Callable[[], tuple[int, str]] | None = None,
         timers: Callable[[], tuple[int, int] | None] | None = None,
+        sharing: TopicSharing | None = None,
     ) -> None:
         """Take the tables.
 
         `offsets` returns the groups' committed offsets, `confirmed` that of the log, `given_offsets` how far
         all queues had come at a place in the log, cheaply while that place is the same, `timers` how far
-        delayed messages are delivered.
+        delayed messages are delivered, `sharing` what other brokers have of our topics.
         """
+        self.sharing = sharing
         self.read_timers = timers
         self.read_confirmed = confirmed
         self.read_given_offsets = given_offsets
@@ -106,13 +112,16 @@ class MetadataSource:
         yield self.groups.on_change
         if self.deleted_queues is not None:
             yield self.deleted_queues.on_change
+        if self.sharing is not None:
+            yield self.sharing.on_change
 
     def tables(self) -> Metadata:
-        """Return topics and groups, and where deleted queues ended."""
+        """Return topics and groups, where deleted queues ended, and what other brokers have of our topics."""
         return Metadata(
             topics=self.topics.encode(pretty=False),
             groups=self.groups.encode(pretty=False),
             deleted_offsets=self.deleted_queues.text if self.deleted_queues is not None else None,
+            shared_topics=self.sharing.text if self.sharing is not None else None,
         )
 
     def confirmed(self) -> Metadata:

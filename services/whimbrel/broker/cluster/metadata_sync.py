@@ -13,6 +13,7 @@ from whimbrel.broker.cluster.backoff import RETRY_S_MAX, Pause, keep_trying
 from whimbrel.broker.cluster.metadata import Metadata
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, decode_offsets
+from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import WhimbrelError
 from whimbrel.store import jsonconfig
@@ -41,13 +42,15 @@ class MetadataSync:
         take_given_offsets: Callable[[int, str], None],
         confirmed: Callable[[int], None],
         timers: Callable[[int, int], None] = lambda read_ms, log_end: None,
+        sharing: TopicSharing | None = None,
     ) -> None:
         """Take the tables to fill.
 
         `merge_deleted_offsets` takes where the queues of deleted topics ended, `take_given_offsets` how far
         all queues had come at a place in the log, `confirmed` how far the master's log is confirmed,
-        `timers` how far it has delivered delayed messages.
+        `timers` how far it has delivered delayed messages, `sharing` what other brokers have of its topics.
         """
+        self.sharing = sharing
         self.timers = timers
         self.take_given_offsets = take_given_offsets
         self.confirmed = confirmed
@@ -101,6 +104,8 @@ class MetadataSync:
             self.take_given_offsets(*metadata.given_offsets)
         if metadata.timers is not None:
             self.timers(*metadata.timers)
+        if metadata.shared_topics is not None and self.sharing is not None:
+            self.sharing.replace(metadata.shared_topics)
         if metadata.groups is not None:
             self.groups.replace_all(metadata.groups)
         if metadata.offsets is not None:

@@ -199,6 +199,7 @@ class Watch:
             queue_offsets_json=news.given_offsets[1] if news.given_offsets is not None else None,
             timer_read_ms=news.timers[0] if news.timers is not None else None,
             timer_log_end=news.timers[1] if news.timers is not None else None,
+            shared_topics_json=news.shared_topics,
         )
         self.sent = news.over(self.sent)
         if not self.outbox.send(response):
@@ -492,6 +493,9 @@ async def watch_metadata(address: str, hello: SlaveHello) -> AsyncIterator[Metad
                     else None,
                     timers=(response.timer_read_ms, response.timer_log_end)
                     if response.HasField("timer_read_ms")
+                    else None,
+                    shared_topics=response.shared_topics_json
+                    if response.HasField("shared_topics_json")
                     else None,
                 )
         except grpc.aio.AioRpcError as error:

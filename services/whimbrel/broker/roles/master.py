@@ -123,6 +123,7 @@ class MasterRole(Role):
             merged=self.merged_slaves,
             on_change=self.leadership_changed,
         )
+        self.sharing = TopicSharing(self.context.topics, options.name, self.root, self.machine.files)
         services = super().make_services()
         self.appender.refusal = self.leadership.refusal
         internal = InternalAppender(
@@ -156,7 +157,6 @@ class MasterRole(Role):
         """Have ordered messages stored by the broker that owns their queue."""
         if not self.options.nameservers:
             return
-        self.sharing = TopicSharing(self.context.topics, self.options.name, self.root, self.machine.files)
         self.sends.message_groups = MessageGroups(self.sharing, self.admission, self.forwarder)
 
     def topics_shared(self, nameserver: str, shared: SharedTopics) -> None:
@@ -226,6 +226,7 @@ class MasterRole(Role):
             self.confirmed.refresh,
             self.store.given_offsets,
             self.timers.progress,
+            self.sharing,
         )
         self.opened.callback(source.close)
         self.watches = MetadataWatches(self.options.name, source, authoritative=self.may_lead_slave)

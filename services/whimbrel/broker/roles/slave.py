@@ -30,6 +30,7 @@ from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, SlaveConfirm
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.role import Role, Unconfirmed
 from whimbrel.broker.tables.adoption import adopt_topics
+from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.errors import NotRecovered
 from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
@@ -127,6 +128,7 @@ class SlaveRole(Role):
             take_given_offsets=self.store.take_given_offsets,
             confirmed=self.confirmed.learn,
             timers=self.timers.offer,
+            sharing=TopicSharing(context.topics, self.options.name, self.root, self.machine.files),
         )
         self.lease_sync = LeaseSync(address=self.master_grpc, exchange=self.exchange_leases)
         self.introduction = Introduction(self.page, address=self.master_grpc, introduce=self.introduce)

@@ -8,20 +8,24 @@ that are away just now: without them it would send their groups elsewhere, and t
                                       masters  where they are now
 
 A master that is registered somewhere says itself what it has. One that no nameserver knows keeps the queues
-that it had; `STORE/whimbrel/shared-topics.json` keeps them over restarts. To let go of a broker that never
-comes back, remove that file on the others and start them again. While no nameserver answers, the others are
+that it had; `STORE/whimbrel/shared-topics.json` keeps them over restarts, and slaves copy its text with the
+metadata, so that one that becomes the master knows them, too. While no nameserver answers, the others are
 taken to be where they were.
 
-    {"orders": {"broker-b": 4}}
+    {"orders": {"broker-b": 4}, "": {"broker-c": 0}}
+
+A broker that never comes back is let go of by `forget`. No topic has an empty name: under it stand the brokers
+that were let go of last, so that the same order may be given again. Earlier versions pass over it. A broker
+that registers after all counts again.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from whimbrel.broker.tables.topics import TopicTable
-from whimbrel.errors import StoreError, StoreFull
+from whimbrel.errors import BadRequest, StoreError, StoreFull
 from whimbrel.machine import FILES, Files
 from whimbrel.model.registration import SharedTopics
 from whimbrel.store import jsonconfig
@@ -29,6 +33,9 @@ from whimbrel.store import jsonconfig
 __all__ = ["TopicSharing"]
 
 logger = logging.getLogger(__name__)
+
+FORGOTTEN = ""  # stands in the file where a topic's name does
+FORGOTTEN_MAX = 100  # names kept; the oldest one goes first, and then counts as unknown
 
 
 class TopicSharing:
@@ -38,6 +45,8 @@ class TopicSharing:
         others: by topic, the other brokers' writable queues, by broker name.
         masters: by nameserver, where the other masters are; empty texts for those that are away.
         last_seen: where the other masters were when a nameserver was there last.
+        forgotten: brokers that were let go of and have not registered since, oldest first.
+        on_change: called when what the file holds has changed.
     """
 
     def __init__(self, topics: TopicTable, name: str, root: Path, files: Files = FILES) -> None:
@@ -47,8 +56,10 @@ class TopicSharing:
         self.others: dict[str, dict[str, int]] = {}
         self.masters: dict[str, Mapping[str, str]] = {}
         self.last_seen: Mapping[str, str] = {}
+        self.forgotten: list[str] = []
+        self.on_change: list[Callable[[], None]] = []
         try:
-            self.others = jsonconfig.open_own(self.path, decoded, files)[0] or {}
+            self.take(jsonconfig.open_own(self.path, decoded, files)[0] or {})
         except StoreError as error:
             logger.warning(
                 "which topics other brokers have is not known before a nameserver tells: %s", error
@@ -66,8 +77,9 @@ class TopicSharing:
             }
             if found := kept | dict(shared.queues.get(topic, {})):
                 others[topic] = found
-        if others != self.others:
-            self.others = others
+        forgotten = [name for name in self.forgotten if name not in shared.masters]
+        if (others, forgotten) != (self.others, self.forgotten):
+            self.others, self.forgotten = others, forgotten
             self.save()
 
     def lost(self, nameserver: str) -> None:
@@ -81,12 +93,64 @@ class TopicSharing:
         told = self.masters.values() or (self.last_seen,)
         return next((found for masters in told if (found := masters.get(broker, ""))), "")
 
+    def forget(self, broker: str) -> list[str]:
+        """Let go of a broker for good; return the topics whose message groups move by that.
+
+        None of them when it was let go of before.
+
+        Raises:
+            BadRequest: it is ourselves, or it is registered, or nothing is known of it.
+        """
+        if broker == self.name or any(broker in masters for masters in self.masters.values()):
+            raise BadRequest(f"{broker} is registered: stop its master and its slaves first")
+        if not self.masters:
+            raise BadRequest(f"no nameserver says here whether {broker} is registered: try again when one does")
+        topics = sorted(topic for topic, brokers in self.others.items() if broker in brokers)
+        if not topics:
+            if broker in self.forgotten:
+                return []
+            raise BadRequest(f"no topic is known to have queues at {broker}")
+        others = {
+            topic: {name: queues for name, queues in brokers.items() if name != broker}
+            for topic, brokers in self.others.items()
+        }
+        self.others = {topic: brokers for topic, brokers in others.items() if brokers}
+        self.forgotten = [*self.forgotten, broker][-FORGOTTEN_MAX:]
+        logger.info("%s is let go of: the message groups of %s have other queues now", broker, topics)
+        self.save()
+        return topics
+
+    @property
+    def text(self) -> str:
+        """The file's content, for slaves."""
+        return jsonconfig.dumps(self.content(), pretty=False)
+
+    def replace(self, text: str) -> None:
+        """Take the master's table in the place of ours.
+
+        Raises:
+            StoreError: the text is something else.
+        """
+        table = decoded(jsonconfig.loads(text))
+        if table != self.content():
+            self.take(table)
+            self.save()
+
+    def take(self, table: dict[str, dict[str, int]]) -> None:
+        self.forgotten = list(table.get(FORGOTTEN, ()))[-FORGOTTEN_MAX:]
+        self.others = {topic: brokers for topic, brokers in table.items() if topic != FORGOTTEN}
+
+    def content(self) -> dict[str, dict[str, int]]:
+        return self.others | ({FORGOTTEN: dict.fromkeys(self.forgotten, 0)} if self.forgotten else {})
+
     def save(self) -> None:
-        """Write the file; a disk that refuses is asked again with the next change."""
+        """Write the file, and tell of the change; a disk that refuses is asked again with the next one."""
         try:
-            jsonconfig.save(self.path, jsonconfig.dumps(self.others), self.files)
+            jsonconfig.save(self.path, jsonconfig.dumps(self.content()), self.files)
         except (OSError, StoreFull) as error:
             logger.warning("which topics other brokers have can't be written: %s", error)
+        for callback in self.on_change:
+            callback()
 
 
 def decoded(bean: Any) -> dict[str, dict[str, int]]:

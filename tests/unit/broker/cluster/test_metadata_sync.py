@@ -10,8 +10,10 @@ from whimbrel.broker.cluster.metadata_sync import MetadataSync
 from whimbrel.broker.cluster.replica_service import MetadataWatches
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.broker.tables.offset_files import DelayOffsets, OffsetFile
+from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
 from whimbrel.errors import BadRequest, NotReady
+from whimbrel.model.registration import SharedTopics
 from whimbrel.model.topic import GroupConfig, TopicConfig
 from whimbrel.pb.whimbrel.replica.v1 import replica_service_pb2 as replica
 from whimbrel.rpc.server.handlers import Call
@@ -25,6 +27,7 @@ class Tables:
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.log_confirmed = 0
         self.given = (0, "{}")
+        self.sharing = TopicSharing(self.topics, "a", config)
         self.source = MetadataSource(
             self.topics,
             self.groups,
@@ -33,6 +36,7 @@ class Tables:
             lambda: self.offsets,
             confirmed=lambda: self.log_confirmed,
             given_offsets=lambda: self.given,
+            sharing=self.sharing,
         )
 
 
@@ -69,6 +73,7 @@ class Slave:
             merge_deleted_offsets=self.floors.append,
             take_given_offsets=lambda place, text: self.given.append((place, text)),
             confirmed=self.confirmed.append,
+            sharing=self.tables.sharing,
         )
 
 
@@ -185,3 +190,21 @@ def test_how_far_queues_had_come_goes_out_once_for_each_place_in_the_log(tmp_pat
     assert outbox.sent[-1].queue_offsets_at == 2048
     slave.sync.apply(Metadata(given_offsets=master.given))
     assert slave.given == [master.given]
+
+
+def test_what_other_brokers_have_goes_out_at_once_and_a_later_master_knows_who_is_away(
+    tmp_path: Path,
+) -> None:
+    master, slave = Tables(tmp_path / "m"), Slave(tmp_path / "s")
+    master.topics.add(TopicConfig(name="t"))
+    _, handler, outbox = _watching(master)
+    handler.received(replica.WatchMetadataRequest(broker_name="a", broker_id=1))
+    master.sharing.told("n", SharedTopics(queues={"t": {"b": 4}}, masters={"b": "b:1"}))
+    assert not outbox.sent[-1].HasField("topics_json")
+    slave.sync.apply(Metadata(shared_topics=outbox.sent[-1].shared_topics_json))
+    assert slave.tables.sharing.others == {"t": {"b": 4}}
+    slave.sync.apply(Metadata())  # an earlier version's master says nothing of it
+    slave.sync.apply(master.source.everything())
+    leading = TopicSharing(slave.tables.topics, "a", tmp_path / "s")
+    leading.told("n", SharedTopics(queues={}, masters={}))
+    assert leading.others == {"t": {"b": 4}}

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from whimbrel.broker.tables.shared_topics import TopicSharing
+from whimbrel.broker.tables.shared_topics import FORGOTTEN_MAX, TopicSharing
 from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import BadRequest
 from whimbrel.model.registration import SharedTopics
 from whimbrel.model.topic import TopicConfig
 
@@ -81,3 +82,60 @@ def test_a_damaged_file_counts_as_missing(tmp_path: Path, text: str) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert TopicSharing(table(tmp_path), "a", tmp_path).others == {}
+
+
+def test_a_broker_that_is_let_go_of_no_longer_counts_and_may_be_let_go_of_again(
+    sharing: TopicSharing, tmp_path: Path
+) -> None:
+    sharing.told("n", there("b", "c", t={"b": 4, "c": 2}, u={"b": 1}))
+    sharing.told("n", there("c", t={"c": 2}))
+    assert sharing.others == {"t": {"b": 4, "c": 2}, "u": {"b": 1}}
+    assert sharing.forget("b") == ["t", "u"]
+    again = TopicSharing(table(tmp_path), "a", tmp_path)
+    for known in (sharing, again):
+        known.told("n", there("c", t={"c": 2}))
+        assert known.others == {"t": {"c": 2}}
+        assert known.forget("b") == []
+
+
+def test_only_brokers_that_are_known_and_away_are_let_go_of(sharing: TopicSharing) -> None:
+    with pytest.raises(BadRequest, match="no nameserver says here"):
+        sharing.forget("b")
+    sharing.told("n", there("b", t={"b": 4}))
+    sharing.told("m", there())
+    for name in ("a", "b"):
+        with pytest.raises(BadRequest, match=f"{name} is registered: stop its master"):
+            sharing.forget(name)
+    sharing.told("n", there(away=["b"]))  # a slave of it is there
+    with pytest.raises(BadRequest, match="b is registered"):
+        sharing.forget("b")
+    with pytest.raises(BadRequest, match="no topic is known to have queues at x"):
+        sharing.forget("x")
+    assert sharing.others == {"t": {"b": 4}}
+
+
+def test_a_broker_that_comes_back_after_all_counts_again(sharing: TopicSharing) -> None:
+    sharing.told("n", there("b", t={"b": 4}))
+    sharing.told("n", there())
+    sharing.forget("b")
+    sharing.told("n", there("b", t={"b": 4}))
+    assert (sharing.others, sharing.forgotten) == ({"t": {"b": 4}}, [])
+
+
+def test_names_that_were_let_go_of_are_bounded(sharing: TopicSharing) -> None:
+    for n in range(FORGOTTEN_MAX + 1):
+        sharing.told("n", there(f"b{n}", t={f"b{n}": 1}))
+        sharing.told("n", there())
+        sharing.forget(f"b{n}")
+    assert sharing.forgotten == [f"b{n}" for n in range(1, FORGOTTEN_MAX + 1)]
+
+
+def test_a_slave_takes_the_masters_table_and_keeps_it(sharing: TopicSharing, tmp_path: Path) -> None:
+    sharing.told("n", there("b", "c", t={"b": 4, "c": 1}))
+    sharing.told("n", there("b", t={"b": 4}))
+    sharing.forget("c")
+    root = tmp_path / "slave"
+    TopicSharing(table(root), "a", root).replace(sharing.text)
+    leading = TopicSharing(table(root), "a", root)  # made anew when it becomes the master
+    leading.told("n", there())
+    assert (leading.others, leading.forgotten) == ({"t": {"b": 4}}, ["c"])

@@ -309,14 +309,40 @@ class DrainBrokerRequest(_message.Message):
     def __init__(self, drain: _Optional[bool] = ...) -> None: ...
 
 class DrainBrokerResponse(_message.Message):
-    __slots__ = ("drained_topics", "undelivered", "in_flight")
+    __slots__ = ("drained_topics", "undelivered", "in_flight", "delayed", "open_transactions", "unread")
     DRAINED_TOPICS_FIELD_NUMBER: _ClassVar[int]
     UNDELIVERED_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
     drained_topics: int
     undelivered: int
     in_flight: int
-    def __init__(self, drained_topics: _Optional[int] = ..., undelivered: _Optional[int] = ..., in_flight: _Optional[int] = ...) -> None: ...
+    delayed: int
+    open_transactions: int
+    unread: _containers.RepeatedCompositeFieldContainer[UnreadTopic]
+    def __init__(self, drained_topics: _Optional[int] = ..., undelivered: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., open_transactions: _Optional[int] = ..., unread: _Optional[_Iterable[_Union[UnreadTopic, _Mapping]]] = ...) -> None: ...
+
+class UnreadTopic(_message.Message):
+    __slots__ = ("topic", "messages")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    messages: int
+    def __init__(self, topic: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class ForgetBrokerRequest(_message.Message):
+    __slots__ = ("broker_name",)
+    BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    broker_name: str
+    def __init__(self, broker_name: _Optional[str] = ...) -> None: ...
+
+class ForgetBrokerResponse(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeReplicationRequest(_message.Message):
     __slots__ = ()

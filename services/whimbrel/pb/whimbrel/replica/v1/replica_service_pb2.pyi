@@ -29,7 +29,7 @@ class WatchMetadataRequest(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
 
 class WatchMetadataResponse(_message.Message):
-    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset", "queue_offsets_json", "queue_offsets_at", "timer_read_ms", "timer_log_end")
+    __slots__ = ("topics_json", "groups_json", "offsets_json", "delay_offsets_json", "queue_floors_json", "confirmed_offset", "queue_offsets_json", "queue_offsets_at", "timer_read_ms", "timer_log_end", "shared_topics_json")
     TOPICS_JSON_FIELD_NUMBER: _ClassVar[int]
     GROUPS_JSON_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class WatchMetadataResponse(_message.Message):
     QUEUE_OFFSETS_AT_FIELD_NUMBER: _ClassVar[int]
     TIMER_READ_MS_FIELD_NUMBER: _ClassVar[int]
     TIMER_LOG_END_FIELD_NUMBER: _ClassVar[int]
+    SHARED_TOPICS_JSON_FIELD_NUMBER: _ClassVar[int]
     topics_json: str
     groups_json: str
     offsets_json: str
@@ -50,7 +51,8 @@ class WatchMetadataResponse(_message.Message):
     queue_offsets_at: int
     timer_read_ms: int
     timer_log_end: int
-    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ..., timer_read_ms: _Optional[int] = ..., timer_log_end: _Optional[int] = ...) -> None: ...
+    shared_topics_json: str
+    def __init__(self, topics_json: _Optional[str] = ..., groups_json: _Optional[str] = ..., offsets_json: _Optional[str] = ..., delay_offsets_json: _Optional[str] = ..., queue_floors_json: _Optional[str] = ..., confirmed_offset: _Optional[int] = ..., queue_offsets_json: _Optional[str] = ..., queue_offsets_at: _Optional[int] = ..., timer_read_ms: _Optional[int] = ..., timer_log_end: _Optional[int] = ..., shared_topics_json: _Optional[str] = ...) -> None: ...
 
 class SyncLeasesRequest(_message.Message):
     __slots__ = ("broker_name", "entries", "snapshot_done", "broker_id", "log_end", "reads_orders")
