@@ -77,6 +77,9 @@ class FakeCluster:
         self.recallable: dict[str, Any] = {}  # by handle, messages that wait for their time
         self.dead: list[str] = []  # message ids that were forwarded
         self.drained, self.undelivered = False, 0
+        self.unread: dict[str, int] = {}  # what topics hold that no group reads
+        self.delayed = self.open_transactions = 0
+        self.gone: dict[str, list[str]] = {}  # brokers that may be let go of, and their topics
         self.suggest: str | None = None
         self.writable = True
         self.master_registered = True
@@ -129,6 +132,7 @@ class FakeCluster:
             "DescribeGroup": (admin.DescribeGroupRequest, self.describe_group),
             "ResetOffsets": (admin.ResetOffsetsRequest, self.reset_offsets),
             "DrainBroker": (admin.DrainBrokerRequest, self.drain),
+            "ForgetBroker": (admin.ForgetBrokerRequest, self.forget),
             "DescribeReplication": (admin.DescribeReplicationRequest, self.describe_replication),
         }
         messaging: tuple[Any, ...] = (
@@ -473,7 +477,20 @@ class FakeCluster:
     def drain(self, call: Call, request: Any) -> Any:
         if request.HasField("drain"):
             self.drained = request.drain
-        return admin.DrainBrokerResponse(drained_topics=int(self.drained), undelivered=self.undelivered)
+        return admin.DrainBrokerResponse(
+            drained_topics=int(self.drained),
+            undelivered=self.undelivered,
+            delayed=self.delayed,
+            open_transactions=self.open_transactions,
+            unread=[admin.UnreadTopic(topic=name, messages=n) for name, n in self.unread.items()],
+        )
+
+    def forget(self, call: Call, request: Any) -> Any:
+        topics = self.gone.get(request.broker_name)
+        if topics is None:
+            return admin.ForgetBrokerResponse()
+        self.gone[request.broker_name] = []
+        return admin.ForgetBrokerResponse(topics=topics, known=True)
 
     def describe_replication(self, call: Call, request: Any) -> Any:
         slave = admin.SlaveConnection(peer="10.0.0.2:5000", acknowledged_offset=90, lag_bytes=10)

@@ -26,7 +26,7 @@ WHIMBREL_ENDPOINT and WHIMBREL_PROFILE, else the profile in use, else they find 
 SECTIONS = {
     "On this machine": ("dev",),
     "Messages": ("send", "recall", "receive", "tail", "pull", "dlq", "trace", "bench"),
-    "The cluster": ("topic", "group", "cluster", "drain", "replication", "health"),
+    "The cluster": ("topic", "group", "cluster", "drain", "forget", "replication", "health"),
     "Stores and archives": ("store", "spark"),
     "Settings": ("config", "profile"),
     "The processes of a cluster, each with flags of its own": tuple(PROCESSES),
@@ -37,7 +37,10 @@ INTERRUPTED = 130  # as shells report a process that SIGINT ended
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name; return the exit code."""
-    if list(arguments[:2]) == ["broker", "drain"]:  # `broker` alone is the server, which takes no such word
+    if list(arguments[:2]) in [
+        ["broker", "drain"],
+        ["broker", "forget"],
+    ]:  # `broker` alone is the server, which takes no such word
         arguments = arguments[1:]
     if arguments and arguments[0] in PROCESSES:
         run_server(arguments[0], arguments[1:])
@@ -140,6 +143,7 @@ def commands() -> dict[str, Command]:
         "dlq": Command("whimbrel.cli.dlq", "app", "Dead letters: list, put back into their topics, drop."),
         "bench": Command("whimbrel.cli.bench", "app", "Measure sends, receives, and the way of a message."),
         "drain": Command("whimbrel.cli.drain", "drain", "The same as broker drain: empty a broker."),
+        "forget": Command("whimbrel.cli.forget", "forget", "The same as broker forget: let go of a broker."),
         "cluster": Command("whimbrel.cli.cluster", "cluster", "Show the brokers that live."),
         "health": Command("whimbrel.cli.health", "health", "Tell whether the cluster works, for scripts."),
         "replication": Command("whimbrel.cli.replication", "app", "Show who follows whom, and how far."),

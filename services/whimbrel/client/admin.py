@@ -286,6 +286,33 @@ class Admin(BaseClient):
         (master,) = (await self.named_masters([name]))[:1]
         return await self.ask(master, admin_calls.drain_broker(name, drain=drain))
 
+    async def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Have all masters let go of a broker group that never comes back.
+
+        Its queues no longer count when message groups are placed, so message groups move. May be repeated.
+
+        Returns:
+            By master, the topics whose message groups have moved; () where it knew nothing of the group.
+
+        Raises:
+            BadRequest: the group is registered, or no master knows it.
+            Unavailable: a nameserver has just started, or a master could not be asked; those before it
+                have let go, so ask again.
+        """
+        cluster = await self.cluster()
+        if not cluster.settled:
+            raise Unavailable("the nameserver has just started and may not know all brokers yet: try again")
+        if any(broker.broker_name == name for broker in cluster.brokers):
+            raise BadRequest(f"{name} is registered: stop its master and its slaves first")
+        answers = {
+            master.broker_name: await self.ask(master, admin_calls.forget_broker(name))
+            for master in await self.masters()
+        }
+        if all(topics is None for topics in answers.values()):
+            raise BadRequest(f"no broker knows {name}; there are {', '.join(sorted(answers))}")
+        moved = {master: topics or () for master, topics in answers.items()}
+        return moved
+
     async def replication(
         self, brokers: Sequence[BrokerStatus] | None = None
     ) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:

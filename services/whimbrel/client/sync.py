@@ -461,6 +461,11 @@ class Admin(Blocking):
         """Have a broker take no messages, or take them again; tell what is left; None changes nothing."""
         return self.wait(self.admin.drain_broker(name, drain=drain))
 
+    def forget_broker(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Have all masters let go of a broker that never comes back; return by master whose topics' message
+        groups move."""
+        return self.wait(self.admin.forget_broker(name))
+
     def replication(
         self, brokers: Sequence[BrokerStatus] | None = None
     ) -> list[ReplicationStatus | tuple[BrokerStatus, WhimbrelError]]:

@@ -3,7 +3,8 @@
 Times are seconds since the epoch as floats, None when unknown.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from whimbrel.errors import Unavailable
@@ -87,19 +88,25 @@ class TopicConfig:
 class DrainStatus:
     """What is left at a broker that is drained.
 
-    Delayed messages that are not due, and transactions that are open, are not counted: they become messages
-    of their topics here, also while the broker is drained.
+    Delayed messages and open transactions become messages of their topics here, also while the broker is
+    drained, so it is not empty before they have.
 
     Attributes:
         topics: that take no messages because of the drain.
         undelivered: messages that groups have not finished, summed over all groups.
         in_flight: of these, messages that consumers hold.
+        delayed: messages that wait for their time; an estimate after a crash.
+        open_transactions: that are undecided.
+        unread: topics that no group has begun to read, and how many messages they hold.
     """
 
     broker_name: str
     topics: int
     undelivered: int
     in_flight: int
+    delayed: int = 0
+    open_transactions: int = 0
+    unread: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def drained(self) -> bool:
@@ -108,8 +115,13 @@ class DrainStatus:
 
     @property
     def empty(self) -> bool:
-        """Whether it is, and all groups have all of its messages."""
-        return self.drained and not self.undelivered
+        """Whether stopping it for good loses nothing: all messages are read, and none is to come."""
+        return self.read_out and not self.unread
+
+    @property
+    def read_out(self) -> bool:
+        """Whether it is empty but for topics that no group reads."""
+        return self.drained and not (self.undelivered or self.delayed or self.open_transactions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

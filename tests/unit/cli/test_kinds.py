@@ -119,3 +119,34 @@ def test_a_broker_is_drained_and_says_when_it_is_empty(cluster: FakeCluster, she
     assert shell.json("broker", "drain", "broker-a", "--undo")["topics"] == 0
     shell("broker", "drain", "broker-x", code=1)
     assert "no master of broker-x is registered; there are broker-a" in shell.error
+
+
+def test_delayed_messages_and_open_transactions_keep_a_broker_from_being_empty(
+    cluster: FakeCluster, shell: Shell
+) -> None:
+    for attribute in ("delayed", "open_transactions"):
+        setattr(cluster, attribute, 2)
+        shell("broker", "drain", "broker-a", "--wait", "0.1", "--ignore-unread", code=1)
+        assert shell.json("broker", "drain", "broker-a")[attribute] == 2
+        setattr(cluster, attribute, 0)
+    shell("broker", "drain", "broker-a", "--wait", "0.1")
+
+
+def test_topics_that_nobody_reads_are_named_and_may_be_left(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.unread = {"audit": 7}
+    shell("broker", "drain", "broker-a", "--wait", "0.1", code=1)
+    assert "audit (7)" in shell.error and "is not empty" in shell.error
+    shell("broker", "drain", "broker-a", "--wait", "0.1", "--ignore-unread")
+    assert "audit (7)" in shell.error and "is empty" in shell.error
+
+
+def test_a_broker_that_is_gone_is_let_go_of(cluster: FakeCluster, shell: Shell) -> None:
+    cluster.gone["broker-x"] = ["orders"]
+    assert shell.json("broker", "forget", "broker-x")["moved"] == {"broker-a": ["orders"]}
+    assert "message groups have moved in: orders" in shell.error
+    shell("broker", "forget", "broker-x")
+    assert "nothing has moved" in shell.error
+    shell("broker", "forget", "broker-y", code=1)
+    assert "no broker knows broker-y; there are broker-a" in shell.error
+    shell("broker", "forget", "broker-a", code=1)
+    assert "broker-a is registered: stop its master and its slaves first" in shell.error

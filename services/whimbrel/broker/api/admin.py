@@ -3,7 +3,7 @@
 A slave refuses changes, since its tables are copies of its master's. Errors travel as gRPC statuses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from whimbrel.broker.api.message_codec import timestamp
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
+from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.tables.topics import QUEUES_DEFAULT, TopicTable
 from whimbrel.errors import (
     BadRequest,
@@ -94,6 +95,8 @@ class AdminService:
         master: bool,
         replication: Callable[[], ReplicationView],
         wall_ms: Callable[[float], int],
+        waiting: Callable[[], tuple[int, int]],
+        sharing: TopicSharing | None = None,
     ) -> None:
         """Take the parts that are shown or changed.
 
@@ -106,7 +109,10 @@ class AdminService:
             master: changes are taken.
             replication: returns the state of replication.
             wall_ms: turns a time of the monotonic clock into epoch milliseconds.
+            waiting: returns how many delayed messages wait, and how many transactions are open.
+            sharing: what other brokers have of our topics; None at a slave.
         """
+        self.waiting, self.sharing = waiting, sharing
         self.topics, self.groups, self.consumer = topics, groups, consumer
         self.clients, self.store = clients, store
         self.master = master
@@ -128,6 +134,7 @@ class AdminService:
             ("DescribeGroup", admin.DescribeGroupRequest, self.describe_group),
             ("ResetOffsets", admin.ResetOffsetsRequest, self.reset_offsets),
             ("DrainBroker", admin.DrainBrokerRequest, self.drain_broker),
+            ("ForgetBroker", admin.ForgetBrokerRequest, self.forget_broker),
             ("DescribeReplication", admin.DescribeReplicationRequest, self.describe_replication),
         )
         return Service(
@@ -376,11 +383,34 @@ class AdminService:
             if name not in BUILT_IN_GROUPS
             for row in self.consumer.positions.progress(name, self.queues_of)
         ]
+        delayed, open_transactions = self.waiting()
         return admin.DrainBrokerResponse(
             drained_topics=sum(topic.drained for topic in self.topics.rows.values()),
             undelivered=sum(row.lag for row in rows),
             in_flight=sum(row.in_flight for row in rows),
+            delayed=delayed,
+            open_transactions=open_transactions,
+            unread=self.unread_topics({row.topic for row in rows}),
         )
+
+    def unread_topics(self, read: Set[str]) -> list[admin.UnreadTopic]:
+        """Return the topics of clients that hold messages and that no group reads."""
+        found = []
+        for name, topic in sorted(self.topics.rows.items()):
+            if name in read or self.topics.is_system(name):
+                continue
+            queues = range(max(topic.read_queues, topic.write_queues))
+            ranges = [self.store.queue_range(name, queue_id) for queue_id in queues]
+            if messages := sum(high - low for low, high in ranges):
+                found.append(admin.UnreadTopic(topic=name, messages=messages))
+        return found
+
+    def forget_broker(self, call: Call, request: admin.ForgetBrokerRequest) -> Any:
+        """Let go of a broker that never comes back."""
+        self.check_master()
+        assert self.sharing is not None, "a master has it"
+        topics = self.sharing.forget(request.broker_name)
+        return admin.ForgetBrokerResponse(topics=topics or (), known=topics is not None)
 
     def describe_replication(self, call: Call, request: admin.DescribeReplicationRequest) -> Any:
         """Show the log's offsets and the connected slaves."""

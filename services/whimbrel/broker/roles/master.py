@@ -61,6 +61,7 @@ class MasterRole(Role):
     store: MasterStore
     confirmed: MasterConfirmed
     appender: Appender
+    sharing: TopicSharing
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -208,6 +209,11 @@ class MasterRole(Role):
         self.sends.detours[MessageType.TRANSACTION] = self.ending
         self.store.writer.before_removal = self.before_removal
         self.sends.on_detour = self.ending.sent
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many delayed messages wait, those of the levels included, and how many transactions."""
+        delayed, _ = super().waiting()
+        return delayed + self.levels.waiting(), len(self.transactions.table)
 
     def before_removal(self, begin: int) -> int:
         """Store again what waits below an offset; return below which one log files may go now."""

@@ -40,6 +40,7 @@ from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfir
 from whimbrel.broker.roles.context import BrokerContext
 from whimbrel.broker.roles.facts import facts_of
 from whimbrel.broker.roles.offset_exchange import OffsetExchange
+from whimbrel.broker.tables.shared_topics import TopicSharing
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.errors import FlushTimeout, NotMaster, ReplicaTimeout
 from whimbrel.metrics import Family
@@ -75,6 +76,7 @@ class Role(ABC):
     store: MessageStore
     confirmed: MasterConfirmed | SlaveConfirmed
     appender: Appender | ReadOnlyAppender
+    sharing: TopicSharing | None = None  # what other brokers have of our topics; a master's
 
     def __init__(self, context: BrokerContext, options: BrokerOptions) -> None:
         """Prepare; nothing is opened."""
@@ -187,6 +189,10 @@ class Role(ABC):
     @abstractmethod
     def readiness(self) -> list[Condition]:
         """Return the conditions under which this broker is ready; called from other threads."""
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many delayed messages wait, and how many transactions are open."""
+        return sum(self.timers.counts.values()), 0
 
     @property
     def writable(self) -> bool:
@@ -323,6 +329,8 @@ class Role(ABC):
             master=master,
             replication=self.replication,
             wall_ms=lambda at: self.machine.wall_ms() - int((self.machine.monotonic() - at) * 1000),
+            waiting=self.waiting,
+            sharing=self.sharing,
         )
         letters = DeadLetterAdmin(
             topics,

@@ -14,9 +14,9 @@ taken to be where they were.
 
     {"orders": {"broker-b": 4}, "": {"broker-c": 0}}
 
-A broker that never comes back is let go of by `forget`. No topic has an empty name: under it stand the brokers
-that were let go of last, so that the same order may be given again. Earlier versions pass over it. A broker
-that registers after all counts again.
+A broker that never comes back is let go of by `forget`. No topic has an empty name: under it stand those that
+were let go of last, so that the same order may be given again. Earlier versions pass over it. A broker that
+registers after all counts again.
 """
 
 import logging
@@ -93,23 +93,23 @@ class TopicSharing:
         told = self.masters.values() or (self.last_seen,)
         return next((found for masters in told if (found := masters.get(broker, ""))), "")
 
-    def forget(self, broker: str) -> list[str]:
+    def forget(self, broker: str) -> list[str] | None:
         """Let go of a broker for good; return the topics whose message groups move by that.
 
-        None of them when it was let go of before.
+        There are none when it was let go of before; None when nothing is known of it.
 
         Raises:
-            BadRequest: it is ourselves, or it is registered, or nothing is known of it.
+            BadRequest: it is ourselves, or it is registered, or no nameserver can say so.
         """
         if broker == self.name or any(broker in masters for masters in self.masters.values()):
             raise BadRequest(f"{broker} is registered: stop its master and its slaves first")
         if not self.masters:
-            raise BadRequest(f"no nameserver says here whether {broker} is registered: try again when one does")
+            raise BadRequest(
+                f"no nameserver says here whether {broker} is registered: try again when one does"
+            )
         topics = sorted(topic for topic, brokers in self.others.items() if broker in brokers)
         if not topics:
-            if broker in self.forgotten:
-                return []
-            raise BadRequest(f"no topic is known to have queues at {broker}")
+            return [] if broker in self.forgotten else None
         others = {
             topic: {name: queues for name, queues in brokers.items() if name != broker}
             for topic, brokers in self.others.items()

@@ -108,6 +108,15 @@ class Levels:
         self.wanted = self.positions()
         self.write()
 
+    def waiting(self) -> int:
+        """Return how many messages the levels hold that are not delivered."""
+        count = 0
+        for queue_id in range(len(self.store.delays_ms)):
+            low, high = self.store.queue_range(SCHEDULE_TOPIC, queue_id)
+            if low < high:
+                count += high - self.level(queue_id, low, high).position
+        return count
+
     def step(self) -> bool:
         """Do some milliseconds of work; return whether there is more at once."""
         until = self.machine.monotonic() + STEP_S

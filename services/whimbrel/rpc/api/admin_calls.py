@@ -38,6 +38,7 @@ __all__ = [
     "describe_replication",
     "describe_topic",
     "drain_broker",
+    "forget_broker",
     "list_groups",
     "list_topics",
     "reset_offsets",
@@ -225,10 +226,27 @@ def drain_broker(broker_name: str, *, drain: bool | None) -> Outbound[DrainStatu
             topics=response.drained_topics,
             undelivered=response.undelivered,
             in_flight=response.in_flight,
+            delayed=response.delayed,
+            open_transactions=response.open_transactions,
+            unread={unread.topic: unread.messages for unread in response.unread},
         )
 
     request = admin.DrainBrokerRequest(drain=drain)
     return Outbound(ADMIN + "DrainBroker", request.SerializeToString(), decode)
+
+
+def forget_broker(broker_name: str) -> Outbound[tuple[str, ...] | None]:
+    """Have one broker let go of another one; return the topics whose message groups move.
+
+    None: it knows nothing of it.
+    """
+
+    def decode(responses: Sequence[bytes], _: Trailers) -> tuple[str, ...] | None:
+        response = admin.ForgetBrokerResponse.FromString(responses[0])
+        return tuple(response.topics) if response.known else None
+
+    request = admin.ForgetBrokerRequest(broker_name=broker_name)
+    return Outbound(ADMIN + "ForgetBroker", request.SerializeToString(), decode)
 
 
 def describe_replication() -> Outbound[ReplicationStatus]:

@@ -339,10 +339,12 @@ class ForgetBrokerRequest(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ...) -> None: ...
 
 class ForgetBrokerResponse(_message.Message):
-    __slots__ = ("topics",)
+    __slots__ = ("topics", "known")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+    known: bool
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., known: _Optional[bool] = ...) -> None: ...
 
 class DescribeReplicationRequest(_message.Message):
     __slots__ = ()
