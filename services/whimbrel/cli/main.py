@@ -32,15 +32,13 @@ SECTIONS = {
     "The processes of a cluster, each with flags of its own": tuple(PROCESSES),
 }
 
+BROKER_COMMANDS = ("drain", "forget")  # `broker` alone is the server, which takes no such word
 INTERRUPTED = 130  # as shells report a process that SIGINT ended
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name; return the exit code."""
-    if list(arguments[:2]) in [
-        ["broker", "drain"],
-        ["broker", "forget"],
-    ]:  # `broker` alone is the server, which takes no such word
+    if list(arguments[:1]) == ["broker"] and arguments[1:2] and arguments[1] in BROKER_COMMANDS:
         arguments = arguments[1:]
     if arguments and arguments[0] in PROCESSES:
         run_server(arguments[0], arguments[1:])

@@ -310,8 +310,7 @@ class Admin(BaseClient):
         }
         if all(topics is None for topics in answers.values()):
             raise BadRequest(f"no broker knows {name}; there are {', '.join(sorted(answers))}")
-        moved = {master: topics or () for master, topics in answers.items()}
-        return moved
+        return {master: topics or () for master, topics in answers.items()}
 
     async def replication(
         self, brokers: Sequence[BrokerStatus] | None = None
