@@ -145,7 +145,8 @@ LIMITS: dict[str, Allowed] = {
     **rows(
         ADMIN_SERVICE,
         "CreateTopic UpdateTopic DeleteTopic ListTopics DescribeTopic CreateGroup UpdateGroup DeleteGroup "
-        "ListGroups DescribeGroup ResetOffsets DrainBroker DescribeReplication DescribePreserved",
+        "ListGroups DescribeGroup ResetOffsets DrainBroker ForgetBroker DescribeReplication "
+        "DescribePreserved",
         {"AppendPreserved": Allowed(8 << 20, {"records": REPLAYED_RECORDS_MAX})},
     ),
     **rows(
