@@ -42,6 +42,8 @@ class OffsetExchange:
         """Take the store at `root`, open, with its topics, the positions of its groups, and the file."""
         self.root, self.store, self.topics = root, store, topics
         self.positions, self.file, self.machine = positions, file, machine
+        self.lock = machine.lock()  # a thread may be writing when the last export comes
+        self.wanted: Offsets = {}  # the newest; replaced, never changed
 
     def adopt_file(self) -> None:
         """Take over what the file knows better.
@@ -81,20 +83,23 @@ class OffsetExchange:
 
     def export(self) -> None:
         """Write consumerOffset.json."""
-        try:
-            self.file.save(self.positions.committed_offsets(), self.machine.wall_ms())
-        except (OSError, StoreFull) as error:  # the lease journal has them as well
-            logger.warning("the consumer offsets can't be written: %s", error)
+        self.wanted = self.positions.committed_offsets()
+        self.write()
+
+    def write(self) -> None:
+        """Write what is wanted by now; in any thread."""
+        with self.lock:
+            try:
+                self.file.save(self.wanted, self.machine.wall_ms())
+            except (OSError, StoreFull) as error:  # the lease journal has them as well
+                logger.warning("the consumer offsets can't be written: %s", error)
 
     async def export_forever(self) -> None:
         """Write the file again and again, in a thread."""
         while True:
             await asyncio.sleep(EXPORT_INTERVAL_S)
-            offsets = self.positions.committed_offsets()
-            try:
-                await asyncio.to_thread(self.file.save, offsets, self.machine.wall_ms())
-            except (OSError, StoreFull) as error:
-                logger.warning("the consumer offsets can't be written: %s", error)
+            self.wanted = self.positions.committed_offsets()
+            await asyncio.to_thread(self.write)
 
     def stored(self) -> dict[tuple[str, str], dict[int, int]]:
         """Return what the file holds; nothing when it is damaged and the journal knows as much."""
