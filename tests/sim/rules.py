@@ -18,6 +18,7 @@ from whimbrel.broker.consume.ordered_policy import OrderedPolicy
 from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.produce import confirmed_offset
 from whimbrel.broker.produce.dead_letters import DeadLetters
+from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.timing import slots
 from whimbrel.broker.timing.effects import Doubt
 from whimbrel.broker.transactions.recovery import Recovery
@@ -100,6 +101,9 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "what is held in an ordered queue holds up what is behind it": (
         (OrderedPolicy, "holds_back", lambda self, *_: False),
+    ),
+    "a cause is done when its effect is durable": (
+        (InternalAppender, "when_durable", lambda self, end, done: done(None)),
     ),
     "a dead letter is stored if it is not there": ((DeadLetters, "has_copy", lambda self, *_: False),),
 }
