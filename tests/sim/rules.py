@@ -12,16 +12,16 @@ from unittest.mock import patch
 
 from sim.files import SimFiles
 from whimbrel.broker.cluster.write_admission import WriteAdmission
+from whimbrel.broker.consume import policies
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
-from whimbrel.broker.consume.ordered_policy import OrderedPolicy
+from whimbrel.broker.consume.policy import UnorderedPolicy
 from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.produce import confirmed_offset
 from whimbrel.broker.produce.dead_letters import DeadLetters
 from whimbrel.broker.produce.internal_append import InternalAppender
 from whimbrel.broker.timing import slots
 from whimbrel.broker.timing.effects import Doubt
-from whimbrel.broker.transactions.recovery import Recovery
 from whimbrel.errors import IllegalOffset
 from whimbrel.replicator.follower import Follower
 from whimbrel.store import commitlog
@@ -51,6 +51,11 @@ def vouch_for_all(writer: LogWriter, *_: int) -> None:
     """Write the log's mark for all that was appended, whatever is on disk."""
     with contextlib.suppress(OSError, IllegalOffset):
         writer.save_mark(writer.end)
+
+
+def unordered(*, hand_on: Any, delivers_up_to: int, **_: Any) -> UnorderedPolicy:
+    """Return the policy of a group without order."""
+    return UnorderedPolicy(hand_on, delivers_up_to=delivers_up_to)
 
 
 RULES: Final[dict[str, tuple[Patch, ...]]] = {
@@ -96,12 +101,7 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
         (Doubt, "has_effect", lambda self, *_, **__: False),
     ),
     "what a recall names is not delivered": ((slots, "TIMER_DELETE_ID", "NOBODY"),),
-    "a transaction is decided if its record is in the log": (
-        (Recovery, "find_effects", lambda self, *_: iter(())),
-    ),
-    "what is held in an ordered queue holds up what is behind it": (
-        (OrderedPolicy, "holds_back", lambda self, *_: False),
-    ),
+    "what is held in an ordered queue holds up what is behind it": ((policies, "OrderedPolicy", unordered),),
     "a cause is done when its effect is durable": (
         (InternalAppender, "when_durable", lambda self, end, done: done(None)),
     ),
