@@ -59,7 +59,7 @@ Fail = Callable[[str, str], NoReturn]
 
 def draw_kinds(seed: int) -> frozenset[str]:
     """Draw the kinds of a seed."""
-    rng = random.Random(f"kinds {seed}")
+    rng = random.Random(f"kinds of seed {seed}")
     return frozenset(kind for kind in KINDS if rng.random() < SHARE)
 
 

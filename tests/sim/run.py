@@ -225,7 +225,7 @@ def main(arguments: list[str]) -> int:
         "--without", default="", help="a rule to switch off, by a part of its text; all: each in turn"
     )
     parser.add_argument(
-        "--seeds-max", type=int, default=60, help="in so many a rule that is switched off is found"
+        "--seeds-max", type=int, default=100, help="in so many a rule that is switched off is found"
     )
     options = parser.parse_args(arguments)
     prepare(verbose=options.verbose)
