@@ -251,7 +251,7 @@ def test_counts_are_what_was_sent_and_taken(cluster: Cluster, load: int) -> None
     assert scrape.sum("rocketmq_broker_permission", role="master") == 6
     for name in ("half_messages", "commit_messages_total", "rollback_messages_total"):
         assert scrape.sum(f"rocketmq_{name}", topic="transfers") == 1
-    assert scrape.sum("rocketmq_finish_message_latency_count", topic="transfers") == 2
+    assert scrape.sum("rocketmq_finish_message_latency_milliseconds_count", topic="transfers") == 2
     assert scrape.sum("whimbrel_flush_seconds_count") > 0
     forwarded = "whimbrel_forward_seconds_count"
     assert scrape.sum(forwarded, request_code="RecallMessage", hop="nameserver", result="answered") == 1

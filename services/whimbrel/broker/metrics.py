@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases
@@ -517,8 +517,9 @@ def transaction_metrics(transactions: Transactions) -> list[Family]:
         counter("rocketmq_commit_messages_total", transactions.committed, "Transactions committed."),
         counter("rocketmq_rollback_messages_total", transactions.rolled_back, "Transactions rolled back."),
         Family(
-            name="rocketmq_finish_message_latency", kind="histogram", labels=("topic",), fixed=False,
-            help="Seconds from the message of a transaction to its decision.",
+            # RocketMQ's unit, though it counts seconds.
+            name="rocketmq_finish_message_latency", kind="histogram", unit="ms", labels=("topic",),
+            fixed=False, help="Seconds from the message of a transaction to its decision.",
             read=transactions.latency.items,
         ),
     ]  # fmt: skip
@@ -545,19 +546,21 @@ def timing_metrics(timers: Timers) -> list[Family]:
         return Family(name=name, kind="gauge", unit=unit, labels=STORAGE, help=help,
                       read=lambda: [(DISK, read())])  # fmt: skip
 
-    def counter(name: str, read: Callable[[], int], help: str) -> Family:
-        return Family(name=name, kind="counter", help=help, read=lambda: [((), read())])
+    def by_topic(
+        name: str, kind: Literal["counter", "gauge"], counts: Mapping[str, int], help: str
+    ) -> Family:
+        return Family(
+            name=name, kind=kind, labels=("topic", *STORAGE), fixed=False, help=help,
+            read=lambda: bounded(((topic, *DISK), count) for topic, count in list(counts.items())),
+        )  # fmt: skip
 
     return [
-        Family(
-            name="rocketmq_timing_messages", kind="gauge", labels=("topic", *STORAGE), fixed=False,
-            help="Messages that wait for their time, by topic; an estimate after a crash.",
-            read=lambda: [((topic, *DISK), count) for topic, count in list(timers.counts.items())],
-        ),
-        counter("rocketmq_timer_enqueue_total", lambda: timers.enqueued,
-                "Messages that got their place in the timer since the start."),
-        counter("rocketmq_timer_dequeue_total", lambda: timers.slots.delivered,
-                "Messages delivered at their time since the start."),
+        by_topic("rocketmq_timing_messages", "gauge", timers.counts,
+                 "Messages that wait for their time, by topic; an estimate after a crash."),
+        by_topic("rocketmq_timer_enqueue_total", "counter", timers.enqueued,
+                 "Messages that got their place in the timer since the start."),
+        by_topic("rocketmq_timer_dequeue_total", "counter", timers.slots.delivered,
+                 "Messages delivered at their time since the start."),
         gauge("rocketmq_timer_enqueue_lag", "", "Messages of the timer topic without a place yet.",
               timers.enqueue_lag),
         gauge("rocketmq_timer_enqueue_latency", "ms",

@@ -67,7 +67,7 @@ class SlotReader:
     """The slot that is being read, if one is.
 
     Attributes:
-        delivered: how many messages were, since the start.
+        delivered: how many messages were, by topic, since the start.
         retry_at: nothing is delivered before.
         internal: appends; set when the broker begins to lead.
     """
@@ -96,7 +96,7 @@ class SlotReader:
         self.internal: InternalAppender | None = None
         self.slot: SlotWork | None = None
         self.retry_at = 0.0
-        self.delivered = 0
+        self.delivered: dict[str, int] = {}
 
     def step(self, slot: SlotWork, until: float) -> bool:
         """Do the slot's next piece of work; return whether to go on at once."""
@@ -213,7 +213,8 @@ class SlotReader:
         if refused:
             slot.in_flight -= 1
             raise refused[0] if isinstance(refused[0], Refused) else StoreFull(str(refused[0]))
-        self.delivered += not rolls
+        if not rolls:
+            self.delivered[topic] = self.delivered.get(topic, 0) + 1
 
     def queue_of(self, name: str, queue_id: int) -> int:
         """Return the queue of its topic to which a message goes.

@@ -94,7 +94,7 @@ class Timers:
         read_ms: R.
         queue_offset: q.
         counts: how many wait, by topic; an estimate after a crash.
-        enqueued: how many got a unit, since the start.
+        enqueued: how many got a unit, by topic, since the start.
         delays: seconds that messages had left when they got their unit, by topic.
         behind_since_ms: since when some messages have had no unit; 0 while all have one.
     """
@@ -124,7 +124,8 @@ class Timers:
         self.read_ms = self.queue_offset = 0
         self.behind = False  # some messages have no unit, for want of room
         self.counts: dict[str, int] = {}
-        self.enqueued = self.behind_since_ms = 0
+        self.enqueued: dict[str, int] = {}
+        self.behind_since_ms = 0
         self.delays: Series[Histogram] = Series(lambda: Histogram(DELAY_S))
         self.offered: tuple[int, int] | None = None
         self.load()
@@ -302,7 +303,7 @@ class Timers:
             return False
         self.disk.changed = True
         self.count(topic, 1)
-        self.enqueued += 1
+        self.enqueued[topic] = self.enqueued.get(topic, 0) + 1
         if not recalls:
             self.delays.at((topic,)).observe(max(out_ms - now, 0) / SECOND_MS)
         return True

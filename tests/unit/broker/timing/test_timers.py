@@ -401,16 +401,18 @@ def test_messages_that_wait_are_counted_by_topic(rig: Rig) -> None:
     rig.work(10_000)
     assert rig.timers.counts == {TOPIC: 1}
     assert rig.ids("other") == ["b"]  # its topic was made
+    assert rig.timers.enqueued == {TOPIC: 2, "other": 1}
+    assert rig.timers.slots.delivered == {TOPIC: 1, "other": 1}
 
 
 def test_a_message_gets_its_unit_with_its_append_unless_others_wait_for_theirs(rig: Rig) -> None:
     rig.send_and_take("one", 3000)
-    assert (rig.timers.enqueued, rig.timers.queue_offset) == (1, 1)
+    assert (rig.timers.enqueued, rig.timers.queue_offset) == ({TOPIC: 1}, 1)
     rig.send("two", 3000)
     rig.send_and_take("three", 3000)
-    assert (rig.timers.enqueued, rig.timers.queue_offset) == (1, 1)
+    assert (rig.timers.enqueued, rig.timers.queue_offset) == ({TOPIC: 1}, 1)
     rig.timers.step()
-    assert (rig.timers.enqueued, rig.timers.queue_offset) == (3, 3)
+    assert (rig.timers.enqueued, rig.timers.queue_offset) == ({TOPIC: 3}, 3)
     rig.send_and_take("four", 3000)
     rig.work(5000)
     assert rig.ids() == ["one", "two", "three", "four"]
