@@ -84,8 +84,8 @@ class Client(Remoting):
         """Receive as clients of version 5 do."""
         fields = {
             "consumerGroup": "popping", "topic": "M", "queueId": "-1", "maxMsgNums": "8",
-            "invisibleTime": "60000", "pollTime": "0", "bornTime": str(time.time_ns() // 1_000_000), "initMode": "0", "expType": "TAG",
-            "exp": "*", "order": "false",
+            "invisibleTime": "60000", "pollTime": "0", "initMode": "0", "expType": "TAG",
+            "bornTime": str(time.time_ns() // 1_000_000), "exp": "*", "order": "false",
         }  # fmt: skip
         self.ask(POP, fields)
 

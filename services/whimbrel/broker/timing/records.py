@@ -112,7 +112,8 @@ def is_effect(found: StoredMessage, cause: StoredMessage) -> bool:
     if found.physical_offset <= cause.physical_offset:
         return False
     mine, its = cause.properties, found.properties
-    if its.get(UNIQ_KEY) != mine.get(UNIQ_KEY) or its.get(TIMER_OUT_MS) != mine.get(TIMER_OUT_MS):
+    # A recall has the id of its message, and is rolled like that.
+    if any(its.get(name) != mine.get(name) for name in (UNIQ_KEY, TIMER_OUT_MS, TIMER_DELETE_ID)):
         return False
     if found.topic == TIMER_TOPIC:
         if number(its.get(TIMER_ROLL_TIMES)) != number(mine.get(TIMER_ROLL_TIMES)) + 1:

@@ -3,6 +3,12 @@
     collect --all units, and what recalls name--> deliver --each in the log--> settle --all durable--> done
                                                   refused: the same, later     one is not: the slot again
 
+A slave, where the master delivers, only counts a slot's messages as gone: `pass_over`.
+
+**Counts.** A message has counted 1 since it got its unit, and the first recall of it -1 (`recalls.py`). So
+what leaves a slot counts -1, but for the one message that a recall has taken, and for recalls. It is all
+counted at the end, so that a slot that is read again counts once.
+
 On the loop's thread.
 """
 
@@ -18,7 +24,13 @@ from whimbrel.broker.timing.effects import Doubt
 from whimbrel.broker.timing.waiting import read_waiting
 from whimbrel.errors import PropertiesTooLarge, Refused, StoreError, StoreFull, WhimbrelError
 from whimbrel.model.names import TIMER_TOPIC
-from whimbrel.model.properties import REAL_QUEUE_ID, REAL_TOPIC, TIMER_DELETE_ID, UNIQ_KEY
+from whimbrel.model.properties import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DELETE_ID,
+    TIMER_ROLL_TIMES,
+    UNIQ_KEY,
+)
 from whimbrel.model.topic import MessageType, TopicConfig
 from whimbrel.store.codec import StoredMessage
 from whimbrel.store.store import MessageStore
@@ -39,8 +51,11 @@ class SlotWork:
 
     Attributes:
         cursor: position of the next unit to collect, -1 at the chain's end.
-        units: places, sizes, magics and W of the units collected, the newest first.
-        recalled: what the recalls among them name.
+        units: places, sizes, magics, W and topics' hashes of the units collected, the newest first.
+        recalled: what the recalls among them name, with the place of the first that does.
+        taken: of these names, those of which a message has left the slot.
+        gone: how many have left that counted, by topic.
+        rolled: how many of them go on waiting.
         judged: how many units were asked whether they are recalls.
         left: units that are not delivered.
         in_flight: appended, and not confirmed.
@@ -54,7 +69,11 @@ class SlotWork:
     sizes: "array[int]" = field(default_factory=lambda: array("i"))
     magics: bytearray = field(default_factory=bytearray)
     seen: "array[int]" = field(default_factory=lambda: array("q"))
-    recalled: set[str] = field(default_factory=set)
+    hashes: "array[int]" = field(default_factory=lambda: array("i"))
+    recalled: dict[str, int] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    gone: dict[str, int] = field(default_factory=dict)
+    rolled: dict[str, int] = field(default_factory=dict)
     judged: int = 0
     left: int = -1
     in_flight: int = 0
@@ -79,7 +98,9 @@ class SlotReader:
         topics: TopicTable,
         doubt: Doubt,
         *,
+        topic_of: Callable[[int], str],
         left: Callable[[str, int], None],
+        rolled: Callable[[str, int], None],
         done: Callable[[int], None],
     ) -> None:
         """Take what is read.
@@ -87,12 +108,13 @@ class SlotReader:
         Args:
             store: open. files: of the timer. doubt: which effects are looked for.
             topics: the broker's; a topic that is missing is made when a message is due.
-            left: told the topic and -1 for each message that has left its slot.
+            topic_of: tells by its hash a topic of which messages wait.
+            left, rolled: told a topic and the change of its count, when a slot is over.
             done: told the next R when a slot is over.
         """
         self.store, self.files, self.topics, self.doubt = store, files, topics, doubt
         self.machine = store.machine
-        self.left, self.done = left, done
+        self.topic_of, self.left, self.rolled, self.done = topic_of, left, rolled, done
         self.internal: InternalAppender | None = None
         self.slot: SlotWork | None = None
         self.retry_at = 0.0
@@ -101,7 +123,7 @@ class SlotReader:
     def step(self, slot: SlotWork, until: float) -> bool:
         """Do the slot's next piece of work; return whether to go on at once."""
         if slot.left < 0:
-            self.collect(slot)
+            self.collect(slot, until)
             return True
         if slot.left > 0 and not slot.failed:
             return self.deliver(slot, until)
@@ -122,7 +144,7 @@ class SlotReader:
         slot = self.files.slot(read_ms)
         self.slot = SlotWork(read_ms, slot.last if slot is not None else -1)
 
-    def collect(self, slot: SlotWork) -> None:
+    def collect(self, slot: SlotWork, until: float) -> None:
         """Take up some of the slot's units; then see which of them are recalls."""
         for _ in range(STEP_UNITS):
             if slot.cursor < 0:
@@ -134,6 +156,7 @@ class SlotReader:
             slot.sizes.append(unit.size)
             slot.magics.append(unit.magic)
             slot.seen.append(unit.seen_ms)
+            slot.hashes.append(unit.topic_hash)
             slot.cursor = unit.previous
         else:
             return
@@ -141,8 +164,10 @@ class SlotReader:
             if slot.magics[number] & (DELETE | ROLL) == DELETE:
                 message = self.read(slot, number)
                 if message is not None:
-                    slot.recalled.add(message.properties.get(TIMER_DELETE_ID, ""))
+                    slot.recalled[message.properties.get(TIMER_DELETE_ID, "")] = slot.places[number]
             slot.judged = number + 1
+            if self.machine.monotonic() >= until:
+                break
         if slot.judged == len(slot.places):
             slot.left = len(slot.places)
 
@@ -160,11 +185,39 @@ class SlotReader:
                     except Refused as error:
                         self.stall(error)
                         return False
-                    self.left(message.properties[REAL_TOPIC], -1)
+                self.leave(slot, number, message)
             slot.left = number
             if self.machine.monotonic() >= until:
                 break
         return True
+
+    def pass_over(self, slot: SlotWork, until: float) -> None:
+        """Count some of the slot's messages as gone, which the master has delivered; go on after the last."""
+        if slot.left < 0:
+            self.collect(slot, until)
+            return
+        for number in range(slot.left - 1, max(slot.left - STEP_UNITS, 0) - 1, -1):
+            self.leave(slot, number, self.read(slot, number) if slot.recalled else None)
+            slot.left = number
+            if self.machine.monotonic() >= until:
+                break
+        if not slot.left:
+            self.finish(slot)
+
+    def leave(self, slot: SlotWork, number: int, message: StoredMessage | None) -> None:
+        """Count a message that leaves its slot, as the module says. Its record may be gone."""
+        if slot.magics[number] & DELETE:
+            return
+        rolls = slot.magics[number] & ROLL
+        name = "" if message is None or rolls else recalled_as(slot, message)
+        if message is not None and name and name not in slot.taken:
+            # A recall has counted if the message, or what that is a copy of, was there before it.
+            if slot.places[number] < slot.recalled[name] or TIMER_ROLL_TIMES in message.properties:
+                slot.taken.add(name)
+                return
+        topic = self.topic_of(slot.hashes[number]) if message is None else message.properties[REAL_TOPIC]
+        counted = slot.rolled if rolls else slot.gone
+        counted[topic] = counted.get(topic, 0) + 1
 
     def hand_out(self, slot: SlotWork, message: StoredMessage, number: int) -> None:
         """Append the record of a message that leaves its slot, unless that was done before.
@@ -174,8 +227,8 @@ class SlotReader:
         """
         rolls = bool(slot.magics[number] & ROLL)
         properties = message.properties
-        topic, key = properties[REAL_TOPIC], properties.get(UNIQ_KEY, "")
-        if not rolls and slot.recalled and not slot.recalled.isdisjoint((f"{topic}+{key}", key)):
+        topic = properties[REAL_TOPIC]
+        if not rolls and recalled_as(slot, message):
             return
         if self.doubt.has_effect(message, slot.time_ms, rolls=rolls):
             slot.confirm = True
@@ -240,9 +293,17 @@ class SlotReader:
         if slot.confirm:
             self.confirm(slot)
             return not slot.confirming and not slot.failed
-        self.slot = None
-        self.done(slot.time_ms + SECOND_MS)
+        self.finish(slot)
         return True
+
+    def finish(self, slot: SlotWork) -> None:
+        """Count what has left the slot, and go on to the next one."""
+        self.slot = None
+        for topic, messages in slot.gone.items():
+            self.left(topic, -messages)
+        for topic, messages in slot.rolled.items():
+            self.rolled(topic, -messages)
+        self.done(slot.time_ms + SECOND_MS)
 
     def confirm(self, slot: SlotWork) -> None:
         """Wait until what an earlier attempt has stored is durable."""
@@ -254,3 +315,12 @@ class SlotReader:
             slot.failed = error is not None
 
         self.internal.confirm(self.store.written, done)
+
+
+def recalled_as(slot: SlotWork, message: StoredMessage) -> str:
+    """Return how a slot's recalls name a message, nothing where none does."""
+    if not slot.recalled:
+        return ""
+    key = message.properties.get(UNIQ_KEY, "")
+    names = (f"{message.properties[REAL_TOPIC]}+{key}", key)
+    return next((name for name in names if name in slot.recalled), "")

@@ -24,8 +24,9 @@ last record's store time. For these, and for what rolls, the log is asked for a 
     cut          the log was cut, on a slave: units of what is gone are undone
     promotion    the slave has all units; R is what its master told, with the log that it was told for
 
-A **slave** enqueues what its log holds, and reads no slot. (RocketMQ's stops at the master's offset. There is
-no need: units are cut where the log is cut.)
+A **slave** enqueues what its log holds, and delivers nothing: R follows the master's, and what is in slots on
+the way no longer counts. (RocketMQ's stops at the master's offset. There is no need: units are cut where the
+log is cut.)
 
 **Clocks.** Set forward, messages come as early as the clock is wrong. Set back, R goes back with it; the
 slots that were read already are read once more, and the log is asked.
@@ -45,8 +46,9 @@ from whimbrel.broker.timing import records
 from whimbrel.broker.timing.disk import TimerDisk
 from whimbrel.broker.timing.effects import Doubt
 from whimbrel.broker.timing.moves import Moves
+from whimbrel.broker.timing.recalls import takes_one
 from whimbrel.broker.timing.slots import SlotReader
-from whimbrel.broker.timing.waiting import properties_waiting
+from whimbrel.broker.timing.waiting import properties_waiting, read_waiting
 from whimbrel.errors import StoreError, StoreFull
 from whimbrel.metrics import Histogram, Series
 from whimbrel.model.names import TIMER_TOPIC
@@ -118,16 +120,28 @@ class Timers:
         self.disk = TimerDisk(store, self.files)
         self.doubt = Doubt(store)
         self.moves = Moves(store, self.files, self.doubt)
-        self.slots = SlotReader(store, self.files, topics, self.doubt, left=self.count, done=self.slot_done)
+        self.topic_of_hash: dict[int, str] = {}  # of topics that have been counted
+        self.slots = SlotReader(
+            store,
+            self.files,
+            topics,
+            self.doubt,
+            topic_of=lambda found: self.topic_of_hash.get(found, ""),
+            left=self.count,
+            rolled=self.count_when_placed,
+            done=self.slot_done,
+        )
         self.window_ms = roll_after(store.options.reserved_hours * 3_600_000)
         self.may_deliver: Callable[[], bool] = bool
         self.read_ms = self.queue_offset = 0
         self.behind = False  # some messages have no unit, for want of room
         self.counts: dict[str, int] = {}
+        self.changes: dict[str, int] = {}  # of counts, once what was rolled has its units
         self.enqueued: dict[str, int] = {}
         self.behind_since_ms = 0
         self.delays: Series[Histogram] = Series(lambda: Histogram(DELAY_S))
         self.offered: tuple[int, int] | None = None
+        self.goal_ms = 0  # slave: the master's R
         self.load()
 
     # Start and end
@@ -138,7 +152,8 @@ class Timers:
             self.read_ms = self.files.check.read_ms
             # Not the check's q: RocketMQ's is of another moment than the end of the log beside it.
             self.queue_offset = self.offset_behind(self.files.last_place)
-            self.counts = self.files.saved_counts()
+            for topic, count in self.files.saved_counts().items():
+                self.count(topic, count)
             self.doubt.everything(self.read_ms)
         else:
             self.begin_anew(0)
@@ -150,6 +165,7 @@ class Timers:
         self.queue_offset = low
         self.slots.slot = None
         self.counts.clear()
+        self.changes.clear()
         if not read_ms:
             first = self.store.queue_units(TIMER_TOPIC, 0, low, 1) if low < high else []
             stored = self.store.store_time_of(first[0][0]) if first else 0
@@ -172,6 +188,7 @@ class Timers:
     def lead(self, internal: InternalAppender, may_deliver: Callable[[], bool]) -> None:
         """Deliver from now on, while that is allowed."""
         self.slots.internal, self.may_deliver = internal, may_deliver
+        self.slots.slot = None  # it was only counted
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -185,6 +202,7 @@ class Timers:
 
     def close(self) -> None:
         """Put everything on disk, and close the files."""
+        self.count_rolled()
         self.disk.close(self.read_ms, self.queue_offset, self.counts)
 
     def damaged(self, error: BaseException) -> None:
@@ -202,6 +220,8 @@ class Timers:
             self.queue_offset = min(self.queue_offset, self.offset_behind(self.files.last_place))
         except (StoreError, OSError) as error:
             self.damaged(error)
+        if self.slots.internal is None:
+            self.slots.slot = None
         self.disk.changed = True
         self.doubt.everything(self.read_ms)
 
@@ -226,7 +246,7 @@ class Timers:
         if internal is not None and self.may_deliver() and not more:
             more = self.dequeue(until)
         elif internal is None:
-            self.follow()
+            more = self.follow(until) or more
         return more
 
     def enqueue(self, until: float) -> bool:
@@ -238,6 +258,7 @@ class Timers:
         self.behind = False
         if self.queue_offset == high:
             self.behind_since_ms = 0
+            self.count_rolled()
             return False
         self.behind_since_ms = self.behind_since_ms or self.machine.wall_ms()
         now = floor_second(self.machine.wall_ms())
@@ -255,6 +276,8 @@ class Timers:
             self.queue_offset += 1
             if self.machine.monotonic() >= until:
                 break
+        if self.queue_offset == high:
+            self.count_rolled()
         return self.queue_offset < high
 
     def take(self, text: bytes, place: Appended) -> None:
@@ -302,7 +325,12 @@ class Timers:
             self.behind = True
             return False
         self.disk.changed = True
-        self.count(topic, 1)
+        if not recalls:
+            self.count(topic, 1)
+        else:
+            recall = read_waiting(self.store, TIMER_TOPIC, place, size)
+            if recall is not None and takes_one(self.store, recall):
+                self.count(topic, -1)
         self.enqueued[topic] = self.enqueued.get(topic, 0) + 1
         if not recalls:
             self.delays.at((topic,)).observe(max(out_ms - now, 0) / SECOND_MS)
@@ -357,9 +385,22 @@ class Timers:
         """Count messages that wait."""
         now = self.counts.get(topic, 0) + change
         if now > 0:
+            if topic not in self.counts:
+                self.topic_of_hash[hash_of(topic)] = topic
             self.counts[topic] = now
         else:
             self.counts.pop(topic, None)
+
+    def count_when_placed(self, topic: str, change: int) -> None:
+        """Count messages that were rolled as gone once they count anew: meanwhile they wait, too."""
+        self.changes[topic] = self.changes.get(topic, 0) + change
+
+    def count_rolled(self) -> None:
+        """Count as gone what was rolled."""
+        if self.changes:
+            for topic, change in self.changes.items():
+                self.count(topic, change)
+            self.changes.clear()
 
     # Recalls and retention
 
@@ -377,15 +418,24 @@ class Timers:
         """Learn a master's R; it counts when our log has come to the end of its records."""
         if self.offered is None:
             self.offered = read_ms, log_end
-        self.follow()
 
-    def follow(self) -> None:
-        """Take over the master's R where our log holds what was delivered until then."""
+    def follow(self, until: float) -> bool:
+        """Go on to the master's R where our log holds what was delivered until then; return whether there is
+        more to do at once. What is in the slots on the way no longer counts."""
         if self.offered is not None and self.store.dispatched >= self.offered[1]:
-            if self.offered[0] > self.read_ms:
-                self.read_ms = self.offered[0]
-                self.disk.changed = True
-            self.offered = None
+            self.goal_ms, self.offered = self.offered[0], None
+        while self.read_ms < self.goal_ms:
+            if self.machine.monotonic() >= until:
+                return True
+            slot = self.slots.slot
+            if slot is not None:
+                self.slots.pass_over(slot, until)
+                continue
+            self.read_ms = self.files.next_used(self.read_ms, self.goal_ms)
+            self.disk.changed = True
+            if self.read_ms < self.goal_ms:
+                self.slots.begin(self.read_ms)
+        return False
 
     def progress(self) -> tuple[int, int] | None:
         """Return R for slaves, and the end of the log that holds what was delivered until then; None while no

@@ -405,13 +405,85 @@ def test_messages_that_wait_are_counted_by_topic(rig: Rig) -> None:
     assert rig.timers.slots.delivered == {TOPIC: 1, "other": 1}
 
 
+def test_a_recalled_message_no_longer_counts(rig: Rig) -> None:
+    """Checklist 35 and 37: repeated recalls and those of unknown ids change nothing, before and after."""
+    # The first is at the log's offset 0, by which what is rolled does not name its cause; nor does RocketMQ's.
+    for message_id, delay in (("far", 5 * DAY), ("a", 5000), ("b", 5000), ("c", 60_000)):
+        rig.send(message_id, delay)
+    rig.recall("late", NOW + 59_001)  # before its message is there
+    rig.send("late", 60_000)
+    rig.work()
+    assert rig.timers.counts == {TOPIC: 5}
+    for _ in range(3):
+        rig.recall("a", NOW + 4001)
+        rig.recall("nobody", NOW + 4001)
+        rig.recall("c", NOW + 4001)  # of another second: it recalls nothing
+        rig.recall("far", NOW + 5 * DAY - 1000 + 1)
+        rig.work()
+        assert rig.timers.counts == {TOPIC: 3}
+    rig.restart(killed=False)
+    assert rig.timers.counts == {TOPIC: 3}
+    rig.work(10_000)
+    assert rig.ids() == ["b"] and rig.timers.counts == {TOPIC: 2}
+    rig.work(60_000)
+    assert rig.ids() == ["b", "c"] and rig.timers.counts == {}
+    rig.send("d", 20 * DAY)
+    for _ in range(12):
+        rig.machine.now_ms += DAY // 2
+        rig.work()
+        assert rig.timers.counts  # never less, in between
+        rig.work()
+        assert rig.timers.counts == {TOPIC: 1}  # what is rolled counts once
+    assert rig.ids() == ["b", "c"]
+
+
+def test_a_slot_that_is_read_again_counts_once(rig: Rig) -> None:
+    rig.send("other", HOUR)
+    rig.send("other too", HOUR)
+    rig.send("a", 2500)
+    rig.send("b", 2500)
+    rig.appender.waits = True
+    rig.work(4000)
+    assert rig.ids() == ["a", "b"]
+    rig.appender.answer(ReplicaTimeout("late"))
+    for _ in range(3):
+        rig.timers.slots.retry_at = 0.0
+        rig.work(1000)
+    rig.appender.answer()
+    rig.work(1000)
+    assert rig.timers.counts == {TOPIC: 2}
+
+
+def test_a_slave_counts_what_its_master_has_not_delivered(rig: Rig) -> None:
+    """Checklist 35: by the master's R, recalls included, and after a restart."""
+    rig.timers.slots.internal = None
+    for message_id in ("a", "b", "c"):
+        rig.send(message_id, 5000)
+    rig.send("d", 5000, topic="other")
+    rig.send("e", 9000)
+    rig.send("f", 60_000)
+    rig.recall("a", NOW + 4001)
+    rig.recall("a", NOW + 4001)
+    rig.work(1000)
+    assert rig.timers.counts == {TOPIC: 4, "other": 1}
+    rig.timers.offer(NOW + 7000, rig.store.written)
+    rig.work()
+    assert rig.timers.counts == {TOPIC: 2} and rig.timers.read_ms == NOW + 7000
+    rig.restart(killed=False)
+    assert rig.timers.counts == {TOPIC: 2}
+    rig.timers.slots.internal = None
+    rig.timers.offer(NOW + 20_000, rig.store.written)
+    rig.work()
+    assert rig.timers.counts == {TOPIC: 1} and rig.ids() == []
+
+
 def test_a_message_gets_its_unit_with_its_append_unless_others_wait_for_theirs(rig: Rig) -> None:
     rig.send_and_take("one", 3000)
     assert (rig.timers.enqueued, rig.timers.queue_offset) == ({TOPIC: 1}, 1)
     rig.send("two", 3000)
     rig.send_and_take("three", 3000)
     assert (rig.timers.enqueued, rig.timers.queue_offset) == ({TOPIC: 1}, 1)
-    rig.timers.step()
+    rig.work()
     assert (rig.timers.enqueued, rig.timers.queue_offset) == ({TOPIC: 3}, 3)
     rig.send_and_take("four", 3000)
     rig.work(5000)
