@@ -33,7 +33,6 @@ THEIRS_ONLY = {  # and why
     "rocketmq_pop_revive_in_message_total": "as above",
     "rocketmq_pop_revive_lag_milliseconds": "as above",
     "rocketmq_pop_revive_latency_milliseconds": "as above",
-    "rocketmq_timer_message_snapshot": "its scrape reads 86,400 slots",
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.queue_leases import QueueLeases
 from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.timing.snapshot import BOUNDS_S
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.broker.transactions.transactions import Transactions
 from whimbrel.metrics import (
@@ -557,6 +558,14 @@ def timing_metrics(timers: Timers) -> list[Family]:
     return [
         by_topic("rocketmq_timing_messages", "gauge", timers.counts,
                  "Messages that wait for their time, by topic; an estimate after a crash."),
+        Family(
+            name="rocketmq_timer_message_snapshot", kind="gauge", labels=("timer_bound_s", *STORAGE),
+            fixed=False, help="Messages that wait, by how far ahead their time is.",
+            read=lambda: [
+                ((str(bound), *DISK), count)
+                for bound, count in zip(BOUNDS_S, timers.snapshot.ask(), strict=False)
+            ],
+        ),
         by_topic("rocketmq_timer_enqueue_total", "counter", timers.enqueued,
                  "Messages that got their place in the timer since the start."),
         by_topic("rocketmq_timer_dequeue_total", "counter", timers.slots.delivered,

@@ -329,22 +329,34 @@ class TimerFiles:
 
     def next_used(self, begin_ms: int, end_ms: int) -> int:
         """Return the first second from `begin_ms` on with units, or where the search ended."""
+        slots, searched_ms = self.used(begin_ms, end_ms, count_max=1)
+        return slots[0].second * SECOND_MS if slots else searched_ms
+
+    def used(self, begin_ms: int, end_ms: int, *, count_max: int = SLOTS_READ) -> tuple[list[Slot], int]:
+        """Return the slots with units of the seconds from `begin_ms` on, and where the search ended.
+
+        Args:
+            begin_ms, end_ms: at most `SLOTS_READ` seconds are looked at.
+            count_max: the search ends with so many slots.
+        """
         second, end = begin_ms // SECOND_MS, end_ms // SECOND_MS
         if self.wheel < 0:
-            return end_ms
+            return [], end_ms
         end = min(end, second + SLOTS_READ)
+        slots: list[Slot] = []
         while second < end:
             position = slot_position(second * SECOND_MS)
             count = min(end - second, (WHEEL_SIZE - position) // SLOT_SIZE)
             data = self.files.pread(self.wheel, count * SLOT_SIZE, position)
             for number, found in enumerate(SLOT.iter_unpack(data)):
                 at = position + number * SLOT_SIZE
-                slot = self.dirty.get(at) or self.flushing.get(at)
-                said, last = (slot.second, slot.last) if slot is not None else (found[0], found[2])
-                if said == second + number and last >= 0:
-                    return (second + number) * SECOND_MS
+                slot = self.dirty.get(at) or self.flushing.get(at) or found
+                if slot[0] == second + number and slot[2] >= 0:
+                    slots.append(Slot(*slot[:4]))
+                    if len(slots) == count_max:
+                        return slots, (second + number + 1) * SECOND_MS
             second += count
-        return second * SECOND_MS
+        return slots, second * SECOND_MS
 
     # Cutting
 

@@ -48,6 +48,7 @@ from whimbrel.broker.timing.effects import Doubt
 from whimbrel.broker.timing.moves import Moves
 from whimbrel.broker.timing.recalls import takes_one
 from whimbrel.broker.timing.slots import SlotReader
+from whimbrel.broker.timing.snapshot import Snapshot
 from whimbrel.broker.timing.waiting import properties_waiting, read_waiting
 from whimbrel.errors import StoreError, StoreFull
 from whimbrel.metrics import Histogram, Series
@@ -120,6 +121,7 @@ class Timers:
         self.disk = TimerDisk(store, self.files)
         self.doubt = Doubt(store)
         self.moves = Moves(store, self.files, self.doubt)
+        self.snapshot = Snapshot(self.files)
         self.topic_of_hash: dict[int, str] = {}  # of topics that have been counted
         self.slots = SlotReader(
             store,
@@ -232,6 +234,7 @@ class Timers:
         until = self.machine.monotonic() + STEP_S
         self.disk.keep(self.read_ms, self.queue_offset, self.counts)
         now = floor_second(self.machine.wall_ms())
+        self.snapshot.step(now)
         internal = self.slots.internal
         if internal is not None and self.read_ms > now + SET_BACK_MS:
             if self.slots.slot is None:

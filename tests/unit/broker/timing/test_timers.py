@@ -407,7 +407,7 @@ def test_messages_that_wait_are_counted_by_topic(rig: Rig) -> None:
 
 def test_a_recalled_message_no_longer_counts(rig: Rig) -> None:
     """Checklist 35 and 37: repeated recalls and those of unknown ids change nothing, before and after."""
-    # The first is at the log's offset 0, by which what is rolled does not name its cause; nor does RocketMQ's.
+    # The first is at offset 0 of the log, so that its copies seem to name no cause, as RocketMQ's do.
     for message_id, delay in (("far", 5 * DAY), ("a", 5000), ("b", 5000), ("c", 60_000)):
         rig.send(message_id, delay)
     rig.recall("late", NOW + 59_001)  # before its message is there
@@ -435,6 +435,29 @@ def test_a_recalled_message_no_longer_counts(rig: Rig) -> None:
         rig.work()
         assert rig.timers.counts == {TOPIC: 1}  # what is rolled counts once
     assert rig.ids() == ["b", "c"]
+
+
+def test_a_scrape_shows_how_far_ahead_messages_are_and_has_the_timer_look_again(rig: Rig) -> None:
+    snapshot = rig.timers.snapshot
+    assert snapshot.ask() == [0] * 8  # there are no files
+    snapshot.asked = False
+    for message_id, delay in (("a", 4500), ("b", 5500), ("c", 60_500), ("d", 23 * HOUR), ("far", 25 * HOUR)):
+        rig.send(message_id, delay)
+    rig.work()
+    rig.put_on_disk()
+    rig.send("e", 59_500)
+    rig.send("f", 23 * HOUR)
+    rig.recall("c", NOW + 60_500)
+    rig.work()
+    assert snapshot.ask() == []
+    for _ in range(85):  # 1024 slots at a step
+        rig.timers.step()
+    assert snapshot.ask() == [1, 2, 0, 0, 0, 0, 0, 2]
+    rig.machine.now_ms += 2000
+    for _ in range(85):
+        rig.timers.step()
+    assert snapshot.shown == [2, 1, 0, 0, 0, 0, 0, 2]
+    assert not snapshot.asked and snapshot.found is None
 
 
 def test_a_slot_that_is_read_again_counts_once(rig: Rig) -> None:
