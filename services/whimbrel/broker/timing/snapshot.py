@@ -1,9 +1,10 @@
 """How many messages wait, by how far ahead their time is, up to a day: RocketMQ's `timer_message_snapshot`.
 
-    asked (a scrape, any thread) --> walk (the timer's steps, 1024 slots each) --> shown (the next scrape)
+    asked (a scrape, any thread) --> walk (the timer's steps, 4096 slots each) --> shown (the next scrape)
 
-RocketMQ reads the 86,400 slots of a day for each scrape. Here the timer does, some at a step, once after each
-scrape that asks; so a scrape shows what was so after the one before. Nobody asks: nothing is read.
+RocketMQ reads the 86,400 slots of a day for each scrape. Here the timer does, some at a step, at its start and
+once after each scrape that asks; so a scrape shows what was so after the one before. Nobody asks: nothing is
+read.
 
 The walk is the loop's; another thread only reads `shown`, which is replaced as a whole, and sets `asked`.
 """
@@ -13,7 +14,7 @@ from whimbrel.store.timer_layout import SECOND_MS
 
 __all__ = ["BOUNDS_S", "Snapshot"]
 
-SLOTS_STEP = 1024
+SLOTS_STEP = 4096
 BOUNDS_S = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)  # RocketMQ's
 
 
@@ -28,7 +29,7 @@ class Snapshot:
     def __init__(self, files: TimerFiles) -> None:
         """Take the timer files; nothing is read."""
         self.files = files
-        self.asked = False
+        self.asked = True
         self.shown: list[int] = []
         self.begin_ms = self.next_ms = 0  # of the walk
         self.found: list[int] | None = None
@@ -45,7 +46,7 @@ class Snapshot:
             now_ms: a whole second.
         """
         if self.found is None:
-            if not self.asked:
+            if not self.asked or self.files.wheel < 0:
                 return
             self.asked = False
             self.begin_ms = self.next_ms = now_ms
