@@ -2,9 +2,9 @@
 
     asked (a scrape, any thread) --> walk (the timer's steps, 4096 slots each) --> shown (the next scrape)
 
-RocketMQ reads the 86,400 slots of a day for each scrape. Here the timer does, some at a step, at its start and
-once after each scrape that asks; so a scrape shows what was so after the one before. Nobody asks: nothing is
-read.
+RocketMQ reads the 86,400 slots of a day for each scrape. Here the timer does, some at a step, at its start
+and once after each scrape that asks; so a scrape shows what was so after the one before. Nobody asks: nothing
+is read.
 
 The walk is the loop's; another thread only reads `shown`, which is replaced as a whole, and sets `asked`.
 """
