@@ -36,10 +36,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
         yield running
 
 
-def places(cluster: DevCluster, topic: str) -> Counter[str]:
+def places(endpoint: str, topic: str) -> Counter[str]:
     """Return how many messages of a topic each broker holds."""
     found: Counter[str] = Counter()
-    with PullConsumer(cluster.endpoint, "places") as reader:
+    with PullConsumer(endpoint, "places") as reader:
         for queue in reader.queues(topic):
             found[queue.broker_name] += reader.offset(queue, "latest") - reader.offset(queue, "earliest")
     return found
@@ -65,7 +65,7 @@ def test_a_topic_is_on_all_brokers_and_its_messages_come_from_all(cluster: DevCl
         admin.create_topic("spread", queues=2)
     with Producer(cluster.endpoint) as producer:
         sent = {producer.send(Message(topic="spread", body=b"%d" % n)).message_id for n in range(COUNT)}
-    assert places(cluster, "spread") == {"broker-a": COUNT // 2, "broker-b": COUNT // 2}
+    assert places(cluster.endpoint, "spread") == {"broker-a": COUNT // 2, "broker-b": COUNT // 2}
     received = receive_all(cluster, "spread", "spread-g", COUNT)
     assert {message.message_id for message in received} == sent
     assert len(received) == COUNT
@@ -82,7 +82,7 @@ def test_a_topic_may_be_on_chosen_brokers(cluster: DevCluster) -> None:
     with Producer(cluster.endpoint) as producer:
         assert {queue.broker_name for queue in producer.queues("chosen")} == {"broker-b"}
         producer.send(Message(topic="chosen", body=b"x"))
-    assert places(cluster, "chosen") == {"broker-b": 1}
+    assert places(cluster.endpoint, "chosen") == {"broker-b": 1}
 
 
 def test_a_message_group_stays_on_one_broker(cluster: DevCluster) -> None:
@@ -113,7 +113,7 @@ def test_transactions_are_ended_at_the_broker_that_has_them(cluster: DevCluster)
         for n in range(4):
             with producer.transaction(Message(topic="paid", body=b"%d" % n)):
                 pass
-    assert places(cluster, "paid") == {"broker-a": 2, "broker-b": 2}
+    assert places(cluster.endpoint, "paid") == {"broker-a": 2, "broker-b": 2}
     assert sorted(message.body for message in receive_all(cluster, "paid", "paid-g", 4)) == [
         b"0", b"1", b"2", b"3",
     ]  # fmt: skip
@@ -176,7 +176,7 @@ def test_a_drained_broker_takes_no_messages_and_says_when_it_is_empty(tmp_path: 
         assert {receipt.broker_name for receipt in receipts} == {"broker-a"}
         for _ in range(4):
             producer.send(Message(topic="made-meanwhile", body=b"x"))
-        assert places(cluster, "made-meanwhile") == {"broker-a": 4}
+        assert places(cluster.endpoint, "made-meanwhile") == {"broker-a": 4}
 
         received = {message.message_id for message in first}
         with Consumer(cluster.endpoint, "drained-g", ["drained"]) as consumer:
@@ -188,7 +188,7 @@ def test_a_drained_broker_takes_no_messages_and_says_when_it_is_empty(tmp_path: 
                 return admin.drain_broker("broker-b").empty and len(received) == 10
 
             until(emptied, timeout=60, what=lambda: f"{received}, {admin.drain_broker('broker-b')}")
-        assert places(cluster, "drained") == {"broker-a": 8, "broker-b": 2}
+        assert places(cluster.endpoint, "drained") == {"broker-a": 8, "broker-b": 2}
 
         described = cluster.described()["processes"]
         pid = next(int(each["pid"]) for each in described if each["name"] == "b-master")

@@ -355,7 +355,8 @@ class Transactions:
         """Ask about a transaction, or give it up."""
         try:
             half = self.queues.half(one)
-            if one.checks >= self.checks_max or now_ms - one.stored_ms > self.age_max_ms:
+            # None is given up unasked, however old a clock that is far ahead makes it.
+            if one.checks >= self.checks_max or (one.checks and now_ms - one.stored_ms > self.age_max_ms):
                 self.discard(one, half)
                 return
         except CorruptRecord as error:

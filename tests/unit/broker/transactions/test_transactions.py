@@ -330,6 +330,7 @@ def test_copy_of_a_discarded_half_without_an_op_is_not_made_again(
     rig.store.append([make_draft()])
     rig.half("a")
     rig.now_ms += 73 * 3_600_000
+    assert rig.round() == ["a"]  # none is given up unasked: the clock may be wrong
     rig.transactions.round()
     assert rig.discarded() == ["a"] and rig.ops() == []
     other = again(rig, tmp_path)
