@@ -3,6 +3,7 @@
 The cases of `test_sdk_kinds.py` run here as they are, on topics that two brokers have.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from integration import test_sdk_kinds as kinds
 from integration.test_broker_groups import places
 from noting import Load
 from processes import Cluster, Process, until
-from sdkkit import DevCluster
+from sdkkit import LANGUAGES, DevCluster, Program
 from sdknotes import SdkLoad
 from whimbrel.client.sync import Admin
 
@@ -20,6 +21,10 @@ pytestmark = pytest.mark.process
 
 ROUTE_S = 60.0  # the SDKs look at a route every 30 s
 QUEUES = 2
+# These go on with their first route for as long as they live (Node 1.0, Rust 5.0.0).
+KEEP_THEIR_ROUTE = ("nodejs", "rust")
+CONSUMERS_KEEP_THEIR_ROUTE = ("rust",)
+JAVA_ENDS_S = 90.0  # a shutdown, when it waits for answers of a broker that is not there
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +106,49 @@ def test_our_client_uses_a_broker_that_is_added(growing: Cluster) -> None:
             load.stop_sending()
             load.settle()
             assert load.missing() == set()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("language", [name for name in LANGUAGES if name != "python"], indirect=True)
+def test_each_sdk_uses_a_broker_that_is_added_and_goes_on_when_it_is_lost(
+    growing: Cluster, language: str
+) -> None:
+    with contextlib.ExitStack() as programs:
+
+        def start(role: str, *words: object) -> Program:
+            return programs.enter_context(
+                Program(language, role, growing.endpoint, "orders", *words)
+            ).wait_ready()
+
+        consumers = [start("simple", "billing", "*")]
+        producers = [start("produce", "m", 0, 40)]
+
+        def wait_for_all() -> None:
+            sent = {body for each in producers for body in each.bodies("sent")}
+            until(
+                lambda: sent <= {body for each in consumers for body in each.bodies("got")},
+                timeout=ROUTE_S,
+                what="all that was sent",
+            )
+
+        until(lambda: held_by(growing, "broker-a") > 20, timeout=30, what="sends to one broker")
+        with start_second(growing, "orders") as added:
+            if language in KEEP_THEIR_ROUTE:
+                producers[0].end()
+                producers.append(start("produce", "n", 0, 40))
+            if language in CONSUMERS_KEEP_THEIR_ROUTE:
+                consumers[0].end()
+                consumers.append(start("simple", "billing", "*"))
+            until(lambda: held_by(growing, "broker-b") > 20, timeout=ROUTE_S, what="sends to the new broker")
+            wait_for_all()
+            before = held_by(growing, "broker-a")
+            added.kill()
+            until(
+                lambda: held_by(growing, "broker-a") > before + 30,
+                timeout=ROUTE_S,
+                what="sends to the broker that is left",
+            )
+            added.start()
+            producers[-1].end(JAVA_ENDS_S)
+            wait_for_all()

@@ -3,6 +3,7 @@
 REQUIRE_SPARK=1    what is missing is a failure, not a reason to skip
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from processes import SERVICES, Cluster
+from spark.commands import Command, Done
 from spark.topics import confirmed
+from whimbrel.cli.main import main
+from whimbrel.cli.spark import running
 from whimbrel.spark import session
 from whimbrel.spark.session import java_problem
 
@@ -76,3 +80,22 @@ def read(spark: Any, cluster: Cluster) -> Callable[..., Any]:
         return reader.load()
 
     return load
+
+
+@pytest.fixture
+def command(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Give what runs `whimbrel spark ...` with the session that all tests share."""
+
+    @contextlib.contextmanager
+    def shared(master: str, config: Any) -> Iterator[Any]:
+        yield spark
+
+    monkeypatch.setattr(running, "session_for", shared)
+    monkeypatch.delenv("WHIMBREL_ENDPOINT", raising=False)
+
+    def run(*words: object) -> Done:
+        capsys.readouterr()
+        code = main(["spark", *map(str, words)])
+        return Done(code, *capsys.readouterr())
+
+    return run

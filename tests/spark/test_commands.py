@@ -1,53 +1,18 @@
 """The jobs as commands: exit codes 0, 1, 2 and 130, one sentence for what goes wrong, tables and JSON."""
 
-import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import goldens
 from processes import Cluster
+from spark.commands import Command
 from spark.topics import fill
-from whimbrel.cli.main import main
-from whimbrel.cli.spark import SparkJobs, running
+from whimbrel.cli.spark import SparkJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a command left."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def command(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Give what runs `whimbrel spark ...` with the session that all tests share."""
-
-    @contextlib.contextmanager
-    def shared(master: str, config: Any) -> Iterator[Any]:
-        yield spark
-
-    monkeypatch.setattr(running, "session_for", shared)
-    monkeypatch.delenv("WHIMBREL_ENDPOINT", raising=False)
-
-    def run(*words: object) -> Done:
-        capsys.readouterr()
-        code = main(["spark", *map(str, words)])
-        return Done(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.mark.parametrize("job", sorted(SparkJobs.table))

@@ -34,7 +34,10 @@ __all__ = ["Checks", "Transaction", "TransactionCheck"]
 # Says what became of a transaction, by its message; a plain function runs in a thread.
 TransactionCheck = Callable[[ReceivedMessage], Awaitable[Resolution] | Resolution]
 
-CHECKS_MAX = 64  # that run at a time; what comes beyond is asked again in the broker's next round
+CHECKS_MAX = 64  # that run at a time
+# Questions that wait for those, and what their messages may hold; brokers ask again about others.
+WAITING_MAX = 2000
+WAITING_BYTES_MAX = 16 * 1024 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +135,14 @@ class Transaction:
 
 
 class Checks:
-    """Answers what brokers ask about transactions."""
+    """Answers what brokers ask about transactions: some at a time, others wait, each message once.
+
+    Attributes:
+        running: by message id, the checks that run.
+        waiting: by message id, what is to be checked, and who asks; oldest first.
+        waiting_bytes: of their bodies.
+        passed_over: questions that found no room since the last time that none waited.
+    """
 
     def __init__(self, session: "Session", check: TransactionCheck) -> None:
         """Take what decides."""
@@ -142,18 +152,44 @@ class Checks:
             inspect.iscoroutinefunction(check)
             or inspect.iscoroutinefunction(getattr(check, "__call__", None))  # noqa: B004
         )
-        self.running: set[asyncio.Task[None]] = set()
+        self.running: dict[str, asyncio.Task[None]] = {}
+        self.waiting: dict[str, tuple[Endpoint, ReceivedMessage]] = {}
+        self.waiting_bytes = 0
+        self.passed_over = 0
 
     def asked(self, endpoint: Endpoint, message: ReceivedMessage) -> None:
-        """Have a question answered, to the broker that asks."""
-        if len(self.running) >= CHECKS_MAX:
-            logger.warning(
-                "did not check the transaction of %s: %d run already", message.message_id, CHECKS_MAX
-            )
+        """Have a question answered, to the broker that asks; one that is repeated meanwhile is the same."""
+        key = message.message_id
+        if key in self.running or key in self.waiting:
             return
+        if len(self.running) < CHECKS_MAX:
+            self.start(endpoint, message)
+        elif len(self.waiting) < WAITING_MAX and self.waiting_bytes + len(message.body) <= WAITING_BYTES_MAX:
+            self.waiting[key] = endpoint, message
+            self.waiting_bytes += len(message.body)
+        else:
+            self.passed_over += 1
+            if self.passed_over == 1:
+                logger.warning(
+                    "checks of transactions take too long: %d run and %d wait, so the broker has to ask again"
+                    " about others, message %s first",
+                    len(self.running), len(self.waiting), key,
+                )  # fmt: skip
+
+    def start(self, endpoint: Endpoint, message: ReceivedMessage) -> None:
         task = asyncio.create_task(self.answer(endpoint, message))
-        self.running.add(task)
-        task.add_done_callback(self.running.discard)
+        self.running[message.message_id] = task
+        task.add_done_callback(lambda _: self.done(message.message_id))
+
+    def done(self, message_id: str) -> None:
+        """Go on with the question that has waited longest."""
+        del self.running[message_id]
+        if self.waiting:
+            endpoint, message = self.waiting.pop(next(iter(self.waiting)))
+            self.waiting_bytes -= len(message.body)
+            self.start(endpoint, message)
+        else:
+            self.passed_over = 0
 
     async def answer(self, endpoint: Endpoint, message: ReceivedMessage) -> None:
         """Call the check, and send what it says."""
@@ -181,8 +217,9 @@ class Checks:
             logger.warning("could not answer for message %s: %s", message.message_id, error)
 
     async def close(self) -> None:
-        """Cancel what runs."""
-        running = list(self.running)
+        """Cancel what runs, and forget what waits."""
+        self.waiting.clear()
+        running = list(self.running.values())
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

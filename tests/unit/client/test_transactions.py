@@ -4,18 +4,35 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import pytest
 
 from fakecluster import FakeCluster, running, running_in_thread
 from waiting import eventually
-from whimbrel.client import Message, Producer, ProducerOptions, ReceivedMessage, Resolution, RetryPolicy
+from whimbrel.client import (
+    Message,
+    MessageType,
+    Producer,
+    ProducerOptions,
+    Queue,
+    ReceivedMessage,
+    Resolution,
+    RetryPolicy,
+)
+from whimbrel.client.session import Session
 from whimbrel.client.sync import Producer as BlockingProducer
+from whimbrel.client.transactions import Checks
 from whimbrel.errors import ClientError, InvalidTransactionId, MessageTypeConflict, NotWritable
+from whimbrel.model.route import Endpoint
 from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
 
 FAST = ProducerOptions(retry=RetryPolicy(initial_s=0.001, max_s=0.002))
 PAID = Message(topic="t", body=b"paid", message_group="account-7")
+ENDPOINT = Endpoint("127.0.0.1", 1)
+QUEUE = Queue(
+    topic="t", broker_name="a", broker_id=0, queue_id=0, readable=True, writable=True, endpoints=(ENDPOINT,)
+)
 
 
 def unknown(message: ReceivedMessage) -> Resolution:
@@ -158,29 +175,77 @@ async def test_nothing_is_sent_for_what_is_unknown_or_fails() -> None:
         assert [resolution for _, resolution, _ in cluster.ended] == [v2.COMMIT]
 
 
-async def test_checks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def half_of(number: int, size: int = 1) -> ReceivedMessage:
+    return ReceivedMessage(
+        topic="t", body=b"x" * size, message_id=f"id-{number}", tag=None, keys=(), properties={},
+        type=MessageType.TRANSACTION, queue=QUEUE, queue_id=0, queue_offset=number, born_at=None,
+        born_host="", stored_at=None, store_host="",
+    )  # fmt: skip
+
+
+class Gate:
+    """A check that answers UNKNOWN when it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.open = asyncio.Semaphore(0)
+
+    async def __call__(self, message: ReceivedMessage) -> Resolution:
+        self.seen.append(message.message_id)
+        await self.open.acquire()
+        return Resolution.UNKNOWN
+
+
+async def test_some_checks_run_at_a_time_and_others_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("whimbrel.client.transactions.CHECKS_MAX", 2)
+    gate = Gate()
+    checks = Checks(cast(Session, None), gate)
+    for number in (1, 2, 3, 4, 3, 1):  # a question that is repeated is the same
+        checks.asked(ENDPOINT, half_of(number))
+    await eventually(lambda: len(gate.seen) == 2)
+    assert (gate.seen, list(checks.waiting)) == (["id-1", "id-2"], ["id-3", "id-4"])
+    gate.open.release()
+    await eventually(lambda: len(gate.seen) == 3)
+    for _ in range(3):
+        gate.open.release()
+    await eventually(lambda: not checks.running)
+    assert gate.seen == ["id-1", "id-2", "id-3", "id-4"]
+    checks.asked(ENDPOINT, half_of(1))
+    await eventually(lambda: gate.seen[4:] == ["id-1"])
+    await checks.close()
+
+
+async def test_what_waits_is_bounded_in_count_and_bytes_and_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in (("CHECKS_MAX", 1), ("WAITING_MAX", 3), ("WAITING_BYTES_MAX", 100)):
+        monkeypatch.setattr(f"whimbrel.client.transactions.{name}", value)
+    gate = Gate()
+    checks = Checks(cast(Session, None), gate)
+    for number, size in enumerate((200, 60, 60, 20, 20, 1, 1)):
+        checks.asked(ENDPOINT, half_of(number, size))
+    assert list(checks.waiting) == ["id-1", "id-3", "id-4"]
+    (warning,) = caplog.records
+    assert warning.getMessage().endswith("message id-2 first")
+    for _ in range(4):
+        gate.open.release()
+    await eventually(lambda: not checks.running)
+    assert (checks.waiting_bytes, checks.passed_over) == (0, 0)
+    await checks.close()
+
+
+async def test_an_end_forgets_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whimbrel.client.transactions.CHECKS_MAX", 1)
-    async with running() as cluster:
-        cluster.topics["t"] = [[]]
-        release = asyncio.Event()
-        calls = 0
-
-        async def check(message: ReceivedMessage) -> Resolution:
-            nonlocal calls
-            calls += 1
-            await release.wait()
-            return Resolution.ROLLBACK
-
-        async with Producer(cluster.address, topics=["t"], check=check) as producer:
-            transaction = await producer.send_in_transaction(PAID)
-            half = cluster.halves[transaction.receipt.transaction_id]
-            await listening(producer)
-            for _ in range(3):
-                cluster.streams[-1].ask(half, transaction.receipt.transaction_id)
-            await eventually(lambda: calls)
-            release.set()
-            await eventually(lambda: cluster.ended)
-        assert calls == 1
+    gate = Gate()
+    checks = Checks(cast(Session, None), gate)
+    for number in (1, 2):
+        checks.asked(ENDPOINT, half_of(number))
+    await eventually(lambda: gate.seen)
+    await checks.close()
+    await asyncio.sleep(0)
+    assert (gate.seen, checks.running) == (["id-1"], {})
 
 
 async def test_brokers_are_told_of_a_topic_whose_transactions_came_later() -> None:

@@ -1,0 +1,132 @@
+"""Draining and forgetting brokers, over a real store and real tables."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from consumekit import FakeClock, FakeJournal
+from storekit import NOW, OPTIONS, make_draft
+from whimbrel.broker.api.admin import AdminService
+from whimbrel.broker.consume.group_consumption import GroupConsumption
+from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.groups import GroupTable
+from whimbrel.broker.tables.shared_topics import TopicSharing
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.errors import BadRequest, NotWritable
+from whimbrel.model.names import TEMPLATE_TOPIC
+from whimbrel.model.registration import SharedTopics
+from whimbrel.model.topic import READ, WRITE, GroupConfig, TopicConfig
+from whimbrel.pb.whimbrel.admin.v1 import admin_service_pb2 as admin
+from whimbrel.rpc.server.handlers import Call
+from whimbrel.store.master_store import MasterStore
+
+CALL = cast(Call, None)
+
+
+class Rig:
+    """The service of a broker called `a`, without the broker."""
+
+    def __init__(self, root: Path, *, master: bool = True) -> None:
+        (root / "store").mkdir()
+        self.store = MasterStore.open(root / "store", OPTIONS, clock=lambda: NOW)
+        self.topics = TopicTable(
+            root / "config", cluster="c", broker_name="a", auto_create=True, clock=lambda: NOW
+        )
+        self.groups = GroupTable(root / "config", auto_create=False, clock=lambda: NOW)
+        clock = FakeClock()
+        self.consumption = GroupConsumption(
+            self.store, FakeJournal(), broker_name="a", broker_id=0, now_ms=lambda: clock.now,
+            schedule=clock.schedule, client_alive=lambda *_: False,
+        )  # fmt: skip
+        self.consumption.open()
+        self.waiting = (0, 0)
+        self.sharing = TopicSharing(self.topics, "a", root)
+        self.service = AdminService(
+            self.topics, self.groups, self.consumption, cast(Clients, None), self.store,
+            master=master, replication=cast(Any, None), wall_ms=lambda at: NOW,
+            waiting=lambda: self.waiting, sharing=self.sharing,
+        )  # fmt: skip
+
+    def topic(self, name: str, permission: int = READ | WRITE) -> None:
+        self.topics.put(TopicConfig(name=name, read_queues=2, write_queues=2, permission=permission))
+
+    def fill(self, topic: str, count: int) -> None:
+        for number in range(count):
+            self.store.append([make_draft(number, topic=topic, queue_id=number % 2)])
+
+    def drain(self, **fields: bool) -> admin.DrainBrokerResponse:
+        return cast(
+            admin.DrainBrokerResponse, self.service.drain_broker(CALL, admin.DrainBrokerRequest(**fields))
+        )
+
+    def forget(self, name: str) -> admin.ForgetBrokerResponse:
+        request = admin.ForgetBrokerRequest(broker_name=name)
+        return cast(admin.ForgetBrokerResponse, self.service.forget_broker(CALL, request))
+
+    def writable(self, name: str) -> bool:
+        topic = self.topics.get(name)
+        assert topic is not None
+        return bool(topic.permission & WRITE)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    with closing(made.store):
+        yield made
+
+
+def test_a_drain_takes_the_write_bit_from_topics_of_clients_and_gives_it_back(rig: Rig) -> None:
+    rig.topic("orders")
+    rig.topic("closed", READ)
+    assert rig.drain(drain=True).drained_topics == 2, "the one that was writable, and the template"
+    assert [rig.writable(name) for name in ("orders", "closed", TEMPLATE_TOPIC)] == [False, False, False]
+    rig.service.create_topic(CALL, admin.CreateTopicRequest(topic=admin.Topic(name="late")))
+    assert not rig.writable("late")
+    assert rig.drain().drained_topics == 3, "a question changes nothing"
+    assert rig.drain(drain=False).drained_topics == 0
+    assert [rig.writable(name) for name in ("orders", "late", TEMPLATE_TOPIC)] == [True, True, True]
+    assert not rig.writable("closed"), "it was not before"
+
+
+def test_a_drain_counts_what_groups_have_before_them_and_what_nobody_reads(rig: Rig) -> None:
+    rig.topic("orders")
+    rig.topic("unread")
+    rig.fill("orders", 6)
+    rig.fill("unread", 3)
+    rig.groups.put(GroupConfig(name="billing"))
+    for queue_id, offset in ((0, 1), (1, 3)):
+        rig.consumption.positions.reset_offset("billing", "orders", queue_id, offset)
+    rig.waiting = (7, 5)
+    found = rig.drain(drain=True)
+    assert (found.undelivered, found.in_flight) == (2, 0)
+    assert (found.delayed, found.open_transactions) == (7, 5)
+    assert [(each.topic, each.messages) for each in found.unread] == [("unread", 3)]
+
+
+def test_an_absent_broker_is_let_go_of_and_its_topics_are_named(rig: Rig) -> None:
+    rig.topic("orders")
+    with pytest.raises(BadRequest, match="no nameserver says here"):
+        rig.forget("b")
+    rig.sharing.told("n", SharedTopics(queues={"orders": {"b": 4}}, masters={"b": "b:8091"}))
+    for name in ("a", "b"):
+        with pytest.raises(BadRequest, match=f"{name} is registered"):
+            rig.forget(name)
+    rig.sharing.told("n", SharedTopics(queues={}, masters={}))
+    done = rig.forget("b")
+    assert (list(done.topics), done.known) == (["orders"], True)
+    again = rig.forget("b")
+    assert (list(again.topics), again.known) == ([], True)
+    assert not rig.forget("x").known
+    assert rig.sharing.others == {}
+
+
+def test_a_slave_refuses_both(tmp_path: Path) -> None:
+    slave = Rig(tmp_path, master=False)
+    with closing(slave.store):
+        for ask in (lambda: slave.drain(drain=True), lambda: slave.forget("b")):
+            with pytest.raises(NotWritable):
+                ask()
