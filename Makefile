@@ -90,12 +90,12 @@ check: fmt-check lint types layers proto-check ## all checks that run no test
 # The transport that is not the default serves once more where a test says that it matters (docs/testing.md).
 OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
 
-# What needs no process of its own shares the cores; the rest starts processes, and has the machine to itself.
-IN_MEMORY := tests/unit tests/property tests/scenario
-ALONE := $(addprefix --ignore=,$(IN_MEMORY))
+# These share the cores; what runs containers, Spark or real RocketMQ has the machine to itself.
+SHARED := tests/unit tests/property tests/scenario tests/integration
+ALONE := $(addprefix --ignore=,$(SHARED))
 
 test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
-	$(PY) -m pytest -m "not slow" -q -n 2 $(IN_MEMORY)
+	$(PY) -m pytest -m "not slow" -q -n 2 $(SHARED)
 	$(PY) -m pytest -m "not slow" -q $(ALONE)
 	$(OTHER) -m "transport and not slow" --ignore=tests/spark --ignore=tests/containers
 
