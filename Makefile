@@ -91,11 +91,13 @@ check: fmt-check lint types layers proto-check ## all checks that run no test
 OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
 
 # These share the cores; what runs containers, Spark or real RocketMQ has the machine to itself.
-SHARED := tests/unit tests/property tests/scenario tests/integration
-ALONE := $(addprefix --ignore=,$(SHARED))
+IN_MEMORY := tests/unit tests/property tests/scenario
+PROCESSES := tests/integration
+ALONE := $(addprefix --ignore=,$(IN_MEMORY) $(PROCESSES))
 
 test: setup ## all tests but the slow ones; with real RocketMQ where java and mvn are present
-	$(PY) -m pytest -m "not slow" -q -n 2 $(SHARED)
+	$(PY) -m pytest -m "not slow" -q -n 2 $(IN_MEMORY)
+	$(PY) -m pytest -m "not slow" -q -n 2 $(PROCESSES)
 	$(PY) -m pytest -m "not slow" -q $(ALONE)
 	$(OTHER) -m "transport and not slow" --ignore=tests/spark --ignore=tests/containers
 

@@ -245,18 +245,19 @@ def test_log_that_is_not_released_is_not_taken(site: Site) -> None:
 
 def held_up(site: Site, patch: pytest.MonkeyPatch) -> tuple[asyncio.Event, Future[None]]:
     """Begin a switch, whose new role waits for the event before it opens its store."""
-    gate = asyncio.Event()
+    gate, opens = asyncio.Event(), threading.Event()
     original = BrokerSlaveRole.open_store
 
     async def open_store(role: BrokerSlaveRole) -> Any:
+        opens.set()
         await gate.wait()
         return await original(role)
 
     patch.setattr(BrokerSlaveRole, "open_store", open_store)
     site.replicator.switch(site.replica_role("slave"))
     switching = asyncio.run_coroutine_threadsafe(site.broker.switch("slave", 1), site.events)
-    until(lambda: site.broker.role is None, what="a broker without a role")
-    until(lambda: not switching.done() and is_locked(site.root), what="a replicator that has the log")
+    assert opens.wait(SWITCH_S)
+    until(lambda: is_locked(site.root), what="a replicator that has the log")
     return gate, switching
 
 
@@ -273,12 +274,14 @@ def test_client_that_leaves_during_a_switch_is_let_go(site: Site, monkeypatch: p
 def test_stop_ends_a_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Site(tmp_path / "a", "master", 0) as site:
         filled(site)
-        _, switching = held_up(site, monkeypatch)
+        gate, switching = held_up(site, monkeypatch)
         site.run(site.broker.stop())
         with pytest.raises(NotReady, match="stopping"):
             switching.result(SWITCH_S)
         with pytest.raises(NotReady, match="stopping"):
             site.run(site.broker.switch("slave", 1))
+        site.inspect(gate.set)
+        site.options = replace(site.options, role="slave", id=1)
         again = site.run(site.made())  # nothing of the first one holds the store
         site.run(again.stop())
 

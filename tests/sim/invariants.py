@@ -263,6 +263,7 @@ class Invariants:
             }
         cluster.kinds.finish(self.fail)
         self.looks |= {f"of {topic}": count for topic, count in cluster.kinds.looks.items()}
+        self.looks["dead producers"] = cluster.kinds.deaths
         for topic in cluster.histories:
             held = {member.name: self.read_all(member, topic) for member in cluster.members.values()}
             for member in cluster.members.values():

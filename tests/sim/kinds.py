@@ -7,7 +7,8 @@ history like the main topic's (`histories.py`), by which nothing acknowledged ma
               none twice; none whose recall was answered OK before that; in the end all that are due are
               there, and those that became due when all was well for a while were not late
     paid      transactions, committed, rolled back or left to the check: in the end each that was to be
-              committed is there, once, and none that was to be rolled back
+              committed is there, once, and none that was to be rolled back. In some runs the producer dies,
+              and another one, that has to answer for what it left open, goes on
     steps     ordered: an ordered group never gets a message while one before it in the queue is held
     failing   every other message is never acknowledged: in the end it is a dead letter, once
 
@@ -15,7 +16,8 @@ Leases and the age of halves go by the wall clock: where one jumps by more than 
 three may have to wait for as long, or are given up, and need not come to their end.
 
 They have a chance of their own, so that layout, modes and faults of a seed stay what they are. None is drawn
-where log files expire, or where acknowledged messages may be lost with a master.
+where acknowledged messages may be lost with a master. Where log files expire, the first two are; what is
+delivered, and durable, is collected every half second then, since it may have gone by the end.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import noting
@@ -31,6 +34,7 @@ from histories import History, Sent, outcome_of
 from sim.network import SimNetwork
 from sim.nodes import LoopNode
 from sim.process import SimProcess
+from sim.upkeep import Upkeep
 from whimbrel.client import Admin, Consumer, Message, Producer, Resolution
 from whimbrel.client.options import ClientOptions, ConsumerOptions, ProducerOptions
 from whimbrel.errors import AlreadyExists, WhimbrelError
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "KIND_GROUPS", "Kinds", "draw_kinds"]
 
 LATER, PAID, STEPS, FAILING = KINDS = ("later", "paid", "steps", "failing")
+EXPIRING = {LATER, PAID}
 KIND_GROUPS = {STEPS: "in-order", FAILING: "strict"}
 SHARE = 0.3  # of seeds that have a kind
 BEGIN_S, SENDING_S = 2.0, 43.0  # what is sent until then comes to its end before the run does
@@ -50,6 +55,8 @@ FAILING_S = 33.0  # likewise, with two attempts
 PAUSE_S = (0.1, 1.5)
 DELAY_S = (0.2, 20.0)
 RECALLED, LEFT_OPEN, ROLLED_BACK = 0.25, 0.3, 0.3  # shares of messages
+DIES, DIES_AT_S = 0.5, (6.0, 40.0)  # share of runs with transactions, and when
+HEIR_FIRST = 10_000  # number of the first message of the producer that goes on
 LATE_MS = 3000  # behind its time, by the master's clock, with nothing in the way
 CALM_MS = 20_000  # before the end; faults are over for ten seconds then
 CLIENT_S = 3.0  # of a call
@@ -61,10 +68,17 @@ DEAD_LETTERS = f"%DLQ%{KIND_GROUPS[FAILING]}"
 Fail = Callable[[str, str], NoReturn]
 
 
-def draw_kinds(seed: int) -> frozenset[str]:
+def draw_kinds(seed: int, upkeep: Upkeep) -> frozenset[str]:
     """Draw the kinds of a seed."""
     rng = random.Random(f"kinds of seed {seed}")
-    return frozenset(kind for kind in KINDS if rng.random() < SHARE)
+    drawn = frozenset(kind for kind in KINDS if rng.random() < SHARE)
+    return drawn & EXPIRING if upkeep.reserved_s else drawn
+
+
+def draw_death(seed: int) -> float | None:
+    """Draw when the producer of transactions dies."""
+    rng = random.Random(f"the end of a producer of seed {seed}")
+    return rng.uniform(*DIES_AT_S) if rng.random() < DIES else None
 
 
 class KindClient(LoopNode):
@@ -157,6 +171,10 @@ class TransactionClient(KindClient):
         self.rolled_back: set[bytes] = set()
         super().__init__(*arguments)
 
+    def goes_on_for(self, other: "TransactionClient") -> None:
+        """Know what another one has decided, and use other numbers."""
+        self.rolled_back, self.number = other.rolled_back, HEIR_FIRST
+
     def producer(self, options: ProducerOptions) -> Producer:
         """Return a producer that decides as was drawn."""
 
@@ -171,17 +189,18 @@ class TransactionClient(KindClient):
         rolls_back = self.rng.random() < ROLLED_BACK
         if rolls_back:
             self.rolled_back.add(sent.id)
+            sent.outcome = "none"  # whatever comes of the half
         try:
             transaction = await producer.send_in_transaction(Message(topic=PAID, body=sent.id))
         except WhimbrelError as error:
-            self.end(sent, error)
-        else:
+            if not rolls_back:
+                self.end(sent, error)
+            return
+        if not rolls_back:
             self.end(sent)
-            if self.rng.random() > LEFT_OPEN:
-                with suppress(WhimbrelError):
-                    await (transaction.rollback() if rolls_back else transaction.commit())
-        if rolls_back:
-            sent.outcome = "none"
+        if self.rng.random() > LEFT_OPEN:
+            with suppress(WhimbrelError):
+                await (transaction.rollback() if rolls_back else transaction.commit())
 
 
 class StepClient(KindClient):
@@ -340,13 +359,19 @@ class Kinds:
     """The clients of a plan's kinds, and what must hold of them in the end.
 
     Attributes:
+        collected: by topic, and then by group, queue and offset, what was delivered.
+        begins: by group, topic and queue, where the next one to be collected stands.
         looks: how many messages of each kind were looked at.
+        deaths: of producers.
     """
 
     cluster: "Cluster"
     delays: DelayClient | None = None
     transactions: TransactionClient | None = None
+    collected: dict[str, dict[tuple[str, int, int], StoredMessage]] = field(default_factory=dict)
+    begins: dict[tuple[str, str, int], int] = field(default_factory=dict)
     looks: Counter[str] = field(default_factory=Counter)
+    deaths: int = 0
 
     def start(self, endpoint: str) -> None:
         """Start the clients."""
@@ -361,13 +386,40 @@ class Kinds:
         if LATER in kinds:
             self.delays = client(DelayClient, LATER, "c0")
         if PAID in kinds:
-            self.transactions = client(TransactionClient, PAID, "c1")
+            first = self.transactions = client(TransactionClient, PAID, "c1")
+
+            def replace() -> None:
+                cluster.note("the producer of transactions dies, and another one goes on")
+                first.process.die()
+                self.transactions = client(TransactionClient, PAID, "c0")
+                self.transactions.goes_on_for(first)
+                self.deaths += 1
+
+            dies_at = draw_death(cluster.plan.seed)
+            if dies_at is not None:
+                cluster.scheduler.at(dies_at, replace)
         if STEPS in kinds:
             client(StepClient, STEPS, "c0")
             client(StepConsumer, STEPS, "c1")
         if FAILING in kinds:
             client(FailingClient, FAILING, "c1")
             client(FailingConsumer, FAILING, "c0")
+        if cluster.plan.upkeep.reserved_s:
+            cluster.after_step += [partial(self.collect, topic) for topic in sorted(EXPIRING & kinds)]
+
+    def collect(self, topic: str, *, durable: bool = True) -> None:
+        """Note what masters have of a topic since the last look, as far as it is on their disks."""
+        found = self.collected.setdefault(topic, {})
+        for group in self.cluster.groups:
+            master = self.cluster.master(group)
+            page, broker = master.page, master.broker
+            if page is None or broker is None or broker.process.dead:
+                continue
+            for message in stored(master, topic, self.begins):
+                if message.physical_offset + message.size > page.flushed and durable:
+                    continue
+                found[group, message.queue_id, message.queue_offset] = message
+                self.begins[group, topic, message.queue_id] = message.queue_offset + 1
 
     @property
     def steady(self) -> bool:
@@ -378,34 +430,34 @@ class Kinds:
 
     def finish(self, fail: Fail) -> None:
         """Check what must hold in the end, of what the masters have."""
-        masters = [self.cluster.master(group) for group in self.cluster.groups]
         if self.delays is not None:
-            self.check_delays(self.delays, masters, fail)
+            self.check_delays(self.delays, fail)
         if self.transactions is not None:
-            found = self.once(PAID, masters, fail)
+            found = self.once(PAID, fail)
             wrong = found.keys() & self.transactions.rolled_back
             if wrong:
                 fail("paid", f"{min(wrong)!r} was rolled back, and is there")
         if FAILING in self.cluster.plan.kinds:
-            letters = self.once(DEAD_LETTERS, masters, fail)
+            letters = self.once(DEAD_LETTERS, fail)
             for sent in self.cluster.histories[FAILING].acknowledged:
                 if self.steady and fails(sent.id) and sent.id not in letters:
                     fail("failing", f"{sent.id!r}, sent at {sent.began:.3f}, is no dead letter")
 
-    def once(self, topic: str, masters: list["Member"], fail: Fail) -> dict[bytes, StoredMessage]:
+    def once(self, topic: str, fail: Fail) -> dict[bytes, StoredMessage]:
         """Return a topic's messages by their text; there is one of each."""
+        self.collect(topic, durable=False)
         found: dict[bytes, StoredMessage] = {}
-        for master in masters:
-            for message in stored(master, topic):
-                if message.body in found:
-                    fail(topic, f"{message.body!r} is there twice")
-                found[message.body] = message
+        for message in self.collected[topic].values():
+            if message.body in found:
+                fail(topic, f"{message.body!r} is there twice")
+            found[message.body] = message
         self.looks[topic] += len(found)
         return found
 
-    def check_delays(self, client: DelayClient, masters: list["Member"], fail: Fail) -> None:
+    def check_delays(self, client: DelayClient, fail: Fail) -> None:
         """Nothing before its time, twice, or although it was recalled."""
-        for message in self.once(LATER, masters, fail).values():
+        masters = [self.cluster.master(group) for group in self.cluster.groups]
+        for message in self.once(LATER, fail).values():
             one = client.sends[message.body]
             if message.store_timestamp < one.due_ms:
                 early = one.due_ms - message.store_timestamp
@@ -419,27 +471,32 @@ class Kinds:
 
     def may_be_missing(self, topic: str) -> set[bytes]:
         """Return the acknowledged messages of a topic that need not be in it."""
+        missing: set[bytes] = set()
+        if topic in EXPIRING and self.cluster.plan.upkeep.reserved_s:
+            missing |= {message.body for message in self.collected[topic].values()}
         if topic == PAID and not self.steady:
-            return {sent.id for sent in self.cluster.histories[PAID].acknowledged}
-        if topic != LATER or self.delays is None:
-            return set()
-        masters = [self.cluster.master(group) for group in self.cluster.groups]
-        # Of two groups, one's clock may be far behind.
-        past_ms = min(master.wall_ms for master in masters) - LATE_MS
-        return {
-            message for message, one in self.delays.sends.items() if one.recall_tried or one.due_ms > past_ms
-        }
+            missing |= {sent.id for sent in self.cluster.histories[PAID].acknowledged}
+        if topic == LATER and self.delays is not None:
+            masters = [self.cluster.master(group) for group in self.cluster.groups]
+            # Of two groups, one's clock may be far behind.
+            past_ms = min(master.wall_ms for master in masters) - LATE_MS
+            sends = self.delays.sends.items()
+            missing |= {message for message, one in sends if one.recall_tried or one.due_ms > past_ms}
+        return missing
 
 
-def stored(member: "Member", topic: str) -> list[StoredMessage]:
-    """Return the messages of a topic's queues."""
+def stored(member: "Member", topic: str, begins: dict[tuple[str, str, int], int]) -> list[StoredMessage]:
+    """Return the messages of a topic's queues, from where each begins."""
     assert member.broker is not None and member.broker.broker is not None
     role = member.broker.broker.role
-    assert role is not None
+    if role is None:
+        return []
     store, found = role.store, []
     with member.broker.process.running():
         for queue_id in sorted(store.topics_on_disk().get(topic, ())):
             low, high = store.queue_range(topic, queue_id)
+            low = max(low, begins.get((member.group, topic, queue_id), 0))
             for place, size, _ in store.queue_units(topic, queue_id, low, high - low):
-                found.append(decode_record(store.read(place, size)))
+                if place >= store.min_offset:
+                    found.append(decode_record(store.read(place, size)))
     return found

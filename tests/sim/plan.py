@@ -123,7 +123,7 @@ class Plan:
         return replace(
             plan,
             faults=tuple(bearable(sorted(faults, key=lambda fault: fault.at), plan.masters)),
-            kinds=frozenset() if loses or plan.upkeep.reserved_s else draw_kinds(seed),
+            kinds=frozenset() if loses else draw_kinds(seed, plan.upkeep),
         )
 
     @property
