@@ -259,6 +259,12 @@ def test_chosen_dead_letters_are_put_back_once_and_others_dropped(cluster: Clust
     assert listed(cluster, "billing") == []
 
 
+def test_dead_letters_of_a_group_that_is_not_there_are_not_none(cluster: Cluster) -> None:
+    for words in (("list", "nobody"), ("replay", "nobody", "--all"), ("drop", "nobody", "--all", "--yes")):
+        code, _, err = run(cluster, "dlq", *words)
+        assert code == 1 and "no consumer group nobody" in err
+
+
 def test_a_topic_that_is_gone_and_a_letter_that_was_settled_before_are_told(
     cluster: Cluster, api: Api
 ) -> None:

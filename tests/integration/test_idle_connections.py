@@ -38,7 +38,7 @@ def files() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < FILES:
         pytest.skip(f"no more than {hard} open files are allowed here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, FILES), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -512,6 +512,12 @@ class SimFiles(Files):
                 os.close(old)
         self.mappings.clear()
 
+    def __del__(self) -> None:
+        """Close what a process has open that was never killed: nobody is left to use it."""
+        self.dead = True
+        for fd in self.table:
+            os.close(fd)
+
 
 def is_mapped(seen: "weakref.ref[mmap.mmap]") -> bool:
     """Return whether a mapping is still there."""

@@ -107,6 +107,13 @@ RECOVERY_MAX_S = 3600
 QUEUE_DIGITS_MAX = 10  # of a queue's number
 TARGETS_MAX = 4096  # topics whose `SendTarget` is kept
 NEVER_MIXED = (MessageType.LITE, MessageType.PRIORITY)  # types that a MIXED topic does not take
+# What makes a plain message one of these.
+MAKES = {
+    MessageType.FIFO: "give it a message group",
+    MessageType.DELAY: "give it a time of delivery",
+    MessageType.TRANSACTION: "send it in a transaction",
+    MessageType.PRIORITY: "give it a priority",
+}
 # A character has at most 4 bytes, so a shorter text is within the limit.
 CHARS_CHECKED = PROPERTY_BYTES_MAX // 4
 UNKNOWN_HOST = bytes(8)  # 0.0.0.0:0
@@ -414,7 +421,11 @@ class Admission:
         takes = topic.message_type
         for kind in kinds:
             if kind is not takes and not (takes is MessageType.MIXED and kind not in NEVER_MIXED):
-                raise MessageTypeConflict(f"topic {name} takes {takes} messages, and this one is {kind}")
+                way = MAKES.get(takes) if kind is MessageType.NORMAL else None
+                raise MessageTypeConflict(
+                    f"topic {name} takes {takes} messages, and this one is {kind}: "
+                    + (way or f"send it to a topic of type {kind}")
+                )
         if len(kinds) > 1:
             raise BadRequest(
                 f"one request holds {' and '.join(sorted(kinds))} messages; send them one by one"

@@ -323,6 +323,27 @@ def test_message_is_taken_by_topics_of_its_type(
         assert caught.value.code == 40014
 
 
+@pytest.mark.parametrize(
+    ("takes", "kind", "way"),
+    [
+        (MessageType.FIFO, MessageType.NORMAL, "NORMAL: give it a message group"),
+        (MessageType.DELAY, MessageType.NORMAL, "NORMAL: give it a time of delivery"),
+        (MessageType.TRANSACTION, MessageType.NORMAL, "NORMAL: send it in a transaction"),
+        (MessageType.PRIORITY, MessageType.NORMAL, "NORMAL: give it a priority"),
+        (MessageType.LITE, MessageType.NORMAL, "NORMAL: send it to a topic of type NORMAL"),
+        (MessageType.NORMAL, MessageType.DELAY, "DELAY: send it to a topic of type DELAY"),
+        (MessageType.MIXED, MessageType.PRIORITY, "PRIORITY: send it to a topic of type PRIORITY"),
+    ],
+)
+def test_refusal_of_a_type_says_what_to_do(
+    admission: Admission, takes: MessageType, kind: MessageType, way: str
+) -> None:
+    admission.topics.put(TopicConfig(name="topic").with_type(takes))
+    special = [] if kind is MessageType.NORMAL else of_kinds(kind)
+    with pytest.raises(MessageTypeConflict, match=f"and this one is {way}$"):
+        admission.admit("topic", special, plain=not special)
+
+
 def test_request_holds_messages_of_one_kind(admission: Admission) -> None:
     with pytest.raises(MessageTypeConflict, match="only one of"):
         admission.admit("mixed", [MessageExtras(kind=MessageType.DELAY, mixed=True)], plain=False)
