@@ -287,8 +287,7 @@ class Invariants:
         if topic == TRANSIENT and admin is not None:
             admin.check(history, member.name, complete, self.fail)
             gone |= admin.may_be_gone(history)
-        all_came = topic in GROUPS and (topic not in cluster.plan.kinds or cluster.kinds.steady)
-        groups = [GROUPS[topic]] if all_came and not member.number else []
+        groups = [GROUPS[topic]] if topic in GROUPS and not member.number else []
         findings = history.check(complete=complete, groups=groups, gone=gone)
         if findings:
             self.fail(

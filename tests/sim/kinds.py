@@ -12,8 +12,8 @@ history like the main topic's (`histories.py`), by which nothing acknowledged ma
     steps     ordered: an ordered group never gets a message while one before it in the queue is held
     failing   every other message is never acknowledged: in the end it is a dead letter, once
 
-Leases and the age of halves go by the wall clock: where one jumps by more than JUMP_S, messages of the last
-three may have to wait for as long, or are given up, and need not come to their end.
+The age of halves goes by the wall clock: where one jumps by more than JUMP_S, transactions may have to wait
+for as long, and need not come to their end.
 
 They have a chance of their own, so that layout, modes and faults of a seed stay what they are. None is drawn
 where acknowledged messages may be lost with a master. Where log files expire, the first two are; what is
@@ -440,7 +440,7 @@ class Kinds:
         if FAILING in self.cluster.plan.kinds:
             letters = self.once(DEAD_LETTERS, fail)
             for sent in self.cluster.histories[FAILING].acknowledged:
-                if self.steady and fails(sent.id) and sent.id not in letters:
+                if fails(sent.id) and sent.id not in letters:
                     fail("failing", f"{sent.id!r}, sent at {sent.began:.3f}, is no dead letter")
 
     def once(self, topic: str, fail: Fail) -> dict[bytes, StoredMessage]:

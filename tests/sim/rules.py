@@ -15,6 +15,7 @@ from whimbrel.broker.cluster.write_admission import WriteAdmission
 from whimbrel.broker.consume import policies
 from whimbrel.broker.consume.group_consumption import GroupConsumption
 from whimbrel.broker.consume.lease_journal import LeaseJournal
+from whimbrel.broker.consume.leases import LeaseTable
 from whimbrel.broker.consume.policy import UnorderedPolicy
 from whimbrel.broker.consume.positions import Positions
 from whimbrel.broker.produce import confirmed_offset
@@ -104,6 +105,9 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     "what is held in an ordered queue holds up what is behind it": ((policies, "OrderedPolicy", unordered),),
     "a cause is done when its effect is durable": (
         (InternalAppender, "when_durable", lambda self, end, done: done(None)),
+    ),
+    "what was taken ahead of the clock comes by the clock": (
+        (LeaseTable, "taken_ahead", lambda self, now: []),
     ),
     "a dead letter is stored if it is not there": ((DeadLetters, "has_copy", lambda self, *_: False),),
 }

@@ -84,7 +84,7 @@ class GroupConsumption:
             delivery policies of groups on topics. wait_ms: how long a message waits whose lease was renewed
             for as long as it may be.
         """
-        self.now = now_ms
+        self.now, self.follows = now_ms, follows
         self.lease_store = LeaseStore(journal, broker_id=broker_id, now_ms=now_ms)
         self.table = self.lease_store.table
         self.planner = DeliveryPlanner(self.table, store, broker_name, policy_of=policy_of)
@@ -119,7 +119,8 @@ class GroupConsumption:
         self.wakeups.serve_receives = self.receiving.serve
         self.wakeups.serve_pull = self.pulling.serve
         self.wakeups.renew = self.settling.renew
-        self.lease_store.on_merged = self.wakeups.wake_all
+        self.lease_store.on_merged = self.merged
+        self.has_merged = False  # there are leases of another broker that `rest_idle` has not looked at yet
         self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `rest_idle` has not looked at yet
         self.look_at = 0  # when it looks at all states again
 
@@ -170,15 +171,28 @@ class GroupConsumption:
         for _, topic in self.planner.refresh():
             self.wakeups.wake(topic)
 
+    def merged(self) -> None:
+        """Take note of what another broker has delivered, or has had acknowledged."""
+        self.has_merged = True
+        self.wakeups.wake_all()
+
     def renew_policies(self) -> None:
         """Forget what policies know, and serve the polls that wait: other ones may get something now."""
         self.planner.subscriptions.clear()
         self.wakeups.wake_all()
 
     def rest_idle(self) -> None:
-        """Keep compactly what nobody uses: some of it in each call, to be called about once a second."""
+        """Keep compactly what nobody uses, some of it in each call; correct times of clocks that are ahead.
+
+        To be called about once a second.
+        """
         now = self.now()
-        if not self.to_rest and now >= self.look_at:
+        # Also when the clock was set back since.
+        looks = not self.to_rest and not self.look_at - IDLE_MS <= now < self.look_at
+        if (looks or self.has_merged) and not self.follows:
+            self.settling.correct_times()
+        self.has_merged = False
+        if looks:
             self.look_at = now + IDLE_MS
             self.table.forget_idle_clients()
             for state in self.table.by_queue.values():

@@ -15,8 +15,8 @@ from typing import TypeAlias
 from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
-from whimbrel.broker.consume.plan import HAND_ON_LEASE_MS, HandOn, PendingHandOn
-from whimbrel.broker.consume.queue_leases import serial_ms
+from whimbrel.broker.consume.plan import HandOn, PendingHandOn
+from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, serial_ms
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import NotWritable, WhimbrelError
 from whimbrel.store.codec import StoredMessage

@@ -31,13 +31,23 @@ from math import inf
 from typing import TypeAlias
 
 from whimbrel.broker.consume.lease_codec import EntryEncoder, Lease, LeaseEntry, decode_entries
-from whimbrel.broker.consume.queue_leases import Change, OrderChange, QueueLeases, WaitAfter
+from whimbrel.broker.consume.queue_leases import (
+    HAND_ON_LEASE_MS,
+    RENEW_MS,
+    Change,
+    OrderChange,
+    QueueLeases,
+    WaitAfter,
+    serial_ms,
+)
 from whimbrel.broker.consume.resting import Position, RestingPositions
 
-__all__ = ["RELEASE_MS", "Judge", "LeaseTable"]
+__all__ = ["RELEASE_MS", "TAKEN_AHEAD_MS", "Judge", "LeaseTable"]
 
 # When the messages of a client that has gone become visible; RocketMQ: the same.
 RELEASE_MS = 1_000
+# Clocks may differ by so much; messages are held for as much longer then, at most.
+TAKEN_AHEAD_MS = 5_000
 
 # Takes an entry and how many offsets of its queue are held; returns it, or None when it does not count.
 Judge: TypeAlias = Callable[[LeaseEntry, int], LeaseEntry | None]
@@ -245,6 +255,32 @@ class LeaseTable:
                         revision=lease.revision + 1, visible_at=visible_at, auto_renew=False
                     )
                     changes.append((state, start, stop, gone))
+        return changes
+
+    def taken_ahead(self, now: int) -> list[Change]:
+        """Return the changes that let what was taken ahead of the clock wait for its own time from now on.
+
+        Its clock, another broker's or ours, was ahead; the visible time is that clock's as well. One that is
+        to be handed on keeps the time at which it was delivered last; there the serial tells when it was
+        held. Serials stay ahead once one was, so they count only where the wait is a hand-on's.
+        """
+        latest = now + TAKEN_AHEAD_MS
+        if serial_ms(self.serial) <= latest:
+            return []
+        changes: list[Change] = []
+        for state in self.by_queue.values():
+            for start, stop, lease in state.lease_runs():
+                held_ms = lease.visible_at - serial_ms(lease.serial)
+                if lease.taken_at > latest:
+                    left = max(lease.visible_at - lease.taken_at, 0)
+                    left = min(left, RENEW_MS) if lease.auto_renew else left
+                    lease = lease._replace(taken_at=now)
+                elif serial_ms(lease.serial) > latest and 0 <= held_ms <= HAND_ON_LEASE_MS:
+                    left = held_ms
+                else:
+                    continue
+                ours = lease._replace(revision=lease.revision + 1, visible_at=now + left)
+                changes.append((state, start, stop, ours))
         return changes
 
     def renewals_due(self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter) -> list[Change]:

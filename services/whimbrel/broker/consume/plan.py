@@ -16,14 +16,13 @@ from typing import NamedTuple
 from whimbrel.broker.consume.filters import Filter
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.leases import LeaseTable
-from whimbrel.broker.consume.queue_leases import RENEW_MS, Change, OrderChange, QueueLeases
+from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, RENEW_MS, Change, OrderChange, QueueLeases
 from whimbrel.broker.consume.scan import ANSWER_BYTES_MAX, Scan
 from whimbrel.store.codec import StoredMessage
 
 __all__ = [
     "CORRUPT_RETRY_MS",
     "HAND_ONS_MAX",
-    "HAND_ON_LEASE_MS",
     "Delivered",
     "DeliveryPlan",
     "HandOn",
@@ -33,10 +32,6 @@ __all__ = [
 
 # When a record that does not decode is tried again. It stays undone, so that it does not count as delivered.
 CORRUPT_RETRY_MS = 60_000
-# How long a message is held that is handed on to another topic. This is longer than the wait for flush and
-# replicas (`Durability`), so that the message is not delivered while its copy may still become durable. When
-# the append was refused, it is tried again after this time.
-HAND_ON_LEASE_MS = 10_000
 # Messages that one plan hands on, apart from its answer; their bytes are bounded as the answer's are. The
 # rest follows with the next plan.
 HAND_ONS_MAX = 32

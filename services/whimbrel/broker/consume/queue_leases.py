@@ -31,6 +31,7 @@ from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = [
+    "HAND_ON_LEASE_MS",
     "INFLIGHT_MAX",
     "RENEW_MS",
     "RENEW_TOTAL_MS",
@@ -53,6 +54,11 @@ RENEW_AHEAD_MS = 10_000
 RENEW_TOTAL_MS = 3 * 3600 * 1000
 # How often a lease about to end is checked again while its client is away; it may be reconnecting.
 RENEW_RETRY_MS = 1_000
+
+# How long a message is held that is handed on to another topic (`hand_ons.py`). This is longer than the wait
+# for flush and replicas (`Durability`), so that the message is not delivered while its copy may still become
+# durable. When the append was refused, it is tried again after this time.
+HAND_ON_LEASE_MS = 10_000
 
 HEAP_SLACK = 64
 # Orders of a queue without a lease of theirs that are kept: entries may come in any order.

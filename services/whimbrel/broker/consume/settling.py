@@ -3,9 +3,11 @@
 held --ack--> done
   |--change_invisible--> held under a new serial, which voids the handle before
   |--release_client----> visible within about a second: its client has gone
+  |--correct_times-----> held until another time: it was taken by a clock that is ahead of ours
   '--renew-------------> held on: its client lives, and asked for no time of its own
 """
 
+import logging
 from collections.abc import Callable, Sequence
 
 from whimbrel.broker.consume.handles import Handles
@@ -17,6 +19,8 @@ from whimbrel.broker.consume.wakeups import Wakeups
 from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = ["Settling"]
+
+logger = logging.getLogger(__name__)
 
 
 class Settling:
@@ -113,6 +117,19 @@ class Settling:
             if self.wakeups.polls.has_key(state.topic, state.group):
                 self.wakeups.schedule_wakeup(state.group, state.topic, now)
         self.wakeups.arm_timer()
+
+    def correct_times(self) -> None:
+        """Have what was taken by a clock that is ahead of ours come again by ours; a master's task."""
+        changes = self.table.taken_ahead(self.now())
+        if not changes:
+            return
+        logger.warning(
+            "%d messages were delivered by a clock that is ahead of this one: they come again as long after"
+            " now as they were to come after their delivery",
+            sum(stop - start for _, start, stop, _ in changes),
+        )
+        self.lease_store.commit_best_effort(changes)
+        self.wakeups.wake_all()
 
     def renew(self, now: int) -> None:
         """Renew the leases of clients that live, where that is due."""

@@ -9,8 +9,9 @@ import pytest
 
 from consumekit import HOST, Rig, attempts, offsets
 from whimbrel.broker.consume.dead_letters import dead_letter
-from whimbrel.broker.consume.plan import HAND_ON_LEASE_MS, HandOn
+from whimbrel.broker.consume.plan import HandOn
 from whimbrel.broker.consume.policies import Policies
+from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS
 from whimbrel.broker.tables.groups import GroupTable
 from whimbrel.errors import InvalidReceiptHandle, NoReplica, NotWritable, StoreFull, WhimbrelError
 from whimbrel.model.dead_letter import cause_of
@@ -327,3 +328,23 @@ def test_a_forward_of_a_delivery_that_only_another_broker_knew(tmp_path: Path, l
     assert [begun.since for begun in other.begun] == [letters.clock.now]
     other.finish()
     assert (other.results, other.committed) == ([None], 1)
+
+
+def test_what_a_slave_held_back_whose_clock_is_ahead_is_handed_on_by_the_masters(tmp_path: Path) -> None:
+    """It was delivered by the master's clock, and held back by the slave's."""
+    hour_ms = 3_600_000
+    letters = Letters(tmp_path)
+    master, store = letters.rig, letters.rig.store
+    store.put("t", 0)
+    letters.fail(2)
+    slave = Rig(store=store, broker_id=1, follows=True, policy_of=Policies(letters.groups))
+    for entries in master.journal.chunks:
+        slave.consumption.lease_store.merge(entries)
+    slave.clock.now = master.clock.now + hour_ms
+    assert slave.take() == []
+    for entries in slave.journal.chunks:
+        master.consumption.lease_store.merge(entries)
+    assert letters.take() == [] and not letters.begun  # it is held for more than an hour
+    master.consumption.rest_idle()
+    letters.clock.advance(HAND_ON_LEASE_MS)
+    assert letters.take() == [] and [one.message.queue_offset for one in letters.begun] == [0]

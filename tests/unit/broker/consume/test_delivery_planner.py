@@ -9,9 +9,9 @@ from consumekit import Rig, attempts, offsets
 from whimbrel.broker.consume import plan as plan_module
 from whimbrel.broker.consume.delivery_planner import Uniform
 from whimbrel.broker.consume.filters import compile_filter
-from whimbrel.broker.consume.plan import HAND_ON_LEASE_MS, DeliveryPlan, HandOn, ReceiveRequest
+from whimbrel.broker.consume.plan import DeliveryPlan, HandOn, ReceiveRequest
 from whimbrel.broker.consume.policy import HandOnRule, QueueCursor, Run, SelectRuns, UnorderedPolicy
-from whimbrel.broker.consume.queue_leases import QueueLeases
+from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, QueueLeases
 from whimbrel.broker.consume.scan import Scan
 from whimbrel.errors import NoReplica, StoreFull, WhimbrelError
 from whimbrel.store.codec import StoredMessage
