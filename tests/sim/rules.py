@@ -34,7 +34,7 @@ from whimbrel.store.segment import Segment
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.store.slave_store import SlaveStore
 
-__all__ = ["RULES", "Patch", "switched_off"]
+__all__ = ["FIRST_SEEDS", "RULES", "Patch", "switched_off"]
 
 Patch = tuple[Any, str, Any]  # what, attribute, the value instead
 
@@ -111,6 +111,8 @@ RULES: Final[dict[str, tuple[Patch, ...]]] = {
     ),
     "a dead letter is stored if it is not there": ((DeadLetters, "has_copy", lambda self, *_: False),),
 }
+# Rules that no seed before this one notices.
+FIRST_SEEDS: Final[dict[str, int]] = {"what was taken ahead of the clock comes by the clock": 120}
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from sim.nodes import surroundings
 from sim.plan import END_S, Plan
 from sim.power import LOSSES, power_plan
 from sim.process import REAL, clocks_of_processes
-from sim.rules import RULES, switched_off
+from sim.rules import FIRST_SEEDS, RULES, switched_off
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -170,7 +170,8 @@ def find_rules(text: str, first: int, seeds_max: int, jobs: int) -> int:
     for rule in RULES:
         if text not in ("all", rule) and text not in rule:
             continue
-        plans = (Plan.draw(seed) for seed in range(first, first + seeds_max))
+        begin = max(first, FIRST_SEEDS.get(rule, first))
+        plans = (Plan.draw(seed) for seed in range(begin, begin + seeds_max))
         with switched_off(rule), contextlib.closing(apart(plans, jobs)) as results:
             found = next((result for result in results if result.error), None)
         if found is None:
@@ -178,7 +179,7 @@ def find_rules(text: str, first: int, seeds_max: int, jobs: int) -> int:
             print(f"NOT FOUND in {seeds_max} seeds without {rule!r}")
         else:
             seed = found.plan.seed
-            place = f"the {seed - first + 1}."
+            place = f"the {seed - begin + 1}."
             print(f"found without {rule!r}: seed {seed}, {place}: {found.error[:160]}", flush=True)
     return bool(missed)
 
