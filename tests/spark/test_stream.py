@@ -24,28 +24,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 KILLS = int(os.environ.get("WHIMBREL_TEST_DRIVER_KILLS", "1"))
 
 
-@pytest.fixture
-def follow(spark: Any, tmp_path: Path) -> Callable[..., Any]:
-    """Return what runs an AvailableNow query into a folder of Parquet to its end, and gives the query."""
-
-    def run(endpoint: str, topic: str, **options: object) -> Any:
-        reader = spark.readStream.format("whimbrel").option("servers", endpoint).option("subscribe", topic)
-        for name, value in {"startingOffsets": "earliest", **options}.items():
-            reader = reader.option(name, str(value))
-        query = (
-            reader.load()
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .option("path", str(tmp_path / "out"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination(240)
-        return query
-
-    return run
-
-
 def rows_of(query: Any) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 

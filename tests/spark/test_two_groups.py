@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +78,9 @@ def test_system_topics_of_both_are_read(spark: Any, two: DevCluster) -> None:
 
 
 def test_a_stream_has_them_each_once_and_its_positions_name_both(
-    spark: Any, two: DevCluster, tmp_path: Path
+    spark: Any, two: DevCluster, follow: Callable[..., Any], tmp_path: Path
 ) -> None:
-    query = (
-        spark.readStream.format("whimbrel")
-        .option("servers", two.endpoint)
-        .option("subscribe", "orders")
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", "25")
-        .load()
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .option("path", str(tmp_path / "out"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination(240)
+    query = follow(two.endpoint, "orders", maxOffsetsPerTrigger=25)
     rows = spark.read.parquet(str(tmp_path / "out")).select("body").collect()
     assert sorted(int(bytes(row["body"])) for row in rows) == list(range(COUNT))
     end = json.dumps(query.lastProgress["sources"][0]["endOffset"])

@@ -340,7 +340,7 @@ class Admin(BaseClient):
         Raises:
             GroupNotFound: there are none, and no such group.
         """
-        topic, there_are = DEAD_LETTER_PREFIX + group, False
+        topic, found_any = DEAD_LETTER_PREFIX + group, False
         for broker in await self.masters():
             queue = Queue(
                 topic=topic,
@@ -356,12 +356,12 @@ class Admin(BaseClient):
                 call = dead_letter_calls.list_dead_letters(group, queue, start, with_bodies=with_bodies)
                 found, start = await self.ask(broker, call)
                 for letter in found:
-                    there_are = True
+                    found_any = True
                     yield letter
                 if start is None:
                     break
-        if not there_are and group not in {each.name for each in await self.groups()}:
-            raise GroupNotFound(f"no consumer group {group}")
+        if not found_any:
+            await self.describe_group(group)
 
     async def replay_dead_letters(
         self, letters: Sequence[DeadLetter], *, rate: float = REPLAY_RATE

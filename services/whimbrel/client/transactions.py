@@ -18,7 +18,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from whimbrel.client.retry import decide
 from whimbrel.errors import ClientError, Unavailable, WhimbrelError
@@ -34,8 +34,11 @@ __all__ = ["Checks", "Transaction", "TransactionCheck"]
 # Says what became of a transaction, by its message; a plain function runs in a thread.
 TransactionCheck = Callable[[ReceivedMessage], Awaitable[Resolution] | Resolution]
 
+# Who asks, and the message's id.
+Question: TypeAlias = tuple[Endpoint, str]
+
 CHECKS_MAX = 64  # that run at a time
-# Questions that wait for those, and what their messages may hold; brokers ask again about others.
+# Questions that wait for those, and their bodies; brokers ask again about others.
 WAITING_MAX = 2000
 WAITING_BYTES_MAX = 16 * 1024 * 1024
 
@@ -135,13 +138,16 @@ class Transaction:
 
 
 class Checks:
-    """Answers what brokers ask about transactions: some at a time, others wait, each message once.
+    """Answers what brokers ask about transactions: some at a time, others wait.
+
+    A question that is repeated before its answer is the same one. One message may be at two brokers, when
+    its send was repeated: each asks.
 
     Attributes:
-        running: by message id, the checks that run.
-        waiting: by message id, what is to be checked, and who asks; oldest first.
+        running: by who asks and message id, the checks that run.
+        waiting: likewise, the messages to be checked; oldest first.
         waiting_bytes: of their bodies.
-        passed_over: questions that found no room since the last time that none waited.
+        overrun: whether a question found no room since the last time that none waited.
     """
 
     def __init__(self, session: "Session", check: TransactionCheck) -> None:
@@ -152,44 +158,43 @@ class Checks:
             inspect.iscoroutinefunction(check)
             or inspect.iscoroutinefunction(getattr(check, "__call__", None))  # noqa: B004
         )
-        self.running: dict[str, asyncio.Task[None]] = {}
-        self.waiting: dict[str, tuple[Endpoint, ReceivedMessage]] = {}
+        self.running: dict[Question, asyncio.Task[None]] = {}
+        self.waiting: dict[Question, ReceivedMessage] = {}
         self.waiting_bytes = 0
-        self.passed_over = 0
+        self.overrun = False
 
     def asked(self, endpoint: Endpoint, message: ReceivedMessage) -> None:
-        """Have a question answered, to the broker that asks; one that is repeated meanwhile is the same."""
-        key = message.message_id
-        if key in self.running or key in self.waiting:
+        """Have a question answered, to the broker that asks."""
+        question = endpoint, message.message_id
+        if question in self.running or question in self.waiting:
             return
         if len(self.running) < CHECKS_MAX:
-            self.start(endpoint, message)
+            self.start(question, message)
         elif len(self.waiting) < WAITING_MAX and self.waiting_bytes + len(message.body) <= WAITING_BYTES_MAX:
-            self.waiting[key] = endpoint, message
+            self.waiting[question] = message
             self.waiting_bytes += len(message.body)
-        else:
-            self.passed_over += 1
-            if self.passed_over == 1:
-                logger.warning(
-                    "checks of transactions take too long: %d run and %d wait, so the broker has to ask again"
-                    " about others, message %s first",
-                    len(self.running), len(self.waiting), key,
-                )  # fmt: skip
+        elif not self.overrun:
+            self.overrun = True
+            logger.warning(
+                "checks of transactions take too long: %d run and %d wait, so the broker has to ask again"
+                " about others, message %s first",
+                len(self.running), len(self.waiting), message.message_id,
+            )  # fmt: skip
 
-    def start(self, endpoint: Endpoint, message: ReceivedMessage) -> None:
-        task = asyncio.create_task(self.answer(endpoint, message))
-        self.running[message.message_id] = task
-        task.add_done_callback(lambda _: self.done(message.message_id))
+    def start(self, question: Question, message: ReceivedMessage) -> None:
+        task = self.running[question] = asyncio.create_task(self.answer(question[0], message))
+        task.add_done_callback(lambda _: self.done(question))
 
-    def done(self, message_id: str) -> None:
+    def done(self, question: Question) -> None:
         """Go on with the question that has waited longest."""
-        del self.running[message_id]
+        del self.running[question]
         if self.waiting:
-            endpoint, message = self.waiting.pop(next(iter(self.waiting)))
+            longest = next(iter(self.waiting))
+            message = self.waiting.pop(longest)
             self.waiting_bytes -= len(message.body)
-            self.start(endpoint, message)
+            self.start(longest, message)
         else:
-            self.passed_over = 0
+            self.overrun = False
 
     async def answer(self, endpoint: Endpoint, message: ReceivedMessage) -> None:
         """Call the check, and send what it says."""
@@ -219,6 +224,7 @@ class Checks:
     async def close(self) -> None:
         """Cancel what runs, and forget what waits."""
         self.waiting.clear()
+        self.waiting_bytes = 0
         running = list(self.running.values())
         for task in running:
             task.cancel()

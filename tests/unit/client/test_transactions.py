@@ -205,7 +205,8 @@ async def test_some_checks_run_at_a_time_and_others_wait_for_their_turn(
     for number in (1, 2, 3, 4, 3, 1):  # a question that is repeated is the same
         checks.asked(ENDPOINT, half_of(number))
     await eventually(lambda: len(gate.seen) == 2)
-    assert (gate.seen, list(checks.waiting)) == (["id-1", "id-2"], ["id-3", "id-4"])
+    assert gate.seen == ["id-1", "id-2"]
+    assert list(checks.waiting) == [(ENDPOINT, "id-3"), (ENDPOINT, "id-4")]
     gate.open.release()
     await eventually(lambda: len(gate.seen) == 3)
     for _ in range(3):
@@ -226,13 +227,24 @@ async def test_what_waits_is_bounded_in_count_and_bytes_and_warned_of_once(
     checks = Checks(cast(Session, None), gate)
     for number, size in enumerate((200, 60, 60, 20, 20, 1, 1)):
         checks.asked(ENDPOINT, half_of(number, size))
-    assert list(checks.waiting) == ["id-1", "id-3", "id-4"]
+    assert [message_id for _, message_id in checks.waiting] == ["id-1", "id-3", "id-4"]
     (warning,) = caplog.records
     assert warning.getMessage().endswith("message id-2 first")
     for _ in range(4):
         gate.open.release()
     await eventually(lambda: not checks.running)
-    assert (checks.waiting_bytes, checks.passed_over) == (0, 0)
+    assert (checks.waiting_bytes, checks.overrun) == (0, False)
+    await checks.close()
+
+
+async def test_two_brokers_that_have_one_message_are_both_answered() -> None:
+    """A send that was repeated elsewhere."""
+    gate = Gate()
+    checks = Checks(cast(Session, None), gate)
+    for port in (1, 2, 1):
+        checks.asked(Endpoint("127.0.0.1", port), half_of(1))
+    await eventually(lambda: len(gate.seen) == 2)
+    assert len(checks.running) == 2
     await checks.close()
 
 

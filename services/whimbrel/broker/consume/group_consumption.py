@@ -37,7 +37,7 @@ __all__ = ["GroupConsumption"]
 
 # After this time without a receive a group's state on a topic rests, if nothing is held.
 IDLE_MS = 60_000
-# Pairs of group and topic that `rest_idle` looks at in one call: a few milliseconds.
+# Pairs of group and topic that `sweep` looks at in one call: a few milliseconds.
 RESTED_AT_ONCE = 100
 
 
@@ -119,16 +119,15 @@ class GroupConsumption:
         self.wakeups.serve_receives = self.receiving.serve
         self.wakeups.serve_pull = self.pulling.serve
         self.wakeups.renew = self.settling.renew
-        self.lease_store.on_merged = self.merged
-        self.has_merged = False  # there are leases of another broker that `rest_idle` has not looked at yet
-        self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `rest_idle` has not looked at yet
+        self.lease_store.on_merged = self.wakeups.wake_all
+        self.to_rest: dict[tuple[str, str], list[QueueLeases]] = {}  # what `sweep` has not looked at yet
         self.look_at = 0  # when it looks at all states again
 
     def open(self) -> None:
         """Load the lease state and begin to write it down."""
         self.lease_store.open()
-        while self.to_rest or not self.look_at:
-            self.rest_idle()
+        while self.to_rest or self.table.uncompared or not self.look_at:
+            self.sweep()
         self.wakeups.arm_timer()
 
     def close(self) -> None:
@@ -171,32 +170,28 @@ class GroupConsumption:
         for _, topic in self.planner.refresh():
             self.wakeups.wake(topic)
 
-    def merged(self) -> None:
-        """Take note of what another broker has delivered, or has had acknowledged."""
-        self.has_merged = True
-        self.wakeups.wake_all()
-
     def renew_policies(self) -> None:
         """Forget what policies know, and serve the polls that wait: other ones may get something now."""
         self.planner.subscriptions.clear()
         self.wakeups.wake_all()
 
-    def rest_idle(self) -> None:
-        """Keep compactly what nobody uses, some of it in each call; correct times of clocks that are ahead.
+    def sweep(self) -> None:
+        """Keep compactly what nobody uses, and correct times of clocks that are ahead: some in each call.
 
         To be called about once a second.
         """
         now = self.now()
         # Also when the clock was set back since.
-        looks = not self.to_rest and not self.look_at - IDLE_MS <= now < self.look_at
-        if (looks or self.has_merged) and not self.follows:
-            self.settling.correct_times()
-        self.has_merged = False
-        if looks:
+        if not self.to_rest and not self.look_at - IDLE_MS <= now < self.look_at:
             self.look_at = now + IDLE_MS
             self.table.forget_idle_clients()
+            self.table.compare_all()
             for state in self.table.by_queue.values():
                 self.to_rest.setdefault((state.group, state.topic), []).append(state)
+        if self.follows:
+            self.table.uncompared.clear()  # its master's clock counts
+        else:
+            self.settling.correct_times()
         since = now - IDLE_MS
         for group, topic in list(islice(self.to_rest, RESTED_AT_ONCE)):
             states = self.to_rest.pop((group, topic))

@@ -17,6 +17,7 @@ from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.plan import HandOn, PendingHandOn
 from whimbrel.broker.consume.queue_leases import HAND_ON_LEASE_MS, serial_ms
+from whimbrel.broker.consume.rare_warning import RareWarning
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.errors import NotWritable, WhimbrelError
 from whimbrel.store.codec import StoredMessage
@@ -55,7 +56,7 @@ class HandOns:
         self.append = append
         self.now, self.wake = now_ms, wake
         self.closed = False
-        self.warned_at = self.unfinished = 0  # when the log said so last, and how many since
+        self.warning = RareWarning(HAND_ON_LEASE_MS)
 
     def begin(self, one: PendingHandOn) -> None:
         """Append the copy of a message whose lease is written down."""
@@ -141,11 +142,8 @@ class HandOns:
 
     def warn(self, one: PendingHandOn, error: WhimbrelError) -> None:
         """Say so in the log; with a full disk there are many, each time that their leases end."""
-        now, state = self.now(), one.state
-        self.unfinished += 1
-        if self.warned_at <= now < self.warned_at + HAND_ON_LEASE_MS:
-            return
-        logger.warning("%d messages were not handed on and are tried again, the last one %s/%d offset %d"
-                    " of %s, to %s: %s", self.unfinished, state.topic, state.queue_id, one.offset,
-                    state.group, one.target.topic, error)  # fmt: skip
-        self.warned_at, self.unfinished = now, 0
+        state = one.state
+        if count := self.warning.due(1, self.now()):
+            logger.warning("%d messages were not handed on and are tried again, the last one %s/%d offset %d"
+                        " of %s, to %s: %s", count, state.topic, state.queue_id, one.offset,
+                        state.group, one.target.topic, error)  # fmt: skip

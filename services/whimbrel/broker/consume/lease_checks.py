@@ -35,6 +35,7 @@ from whimbrel.broker.consume.lease_codec import (
     QUEUE_ID_MAX,
     LeaseEntry,
 )
+from whimbrel.broker.consume.rare_warning import RareWarning
 from whimbrel.model.limits import INVISIBLE_MS_MAX
 from whimbrel.model.names import CONTROL
 
@@ -107,8 +108,7 @@ class EntryChecks:
         """Take the clock."""
         self.now = now_ms
         self.refused = 0
-        self.warned_at = 0
-        self.unsaid = 0  # refusals since the last line of the log
+        self.warning = RareWarning(WARN_APART_MS)
 
     def judge(self, entry: LeaseEntry, held: int) -> LeaseEntry | None:
         """Return the entry, or None when it does not count; `held` offsets of its queue are held."""
@@ -122,9 +122,6 @@ class EntryChecks:
 
     def refuse(self, entry: LeaseEntry, fault: str) -> None:
         self.refused += 1
-        self.unsaid += 1
-        now = self.now()
-        if not self.warned_at <= now < self.warned_at + WARN_APART_MS:
+        if count := self.warning.due(1, self.now()):
             logger.warning("%d lease entries are left out, the last one of %r on %r/%d: %s",
-                           self.unsaid, entry.group, entry.topic, entry.queue_id, fault)  # fmt: skip
-            self.warned_at, self.unsaid = now, 0
+                           count, entry.group, entry.topic, entry.queue_id, fault)  # fmt: skip

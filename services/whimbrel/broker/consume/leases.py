@@ -48,9 +48,37 @@ __all__ = ["RELEASE_MS", "TAKEN_AHEAD_MS", "Judge", "LeaseTable"]
 RELEASE_MS = 1_000
 # Clocks may differ by so much; messages are held for as much longer then, at most.
 TAKEN_AHEAD_MS = 5_000
+# Leases that `taken_ahead` compares in one call, those of one state more at most: 6 ms for each 10,000.
+COMPARED_AT_ONCE = 10_000
 
 # Takes an entry and how many offsets of its queue are held; returns it, or None when it does not count.
 Judge: TypeAlias = Callable[[LeaseEntry, int], LeaseEntry | None]
+
+
+def by_clock(lease: Lease, now: int) -> Lease | None:
+    """Return a lease that waits from now on, for one by a clock that is ahead; None where it is not.
+
+    That clock was another broker's, or ours, and the visible time is that clock's:
+
+        taken by it                                  waits for as long as it was to
+        taken before, and renewed by it              waits until the next renewal
+        taken before, and to be handed on by it      waits as such a message does
+    """
+    latest, serial_at = now + TAKEN_AHEAD_MS, serial_ms(lease.serial)
+    taken_at = lease.taken_at
+    if taken_at > latest:
+        wait_ms = max(lease.visible_at - taken_at, 0)
+        wait_ms = min(wait_ms, RENEW_MS) if lease.auto_renew else wait_ms
+        taken_at = now
+    elif lease.auto_renew and lease.visible_at > latest + RENEW_MS:
+        wait_ms = RENEW_MS
+    # One that is to be handed on keeps the time of its last delivery; its serial is of the time at which it
+    # was held. Others that were taken by our clock may have a serial that is ahead as well.
+    elif serial_at > latest and lease.visible_at == serial_at + HAND_ON_LEASE_MS and not lease.revision:
+        wait_ms = HAND_ON_LEASE_MS
+    else:
+        return None
+    return lease._replace(revision=lease.revision + 1, visible_at=now + wait_ms, taken_at=taken_at)
 
 
 class LeaseTable:
@@ -67,6 +95,8 @@ class LeaseTable:
             tuple[float, int, QueueLeases]
         ] = []  # valid where the state's `renew_at` is the time
         self.renewal_count = 0  # orders renewals of equal time
+        # Whose leases `taken_ahead` is to compare with the clock: those that came from elsewhere, or all.
+        self.uncompared: dict[QueueLeases, None] = {}
 
     def state(self, group: str, topic: str, queue_id: int) -> QueueLeases:
         """Return the state, new when there is none."""
@@ -208,6 +238,7 @@ class LeaseTable:
                 self.serial = max(self.serial, entry.lease.serial)
                 if state.hold(entry.start, entry.end, entry.lease):
                     self.track_client(state, entry.lease)
+                    self.uncompared[state] = None
                     grown = True
             elif entry.end >= 0:
                 grown = state.finish(entry.start, entry.end) or grown
@@ -257,30 +288,27 @@ class LeaseTable:
                     changes.append((state, start, stop, gone))
         return changes
 
+    def compare_all(self) -> None:
+        """Have `taken_ahead` look at all states again: the clock may have been set back."""
+        self.uncompared |= dict.fromkeys(state for state in self.by_queue.values() if state.leases)
+
     def taken_ahead(self, now: int) -> list[Change]:
         """Return the changes that let what was taken ahead of the clock wait for its own time from now on.
 
-        Its clock, another broker's or ours, was ahead; the visible time is that clock's as well. One that is
-        to be handed on keeps the time at which it was delivered last; there the serial tells when it was
-        held. Serials stay ahead once one was, so they count only where the wait is a hand-on's.
+        Some of what is `uncompared` is looked at in each call. Serials stay ahead once one was.
         """
-        latest = now + TAKEN_AHEAD_MS
-        if serial_ms(self.serial) <= latest:
-            return []
+        if serial_ms(self.serial) <= now + TAKEN_AHEAD_MS:
+            self.uncompared.clear()
         changes: list[Change] = []
-        for state in self.by_queue.values():
+        compared = 0
+        for state in list(self.uncompared):
+            if compared >= COMPARED_AT_ONCE:
+                break
+            del self.uncompared[state]
+            compared += len(state.leases)
             for start, stop, lease in state.lease_runs():
-                held_ms = lease.visible_at - serial_ms(lease.serial)
-                if lease.taken_at > latest:
-                    left = max(lease.visible_at - lease.taken_at, 0)
-                    left = min(left, RENEW_MS) if lease.auto_renew else left
-                    lease = lease._replace(taken_at=now)
-                elif serial_ms(lease.serial) > latest and 0 <= held_ms <= HAND_ON_LEASE_MS:
-                    left = held_ms
-                else:
-                    continue
-                ours = lease._replace(revision=lease.revision + 1, visible_at=now + left)
-                changes.append((state, start, stop, ours))
+                if (ours := by_clock(lease, now)) is not None:
+                    changes.append((state, start, stop, ours))
         return changes
 
     def renewals_due(self, now: int, alive: Callable[[str, str], bool], wait_ms: WaitAfter) -> list[Change]:

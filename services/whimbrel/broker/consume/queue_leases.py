@@ -205,8 +205,12 @@ class QueueLeases:
             offset = heapq.heappop(ready)
             self.ready_set.discard(offset)
             held = leases.get(offset)
-            if held is not None and held.visible_at <= now:
+            if held is None:
+                continue
+            if held.visible_at <= now:
                 taken.append(offset)
+            else:  # held anew, or the clock was set back since
+                heapq.heappush(expiry, (held.visible_at, offset, offset + 1, held))
         return taken
 
     def return_ready(self, offsets: list[int]) -> None:

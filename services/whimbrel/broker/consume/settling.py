@@ -14,11 +14,14 @@ from whimbrel.broker.consume.handles import Handles
 from whimbrel.broker.consume.lease_codec import Lease
 from whimbrel.broker.consume.lease_store import LeaseStore
 from whimbrel.broker.consume.queue_leases import Change, Standing, WaitAfter
+from whimbrel.broker.consume.rare_warning import RareWarning
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.broker.consume.wakeups import Wakeups
 from whimbrel.errors import InvalidReceiptHandle
 
 __all__ = ["Settling"]
+
+WARN_APART_MS = 60_000
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Settling:
         self.lease_store, self.table = lease_store, lease_store.table
         self.handles, self.wakeups = handles, wakeups
         self.now, self.client_alive, self.wait_ms = now_ms, client_alive, wait_ms
+        self.warning = RareWarning(WARN_APART_MS)
 
     def ack_batch(self, group: str, topic: str, handles: Sequence[str]) -> list[InvalidReceiptHandle | None]:
         """Mark messages done; return None, or what is wrong, for each handle.
@@ -119,15 +123,20 @@ class Settling:
         self.wakeups.arm_timer()
 
     def correct_times(self) -> None:
-        """Have what was taken by a clock that is ahead of ours come again by ours; a master's task."""
-        changes = self.table.taken_ahead(self.now())
+        """Have what was taken by a clock that is ahead of ours come again by ours; a master's task.
+
+        Some in each call; to be called about once a second.
+        """
+        now = self.now()
+        changes = self.table.taken_ahead(now)
         if not changes:
             return
-        logger.warning(
-            "%d messages were delivered by a clock that is ahead of this one: they come again as long after"
-            " now as they were to come after their delivery",
-            sum(stop - start for _, start, stop, _ in changes),
-        )
+        if count := self.warning.due(sum(stop - start for _, start, stop, _ in changes), now):
+            logger.warning(
+                "%d messages were delivered by a clock that is ahead of this one: they come again as long"
+                " after now as they were to come after their delivery",
+                count,
+            )
         self.lease_store.commit_best_effort(changes)
         self.wakeups.wake_all()
 

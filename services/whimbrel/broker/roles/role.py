@@ -460,7 +460,7 @@ class Role(ABC):
     def sweep(self) -> None:
         """Let go of clients that are gone, and of state that nobody uses."""
         self.context.sessions.sweep()
-        self.consumption.rest_idle()
+        self.consumption.sweep()
 
     def run_retention(self) -> None:
         """Remove files that may go."""

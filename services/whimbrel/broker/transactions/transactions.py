@@ -70,6 +70,9 @@ FINISH_S = (5.0, 60.0, 600.0, 3600.0, 43_200.0, 86_400.0)  # RocketMQ's
 # Halves that are stored again in one round of retention, 10 s apart; others keep their files meanwhile.
 MOVED_MAX = 1000
 MOVED_BYTES_MAX = 16 * 1024 * 1024
+# No transaction is given up for its age before so many rounds of this broker, however old a clock that is far
+# ahead makes it: its producers come back after a restart, and are asked then.
+AGED_CHECKS_MIN = 3
 OPS_AGAIN_S = 1.0  # after that an op that was refused is tried again
 # One piece of a round of checks: transactions that are looked at, or asked about, and bytes of their halves.
 PIECE_SEEN_MAX = 2000
@@ -136,7 +139,7 @@ class Transactions:
             safe_end: up to here the log is on disk here, and with all slaves in sync.
             timeout_ms: after which producers are asked about a transaction.
             checks_max: how often they are asked.
-            age_max_ms: after which a transaction is given up in any case.
+            age_max_ms: after which a transaction is given up, once it was asked about a few times.
         """
         self.store, self.internal, self.topics = store, internal, topics
         self.queues = TransactionQueues(store)
@@ -355,8 +358,8 @@ class Transactions:
         """Ask about a transaction, or give it up."""
         try:
             half = self.queues.half(one)
-            # None is given up unasked, however old a clock that is far ahead makes it.
-            if one.checks >= self.checks_max or (one.checks and now_ms - one.stored_ms > self.age_max_ms):
+            too_old = one.checks >= AGED_CHECKS_MIN and now_ms - one.stored_ms > self.age_max_ms
+            if one.checks >= self.checks_max or too_old:
                 self.discard(one, half)
                 return
         except CorruptRecord as error:

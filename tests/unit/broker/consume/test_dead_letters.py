@@ -345,6 +345,6 @@ def test_what_a_slave_held_back_whose_clock_is_ahead_is_handed_on_by_the_masters
     for entries in slave.journal.chunks:
         master.consumption.lease_store.merge(entries)
     assert letters.take() == [] and not letters.begun  # it is held for more than an hour
-    master.consumption.rest_idle()
+    master.consumption.sweep()
     letters.clock.advance(HAND_ON_LEASE_MS)
     assert letters.take() == [] and [one.message.queue_offset for one in letters.begun] == [0]

@@ -8,7 +8,6 @@ from consumekit import Rig, attempts, offsets
 from whimbrel.broker.cluster.lease_sync import LeaseExchange
 from whimbrel.broker.consume.filters import compile_filter
 from whimbrel.broker.consume.lease_codec import EntryEncoder
-from whimbrel.broker.consume.leases import TAKEN_AHEAD_MS
 from whimbrel.broker.consume.pull import Pulled, PullRequest
 from whimbrel.broker.consume.receipts import ReceiptHandle
 from whimbrel.deferred import Deferred
@@ -353,106 +352,6 @@ def test_parked_poll_completes_the_deferred_that_it_was_given(rig: Rig) -> None:
     assert rig.consumption.parked == 1
     gone.cancel()
     assert rig.consumption.parked == 0
-
-
-HOUR_MS = 3_600_000
-
-
-def test_a_clock_that_is_set_back_holds_messages_for_their_own_time_only(rig: Rig) -> None:
-    rig.store.put("t", 0)
-    (taken,) = rig.take()
-    rig.clock.now -= HOUR_MS
-    rig.consumption.rest_idle()  # about once a second
-    rig.clock.advance(29_999)
-    assert rig.take() == []
-    rig.clock.advance(1)
-    (again,) = rig.take()
-    assert attempts([again]) == [2]
-    assert rig.ack(taken) != [None] and rig.ack(again) == [None]
-
-
-def test_a_poll_that_waits_gets_what_a_clock_held_that_was_ahead(rig: Rig) -> None:
-    rig.store.put("t", 0)
-    rig.take()
-    poll = rig.park(poll_ms=HOUR_MS)
-    rig.clock.now -= HOUR_MS
-    rig.consumption.rest_idle()
-    rig.clock.advance(29_999)
-    assert not poll.done
-    rig.clock.advance(1)
-    assert offsets(poll.result) == [0]
-
-
-@pytest.mark.parametrize("restarts", [1, 2])
-def test_a_new_master_goes_by_its_own_clock(rig: Rig, restarts: int) -> None:
-    rig.store.put("t", 0)
-    (taken,) = rig.take()
-    rig.clock.now -= HOUR_MS
-    for _ in range(restarts):  # what the first one corrected is written down
-        rig.start()
-    rig.clock.advance(29_000)
-    assert rig.take() == [] and rig.ack(taken) == [None]
-    rig.clock.advance(HOUR_MS)
-    assert rig.take() == []
-
-
-def test_what_a_slave_delivered_whose_clock_is_ahead_comes_by_the_masters(rig: Rig) -> None:
-    rig.store.put("t", 0)
-    slave = Rig(store=rig.store, broker_id=1, follows=True)
-    slave.clock.now += HOUR_MS
-    slave.take()
-    rig.consumption.lease_store.merge(slave.journal.chunks[-1])
-    rig.consumption.rest_idle()
-    rig.clock.advance(29_999)
-    assert rig.take() == []
-    rig.clock.advance(1)
-    assert attempts(rig.take()) == [2]
-
-
-def test_a_slave_leaves_the_times_of_its_masters_clock_alone() -> None:
-    rig = Rig()
-    rig.store.put("t", 0)
-    rig.take()
-    rig.clock.now -= HOUR_MS
-    rig.options["follows"] = True
-    rig.start()
-    rig.clock.advance(HOUR_MS)
-    assert rig.take() == []
-
-
-def test_what_is_taken_after_a_clock_was_set_back_keeps_its_time(rig: Rig) -> None:
-    """Its serial is of the time before: serials only grow."""
-    rig.store.put("t", 0)
-    rig.store.put("t", 0)
-    rig.take(batch=1)
-    rig.clock.now -= HOUR_MS
-    rig.take(batch=1, invisible_ms=3 * HOUR_MS)
-    rig.start()
-    rig.clock.advance(2 * HOUR_MS)
-    assert offsets(rig.take()) == [0]
-    rig.clock.advance(HOUR_MS)
-    assert 1 in offsets(rig.take())
-
-
-def test_a_clock_that_is_ahead_by_less_than_clocks_differ_changes_nothing(rig: Rig) -> None:
-    rig.store.put("t", 0)
-    rig.take()
-    before = list(rig.journal.chunks)
-    rig.clock.now -= TAKEN_AHEAD_MS
-    rig.start()
-    assert rig.journal.chunks == before
-
-
-def test_what_the_server_renews_goes_on_by_the_clock_that_was_set_back(rig: Rig) -> None:
-    rig.store.put("t", 0)
-    rig.take(invisible_ms=None)
-    rig.clock.now -= HOUR_MS
-    rig.consumption.rest_idle()
-    rig.clock.advance(10 * 60_000)
-    assert rig.take() == []  # its client lives
-    rig.alive.clear()
-    rig.clock.advance(61_000)
-    assert offsets(rig.take()) == [0]
 
 
 def test_messages_whose_call_was_answered_otherwise_are_released(rig: Rig) -> None:

@@ -37,9 +37,9 @@ def consume_all(rig: Rig, group: str = "g") -> None:
 def idle(rig: Rig) -> None:
     """Let so much time pass that all rests that may."""
     rig.clock.advance(2 * IDLE_MS)
-    rig.consumption.rest_idle()
+    rig.consumption.sweep()
     while rig.consumption.to_rest:
-        rig.consumption.rest_idle()
+        rig.consumption.sweep()
 
 
 def at_work(rig: Rig) -> int:
@@ -99,7 +99,7 @@ def test_group_that_receives_does_not_rest(rig: Rig) -> None:
     for _ in range(5):
         rig.clock.advance(IDLE_MS - 1)
         rig.take(queue_ids=QUEUES)
-        rig.consumption.rest_idle()
+        rig.consumption.sweep()
     assert at_work(rig) == 4
 
 
@@ -246,7 +246,7 @@ def test_resting_changes_nothing_that_anybody_sees(seed: int) -> None:
             seen.append(rig.consumption.positions.committed_offsets())
         assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
         before = at_work(other)
-        other.consumption.rest_idle()
+        other.consumption.sweep()
         rested += before - at_work(other)
     assert rested > 20
 

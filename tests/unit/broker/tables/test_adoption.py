@@ -121,7 +121,7 @@ def test_a_slave_adopts_while_it_has_no_master(tmp_path: Path) -> None:
     role: Any = SlaveRole.__new__(SlaveRole)
     role.store, role.adopted = slave, 0
     role.context = SimpleNamespace(topics=topics, sessions=SimpleNamespace(sweep=lambda: None))
-    role.consumption = SimpleNamespace(rest_idle=lambda: None)
+    role.consumption = SimpleNamespace(sweep=lambda: None)
     role.metadata_sync = SimpleNamespace(synced=True)
     log.append_raw(0, master.read_log(0, master.written))
     log.publish()
