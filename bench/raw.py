@@ -1,0 +1,240 @@
+"""Measure sends with a generator that costs 1.5 us a call, in strict rounds over several trees of our code.
+
+    python bench/raw.py                                    this tree, all modes and points
+    python bench/raw.py --trees before=REVISION,now=.      the same beside another revision of the repository
+    python bench/raw.py --modes slave,sync --points c1,c32 --rounds 3 --secs 4
+
+    mode    none   a master without slaves        slave  asynchronous replication to one slave
+            sync   synchronous replication        flush  synchronous flush, no slave
+    point   c1, c32, c256: single sends of 1 KiB so many at a time, over 1, 1 and 4 connections
+            c32x32, c256x256: the same over so many connections      batch: 8 calls of 32 messages at a time
+
+Each round starts a fresh cluster for each tree and mode, the trees in alternating order. CPU is that of all
+server processes, from before the first counted call until queues, index and slave have caught up, so what a
+broker puts off counts as well; a generator that is stopped before it counts (`--count`) would hide it. After
+the points of a mode the stores are verified, and what they hold is compared with what was acknowledged.
+
+Nothing here asserts a time.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
+
+import processes  # noqa: E402 - the tests' way to start our processes
+from run import FULL_SIZES, page, scratch_directory, tool  # noqa: E402
+
+MODES: dict[str, tuple[int, dict[str, object]]] = {
+    "none": (0, {}),
+    "slave": (1, {}),
+    "sync": (1, {"replication": "sync"}),
+    "flush": (0, {"flush": "sync"}),
+}
+POINTS: dict[str, list[object]] = {
+    "c1": ["--c", 1],
+    "c32": ["--c", 32],
+    "c256": ["--c", 256, "--conns", 4],
+    "c32x32": ["--c", 32, "--conns", 32],
+    "c256x256": ["--c", 256, "--conns", 256],
+    "batch": ["--c", 8, "--batch", 32],
+}
+WARM_S = 1.0
+QUIET_S = 0.2  # without work: all that was put off is done
+QUIET_CPU_S = 0.02
+Row = dict[str, Any]
+
+
+def log(*words: object) -> None:
+    """Say what happens, on standard error."""
+    print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process, in seconds: the scheduler's, which counts nanoseconds."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def settle(made: processes.Cluster, pids: dict[str, int]) -> None:
+    """Wait until slaves have dispatched the whole log and no process has work left."""
+    marks = [page(process.store) for process in (made.master, *made.slaves)]
+    try:
+        deadline = time.monotonic() + 60
+        while any(one.dispatched < marks[0].written for one in marks[1:]):
+            if time.monotonic() > deadline:
+                raise RuntimeError("a slave does not catch up")
+            time.sleep(0.01)
+        while True:
+            before = sum(map(cpu_s, pids.values()))
+            time.sleep(QUIET_S)
+            if sum(map(cpu_s, pids.values())) - before < QUIET_CPU_S:
+                return
+    finally:
+        for one in marks:
+            one.close()
+
+
+def measure(made: processes.Cluster, point: str, secs: float) -> Row:
+    """Run one point; return rate, latencies and CPU a message by process."""
+    pids = {process.name: process.pid for process in made.processes}
+    generator: list[object] = ["--addr", made.master.grpc, "--topic", "Raw", *POINTS[point]]
+    tool("v2raw", *generator, "--secs", 0.5, "--warm", WARM_S)
+    settle(made, pids)
+    marks = page(made.master.store)
+    begin = marks.written
+    before = {name: cpu_s(pid) for name, pid in pids.items()}
+    row = tool("v2raw", *generator, "--secs", secs, "--warm", 0)
+    if "failed" in row or row["errors"]:
+        raise RuntimeError(f"{point}: {row}")
+    settle(made, pids)
+    used = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
+    stored, _ = marks.written - begin, marks.close()
+    messages = row["calls"] * (32 if point == "batch" else 1)
+    # Calls that were under way at the end are answered, but not counted; the log knows them.
+    scale = 1e6 / messages
+    return {
+        "point": point,
+        "rate": row["rate"],
+        "p50": row["p50"],
+        "p99": row["p99"],
+        "us": {name: value * scale for name, value in used.items()},
+        "all_us": sum(used.values()) * scale,
+        "client_us": row["client_us"],
+        "bytes": stored,
+        "messages": messages,
+    }
+
+
+def verify(made: processes.Cluster) -> str:
+    """Stop the cluster and check its stores; return what is wrong with them, "" for nothing."""
+    for process in reversed(made.processes):
+        process.stop()
+    found = []
+    for process in (made.master, *made.slaves):
+        done = subprocess.run(
+            [sys.executable, "-c", processes.COMMAND, "store", "verify", str(process.store)],
+            env=processes.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            found.append(f"{process.name}: {(done.stdout + done.stderr).strip()[-300:]}")
+    return "; ".join(found)
+
+
+@contextlib.contextmanager
+def checked_out(revision: str, work: Path) -> Iterator[Path]:
+    """A directory with the services of a revision, or of a directory that is there."""
+    if (Path(revision) / "services").is_dir():
+        yield (Path(revision) / "services").resolve()
+        return
+    tree = Path(tempfile.mkdtemp(dir=work))
+    subprocess.run(["git", "worktree", "add", "--detach", str(tree), revision], cwd=REPO, check=True)
+    try:
+        yield tree / "services"
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=REPO, check=True)
+
+
+def run_mode(services: Path, mode: str, args: argparse.Namespace) -> list[Row]:
+    """Measure the points of a mode with a fresh cluster of a tree."""
+    slaves, options = MODES[mode]
+    processes.SERVICES = services
+    settings = FULL_SIZES | options
+    with (
+        scratch_directory(args.work) as scratch,
+        processes.Cluster(scratch, slaves=slaves, broker=settings) as made,
+    ):
+        made.wait_usable()
+        rows = [{"mode": mode, **measure(made, point, args.secs)} for point in args.points]
+        if not args.no_verify and (why := verify(made)):
+            raise RuntimeError(f"{mode}: {why}")
+    return rows
+
+
+def median(rows: list[Row], key: str) -> float:
+    """Return the median of a figure over the rounds."""
+    return statistics.median(row[key] for row in rows)
+
+
+def table(rows: list[Row], trees: list[str]) -> str:
+    """Return medians as a Markdown table, with ratios to the first tree."""
+    lines = [
+        "| mode | point | tree | messages/s | p50 ms | p99 ms | us of all | by process | rate | us |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    keys = list(dict.fromkeys((row["mode"], row["point"]) for row in rows))
+    for mode, point in keys:
+        base: list[Row] = []
+        for tree in trees:
+            some = [r for r in rows if (r["mode"], r["point"], r["tree"]) == (mode, point, tree)]
+            if not some:
+                continue
+            base = base or some
+            shares = " / ".join(
+                f"{statistics.median(r['us'][name] for r in some):.1f}"
+                for name in some[0]["us"]
+                if name != "nameserver"
+            )
+            lines.append(
+                f"| {mode} | {point} | {tree} | {median(some, 'rate'):,.0f} | {median(some, 'p50'):.3f} |"
+                f" {median(some, 'p99'):.2f} | {median(some, 'all_us'):.1f} | {shares} |"
+                f" {median(some, 'rate') / median(base, 'rate'):.2f} |"
+                f" {median(some, 'all_us') / median(base, 'all_us'):.2f} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, and print one table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trees", default="now=.", help="NAME=REVISION or NAME=DIRECTORY, by commas")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--points", default="c1,c32,c256,batch")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--secs", type=float, default=4.0)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "whimbrel-raw")
+    parser.add_argument("--json", type=Path, help="append each measurement to this file")
+    parser.add_argument("--no-verify", action="store_true", help="do not check the stores afterwards")
+    args = parser.parse_args()
+    args.points = args.points.split(",")
+    args.work.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    with contextlib.ExitStack() as stack:
+        trees = {}
+        for text in args.trees.split(","):
+            name, _, revision = text.partition("=")
+            trees[name] = stack.enter_context(checked_out(revision, args.work))
+        names = list(trees)
+        for number in range(args.rounds):
+            for mode in args.modes.split(","):
+                for name in names if number % 2 == 0 else names[::-1]:
+                    for row in run_mode(trees[name], mode, args):
+                        row |= {"tree": name, "round": number}
+                        rows.append(row)
+                        log(name, mode, row["point"], f"{row['rate']:.0f}/s p50 {row['p50']:.3f} p99 {row['p99']:.2f}",
+                            f"{row['all_us']:.1f} us", {k: round(v, 1) for k, v in row["us"].items()})
+                        if args.json:
+                            with args.json.open("a") as out:
+                                out.write(json.dumps(row) + os.linesep)
+    print(table(rows, names))
+
+
+if __name__ == "__main__":
+    main()
