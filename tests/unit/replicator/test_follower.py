@@ -1,5 +1,6 @@
 """A slave's replicator beside a master that is played by the test, over a real connection."""
 
+import itertools
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES
 from whimbrel.replicator.buffers import RECEIVE_BYTES
-from whimbrel.replicator.follower import Follower
+from whimbrel.replicator.follower import RING_INTERVAL_MIN_S, Follower
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.store.codec import RecordDraft, encode_record
@@ -42,7 +43,7 @@ class Stage:
         self.log = LogWriter.open(root, store)
         self.follower = Follower(self.loop, options, self.log, clock=lambda: self.now)
         self.reports: list[int] = []
-        self.now = 1000.0
+        self.now, self.step_s = 1000.0, 0.01
 
     def turns(self, done: Callable[[], bool]) -> None:
         """Run the follower until something is so."""
@@ -51,7 +52,7 @@ class Stage:
                 return
             self.follower.step(self.now)
             self.loop.turn(self.follower.wait_timeout(self.now), self.follower.idle)
-            self.now += 0.01
+            self.now += self.step_s
         raise AssertionError("it never happened")
 
     def connect(self) -> None:
@@ -153,6 +154,24 @@ def test_a_frame_is_reported_only_when_it_is_whole(stage: Stage) -> None:
     stage.reported(100)
     stage.send(b"b")
     stage.reported(200)
+
+
+def test_the_broker_is_rung_after_the_report_and_some_time_apart(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rings: list[tuple[int, float]] = []  # what was reported before each, and when it was
+    stage.connect()
+    monkeypatch.setattr(stage.loop, "ring_broker", lambda: rings.append((stage.heard(), stage.now)))
+    stage.step_s = RING_INTERVAL_MIN_S / 4
+    for end in range(100, 2100, 100):
+        stage.send(frame(end - 100, b"a" * 100))
+        stage.reported(end)
+    stage.turns(lambda: not stage.follower.ring_due)
+    assert len(stage.reports) == 21
+    assert rings[0][0] == 2  # the first report, and that of the first frame
+    assert 2 < len(rings) <= 20 / 2  # a turn or more for each report, four to an interval
+    apart = [later - earlier for (_, earlier), (_, later) in itertools.pairwise(rings)]
+    assert min(apart) > RING_INTERVAL_MIN_S * 0.99
 
 
 def test_a_frame_longer_than_the_buffer_is_taken_in_parts(stage: Stage) -> None:
