@@ -3,7 +3,8 @@
 `STORE/whimbrel/broker.sock` and `STORE/whimbrel/replicator.sock`, each bound by the process it is named
 after. A ring is one byte whose content means nothing: it makes the other's `select` return, and the other
 then reads the page of marks (`whimbrel.store.shared_page`). So a ring that is lost (the other process is not
-there, its queue is full) costs `WAKE_POLL_S` at most.
+there, its queue is full) costs `WAKE_POLL_S` at most. A ring goes through a socket that is connected to the
+other's, since looking up the path costs as much as the ring; it is connected anew when the other has gone.
 
 A file system socket works between two containers that share the volume, which an eventfd would not.
 `sun_path` holds 108 bytes, and store directories may have longer names: paths go through
@@ -40,6 +41,7 @@ class Doorbell:
             socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
         self.folder_fd = -1
+        self.out: socket.socket | None = None  # connected to the other's, after the first ring
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self.folder_fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -58,8 +60,26 @@ class Doorbell:
     def ring(self, other: Bell) -> None:
         """Wake the other process if it is there; never blocks, never fails."""
         # No socket, a dead owner, or a full queue (which wakes it anyway): the poll covers all of them.
+        try:
+            if self.out is not None:
+                self.out.send(b"!")
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            self.hang_up()  # its owner has gone; a successor may be there
         with contextlib.suppress(OSError):
-            self.sock.sendto(b"!", socket.MSG_DONTWAIT, f"{self.base}{other}.sock")
+            self.out = socket.socket(
+                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+            )
+            self.out.connect(f"{self.base}{other}.sock")
+            self.out.send(b"!")
+
+    def hang_up(self) -> None:
+        """Close the way to the other's socket."""
+        out, self.out = self.out, None
+        if out is not None:
+            out.close()
 
     def drain(self) -> int:
         """Receive the rings that have come in; return how many."""
@@ -72,6 +92,7 @@ class Doorbell:
 
     def close(self) -> None:
         """Close the bell. The socket file stays: a successor may have bound its own there already."""
+        self.hang_up()
         self.sock.close()
         if self.folder_fd >= 0:
             os.close(self.folder_fd)

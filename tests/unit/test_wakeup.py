@@ -46,6 +46,20 @@ def test_a_restarted_process_takes_the_bell_of_its_killed_predecessor(tmp_path: 
     assert not readable(killed)
 
 
+def test_a_ring_reaches_the_successor_of_one_that_was_rung_before(tmp_path: Path) -> None:
+    broker, first = Doorbell(tmp_path, "broker"), Doorbell(tmp_path, "replicator")
+    broker.ring("replicator")
+    first.close()
+    broker.ring("replicator")  # nobody is there
+    successor = Doorbell(tmp_path, "replicator")
+    broker.ring("replicator")
+    assert readable(successor)
+    successor.close()
+    third = Doorbell(tmp_path, "replicator")
+    broker.ring("replicator")  # this one finds out
+    assert readable(third)
+
+
 def test_a_store_path_longer_than_a_socket_path_works(tmp_path: Path) -> None:
     root = tmp_path / ("x" * 120) / ("y" * 120)
     broker, replicator = Doorbell(root, "broker"), Doorbell(root, "replicator")
