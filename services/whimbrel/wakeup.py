@@ -24,7 +24,6 @@ __all__ = ["WAKE_POLL_S", "Bell", "Doorbell"]
 Bell = Literal["broker", "replicator"]
 
 WAKE_POLL_S = 0.1  # the longest wait that relies on a ring; what RocketMQ's HA writer always waits
-DRAIN_MAX = 64  # rings taken at once; the kernel queues fewer (net.unix.max_dgram_qlen is 10 by default)
 
 
 class Doorbell:
@@ -81,14 +80,17 @@ class Doorbell:
         if out is not None:
             out.close()
 
-    def drain(self) -> int:
-        """Receive the rings that have come in; return how many."""
-        for count in range(DRAIN_MAX):
-            try:
-                self.sock.recv(1)
-            except OSError:
-                return count
-        return DRAIN_MAX
+    def take(self) -> bool:
+        """Receive one ring; return whether there was one.
+
+        Mostly there is one only. Where there are more the bell stays readable, and wakes its owner again: that
+        costs less than to ask each time whether there is another.
+        """
+        try:
+            self.sock.recv(1)
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Close the bell. The socket file stays: a successor may have bound its own there already."""

@@ -195,7 +195,7 @@ class TurnLoop:
         """Call back for what is ready, and plan the next turn."""
         page = self.page
         page.replica_beat_ns = self.machine.monotonic_ns()
-        self.bell.drain()
+        self.bell.take()
         page.replica_sleeping = 0
         called = False
         for number in list(self.watched):

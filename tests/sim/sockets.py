@@ -267,10 +267,12 @@ class SimDoorbell:
         if network.rng.random() > 0.02:
             network.scheduler.later(network.rng.uniform(*RING_S), arrive)
 
-    def drain(self) -> int:
-        """Take the rings."""
-        rings, self.rings = self.rings, 0
-        return rings
+    def take(self) -> bool:
+        """Take one ring."""
+        if not self.rings:
+            return False
+        self.rings -= 1
+        return True
 
     def close(self) -> None:
         """No more."""

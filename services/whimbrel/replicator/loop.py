@@ -64,7 +64,7 @@ class Loop:
 
     def rung(self, _: int) -> None:
         """Discard the broker's rings; what changed is in the marks."""
-        self.bell.drain()
+        self.bell.take()
 
     def watch(self, sock: socket.socket, events: int, callback: Callback) -> None:
         """Call back whenever `sock` is ready for `events`; with 0, no longer."""

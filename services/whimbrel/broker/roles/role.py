@@ -413,7 +413,7 @@ class Role(ABC):
 
     def bell_readable(self) -> None:
         """Take the replicator's rings."""
-        self.context.bell.drain()
+        self.context.bell.take()
         self.bell_rung()
 
     def register(self) -> None:
