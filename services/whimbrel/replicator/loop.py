@@ -3,9 +3,12 @@
 Each turn begins with what the marks ask for; then `turn` waits and calls back. Before it waits, it sets the
 page's sleeping flag and checks once more whether the marks moved: a broker that moves one after that sees the
 flag and rings. A ring that is lost all the same costs `WAKE_POLL_S`.
+
+It waits by epoll itself: `selectors` would make objects of every event, at more than the wait's own cost.
 """
 
 import contextlib
+import select
 import selectors
 import signal
 import socket
@@ -19,11 +22,12 @@ from whimbrel.wakeup import WAKE_POLL_S, Doorbell
 
 __all__ = ["Loop"]
 
-Callback = Callable[[int], None]  # takes the selector's event mask
+Callback = Callable[[int], None]  # takes EVENT_READ and EVENT_WRITE of `selectors`
+READY_MAX = 64  # events taken in one turn; the rest are there in the next
 
 
 class Loop:
-    """Selector, doorbell, page and signals of one replicator.
+    """Doorbell, sockets, page and signals of one replicator.
 
     Attributes:
         machine, network: where files, clocks, workers and sockets come from.
@@ -34,13 +38,14 @@ class Loop:
         self.machine, self.network = machine, Network()
         self.page = SharedPage.open(root, machine)
         self.bell = Doorbell(root, "replicator")
-        self.selector = selectors.DefaultSelector()
+        self.epoll = select.epoll()
+        self.watched: dict[int, tuple[int, Callback]] = {}  # by descriptor
         self.inner, self.outer = socket.socketpair()
         for sock in (self.inner, self.outer):
             sock.setblocking(False)
         self.stopping = False
-        self.selector.register(self.bell, selectors.EVENT_READ, self.rung)
-        self.selector.register(self.inner, selectors.EVENT_READ, self.woken)
+        self.watch(self.bell, selectors.EVENT_READ, self.rung)
+        self.watch(self.inner, selectors.EVENT_READ, self.woken)
 
     def catch_signals(self) -> None:
         """Make SIGTERM and SIGINT end the loop instead of the process."""
@@ -66,16 +71,28 @@ class Loop:
         """Discard the broker's rings; what changed is in the marks."""
         self.bell.take()
 
-    def watch(self, sock: socket.socket, events: int, callback: Callback) -> None:
-        """Call back whenever `sock` is ready for `events`; with 0, no longer."""
-        known = sock.fileno() in self.selector.get_map()
+    def watch(self, source: socket.socket | Doorbell, events: int, callback: Callback) -> None:
+        """Call back whenever `source` is ready for `events`; with 0, no longer.
+
+        To be called with 0 before it is closed: another one may get its descriptor.
+        """
+        fd = source.fileno()
+        before = self.watched.get(fd)
         if not events:
-            if known:
-                self.selector.unregister(sock)
-        elif known:
-            self.selector.modify(sock, events, callback)
-        else:
-            self.selector.register(sock, events, callback)
+            if before is not None:
+                del self.watched[fd]
+                self.epoll.unregister(fd)
+            return
+        if before == (events, callback):
+            return
+        mask = select.EPOLLIN if events & selectors.EVENT_READ else 0
+        if events & selectors.EVENT_WRITE:
+            mask |= select.EPOLLOUT
+        if before is None:
+            self.epoll.register(fd, mask)
+        elif before[0] != events:
+            self.epoll.modify(fd, mask)
+        self.watched[fd] = (events, callback)
 
     def ring_broker(self) -> None:
         """Wake the broker if it sleeps; the mark it is to see must be written before."""
@@ -94,18 +111,23 @@ class Loop:
             page.replica_sleeping = 1
             if self.stopping or not idle():
                 timeout = 0
-        ready = self.selector.select(min(max(timeout, 0), WAKE_POLL_S))
+        ready = self.epoll.poll(min(max(timeout, 0), WAKE_POLL_S), READY_MAX)
         page.replica_sleeping = 0
-        for key, mask in ready:
-            # An earlier callback of this turn may have closed this one's socket.
-            if self.selector.get_map().get(key.fd) is key:
-                key.data(mask)
+        for fd, found, watched in [(fd, found, self.watched[fd]) for fd, found in ready]:
+            # An earlier callback of this turn may have closed this one's socket; another may have its number.
+            if self.watched.get(fd) is watched:
+                events, callback = watched
+                # Errors and the end of the connection count as both: to read or write tells which.
+                mask = selectors.EVENT_READ if found & ~select.EPOLLOUT else 0
+                if found & ~select.EPOLLIN:
+                    mask |= selectors.EVENT_WRITE
+                callback(mask & events)
 
     def close(self) -> None:
         """Close everything; the page stays for the broker."""
         if signal.getsignal(signal.SIGTERM) == self.stop:
             signal.set_wakeup_fd(-1)
-        self.selector.close()
+        self.epoll.close()
         self.bell.close()
         self.inner.close()
         self.outer.close()
