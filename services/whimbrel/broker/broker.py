@@ -224,6 +224,7 @@ class Broker:
                 directory=self.root / "whimbrel",
             ),
             transport=options.transport,
+            read_end=context.read_end,
         )
 
     @property

@@ -17,8 +17,8 @@ next to be late.
 A sync that fails is final: sends that waited for it get FlushTimeout at once, before the log is mended and
 `flushed` can move on (`log_failed`).
 
-At the end of a loop tick with an append, the store publishes its `written` mark once, one flush is requested,
-and the replicator is woken if it sleeps: all sends of a tick share that cost. With asynchronous replication
+At the end of a read with an append (`rpc/server/read_end.py`), the store publishes its `written` mark once,
+one flush is requested, and the replicator is woken if it sleeps: all sends of a read share that cost. With asynchronous replication
 it is woken at most every `RING_INTERVAL_MIN_S`.
 
 A slave has a `ReadOnlyAppender`, which refuses everything.
@@ -180,8 +180,15 @@ class Appender:
         loop: TickLoop,
         *,
         ring: Callable[[], None],
+        soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """Take the store and the page; `ring` wakes the replicator."""
+        """Take the store and the page.
+
+        Args:
+            store, page, durability, loop: see the module's text.
+            ring: wakes the replicator.
+            soon: calls back once at the end of this read; the loop's `call_soon` without.
+        """
         self.refusal = "the broker has not been accepted by a nameserver yet"
         self.waits = durability.sync_flush or durability.acks > 0
         self.on_appended: Callable[[str, Sequence[Any]], None] | None = None  # with each topic's records
@@ -191,9 +198,10 @@ class Appender:
         self.durability = durability
         self.loop = loop
         self.ring = ring
+        self.soon = soon or loop.call_soon
         self.waiting: deque[WaitingSend] = deque()
         self.tick_pending = False
-        self.in_sync_checked = False  # enough slaves are in sync; holds until the end of this tick
+        self.in_sync_checked = False  # enough slaves are in sync; holds until the tick ends
         self.closed = False
         self.timer: Any = None
         self.index_timer: Any = None
@@ -241,7 +249,7 @@ class Appender:
             self.on_appended(drafts[0].topic, appended)
         if not self.tick_pending:
             self.tick_pending = True
-            self.loop.call_soon(self.end_tick)
+            self.soon(self.end_tick)
         self.in_sync_checked = True
         return appended
 

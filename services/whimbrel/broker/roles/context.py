@@ -28,6 +28,7 @@ from whimbrel.probes import Probes
 from whimbrel.rpc.api.calls import Metadata, Outbound
 from whimbrel.rpc.server.handlers import Service
 from whimbrel.rpc.server.limits import RunningServer
+from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.store.store import MessageStore
 from whimbrel.wakeup import Doorbell
 
@@ -47,6 +48,7 @@ class BrokerContext:
         machine: where files, clocks and workers come from.
         registration: the current role's, through which nameservers are asked; None without.
         server: set once the first role serves.
+        read_end: of the server's reads.
         probes: tell whether the process lives and is ready, for the current role.
         counted: what metrics add up; None where they are off.
         exposition: serves the metrics of the current role, and of later ones at the same address.
@@ -73,6 +75,7 @@ class BrokerContext:
         self.instance = uuid.uuid4().hex
         self.root = Path(options.store)
         self.loop = asyncio.get_running_loop()
+        self.read_end = ReadEnd(self.loop)
         self.bell, self.machine = bell, machine
         self.serve = serve
         self.release_client = release_client

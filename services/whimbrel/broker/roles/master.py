@@ -95,7 +95,12 @@ class MasterRole(Role):
     def make_appender(self) -> Appender:
         """Return the log's only appender."""
         appender = Appender(
-            self.store, self.page, self.options.durability, self.loop, ring=self.ring_replicator
+            self.store,
+            self.page,
+            self.options.durability,
+            self.loop,
+            ring=self.ring_replicator,
+            soon=self.context.read_end.soon,
         )
         if self.options.flush == "sync":
             self.store.on_flushed = self.flushed

@@ -101,6 +101,9 @@ class NativeConnection(asyncio.Protocol):
         self.pinged = False
         self.uncounted += len(data)
         self.receiving = True
+        read_end = self.server.read_end
+        if read_end is not None:
+            read_end.begin()
         try:
             for event in self.conn.receive(data, now):
                 self.handle(event)
@@ -110,6 +113,8 @@ class NativeConnection(asyncio.Protocol):
         finally:
             self.receiving = False
         self.flush()
+        if read_end is not None:
+            read_end.end()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Abandon all calls."""

@@ -50,6 +50,7 @@ from whimbrel.rpc.server.protocol_detection import (
     RejectionLog,
     TlsProtocol,
 )
+from whimbrel.rpc.server.read_end import ReadEnd
 from whimbrel.rpc.server.reflection import with_standard_services
 
 __all__ = ["NativeServer", "serve_native"]
@@ -86,6 +87,7 @@ class NativeServer:
         connections: that speak HTTP/2.
         admission: which connections are let in.
         budget: what all of them hold in memory.
+        read_end: is told of each read.
         tasks: of pulled streams.
         unflushed: connections with responses to write on the loop's next iteration.
     """
@@ -98,12 +100,14 @@ class NativeServer:
         guard: Guard | None = None,
         limits: Limits | None = None,
         admission: Admission | None = None,
+        read_end: ReadEnd | None = None,
     ) -> None:
         services = list(services)
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
         self.methods = methods_by_path(with_standard_services(services, self.health))
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
+        self.read_end = read_end
         self.streams = NativeStreams()
         self.handshaking: set[ProtocolDetector | TlsProtocol] = set()
         self.rejections, self.refusals = RejectionLog(), RejectionLog()
@@ -216,6 +220,7 @@ async def serve_native(
     tls: TlsSettings | None = None,
     limits: Limits | None = None,
     admission: Admission | None = None,
+    read_end: ReadEnd | None = None,
 ) -> NativeServer:
     """Start to serve on `host` and `port`, as `serving.serve` does.
 
@@ -223,6 +228,13 @@ async def serve_native(
         CertificateError: the certificate that `tls` names can't be used.
         OSError: the port is taken, or the host is not one of this machine's.
     """
-    server = NativeServer(services, on_call_end=on_call_end, guard=guard, limits=limits, admission=admission)
+    server = NativeServer(
+        services,
+        on_call_end=on_call_end,
+        guard=guard,
+        limits=limits,
+        admission=admission,
+        read_end=read_end,
+    )
     await server.start(host, port, tls or TlsSettings())
     return server

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the settings of processes take `Transport` and `DEFAULT` fr
     from whimbrel.rpc.server.certificates import TlsSettings
     from whimbrel.rpc.server.handlers import Service
     from whimbrel.rpc.server.limits import Guard, OnCallEnd, RunningServer
+    from whimbrel.rpc.server.read_end import ReadEnd
 
 __all__ = ["DEFAULT", "Transport", "serve"]
 
@@ -29,6 +30,7 @@ async def serve(
     guard: "Guard | None" = None,
     tls: "TlsSettings | None" = None,
     transport: Transport | None = None,
+    read_end: "ReadEnd | None" = None,
 ) -> "RunningServer":
     """Start to serve on `host` and `port`; 0 is any free port. Health and reflection are served as well.
 
@@ -38,6 +40,7 @@ async def serve(
         guard: called before each call, those of health and reflection too; its error refuses the call.
         tls: where native has its certificate from; without, it makes one for as long as it runs.
         transport: None is `DEFAULT`.
+        read_end: told of the reads of each connection, by native.
 
     Raises:
         CertificateError: the certificate that `tls` names can't be used.
@@ -47,7 +50,13 @@ async def serve(
         from whimbrel.rpc.server.native import serve_native
 
         return await serve_native(
-            services, host=host, port=port, on_call_end=on_call_end, guard=guard, tls=tls
+            services,
+            host=host,
+            port=port,
+            on_call_end=on_call_end,
+            guard=guard,
+            tls=tls,
+            read_end=read_end,
         )
     from whimbrel.rpc.server.grpcio import serve_grpcio
 

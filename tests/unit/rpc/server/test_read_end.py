@@ -1,0 +1,60 @@
+"""What is put off to the end of a read."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from whimbrel.rpc.server.read_end import ReadEnd
+
+
+def run(scene: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scene)
+
+
+def test_what_a_read_puts_off_is_done_at_its_end() -> None:
+    async def scene() -> None:
+        reads, done = ReadEnd(asyncio.get_running_loop()), list[str]()
+        reads.begin()
+        reads.soon(lambda: done.append("first"))
+        reads.soon(lambda: done.append("second"))
+        await asyncio.sleep(0)
+        assert done == []
+        reads.end()
+        assert done == ["first", "second"]
+        reads.begin()
+        reads.end()
+        assert done == ["first", "second"]
+
+    run(scene())
+
+
+def test_outside_of_a_read_it_is_the_loops_next_iteration() -> None:
+    async def scene() -> None:
+        reads, done = ReadEnd(asyncio.get_running_loop()), list[str]()
+        reads.soon(lambda: done.append("first"))
+        assert done == []
+        await asyncio.sleep(0)
+        assert done == ["first"]
+        reads.begin()
+        reads.soon(lambda: reads.soon(lambda: done.append("later")))
+        reads.end()
+        assert done == ["first"]
+        await asyncio.sleep(0)
+        assert done == ["first", "later"]
+
+    run(scene())
+
+
+def test_one_that_fails_keeps_no_other_from_being_called() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        reads, done, failures = ReadEnd(loop), list[str](), list[object]()
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        reads.begin()
+        reads.soon(lambda: done.append(str(1 // 0)))
+        reads.soon(lambda: done.append("second"))
+        reads.end()
+        assert done == ["second"]
+        assert [type(failure) for failure in failures] == [ZeroDivisionError]
+
+    run(scene())
