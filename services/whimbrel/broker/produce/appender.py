@@ -17,8 +17,8 @@ next to be late.
 A sync that fails is final: sends that waited for it get FlushTimeout at once, before the log is mended and
 `flushed` can move on (`log_failed`).
 
-At the end of a read with an append (`rpc/server/read_end.py`), the store publishes its `written` mark once,
-one flush is requested, and the replicator is woken if it sleeps: all sends of a read share that cost. With asynchronous replication
+Once for all appends of a read, or of several (`rpc/server/read_end.py` says when), the store publishes its `written` mark once,
+one flush is requested, and the replicator is woken if it sleeps: they share that cost. With asynchronous replication
 it is woken at most every `RING_INTERVAL_MIN_S`.
 
 A slave has a `ReadOnlyAppender`, which refuses everything.
@@ -187,7 +187,7 @@ class Appender:
         Args:
             store, page, durability, loop: see the module's text.
             ring: wakes the replicator.
-            soon: calls back once at the end of this read; the loop's `call_soon` without.
+            soon: calls back once for the appends of a read; the loop's `call_soon` without.
         """
         self.refusal = "the broker has not been accepted by a nameserver yet"
         self.waits = durability.sync_flush or durability.acks > 0

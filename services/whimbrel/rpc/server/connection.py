@@ -68,6 +68,7 @@ class NativeConnection(asyncio.Protocol):
         budget: what it holds in memory for requests and responses.
         uncounted: bytes in and out since its share in the process's budget was counted.
         waiting_counted: what waited in its streams then.
+        calls: that the current read has begun.
         receiving: events of a read are being handled; their responses leave at its end.
         flush_scheduled: it is on its server's list of connections to flush.
         pinged: a ping was sent, and nothing came since.
@@ -81,7 +82,7 @@ class NativeConnection(asyncio.Protocol):
         self.paused = self.receiving = self.flush_scheduled = self.pinged = False
         self.connected_at = self.received_at = connected_at
         self.budget = ConnectionBudget()
-        self.uncounted = self.waiting_counted = 0
+        self.uncounted = self.waiting_counted = self.calls = 0
 
     # Called by the transport
 
@@ -103,6 +104,7 @@ class NativeConnection(asyncio.Protocol):
         self.receiving = True
         read_end = self.server.read_end
         if read_end is not None:
+            self.calls = 0
             read_end.begin()
         try:
             for event in self.conn.receive(data, now):
@@ -114,7 +116,7 @@ class NativeConnection(asyncio.Protocol):
             self.receiving = False
         self.flush()
         if read_end is not None:
-            read_end.end()
+            read_end.end(self.calls)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Abandon all calls."""
@@ -188,6 +190,7 @@ class NativeConnection(asyncio.Protocol):
     def begin_call(self, event: Headers) -> None:
         """Make the server call of a new stream."""
         stream, shape = event.stream, event.shape
+        self.calls += 1
         kind: CallKind | None = None if shape is None else shape.memo
         if kind is not None and kind.methods is self.server.methods:
             metadata = CallMetadata(event.fields, kind.known, kind.varying)

@@ -1,7 +1,9 @@
-"""What is done once for all calls of a read: at the end of that read, when their responses are written.
+"""What is done once for all calls of a read: at the end of that read, or in the loop's next iteration.
 
-The loop's next iteration would be the other place. Behind the only connection that has calls it comes 20 us
-later: `epoll_wait` is asked once more in between.
+The next iteration comes behind the reads of all connections that were ready. So it is the better place when
+each of many connections has brought a call or two: what is put off costs 5 to 10 us a time, and at the end of
+each read it took 30 % of the rate with 256 connections. Behind a read with many calls the end of the read is
+the better one: it is earlier, by whatever the other connections have brought.
 """
 
 import asyncio
@@ -9,9 +11,11 @@ from collections.abc import Callable
 
 __all__ = ["ReadEnd"]
 
+CALLS_MIN = 8  # that a read must have brought for its end to be the place
+
 
 class ReadEnd:
-    """Calls back at the end of the read that is under way; on the loop's thread.
+    """Calls back soon, see above; on the loop's thread.
 
     Outside of a read, and with a transport that does not tell of its reads, that is the next iteration.
     """
@@ -32,12 +36,15 @@ class ReadEnd:
         """A read begins; to be called by the transport, as `end`."""
         self.reading = True
 
-    def end(self) -> None:
-        """A read has ended, whatever came of it."""
+    def end(self, calls: int) -> None:
+        """A read has ended, whatever came of it, which had so many calls."""
         self.reading = False
         if self.callbacks:
             callbacks, self.callbacks = self.callbacks, []
             for callback in callbacks:
+                if calls < CALLS_MIN:
+                    self.loop.call_soon(callback)
+                    continue
                 try:
                     callback()
                 except Exception as error:  # noqa: BLE001 - as the loop does with what it calls

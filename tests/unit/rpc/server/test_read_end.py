@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
-from whimbrel.rpc.server.read_end import ReadEnd
+from whimbrel.rpc.server.read_end import CALLS_MIN, ReadEnd
 
 
 def run(scene: Coroutine[Any, Any, None]) -> None:
@@ -19,10 +20,24 @@ def test_what_a_read_puts_off_is_done_at_its_end() -> None:
         reads.soon(lambda: done.append("second"))
         await asyncio.sleep(0)
         assert done == []
-        reads.end()
+        reads.end(CALLS_MIN)
         assert done == ["first", "second"]
         reads.begin()
-        reads.end()
+        reads.end(CALLS_MIN)
+        assert done == ["first", "second"]
+
+    run(scene())
+
+
+def test_behind_a_read_of_few_calls_it_is_the_loops_next_iteration() -> None:
+    async def scene() -> None:
+        reads, done = ReadEnd(asyncio.get_running_loop()), list[str]()
+        for name in ("first", "second"):  # reads of two connections in one iteration
+            reads.begin()
+            reads.soon(partial(done.append, name))
+            reads.end(CALLS_MIN - 1)
+        assert done == []
+        await asyncio.sleep(0)
         assert done == ["first", "second"]
 
     run(scene())
@@ -37,7 +52,7 @@ def test_outside_of_a_read_it_is_the_loops_next_iteration() -> None:
         assert done == ["first"]
         reads.begin()
         reads.soon(lambda: reads.soon(lambda: done.append("later")))
-        reads.end()
+        reads.end(CALLS_MIN)
         assert done == ["first"]
         await asyncio.sleep(0)
         assert done == ["first", "later"]
@@ -53,7 +68,7 @@ def test_one_that_fails_keeps_no_other_from_being_called() -> None:
         reads.begin()
         reads.soon(lambda: done.append(str(1 // 0)))
         reads.soon(lambda: done.append("second"))
-        reads.end()
+        reads.end(CALLS_MIN)
         assert done == ["second"]
         assert [type(failure) for failure in failures] == [ZeroDivisionError]
 
