@@ -2,6 +2,7 @@
 
     python bench/raw.py                                    this tree, all modes and points
     python bench/raw.py --trees before=REVISION,now=.      the same beside another revision of the repository
+    python bench/raw.py --trees python=.@off,lane=.        without and with the compiled lane
     python bench/raw.py --modes slave,sync --points c1,c32 --rounds 3 --secs 4
 
     mode    none   a master without slaves        slave  asynchronous replication to one slave
@@ -152,10 +153,11 @@ def checked_out(revision: str, work: Path) -> Iterator[Path]:
         subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=REPO, check=True)
 
 
-def run_mode(services: Path, mode: str, args: argparse.Namespace) -> list[Row]:
+def run_mode(services: Path, lane: str, mode: str, args: argparse.Namespace) -> list[Row]:
     """Measure the points of a mode with a fresh cluster of a tree."""
     slaves, options = MODES[mode]
     processes.SERVICES = services
+    os.environ["WHIMBREL_TEST_LANE"] = lane
     settings = FULL_SIZES | options
     with (
         scratch_directory(args.work) as scratch,
@@ -204,7 +206,7 @@ def table(rows: list[Row], trees: list[str]) -> str:
 def main() -> None:
     """Measure, and print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", default="now=.", help="NAME=REVISION or NAME=DIRECTORY, by commas")
+    parser.add_argument("--trees", default="now=.", help="NAME=REVISION or NAME=DIRECTORY, by commas; @off: no lane")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--points", default="c1,c32,c256,batch")
     parser.add_argument("--rounds", type=int, default=3)
@@ -220,12 +222,13 @@ def main() -> None:
         trees = {}
         for text in args.trees.split(","):
             name, _, revision = text.partition("=")
-            trees[name] = stack.enter_context(checked_out(revision, args.work))
+            revision, _, lane = revision.partition("@")
+            trees[name] = stack.enter_context(checked_out(revision, args.work)), lane or "auto"
         names = list(trees)
         for number in range(args.rounds):
             for mode in args.modes.split(","):
                 for name in names if number % 2 == 0 else names[::-1]:
-                    for row in run_mode(trees[name], mode, args):
+                    for row in run_mode(*trees[name], mode, args):
                         row |= {"tree": name, "round": number}
                         rows.append(row)
                         log(name, mode, row["point"], f"{row['rate']:.0f}/s p50 {row['p50']:.3f} p99 {row['p99']:.2f}",

@@ -120,13 +120,16 @@ def environment(services: Path = SERVICES) -> dict[str, str]:
     """Return the environment of a child: ours, the package on its path, and no settings from outside.
 
     WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way; WHIMBREL_CLIENT_TRANSPORT=native lets
-    all clients call that way, those in the tests' own process as well.
+    all clients call that way, those in the tests' own process as well. WHIMBREL_TEST_LANE=off lets all go without
+    the compiled lane.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHIMBREL_")}
     if transport := os.environ.get("WHIMBREL_TEST_TRANSPORT"):
         kept |= {"WHIMBREL_BROKER_TRANSPORT": transport, "WHIMBREL_NAMESERVER_TRANSPORT": transport}
     if transport := os.environ.get("WHIMBREL_CLIENT_TRANSPORT"):
         kept["WHIMBREL_CLIENT_TRANSPORT"] = transport
+    if lane := os.environ.get("WHIMBREL_TEST_LANE"):
+        kept |= {"WHIMBREL_LANE": lane, "WHIMBREL_BROKER_LANE": lane}
     return kept | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
 
 

@@ -25,10 +25,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from whimbrel.errors import StoreError
+from whimbrel.lane import Lane
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -318,15 +320,26 @@ class ThreadWorker:
 
 
 class Machine:
-    """One machine, as one of its processes sees it."""
+    """One machine, as one of its processes sees it, and the compiled lane of that process."""
 
     files: Files
     monotonic = staticmethod(time.monotonic)  # seconds
     monotonic_ns = staticmethod(time.monotonic_ns)
     wall_ns = staticmethod(time.time_ns)  # since the epoch
 
-    def __init__(self, files: Files | None = None) -> None:
+    def __init__(self, files: Files | None = None, lane: Lane | None = None) -> None:
         self.files = files or Files()
+        if lane is not None:
+            self.lane = lane
+
+    @cached_property
+    def lane(self) -> Lane:
+        """The lane of this process; where nobody has chosen one, that of the environment.
+
+        Raises:
+            StoreError: the environment says nonsense, or requires one that can't be used.
+        """
+        return Lane.of_environment()
 
     def wall_ms(self) -> int:
         """Return the wall clock in epoch milliseconds."""

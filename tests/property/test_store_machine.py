@@ -315,6 +315,15 @@ class SimStoreMachine(StoreMachine):
             if self.host.disk.capacity is None:
                 raise
 
+    @rule()
+    def save_mark(self) -> None:
+        """A full disk is a reason."""
+        try:
+            self.store.save_mark()
+        except OSError:
+            if self.host.disk.capacity is None:
+                raise
+
     @rule(seconds=st.sampled_from([0.001, 0.01, 0.5, 6.0]))
     def let_time_pass(self, seconds: float) -> None:
         self.host.scheduler.run_until(self.host.scheduler.now + seconds)

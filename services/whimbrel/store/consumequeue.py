@@ -163,6 +163,19 @@ class ConsumeQueue:
         self.max = index + 1
         return index
 
+    def put_packed(self, entries: bytes) -> None:
+        """Write the next entries, packed, for which there is room."""
+        done = 0
+        while done < len(entries):
+            if self.max == self.limit:
+                self.roll()
+            assert self.mapped is not None
+            part = entries[done : done + (self.limit - self.max) * UNIT_SIZE]
+            position = (self.max - self.base) * UNIT_SIZE
+            self.mapped[position : position + len(part)] = part
+            self.max += len(part) // UNIT_SIZE
+            done += len(part)
+
     def put_at(self, index: int, physical_offset: int, size: int, tags_code: int, log_begin: int = 0) -> int:
         """Write the entry of a record with a queue offset; return its number, -1 when it was there already.
 
@@ -258,6 +271,11 @@ class ConsumeQueue:
         if index > self.max and self.min == self.max:
             self.drop_files()
             self.min = self.max = self.room = index
+
+    def restart(self) -> None:
+        """Forget all entries, and begin at 0."""
+        self.drop_files()
+        self.min = self.max = self.room = 0
 
     def drop_files(self) -> None:
         """Remove all files, so that none comes back beside those that follow."""

@@ -1,6 +1,7 @@
 """Dispatch: writes the queue entry of every record of the log, on a slave, and on a master after a recovery.
 
-(`MasterStore.append` writes the entry of a new record itself.) Records of prepared and rolled-back
+(`MasterStore.append` writes the entry of a new record itself.) The compiled lane does what is plain, where it is
+active: room is reserved for all entries of a pass before the first is written. Records of prepared and rolled-back
 transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place of
 the tags code.
 
@@ -9,6 +10,7 @@ CommitLog.checkMessageAndReturnSize.
 """
 
 import logging
+import struct
 from collections.abc import Callable
 
 from whimbrel.errors import CorruptRecord, StoreFull
@@ -17,6 +19,7 @@ from whimbrel.store.codec import (
     HEAD_SIZES,
     MAGIC_V1,
     QUEUED_FIELDS_V4,
+    RECORD_BYTES_MIN,
     RAW_DELAY,
     RAW_TAGS,
     STORE_TIMES,
@@ -32,6 +35,7 @@ from whimbrel.store.codec import (
     topic_and_properties,
 )
 from whimbrel.store.consumequeue import ConsumeQueue
+from whimbrel.store.lane_passes import FOREIGN_BYTES, LanePasses, Reach
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.walk import Chunk, Walk
 
@@ -42,10 +46,13 @@ logger = logging.getLogger(__name__)
 SCHEDULE_FIELD = bytes((len(SCHEDULE_TOPIC),)) + SCHEDULE_TOPIC.encode()
 UNKNOWN_DELAY_MS = 1000  # of a level without one; RocketMQ: ScheduleMessageService.computeDeliverTimestamp
 HEAD_V4_SIZE = HEAD_SIZES[0]
+LAST_TAGS = struct.Struct(">q")  # of an entry
 TAGS_START = RAW_TAGS + b"\x01"
 NO_ENTRY = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
-Arrival = Callable[[str, int, int, int], None]  # topic, queue id, queue offset, tags code
+# Topic, queue id, queue offset, tags code; of entries that come together in one queue, those of the last one.
+Arrival = Callable[[str, int, int, int], None]
+FIELD_BYTES_MAX = 256  # of a topic with its length, whose name is a directory's
 
 
 def deliver_time(properties: bytes, store_time_ms: int, delays_ms: tuple[int, ...], tags_code: int) -> int:
@@ -78,9 +85,13 @@ class Dispatcher:
         log_begin: returns where the log begins.
     """
 
-    def __init__(self, queues: ConsumeQueues, delays_ms: tuple[int, ...]) -> None:
+    def __init__(
+        self, queues: ConsumeQueues, delays_ms: tuple[int, ...], passes: LanePasses | None = None
+    ) -> None:
         self.queues = queues
         self.delays_ms = delays_ms
+        self.passes = passes
+        self.reach = Reach()
         self.on_arrival: Arrival | None = None
         self.log_begin: Callable[[], int] = int
         self.store_time_ms = 0
@@ -92,8 +103,15 @@ class Dispatcher:
             StoreFull: a queue has no room; the walk's position is then the record that needs it.
         """
         goal = walk.position + budget_bytes
+        passes = self.passes
         while walk.position < goal:
-            chunk = walk.next_chunk()
+            chunk = None
+            if passes is not None and passes.lane.active:
+                if self.pass_over(walk, passes):
+                    continue
+                chunk = walk.next_chunk(FOREIGN_BYTES)
+            else:
+                chunk = walk.next_chunk()
             if chunk is None:
                 return
             try:
@@ -101,6 +119,42 @@ class Dispatcher:
             except StoreFull as error:
                 walk.position = error.args[1]
                 raise
+
+    def pass_over(self, walk: Walk, passes: LanePasses) -> bool:
+        """Have the lane dispatch plain records from the walk's position on; return whether there were any."""
+        base = walk.position
+        file_end = base - base % walk.file_size + walk.file_size
+        available = min(walk.limit, file_end) - base
+        if available < RECORD_BYTES_MIN:
+            return False
+        data = walk.read(base, min(self.reach.size, available))
+        done = passes.entries(data, base, file_end - base)
+        if done is None:
+            return False
+        size, foreign, store_time_ms, runs = done
+        self.reach.passed(foreign=foreign)
+        if not size:
+            return False
+        by_field, found = self.queues.by_field, []
+        try:
+            for field, queue_id, first, entries in runs:
+                queue = by_field.get(field, {}).get(queue_id) or self.queue_for(field, queue_id)
+                if queue.max != first:
+                    return False
+                queue.reserve(len(entries) // UNIT_SIZE)
+                found.append((queue, entries))
+        except (CorruptRecord, StoreFull):  # the record that it is about is found below, behind those that fit
+            return False
+        for queue, entries in found:
+            queue.put_packed(entries)
+            queue.dirty = True
+        self.store_time_ms = store_time_ms
+        walk.position = base + size
+        if self.on_arrival is not None:
+            for queue, entries in found:
+                (tags,) = LAST_TAGS.unpack_from(entries, len(entries) - LAST_TAGS.size)
+                self.on_arrival(queue.topic, queue.queue_id, queue.max - 1, tags)
+        return True
 
     def dispatch(self, chunk: Chunk) -> None:
         """Write the entries of a chunk's records; a record whose fields can't be right is logged and
@@ -163,8 +217,8 @@ class Dispatcher:
     def queue_for(self, field: bytes, queue_id: int) -> ConsumeQueue:
         """Return a queue that is not in the table yet."""
         topic = field[1:].decode("utf-8", "replace")
-        if queue_id < 0 or not topic or "/" in topic or topic in (".", ".."):
-            # As a path, the topic would name another directory.
+        if queue_id < 0 or not topic or "/" in topic or topic in (".", "..") or len(field) > FIELD_BYTES_MAX:
+            # As a path, the topic would name another directory, or none.
             raise CorruptRecord(f"a record of topic {topic!r}, queue {queue_id}")
         queue = self.queues.get_or_create(topic, queue_id)
         self.queues.by_field.setdefault(field, {})[queue_id] = queue

@@ -28,10 +28,12 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, MACHINE, Files, Machine
 from whimbrel.store.codec import index_key_hash, index_key_hashes
+from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.pages import PAGE, address_of, allocate, refusing_when_full
 
@@ -203,6 +205,17 @@ class IndexFile:
         self.count, self.slots_used = number, slots_used
         self.write_header()
 
+    def put_keys(self, passes: LanePasses, keys: Any, first: int, count: int) -> bool:
+        """Add some of the keys that the lane has hashed, as `put` does; return whether it did."""
+        header = (
+            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count,
+        )  # fmt: skip
+        done = passes.put_keys(self.mapped, self.slots, header, keys, first, count)
+        if done is None:
+            return False
+        self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.slots_used, self.count = done
+        return True
+
     def write_header(self) -> None:
         """Write the header's fields."""
         HEADER.pack_into(
@@ -328,8 +341,14 @@ class Index:
         finished: files filled since the last `take_dirty`.
     """
 
-    def __init__(self, root: Path, options: StoreOptions, machine: Machine = MACHINE) -> None:
-        self.machine, self.disk = machine, machine.files
+    def __init__(
+        self,
+        root: Path,
+        options: StoreOptions,
+        machine: Machine = MACHINE,
+        passes: LanePasses | None = None,
+    ) -> None:
+        self.machine, self.disk, self.passes = machine, machine.files, passes
         self.directory = root / "index"
         self.scratch = root / "whimbrel"
         self.options = options
@@ -436,28 +455,57 @@ class Index:
         while self.files and not self.files[-1].truncate(below):
             self.drop_last()
 
-    def put(self, records: Sequence[KeyedRecord]) -> None:
+    def put(self, records: list[KeyedRecord]) -> None:
         """Add the keys of records, in the order of the log.
 
         Raises:
             StoreFull: the disk has no room; some of the keys may be in the index.
         """
+        keys = None if self.passes is None else self.passes.hashed(records)
+        if keys is not None:
+            if self.put_keys(keys):
+                return
+            self.truncate(keys.first_offset)
         hashes = index_key_hashes([(topic, key) for topic, keys, _, _ in records for key in keys])
         places = [(offset, time_ms) for _, keys, offset, time_ms in records for _ in keys]
         entries = [(key_hash, *place) for key_hash, place in zip(hashes, places, strict=True)]
         done = 0
         while done < len(entries):
-            last = self.files[-1] if self.files else None
-            if last is None or last.full:
-                last = self.roll(last)
-            elif not last.writable:  # it could not be opened when it became the last one
-                self.open_last()
-                last = self.files[-1]
-            group = entries[done : done + min(GROUP_MAX, last.entries - last.count)]
-            last.reserve(len(group))
-            last.put(group)
-            self.dirty = True
-            done += len(group)
+            last, count = self.next_group(len(entries) - done)
+            last.put(entries[done : done + count])
+            done += count
+
+    def put_keys(self, keys: Any) -> bool:
+        """Add keys that the lane has hashed; return whether it did. If not, some may be in, and are to go.
+
+        Raises:
+            StoreFull: the disk has no room; some of the keys may be in the index.
+        """
+        assert self.passes is not None
+        done = 0
+        while done < len(keys):
+            last, count = self.next_group(len(keys) - done)
+            if not last.put_keys(self.passes, keys, done, count):
+                return False
+            done += count
+        return True
+
+    def next_group(self, entries: int) -> tuple["IndexFile", int]:
+        """Return the file that takes the next of so many entries, and how many of them it has room for.
+
+        Raises:
+            StoreFull: the disk has none.
+        """
+        last = self.files[-1] if self.files else None
+        if last is None or last.full:
+            last = self.roll(last)
+        elif not last.writable:  # it could not be opened when it became the last one
+            self.open_last()
+            last = self.files[-1]
+        count = min(entries, GROUP_MAX, last.entries - last.count)
+        last.reserve(count)
+        self.dirty = True
+        return last, count
 
     def roll(self, last: IndexFile | None) -> IndexFile:
         """Begin a new file."""

@@ -15,6 +15,7 @@ from itertools import islice
 from whimbrel.errors import StoreFull
 from whimbrel.machine import MACHINE
 from whimbrel.store.codec import (
+    RECORD_BYTES_MIN,
     STORE_TIMES,
     SYS_FLAG,
     TRANSACTION_MASK,
@@ -24,6 +25,7 @@ from whimbrel.store.codec import (
     topic_and_properties,
 )
 from whimbrel.store.index import Index, KeyedRecord
+from whimbrel.store.lane_passes import FOREIGN_BYTES, LanePasses, Reach
 from whimbrel.store.recovery import ReadAt
 from whimbrel.store.walk import Chunk, Walk
 
@@ -46,9 +48,16 @@ class Indexer:
     """
 
     def __init__(
-        self, index: Index, read: ReadAt, file_size: int, clock: Callable[[], float] = MACHINE.monotonic
+        self,
+        index: Index,
+        read: ReadAt,
+        file_size: int,
+        clock: Callable[[], float] = MACHINE.monotonic,
+        passes: LanePasses | None = None,
     ) -> None:
         self.clock = clock
+        self.passes = passes
+        self.reach = Reach()
         self.index = index
         self.read = read
         self.file_size = file_size
@@ -115,8 +124,15 @@ class Indexer:
         index = self.index
         walk = Walk(self.read, index.position, end, self.file_size)
         goal = index.position + step_bytes
+        passes = self.passes
         while walk.position < goal:
-            chunk = walk.next_chunk(step_bytes)
+            if passes is not None and passes.lane.active:
+                if self.pass_over(walk, passes, step_bytes):
+                    index.position = walk.position
+                    continue
+                chunk = walk.next_chunk(min(step_bytes, FOREIGN_BYTES))
+            else:
+                chunk = walk.next_chunk(step_bytes)
             if chunk is None:
                 if walk.fault and walk.skip_file():
                     index.position = walk.position
@@ -127,6 +143,31 @@ class Indexer:
             index.position = walk.position
         if index.position >= end:
             self.behind = False
+
+    def pass_over(self, walk: Walk, passes: LanePasses, step_bytes: int) -> bool:
+        """Have the lane index plain records from the walk's position on; return whether there were any."""
+        base, index = walk.position, self.index
+        file_end = base - base % walk.file_size + walk.file_size
+        available = min(walk.limit, file_end) - base
+        if available < RECORD_BYTES_MIN:
+            return False
+        data = walk.read(base, min(self.reach.size, step_bytes, available))
+        done = passes.keys(data, base, file_end - base)
+        if done is None:
+            return False
+        size, foreign, keys = done
+        self.reach.passed(foreign=foreign)
+        if not size:
+            return False
+        if len(keys):
+            index.position = keys.first_offset
+            if index.end_offset >= index.position:
+                index.truncate(index.position)
+            if not index.put_keys(keys):
+                index.truncate(index.position)
+                return False
+        walk.position = base + size
+        return True
 
     def index_chunk(self, chunk: Chunk) -> None:
         """Index the records of a chunk; entries of its records that are in the index already are removed

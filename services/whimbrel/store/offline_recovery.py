@@ -53,6 +53,11 @@ class DryRunQueue(ConsumeQueue):
         self.first_new = -1
         self.min = self.starts[0] // UNIT_SIZE if self.starts and self.max else self.max
 
+    def restart(self) -> None:
+        """It would begin at 0."""
+        self.kept_below = self.max = self.min = 0
+        self.first_new = -1
+
     def reserve(self, count: int) -> None:
         """Counting needs no room."""
 

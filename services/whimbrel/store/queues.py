@@ -105,6 +105,12 @@ class ConsumeQueues:
             if not queue.starts:
                 self.go_on(queue)
 
+    def restart(self) -> None:
+        """Have all queues begin at 0, or where they are to go on; their entries are dispatched anew."""
+        for queue in self:
+            queue.restart()
+            self.go_on(queue)
+
     def totals(self) -> tuple[int, int]:
         """Return how many queues have files with entries, and the sum of their ends."""
         ends = [queue.max for queue in self if queue.max and queue.starts]

@@ -53,6 +53,10 @@ def truncate_queues(
             logger.warning("%s: queues are missing or short; all are written anew", queues.directory)
     withdraw()
     queues.truncate(begin, scrub=True)
+    if not begin:
+        # All that they ever held is there. A file that stands without those before it has come back from a
+        # removal that was not on disk, and tells nothing of where its queue begins.
+        queues.restart()
     return begin
 
 

@@ -12,7 +12,7 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
      448  16 counts of bytes sent                                                       the replicator
      576  16 times of connecting, epoch ms                                              the replicator
      704  16 peers, text of 64 bytes each                                               the replicator
-    1728  sleeping, dispatched, confirmed, pid, beat, broker id, writable               the broker
+    1728  sleeping, dispatched, confirmed, pid, beat, broker id, writable, lane pass    the broker
     1792  address of the master's replicator, text of 320 bytes                         the broker
     2112  why replication does not work, text of 320 bytes                              the replicator
     2432  host of the slave refused last, text of 64 bytes                              the replicator
@@ -203,6 +203,7 @@ class SharedPage:
     broker_beat_ns = Cell(BROKER + 32)
     broker_id = Cell(BROKER + 40)
     writable = Cell(BROKER + 48)  # 1: a master that takes messages
+    lane_pass = Cell(BROKER + 56)  # 1: a pass of the compiled lane is under way, see `lane_passes.py`
     broker_name = Text(BROKER_NAME, NAME_BYTES)
     master_ha = Text(MASTER_HA, TEXT_BYTES)  # slave: "host:port" of the master's replicator, "" = unknown
     known_hosts_text = Text(KNOWN_HOSTS, KNOWN_HOSTS_BYTES)  # master: see `known_hosts`

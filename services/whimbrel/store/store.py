@@ -28,6 +28,7 @@ from whimbrel.store.consumequeue import ConsumeQueue, Unit
 from whimbrel.store.dispatch import Arrival, Dispatcher
 from whimbrel.store.index import Index
 from whimbrel.store.indexer import Indexer
+from whimbrel.store.lane_passes import LanePasses
 from whimbrel.store.mark_writer import MarkWriter
 from whimbrel.store.mending import mend_queues
 from whimbrel.store.options import StoreOptions, parse_delay_levels
@@ -82,10 +83,11 @@ class MessageStore(abc.ABC):
         self.read_log, self.read_range, self.file_size = read_log, read_range, file_size
         self.delays_ms = parse_delay_levels(options.delay_levels)
         self.queues = ConsumeQueues(root, options.consumequeue_file_size, machine.files)
-        self.dispatcher = Dispatcher(self.queues, self.delays_ms)
+        passes = LanePasses(machine.lane, page)
+        self.dispatcher = Dispatcher(self.queues, self.delays_ms, passes)
         self.dispatcher.log_begin = lambda: self.min_offset
-        self.index = Index(root, options, machine)
-        self.indexer = Indexer(self.index, self.read_log, self.file_size, machine.monotonic)
+        self.index = Index(root, options, machine, passes)
+        self.indexer = Indexer(self.index, self.read_log, self.file_size, machine.monotonic, passes)
         self.dispatched = self.recoveries_seen = 0
         self.intact_end = 0
         self.stall_reason = ""

@@ -226,3 +226,19 @@ def test_a_mark_is_withdrawn_before_what_it_vouches_for_is_written_anew() -> Non
     store = open_store()
     assert store.queue_range("topic", 0) == (0, 10)
     assert [place for place, _, _ in store.queue_units("topic", 1, 0, 890)] == places
+
+
+def test_a_file_that_came_back_without_those_before_it_does_not_move_where_its_queue_begins(
+    tmp_path: Path,
+) -> None:
+    """Removed, and the removal not on disk when the power failed: the log, from 0 on, knows better."""
+    open_master(tmp_path / "s").close()
+    back = tmp_path / "s" / "consumequeue" / "topic" / "0" / f"{2000:020d}"
+    back.parent.mkdir(parents=True)
+    back.write_bytes(bytes(2000))
+    (tmp_path / "s" / "whimbrel" / "queue-mark").unlink()
+    store = open_master(tmp_path / "s")
+    assert store.queue_range("topic", 0) == (0, 0)
+    assert store.append([make_draft(1)])[0].queue_offset == 0
+    store.close()
+    assert verify(tmp_path / "s") == []

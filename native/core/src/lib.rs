@@ -1,0 +1,18 @@
+//! What of whimbrel's hot path is bytes to bytes.
+//!
+//! Everything here is a function of its arguments: no Python, no files, no clock, no unsafe. What it does not do
+//! it says before anything is written (`Foreign`, `None`), and Python does it: Python's code is complete, the
+//! reference, and what this is compared with (`tests/unit/lane`, `tests/property/test_lane_*.py`).
+//!
+//! ```text
+//! record    one record of the log
+//! dispatch  records of the log -> entries of the consume queues, and keys for the index
+//! index     keys -> an index file
+//! hash      Java's hash of a text, and that of a key in the index
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod dispatch;
+pub mod hash;
+pub mod index;
+pub mod record;

@@ -1,0 +1,184 @@
+//! One record of the log, as `store/codec.py` describes it.
+//!
+//! All integers are big-endian. B and S are the lengths of the hosts, 8 for IPv4 and 20 for IPv6.
+//!
+//! ```text
+//! 0   i32 size        12  i32 queue id       28  i64 physical offset   48+B  i64 store timestamp
+//! 4   u32 magic       20  i64 queue offset   36  i32 system flag       68+B+S  i32 body length, then the body,
+//!                                                                      u8 (V2: u16) and topic, u16 and properties
+//! ```
+
+pub const MAGIC_V1: u32 = 0xDAA3_20A7;
+pub const MAGIC_V2: u32 = 0xDAA3_20AB; // topics of more than 127 bytes
+pub const RECORD_BYTES_MIN: usize = 91;
+
+const BORN_V6: i32 = 0x10;
+const STORE_V6: i32 = 0x20;
+const TRANSACTION_MASK: i32 = 0x0C;
+const TRANSACTION_PREPARED: i32 = 0x04;
+const TRANSACTION_ROLLBACK: i32 = 0x0C;
+
+/// A whole record whose lengths agree with each other.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    pub size: usize,
+    pub queue_id: i32,
+    pub queue_offset: i64,
+    pub physical_offset: i64,
+    pub sys_flag: i32,
+    pub store_time_ms: i64,
+    pub topic: &'a [u8],
+    pub properties: &'a [u8],
+}
+
+impl Record<'_> {
+    /// Whether it has an entry in a consume queue.
+    pub fn has_entry(&self) -> bool {
+        let kind = self.sys_flag & TRANSACTION_MASK;
+        kind != TRANSACTION_PREPARED && kind != TRANSACTION_ROLLBACK
+    }
+    /// Whether its keys are in the index.
+    pub fn has_keys(&self) -> bool {
+        self.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+    }
+}
+
+/// What stands at the begin of some bytes of the log.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    Record(Record<'a>),
+    /// Too few bytes for a record, or for the whole of one.
+    Partial,
+    /// Not plain, or no record: Python's.
+    Foreign,
+}
+
+/// The `N` bytes at a place.
+pub(crate) fn field<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
+    data.get(at..)?.first_chunk::<N>().copied()
+}
+fn i32_at(data: &[u8], at: usize) -> Option<i32> {
+    field(data, at).map(i32::from_be_bytes)
+}
+fn i64_at(data: &[u8], at: usize) -> Option<i64> {
+    field(data, at).map(i64::from_be_bytes)
+}
+
+/// Read what stands at the begin of `data`; `left` is how many bytes its log file has from there on.
+pub fn next(data: &[u8], left: usize) -> Next<'_> {
+    let (Some(size), Some(magic)) = (i32_at(data, 0), field(data, 4).map(u32::from_be_bytes)) else {
+        return Next::Partial;
+    };
+    if magic != MAGIC_V1 && magic != MAGIC_V2 {
+        return Next::Foreign;
+    }
+    let Ok(size) = usize::try_from(size) else { return Next::Foreign };
+    if size < RECORD_BYTES_MIN || size > left {
+        return Next::Foreign;
+    }
+    match data.get(..size) {
+        None => Next::Partial,
+        Some(record) => whole(record, magic).map_or(Next::Foreign, Next::Record),
+    }
+}
+
+/// Read a whole record; `None` where its lengths do not agree.
+fn whole(record: &[u8], magic: u32) -> Option<Record<'_>> {
+    let sys_flag = i32_at(record, 36)?;
+    let born = if sys_flag & BORN_V6 == 0 { 8 } else { 20 };
+    let store = if sys_flag & STORE_V6 == 0 { 8 } else { 20 };
+    let body = usize::try_from(i32_at(record, 68 + born + store)?).ok()?;
+    let rest = record.get(72 + born + store..)?.get(body..)?;
+    let (topic, rest) = if magic == MAGIC_V1 {
+        let (length, rest) = rest.split_first()?;
+        rest.split_at_checked(usize::from(*length))?
+    } else {
+        let (length, rest) = rest.split_first_chunk::<2>()?;
+        rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?
+    };
+    let (length, properties) = rest.split_first_chunk::<2>()?;
+    if usize::from(u16::from_be_bytes(*length)) != properties.len() {
+        return None;
+    }
+    Some(Record {
+        size: record.len(),
+        queue_id: i32_at(record, 12)?,
+        queue_offset: i64_at(record, 20)?,
+        physical_offset: i64_at(record, 28)?,
+        sys_flag,
+        store_time_ms: i64_at(record, 48 + born)?,
+        topic,
+        properties,
+    })
+}
+
+/// The value of a property, empty without one. The last of several counts, and empty ones do not.
+pub fn property<'a>(properties: &'a [u8], name: &[u8]) -> &'a [u8] {
+    properties
+        .split(|byte| *byte == 2)
+        .filter_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"\x01"))
+        .rfind(|value| !value.is_empty())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A record with IPv4 hosts.
+    pub(crate) fn record(
+        topic: &[u8],
+        queue: (i32, i64),
+        place: i64,
+        flag: i32,
+        properties: &[u8],
+    ) -> Vec<u8> {
+        let mut bytes = vec![0; 88];
+        bytes[4..8].copy_from_slice(&MAGIC_V1.to_be_bytes());
+        bytes[12..16].copy_from_slice(&queue.0.to_be_bytes());
+        bytes[20..28].copy_from_slice(&queue.1.to_be_bytes());
+        bytes[28..36].copy_from_slice(&place.to_be_bytes());
+        bytes[36..40].copy_from_slice(&flag.to_be_bytes());
+        bytes[56..64].copy_from_slice(&1_700_000_000_000_i64.to_be_bytes());
+        bytes[84..88].copy_from_slice(&4_i32.to_be_bytes());
+        bytes.extend_from_slice(b"body");
+        bytes.push(topic.len() as u8);
+        bytes.extend_from_slice(topic);
+        bytes.extend_from_slice(&(properties.len() as u16).to_be_bytes());
+        bytes.extend_from_slice(properties);
+        let size = bytes.len() as i32;
+        bytes[..4].copy_from_slice(&size.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_record_is_read_and_each_of_its_begins_is_partial() {
+        let bytes = record(b"t", (3, 7), 0, 0, b"TAGS\x01a\x02");
+        let Next::Record(found) = next(&bytes, bytes.len()) else { panic!() };
+        assert_eq!((found.queue_id, found.queue_offset, found.topic), (3, 7, &b"t"[..]));
+        assert_eq!(found.store_time_ms, 1_700_000_000_000);
+        for end in 0..bytes.len() {
+            assert_eq!(next(&bytes[..end], bytes.len()), Next::Partial, "{end}");
+        }
+        assert_eq!(next(&bytes, bytes.len() - 1), Next::Foreign);
+    }
+
+    #[test]
+    fn no_single_wrong_byte_makes_it_panic() {
+        let bytes = record(b"topic", (3, 7), 0, 0, b"TAGS\x01a\x02KEYS\x01k l\x02");
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut wrong = bytes.clone();
+                wrong[at] ^= 1 << bit;
+                let _ = next(&wrong, bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_value_of_a_property_counts() {
+        let text = b"A\x01KEYS\x01no\x02KEYS\x01first\x02XKEYS\x01no\x02KEYS\x01\x02KEYS\x01last";
+        assert_eq!(property(text, b"KEYS"), b"last");
+        assert_eq!(property(text, b"TAGS"), b"");
+    }
+}
