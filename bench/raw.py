@@ -34,8 +34,9 @@ from typing import Any
 REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
 
-import processes  # noqa: E402 - the tests' way to start our processes
 from run import FULL_SIZES, page, scratch_directory, tool  # noqa: E402
+
+import processes  # noqa: E402 - the tests' way to start our processes
 
 MODES: dict[str, tuple[int, dict[str, object]]] = {
     "none": (0, {}),
@@ -205,8 +206,12 @@ def table(rows: list[Row], trees: list[str]) -> str:
 
 def main() -> None:
     """Measure, and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", default="now=.", help="NAME=REVISION or NAME=DIRECTORY, by commas; @off: no lane")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--trees", default="now=.", help="NAME=REVISION or NAME=DIRECTORY, by commas; @off: no lane"
+    )
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--points", default="c1,c32,c256,batch")
     parser.add_argument("--rounds", type=int, default=3)
@@ -231,8 +236,14 @@ def main() -> None:
                     for row in run_mode(*trees[name], mode, args):
                         row |= {"tree": name, "round": number}
                         rows.append(row)
-                        log(name, mode, row["point"], f"{row['rate']:.0f}/s p50 {row['p50']:.3f} p99 {row['p99']:.2f}",
-                            f"{row['all_us']:.1f} us", {k: round(v, 1) for k, v in row["us"].items()})
+                        log(
+                            name,
+                            mode,
+                            row["point"],
+                            f"{row['rate']:.0f}/s p50 {row['p50']:.3f} p99 {row['p99']:.2f}",
+                            f"{row['all_us']:.1f} us",
+                            {k: round(v, 1) for k, v in row["us"].items()},
+                        )
                         if args.json:
                             with args.json.open("a") as out:
                                 out.write(json.dumps(row) + os.linesep)

@@ -38,8 +38,29 @@ OPTIONS = StoreOptions(
 HEAD = struct.Struct(">iIIiiqqiq")  # up to the born timestamp
 
 # Of messages that producers send, by their kind.
-PLAIN = ("short", "long", "keys", "properties", "unicode", "v6", "no properties", "prepared", "rollback", "v2")
-ODD = ("delayed", "bad text", "gap", "again", "bad topic", "lengths", "misplaced", "negative queue", "repeated")
+PLAIN = (
+    "short",
+    "long",
+    "keys",
+    "properties",
+    "unicode",
+    "v6",
+    "no properties",
+    "prepared",
+    "rollback",
+    "v2",
+)
+ODD = (
+    "delayed",
+    "bad text",
+    "gap",
+    "again",
+    "bad topic",
+    "lengths",
+    "misplaced",
+    "negative queue",
+    "repeated",
+)
 UNICODE = "äöü 日本語 \U0001f600 ß"
 
 
@@ -88,7 +109,11 @@ def make_record(kind: str, rng: random.Random, log: Log) -> Callable[[int], byte
     queue_id = rng.randrange(3)
     flag, magic, hosts = 0, MAGIC_V1, (8, 8)
     body = rng.randbytes(rng.choice([0, 1, 100, 1024]))
-    pairs = [("UNIQ_KEY", f"{rng.getrandbits(64):016X}"), ("CLUSTER", "c"), ("TAGS", rng.choice(["a", "Tag"]))]
+    pairs = [
+        ("UNIQ_KEY", f"{rng.getrandbits(64):016X}"),
+        ("CLUSTER", "c"),
+        ("TAGS", rng.choice(["a", "Tag"])),
+    ]
     if kind == "long":
         body = rng.randbytes(rng.randrange(4000, 20_000))
     elif kind == "keys":
@@ -119,7 +144,9 @@ def make_record(kind: str, rng: random.Random, log: Log) -> Callable[[int], byte
     if properties and rng.random() < 0.2:
         properties = properties[:-1]
     if kind == "bad text":
-        properties += rng.choice([b"TAGS\x01\xff\x02", b"KEYS\x01ok \xc3\x02", b"UNIQ_KEY\x01\xed\xa0\x80\x02"])
+        properties += rng.choice(
+            [b"TAGS\x01\xff\x02", b"KEYS\x01ok \xc3\x02", b"UNIQ_KEY\x01\xed\xa0\x80\x02"]
+        )
     if kind == "negative queue":
         queue_id = -rng.randrange(1, 5)
     key = (topic, queue_id)
@@ -299,9 +326,7 @@ def derive(root: Path, log: Log, lane: Lane | None, steps: list[int], *, room_ma
             key: (queue.min, queue.max, queue.dirty, queue.renumbered, len(queue.rolled))
             for key, queue in sorted(queues.by_key.items())
         },
-        "entries": {
-            key: queue.units(queue.min, queue.max) for key, queue in sorted(queues.by_key.items())
-        },
+        "entries": {key: queue.units(queue.min, queue.max) for key, queue in sorted(queues.by_key.items())},
     }
     index.close()
     queues.close()

@@ -120,4 +120,4 @@ class Lane:
         logger.error("the compiled lane has a fault and is switched off: %s; please report this", error)
 
     def __str__(self) -> str:
-        return f"lane {self.version}" if self.active else f"no lane ({self.why})"
+        return self.version if self.active else f"off ({self.why})"

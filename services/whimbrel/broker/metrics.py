@@ -19,6 +19,7 @@ from whimbrel.broker.tables.clients import Clients
 from whimbrel.broker.timing.snapshot import BOUNDS_S
 from whimbrel.broker.timing.timers import Timers
 from whimbrel.broker.transactions.transactions import Transactions
+from whimbrel.lane import Lane
 from whimbrel.metrics import (
     SECONDS,
     Family,
@@ -116,6 +117,7 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
     assert context.server is not None
     return [
         build_info(),
+        *lane_metrics(context.machine.lane),
         counted.calls.family(),
         *server_families(context.server),
         *traffic(context.topics.rows, counted),
@@ -125,6 +127,25 @@ def families_of(role: "Role", counted: Counted) -> list[Family]:
         *replication(role),
         *timing_metrics(role.timers),
         *role.role_metrics(),
+    ]
+
+
+def lane_metrics(lane: Lane) -> list[Family]:
+    """Return what the compiled lane is doing."""
+    return [
+        Family(
+            name="whimbrel_lane",
+            kind="gauge",
+            labels=("version",),
+            help="1 while the compiled lane is used, else 0; its version stands in the label.",
+            read=lambda: [((lane.version,), int(lane.active))],
+        ),
+        Family(
+            name="whimbrel_lane_failures",
+            kind="counter",
+            help="Faults of the compiled lane; the first one switches it off.",
+            read=lambda: [((), lane.failures)],
+        ),
     ]
 
 

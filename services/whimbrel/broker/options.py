@@ -48,6 +48,10 @@ class BrokerOptions:
     transport: Literal["grpcio", "native"] = option(
         serving.DEFAULT, help="what serves gRPC: grpcio, or native"
     )
+    # What it does, and what Python does without it: docs/lane.md.
+    lane: Literal["auto", "off", "required"] = option(
+        "auto", help="the compiled lane: used if it is there, not used, or no start without it"
+    )
     tls_certificate: str = option("", help="PEM file for TLS; empty: self-signed, kept in the store")
     tls_key: str = option("", help="PEM file of the certificate's key")
     advertise_host: str = option("", help="host that clients are told; empty: chosen by how they come")

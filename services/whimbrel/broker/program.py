@@ -1,6 +1,7 @@
 """The broker's program: settings, logging, the loop, and the signals that stop it."""
 
 import asyncio
+import faulthandler
 import logging
 import signal
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ from whimbrel.broker.broker import Broker
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import WhimbrelError
+from whimbrel.lane import Lane
+from whimbrel.machine import Machine
 from whimbrel.rpc.server.loop import run as run_loop
 from whimbrel.store.modes import apply_mode, exposure
 from whimbrel.telemetry import setup_logging
@@ -40,7 +43,10 @@ async def run(options: BrokerOptions) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    broker = Broker(options)
+    machine = Machine(lane=Lane(options.lane))
+    if machine.lane.active:
+        faulthandler.enable()  # a fault in compiled code leaves a trace of where it was
+    broker = Broker(options, machine=machine)
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stopped.wait())
     # A slave may wait for its replicator for as long as it takes: a signal must reach it there too.

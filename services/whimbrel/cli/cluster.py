@@ -41,8 +41,9 @@ COLUMNS = (
     "writable",
     "topics",
     "renewed",
+    "lane",
 )
-OPTIONAL = ("ha address", "log end", "cluster", "topics", "renewed")
+OPTIONAL = ("lane", "ha address", "log end", "cluster", "topics", "renewed")
 
 
 def cluster(endpoint: EndpointOption = "", output: OutputOption = Format.TABLE) -> None:
@@ -84,7 +85,11 @@ def updated(brokers: "Sequence[BrokerStatus]", views: Sequence[View]) -> "list[B
         view = own.get((broker.broker_name, broker.broker_id))
         if view is not None:
             broker = dataclasses.replace(
-                broker, log_begin=view.log_begin, log_end=view.log_end, writable=view.writable
+                broker,
+                log_begin=view.log_begin,
+                log_end=view.log_end,
+                writable=view.writable,
+                lane=view.lane,
             )
         found.append(broker)
     return found
@@ -103,9 +108,10 @@ def row(broker: "BrokerStatus", now: float) -> tuple[Any, ...]:
         "yes" if broker.writable else "no",
         broker.topic_count,
         "-" if broker.renewed_at is None else f"{max(0.0, now - broker.renewed_at):.1f} s ago",
+        broker.lane or "-",
     )
 
 
 def missing_row(name: str, slaves: "Sequence[BrokerStatus]") -> tuple[Any, ...]:
     """Return the row of a master that is missing."""
-    return slaves[0].cluster, name, 0, "master", "missing", "-", "-", "-", "no", "-", "-"
+    return slaves[0].cluster, name, 0, "master", "missing", "-", "-", "-", "no", "-", "-", "-"

@@ -192,8 +192,9 @@ def command_line(*, options: bool) -> Any:
     def show_version(asked: bool) -> None:
         if asked:
             import whimbrel
+            from whimbrel.machine import MACHINE
 
-            print(f"whimbrel {whimbrel.__version__}")
+            print(f"whimbrel {whimbrel.__version__}, lane {MACHINE.lane}")
             raise typer.Exit
 
     def root(

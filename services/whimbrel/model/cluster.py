@@ -34,7 +34,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatus:
-    """One live broker as a nameserver knows it; `role` is `master` or `slave`."""
+    """One live broker as a nameserver knows it; `role` is `master` or `slave`.
+
+    Attributes:
+        lane: as in `ReplicationStatus`; "" where only the nameserver was asked.
+    """
 
     cluster: str
     broker_name: str
@@ -47,6 +51,7 @@ class BrokerStatus:
     writable: bool
     renewed_at: float | None
     topic_count: int
+    lane: str = ""
 
     def endpoint(self) -> Endpoint:
         """Return where it is dialled.
@@ -224,6 +229,7 @@ class ReplicationStatus:
     Attributes:
         slaves: the connections on a master's replication port.
         expected_slaves: how many connected slaves a master is to have; 0 on slaves, and when it is not known.
+        lane: the version of the compiled lane that it uses, else "off" and why; "" from an earlier version.
     """
 
     broker_name: str
@@ -243,6 +249,7 @@ class ReplicationStatus:
     replication: str
     flush: str
     expected_slaves: int = 0
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from whimbrel.store.codec import (
     HEAD_SIZES,
     MAGIC_V1,
     QUEUED_FIELDS_V4,
-    RECORD_BYTES_MIN,
     RAW_DELAY,
     RAW_TAGS,
+    RECORD_BYTES_MIN,
     STORE_TIMES,
     SYS_FLAG,
     TRANSACTION_MASK,
@@ -143,7 +143,10 @@ class Dispatcher:
                     return False
                 queue.reserve(len(entries) // UNIT_SIZE)
                 found.append((queue, entries))
-        except (CorruptRecord, StoreFull):  # the record that it is about is found below, behind those that fit
+        except (
+            CorruptRecord,
+            StoreFull,
+        ):  # the record that it is about is found below, behind those that fit
             return False
         for queue, entries in found:
             queue.put_packed(entries)

@@ -90,9 +90,7 @@ class LanePasses:
         """Add some of `keys` to a mapped index file; return its header, None without the lane."""
         native = self.lane.native
         return (
-            None
-            if native is None
-            else self.run(native.put_keys, mapped, slots, header, keys, first, count)
+            None if native is None else self.run(native.put_keys, mapped, slots, header, keys, first, count)
         )
 
     def run(self, work: Any, *arguments: Any) -> Any:

@@ -60,9 +60,9 @@ def test_a_slave_ends_with_the_masters_bytes_queues_and_index(
     for part in range(1, 11):
         copy(reader, log, master.written * part // 10, step)
         follow(slave)
-        assert arrivals == {
-            queue.queue_id: queue.max - 1 for queue in slave.queues if queue.max
-        }, "told of each entry that is there, or of a later one"
+        assert arrivals == {queue.queue_id: queue.max - 1 for queue in slave.queues if queue.max}, (
+            "told of each entry that is there, or of a later one"
+        )
     assert slave.dispatched == master.written == slave.page.dispatched
     assert same(slave, master)
     for number in (0, 150, 299):

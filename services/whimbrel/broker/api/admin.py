@@ -79,6 +79,7 @@ class ReplicationView:
     replication: str
     flush: str
     expected_slaves: int = 0
+    lane: str = ""
 
 
 class AdminService:
@@ -432,6 +433,7 @@ class AdminService:
             replication=view.replication,
             flush=view.flush,
             expected_slaves=view.expected_slaves,
+            lane=view.lane,
         )
         for slave in view.slaves:
             response.slaves.add(

@@ -502,6 +502,7 @@ class Role(ABC):
             advice=self.advice(replicator_alive=alive),
             replication=options.replication.upper(),
             flush=options.flush.upper(),
+            lane=str(self.machine.lane),
         )
 
     def advice(self, *, replicator_alive: bool) -> str:

@@ -514,4 +514,5 @@ def replication_status(message: admin.DescribeReplicationResponse) -> Replicatio
         replication=message.replication.lower(),
         flush=message.flush.lower(),
         expected_slaves=message.expected_slaves,
+        lane=message.lane,
     )
