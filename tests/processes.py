@@ -120,8 +120,8 @@ def environment(services: Path = SERVICES) -> dict[str, str]:
     """Return the environment of a child: ours, the package on its path, and no settings from outside.
 
     WHIMBREL_TEST_TRANSPORT=native lets all servers serve that way; WHIMBREL_CLIENT_TRANSPORT=native lets
-    all clients call that way, those in the tests' own process as well. WHIMBREL_TEST_LANE=off lets all go without
-    the compiled lane.
+    all clients call that way, those in the tests' own process as well. WHIMBREL_TEST_LANE=off lets all go
+    without the compiled lane.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WHIMBREL_")}
     if transport := os.environ.get("WHIMBREL_TEST_TRANSPORT"):

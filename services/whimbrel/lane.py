@@ -1,18 +1,18 @@
 """The compiled lane: what `native/` makes of whimbrel's plain case, where it is installed.
 
-`whimbrel_fast` is a distribution of its own (extra `fast`); this module alone imports it. It does only what is
-plain, and says of the rest that it is not its own before anything is written; Python then does it, and does
-everything where there is no lane. So a lane can be switched off at any moment, and is:
+`whimbrel_fast` is a distribution of its own (extra `fast`); this module alone imports it. It does only what
+is plain, and says of the rest that it is not its own before anything is written; Python then does it, and
+does everything where there is no lane. So a lane can be switched off at any moment, and is:
 
-    auto      it is used if it is there and of this version; else Python does it all. What is there and can't be
-              used is worth one warning, what is not there is not.
+    auto      it is used if it is there and of this version; else Python does it all. What is there and can't
+              be used is worth one warning, what is not there is not.
     off       it is not used
     required  without it, no start
 
 What a process has of it stands in its `Machine`. Adapters, beside the Python code that they replace, ask
-`active` before each use and hand what goes wrong to `broke`: a panic of the lane is caught, logged and counted,
-and switches it off in this process. A process that dies within the lane leaves a trace in the page of marks
-(`store/lane_passes.py`), and the next one runs without.
+`active` before each use and hand what goes wrong to `broke`: a panic of the lane is caught, logged and
+counted, and switches it off in this process. A process that dies within the lane leaves a trace in the page
+of marks (`store/lane_passes.py`), and the next one runs without.
 """
 
 import importlib

@@ -83,8 +83,8 @@ class Doorbell:
     def take(self) -> bool:
         """Receive one ring; return whether there was one.
 
-        Mostly there is one only. Where there are more the bell stays readable, and wakes its owner again: that
-        costs less than to ask each time whether there is another.
+        Mostly there is one only. Where there are more the bell stays readable, and wakes its owner again:
+        that costs less than to ask each time whether there is another.
         """
         try:
             self.sock.recv(1)

@@ -2,9 +2,9 @@
 
 One turn: large reads for as long as they bring much, the whole frames in each appended with one write, the
 `written` mark moved; then one report of the newest end. With `flush="sync"` a report acknowledges what
-fdatasync has confirmed, and one sync serves all frames that came in meanwhile. The broker beside is rung after
-the report, and at most every `RING_INTERVAL_MIN_S`: nobody's acknowledgement waits for its queues, and larger
-pieces of log cost it less a record.
+fdatasync has confirmed, and one sync serves all frames that came in meanwhile. The broker beside is rung
+after the report, and at most every `RING_INTERVAL_MIN_S`: nobody's acknowledgement waits for its queues, and
+larger pieces of log cost it less a record.
 
     IDLE        no address known, or waiting before the next attempt
     CONNECTING  the socket is not connected yet, for up to 5 s

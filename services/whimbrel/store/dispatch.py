@@ -1,9 +1,9 @@
 """Dispatch: writes the queue entry of every record of the log, on a slave, and on a master after a recovery.
 
-(`MasterStore.append` writes the entry of a new record itself.) The compiled lane does what is plain, where it is
-active: room is reserved for all entries of a pass before the first is written. Records of prepared and rolled-back
-transactions have no entry. In the topic of delayed messages an entry carries the time of delivery in place of
-the tags code.
+(`MasterStore.append` writes the entry of a new record itself.) The compiled lane does what is plain, where it
+is active: room is reserved for all entries of a pass before the first is written. Records of prepared and
+rolled-back transactions have no entry. In the topic of delayed messages an entry carries the time of delivery
+in place of the tags code.
 
 RocketMQ: ReputMessageService.doReput, ConsumeQueue.putMessagePositionInfo,
 CommitLog.checkMessageAndReturnSize.

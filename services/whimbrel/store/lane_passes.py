@@ -1,10 +1,10 @@
-"""Passes of the compiled lane over what a store derives from its log: queue entries, keys, entries of the index.
+"""Passes of the compiled lane over what a store derives from its log: queue entries, keys, index entries.
 
-A pass is one call of `whimbrel_fast` (`native/binding/whimbrel_fast.pyi`). It returns nothing where the lane is
-not active, and where it panics; its caller then goes on in Python, from the state before the pass.
+A pass is one call of `whimbrel_fast` (`native/binding/whimbrel_fast.pyi`). It returns nothing where the lane
+is not active, and where it panics; its caller then goes on in Python, from the state before the pass.
 
-**The cell.** `lane_pass` of the page of marks is 1 during a pass. A process that dies within leaves it so, whether
-the lane was the cause or not; the next start clears it and runs without the lane, and says so.
+**The cell.** `lane_pass` of the page of marks is 1 during a pass. A process that dies within leaves it so,
+whether the lane was the cause or not; the next start clears it and runs without the lane, and says so.
 """
 
 from typing import Any, Protocol
@@ -72,7 +72,7 @@ class LanePasses:
         return None if native is None else self.run(native.entries, data, base, left)
 
     def keys(self, data: bytes, base: int, left: int) -> tuple[int, bool, Any] | None:
-        """Hash the keys of the plain records at the begin of `data`; None without the lane, as in `entries`."""
+        """Hash the keys of the plain records at the begin of `data`; None without the lane; see `entries`."""
         native = self.lane.native
         return None if native is None else self.run(native.keys, data, base, left)
 

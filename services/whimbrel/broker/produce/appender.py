@@ -17,9 +17,9 @@ next to be late.
 A sync that fails is final: sends that waited for it get FlushTimeout at once, before the log is mended and
 `flushed` can move on (`log_failed`).
 
-Once for all appends of a read, or of several (`rpc/server/read_end.py` says when), the store publishes its `written` mark once,
-one flush is requested, and the replicator is woken if it sleeps: they share that cost. With asynchronous replication
-it is woken at most every `RING_INTERVAL_MIN_S`.
+Once for all appends of a read, or of several (`rpc/server/read_end.py` says when), the store publishes its
+`written` mark, one flush is requested, and the replicator is woken if it sleeps: they share that cost. With
+asynchronous replication it is woken at most every `RING_INTERVAL_MIN_S`.
 
 A slave has a `ReadOnlyAppender`, which refuses everything.
 """
