@@ -14,7 +14,15 @@ COPY services/whimbrel /build/whimbrel
 RUN mv whimbrel "$(/opt/whimbrel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
  && printf '%s\n' '#!/opt/whimbrel/bin/python' 'from whimbrel.cli.main import run' 'run()' \
         > /opt/whimbrel/bin/whimbrel \
- && chmod 755 /opt/whimbrel/bin/whimbrel \
+ && chmod 755 /opt/whimbrel/bin/whimbrel
+# The compiled lane, where `make wheel` has left one; one of another version fails here (docs/lane.md).
+COPY LICENSE dist/whimbrel_fast-*.whl /build/lane/
+RUN set -- lane/whimbrel_fast-*.whl \
+ && if [ -e "$1" ]; then \
+        pip --python /opt/whimbrel/bin/python install --quiet --no-cache-dir --disable-pip-version-check \
+            --no-index --no-deps "$@" \
+     && /opt/whimbrel/bin/python -c 'from whimbrel.lane import Lane; Lane("required")'; \
+    fi \
  && /opt/whimbrel/bin/python -m compileall -q /opt/whimbrel/lib
 
 

@@ -8,11 +8,14 @@ SHELL := /bin/bash
 UV_VERSION := 0.13.9
 BIN := .venv/bin
 PY := $(BIN)/python
-CODE := services tests examples bench deploy docs protos/generate.py
+CODE := services tests examples bench deploy docs native/dependencies.py protos/generate.py
 
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+
+UV = $$(command -v uv || echo $(BIN)/uv)
+LANE_REQUIRED = $(if $(REQUIRE_LANE),1,0)
 
 # A uv that is already there is used, else the pinned one is installed into .venv. --inexact keeps it there.
 define sync
@@ -35,7 +38,7 @@ COMPILED := typer._adapters, uvloop, whimbrel.cli.main, whimbrel.cli.dev, whimbr
 	whimbrel.broker.program, whimbrel.replicator.program, whimbrel.rpc.server.native, whimbrel.client.sync, \
 	whimbrel.rpc.client.native_streams, whimbrel.testing.host
 
-.PHONY: up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
+.PHONY: native-check test-lane fuzz-fast lane-rules wheel up down logs help setup fmt fmt-check lint types layers docs-settings proto proto-check check test test-transport test-all scenarios checklist interop faults \
 	run bench bench-spark bitrot sim sim-power soak-sim soak soak-front hostile release-check clean
 
 help: ## list the targets
@@ -48,7 +51,17 @@ help: ## list the targets
 	$(call sync,--group dev)
 	@touch .venv/.run
 
-setup: .venv/.dev ## make .venv with all that development needs
+# The compiled lane (docs/lane.md), built again when one of its sources has changed, where `cargo` is.
+NATIVE := $(shell find native -name target -prune -o -type f -print)
+.venv/.lane: .venv/.dev $(NATIVE)
+	@if command -v cargo >/dev/null; then \
+		echo "building the compiled lane: half a minute the first time"; \
+		$(UV) pip install -q --python $(PY) --no-deps ./native || \
+			{ echo "the compiled lane can't be built, see above; all works without it" >&2; exit $(LANE_REQUIRED); }; \
+	fi
+	@touch $@
+
+setup: .venv/.dev .venv/.lane ## make .venv with all that development needs
 
 run: .venv/.run ## start a cluster, send, receive, lose the master, receive from the slave
 	@$(PY) examples/tour.py
@@ -64,7 +77,7 @@ lint: setup ## ruff
 	$(BIN)/ruff check $(CODE)
 
 types: setup ## mypy --strict
-	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py deploy/stack.py deploy/healthcheck.py
+	$(BIN)/mypy services/whimbrel services/pyspark_whimbrel tests examples bench/run.py bench/raw.py native/dependencies.py deploy/stack.py deploy/healthcheck.py deploy/try_wheels.py
 
 layers: setup ## who may import whom
 	$(BIN)/lint-imports
@@ -85,7 +98,13 @@ proto: setup ## generate services/whimbrel/pb from protos/
 proto-check: setup ## fail when the generated code is not what the protos say
 	$(PY) protos/generate.py --check
 
-check: fmt-check lint types layers proto-check ## all checks that run no test
+native-check: setup ## rustfmt, clippy without warnings and tests of native/, where cargo is; and what it depends on
+	@if command -v cargo >/dev/null; then \
+		cd native && cargo fmt --check && cargo clippy -q --locked --all-targets -- -D warnings \
+			&& cargo test -q --locked -p whimbrel-core && ../$(PY) dependencies.py; \
+	else echo "no cargo here: native/ is not checked"; exit $(LANE_REQUIRED); fi
+
+check: fmt-check lint types layers proto-check native-check ## all checks that run no test
 
 # The transport that is not the default serves once more where a test says that it matters (docs/testing.md).
 OTHER := WHIMBREL_TEST_TRANSPORT=other $(PY) -m pytest -q
@@ -104,6 +123,18 @@ test: setup ## all tests but the slow ones; with real RocketMQ where java and mv
 test-transport: setup ## only the tests that run behind both transports, behind both
 	$(PY) -m pytest -m "transport and not slow" -q
 	$(OTHER) -m "transport and not slow"
+
+test-lane: setup ## all tests with and without the compiled lane, the simulation as well
+	$(PY) -m pytest -q
+	WHIMBREL_TEST_LANE=off $(PY) -m pytest -q
+	for lane in auto off; do WHIMBREL_LANE=$$lane $(MAKE) sim SECONDS=240 FIRST=1 COUNT=320; done
+
+fuzz-fast: setup ## the compiled lane beside Python over 100,000 generated logs (WHIMBREL_LANE_ROUNDS, WHIMBREL_LANE_SEED)
+	@git log -1 --format='commit %h'
+	REQUIRE_LANE=1 WHIMBREL_LANE_ROUNDS=$${WHIMBREL_LANE_ROUNDS:-25} $(PY) -m pytest -q -s --timeout 36000 tests/property/test_lane_store.py
+
+lane-rules: setup ## break the rules of the compiled lane one by one: each must be found
+	$(PY) tests/lane_rules.py
 
 test-all: setup ## all tests, behind both transports
 	$(PY) -m pytest -q
@@ -168,6 +199,13 @@ bench-spark: setup ## what reading topics with Spark costs, as ratios to Parquet
 
 release-check: setup ## build wheel and source distribution, look at their metadata, and run `whimbrel dev` from an empty environment
 	$(PY) -m pytest -q -m "" tests/integration/test_release.py
+
+wheel: setup ## build the wheels into dist/, the compiled lane's where cargo is, and try them in empty environments
+	rm -rf dist && mkdir dist
+	$(UV) build -q --wheel --out-dir dist .
+	if command -v cargo >/dev/null; then $(UV) build -q --wheel --out-dir dist native; \
+		else echo "no cargo here: no wheel of the compiled lane"; fi
+	$(PY) deploy/try_wheels.py dist
 
 clean: ## remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -173,7 +173,7 @@ def run_mode(services: Path, lane: str, mode: str, args: argparse.Namespace) -> 
 
 def median(rows: list[Row], key: str) -> float:
     """Return the median of a figure over the rounds."""
-    return statistics.median(row[key] for row in rows)
+    return float(statistics.median(row[key] for row in rows))
 
 
 def table(rows: list[Row], trees: list[str]) -> str:

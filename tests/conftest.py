@@ -2,7 +2,8 @@
 
 A run has one transport, by which all servers in it serve and our own clients call: `WHIMBREL_TEST_TRANSPORT`,
 which is `native`, `grpcio`, or `other` for the one that is not the default (`serving.DEFAULT`).
-`WHIMBREL_CLIENT_TRANSPORT` lets the clients call by another one.
+`WHIMBREL_CLIENT_TRANSPORT` lets the clients call by another one. With `WHIMBREL_TEST_LANE=off` nothing uses
+the compiled lane; tests of the mark `lane` are those that make a difference.
 """
 
 import os
@@ -13,12 +14,24 @@ from typing import Any
 import hypothesis
 import pytest
 
+from whimbrel.machine import MACHINE
 from whimbrel.rpc.server import serving
 
 LINES = pytest.StashKey[list[str]]()
 
 TRANSPORT = "WHIMBREL_TEST_TRANSPORT"
 CLIENTS = "WHIMBREL_CLIENT_TRANSPORT"
+LANE = "WHIMBREL_TEST_LANE"
+# What the compiled lane does is also tested without it: `make test-lane`, and in CI.
+LANE_TESTS = (
+    "tests/unit/store/",
+    "tests/property/test_store_machine.py",
+    "tests/integration/test_damaged_log.py",
+    "tests/integration/test_failover.py",
+    "tests/integration/test_full_disk.py",
+    "tests/integration/test_kill.py",
+    "tests/integration/test_switching.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,11 +57,20 @@ def pytest_configure() -> None:
     serving.DEFAULT = named  # type: ignore[assignment]
     os.environ[TRANSPORT] = named  # for processes
     os.environ.setdefault(CLIENTS, named)  # and for our own clients, here and there
+    if lane := os.environ.get(LANE):
+        os.environ["WHIMBREL_LANE"] = lane
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs once more without the lane."""
+    for item in items:
+        if item.nodeid.startswith(LANE_TESTS):
+            item.add_marker(pytest.mark.lane)
 
 
 def pytest_report_header() -> str:
     """Name it."""
-    return f"transport: {serving.DEFAULT}"
+    return f"transport: {serving.DEFAULT}, lane: {MACHINE.lane}"
 
 
 @pytest.fixture

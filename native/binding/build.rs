@@ -1,4 +1,4 @@
-//! Puts a digest of the sources into the module, so that tests see when it is not of these (`SOURCES`).
+//! Puts a digest of the sources into the module, so that a checkout sees when it is not of these (`SOURCES`).
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -14,12 +14,11 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// FNV-1a of 64 bits, as in `tests/unit/lane/test_build.py`.
-fn digest(mut hash: u64, bytes: &[u8]) -> u64 {
-    for byte in bytes {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    hash
+/// CRC-32 as zlib's, which `services/whimbrel/lane.py` computes.
+fn crc32(start: u32, bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!start, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & 0_u32.wrapping_sub(crc & 1)))
+    })
 }
 
 fn main() {
@@ -29,10 +28,10 @@ fn main() {
         files(&native.join(folder), &mut found);
     }
     found.sort();
-    let mut hash = 0xcbf2_9ce4_8422_2325;
+    let mut digest = 0;
     for path in found {
         println!("cargo:rerun-if-changed={}", path.display());
-        hash = digest(hash, &fs::read(path).expect("a source"));
+        digest = crc32(digest, &fs::read(path).expect("a source"));
     }
-    println!("cargo:rustc-env=WHIMBREL_SOURCES={hash:016x}");
+    println!("cargo:rustc-env=WHIMBREL_SOURCES={digest:08x}");
 }

@@ -3,7 +3,7 @@
 from typing_extensions import Buffer
 
 VERSION: str
-SOURCES: str  # a digest of the sources it was built from
+SOURCES: str  # CRC-32 of the sources that it was built from, in hexadecimal digits
 
 class Broken(RuntimeError):
     """A panic was caught: nothing was published, and the module should not be used any more."""
@@ -17,13 +17,12 @@ class Keys:
 
     def __len__(self) -> int: ...
 
-def entries(data: bytes, base: int, left: int) -> tuple[int, bool, int, list[tuple[bytes, int, int, bytes]]]:
+def entries(data: bytes, base: int) -> tuple[int, bool, int, list[tuple[bytes, int, int, bytes]]]:
     """Make the queue entries of the plain records at the begin of a piece of the log.
 
     Args:
-        data: of the log.
+        data: of one file of the log.
         base: where it begins.
-        left: bytes from there to the end of the log file.
 
     Returns:
         How many bytes were plain records; whether what follows is not plain (or else not whole); the store
@@ -31,7 +30,7 @@ def entries(data: bytes, base: int, left: int) -> tuple[int, bool, int, list[tup
         number of the first entry, and the entries, packed.
     """
 
-def keys(data: bytes, base: int, left: int) -> tuple[int, bool, Keys]:
+def keys(data: bytes, base: int) -> tuple[int, bool, Keys]:
     """Hash the keys of the plain records at the begin of a piece of the log; arguments as of `entries`.
 
     Returns:

@@ -18,19 +18,31 @@ of marks (`store/lane_passes.py`), and the next one runs without.
 import importlib
 import logging
 import os
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
+from zlib import crc32
 
 from whimbrel import __version__
 from whimbrel.errors import StoreError
 
-__all__ = ["Choice", "Lane"]
+__all__ = ["Choice", "Lane", "sources"]
 
 logger = logging.getLogger(__name__)
 
 Choice = Literal["auto", "off", "required"]
 MODULE = "whimbrel_fast"
 VARIABLE = "WHIMBREL_LANE"  # for what has no settings: commands that open a store, and tests
+
+
+def sources() -> str:
+    """Return the CRC-32 of the lane's sources in this checkout, in hexadecimal digits; "" without any."""
+    native = Path(__file__).resolve().parents[2] / "native"
+    digest = 0
+    paths = sorted(path for folder in ("core", "binding") for path in (native / folder / "src").rglob("*.rs"))
+    for path in paths:
+        digest = crc32(path.read_bytes(), digest)
+    return f"{digest:08x}" if paths else ""
 
 
 class Lane:
@@ -63,10 +75,12 @@ class Lane:
             self.leave(f"can't be loaded: {error}")
         else:
             self.version = native.VERSION
-            if self.version == __version__:
-                self.native = native
-            else:
+            if self.version != __version__:
                 self.leave(f"of version {self.version}, and this is whimbrel {__version__}")
+            elif native.SOURCES != (sources() or native.SOURCES):
+                self.leave("not built from the sources that are here (`make setup` builds it)")
+            else:
+                self.native = native
 
     @classmethod
     def of_environment(cls) -> "Lane":

@@ -9,8 +9,6 @@ import pytest
 
 from lanekit import FILE_SIZE, ODD, PLAIN, compare, lane_or_skip, make_log
 
-pytestmark = pytest.mark.lane
-
 ROUNDS = int(os.environ.get("WHIMBREL_LANE_ROUNDS", "1"))  # of `make fuzz-fast`
 SEED = int(os.environ.get("WHIMBREL_LANE_SEED", "1"))
 RECORDS = 120

@@ -48,8 +48,8 @@ type Fields = (i64, i64, i64, i64, i32, i32);
 type Entries<'py> = (usize, bool, i64, Bound<'py, PyList>);
 
 #[pyfunction]
-fn entries<'py>(py: Python<'py>, data: &[u8], base: i64, left: usize) -> PyResult<Entries<'py>> {
-    let found = guarded(|| dispatch::entries(data, base, left))?;
+fn entries<'py>(py: Python<'py>, data: &[u8], base: i64) -> PyResult<Entries<'py>> {
+    let found = guarded(|| dispatch::entries(data, base))?;
     let runs = PyList::empty(py);
     for run in &found.runs {
         let mut field = vec![run.topic.len().min(255) as u8];
@@ -60,8 +60,8 @@ fn entries<'py>(py: Python<'py>, data: &[u8], base: i64, left: usize) -> PyResul
 }
 
 #[pyfunction]
-fn keys(data: &[u8], base: i64, left: usize) -> PyResult<(usize, bool, Keys)> {
-    let found = guarded(|| dispatch::keys(data, base, left))?;
+fn keys(data: &[u8], base: i64) -> PyResult<(usize, bool, Keys)> {
+    let found = guarded(|| dispatch::keys(data, base))?;
     Ok((found.bytes, found.foreign, Keys { keys: found.keys }))
 }
 

@@ -39,19 +39,18 @@ pub struct Dispatched<'a> {
 struct Records<'a> {
     data: &'a [u8],
     base: i64,
-    left: usize,
     at: usize,
     foreign: bool,
 }
 
 impl<'a> Records<'a> {
-    /// Begin with `data`, which stands at `base` in a log file that has `left` bytes from there on.
-    fn new(data: &'a [u8], base: i64, left: usize) -> Self {
-        Self { data: &data[..data.len().min(left)], base, left, at: 0, foreign: false }
+    /// Begin with `data`, which stands at `base`.
+    fn new(data: &'a [u8], base: i64) -> Self {
+        Self { data, base, at: 0, foreign: false }
     }
     /// The place of the next record, and the record.
     fn next(&mut self) -> Option<(i64, Record<'a>)> {
-        match next(&self.data[self.at..], self.left - self.at) {
+        match next(&self.data[self.at..]) {
             Next::Record(record) => Some((self.base.checked_add(self.at as i64)?, record)),
             Next::Partial => None,
             Next::Foreign => {
@@ -63,10 +62,10 @@ impl<'a> Records<'a> {
 }
 
 /// Make the queue entries of the records at the begin of `data`.
-pub fn entries(data: &[u8], base: i64, left: usize) -> Dispatched<'_> {
+pub fn entries(data: &[u8], base: i64) -> Dispatched<'_> {
     let mut found = Dispatched::default();
     let mut by_queue: HashMap<(&[u8], i32), usize> = HashMap::new();
-    let mut records = Records::new(data, base, left);
+    let mut records = Records::new(data, base);
     while let Some((place, record)) = records.next() {
         if add_entry(&record, place, &mut by_queue, &mut found.runs).is_none() {
             records.foreign = true;
@@ -86,7 +85,7 @@ fn add_entry<'a>(
     by_queue: &mut HashMap<(&'a [u8], i32), usize>,
     runs: &mut Vec<Run<'a>>,
 ) -> Option<()> {
-    if record.physical_offset != place || record.queue_id < 0 || record.topic.is_empty() {
+    if record.physical_offset != place {
         return None;
     }
     if !record.has_entry() {
@@ -125,10 +124,10 @@ pub struct Hashed {
 }
 
 /// Hash the keys of the records at the begin of `data`.
-pub fn keys(data: &[u8], base: i64, left: usize) -> Hashed {
+pub fn keys(data: &[u8], base: i64) -> Hashed {
     let mut topics: HashMap<&[u8], u32> = HashMap::new();
     let mut found = Hashed::default();
-    let mut records = Records::new(data, base, left);
+    let mut records = Records::new(data, base);
     while let Some((place, record)) = records.next() {
         let before = found.keys.len();
         if add_keys(&record, place, &mut topics, &mut found.keys).is_none() {
@@ -194,7 +193,7 @@ mod tests {
             (b"a", (0, 6), 0, b""),
             (b"b", (0, 0), 0x04, b""), // prepared
         ]);
-        let found = entries(&bytes, 1000, 1 << 20);
+        let found = entries(&bytes, 1000);
         assert_eq!(found.bytes, bytes.len());
         let runs: Vec<_> =
             found.runs.iter().map(|run| (run.topic, run.queue_id, run.first, run.entries.len())).collect();
@@ -207,19 +206,17 @@ mod tests {
         let plain: Fields = (b"a", (0, 5), 0, b"");
         for odd in [
             (&b"SCHEDULE_TOPIC_XXXX"[..], (0, 0), 0, &b""[..]),
-            (b"a", (-1, 0), 0, b""),
-            (b"", (0, 0), 0, b""),
             (b"a", (0, 7), 0, b""), // one is missing in between
             (b"a", (0, 6), 0, b"TAGS\x01\xff\x02"),
         ] {
             let bytes = log(&[plain, odd, plain]);
-            let found = entries(&bytes, 1000, 1 << 20);
+            let found = entries(&bytes, 1000);
             assert_eq!((found.bytes, found.foreign), (log(&[plain]).len(), true), "{odd:?}");
             assert_eq!(found.runs.len(), 1);
         }
         let bytes = log(&[plain]);
-        assert_eq!(entries(&bytes, 999, 1 << 20), Dispatched { foreign: true, ..Dispatched::default() });
-        assert_eq!(entries(&bytes[..95], 1000, 1 << 20), Dispatched::default());
+        assert_eq!(entries(&bytes, 999), Dispatched { foreign: true, ..Dispatched::default() });
+        assert_eq!(entries(&bytes[..95], 1000), Dispatched::default());
     }
 
     #[test]
@@ -229,7 +226,7 @@ mod tests {
             (b"a", (0, 1), 0x0C, b"UNIQ_KEY\x01no\x02"),
             (b"a", (0, 1), 0, b"KEYS\x01ok \xff\x02"),
         ]);
-        let found = keys(&bytes, 1000, 1 << 20);
+        let found = keys(&bytes, 1000);
         assert!(found.foreign);
         assert_eq!(
             found.bytes,

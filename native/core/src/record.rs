@@ -18,7 +18,7 @@ const TRANSACTION_MASK: i32 = 0x0C;
 const TRANSACTION_PREPARED: i32 = 0x04;
 const TRANSACTION_ROLLBACK: i32 = 0x0C;
 
-/// A whole record whose lengths agree with each other.
+/// A whole record. Its properties are all that follows the topic, whatever their length field says.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub size: usize,
@@ -64,8 +64,8 @@ fn i64_at(data: &[u8], at: usize) -> Option<i64> {
     field(data, at).map(i64::from_be_bytes)
 }
 
-/// Read what stands at the begin of `data`; `left` is how many bytes its log file has from there on.
-pub fn next(data: &[u8], left: usize) -> Next<'_> {
+/// Read what stands at the begin of `data`.
+pub fn next(data: &[u8]) -> Next<'_> {
     let (Some(size), Some(magic)) = (i32_at(data, 0), field(data, 4).map(u32::from_be_bytes)) else {
         return Next::Partial;
     };
@@ -73,7 +73,7 @@ pub fn next(data: &[u8], left: usize) -> Next<'_> {
         return Next::Foreign;
     }
     let Ok(size) = usize::try_from(size) else { return Next::Foreign };
-    if size < RECORD_BYTES_MIN || size > left {
+    if size < RECORD_BYTES_MIN {
         return Next::Foreign;
     }
     match data.get(..size) {
@@ -82,7 +82,7 @@ pub fn next(data: &[u8], left: usize) -> Next<'_> {
     }
 }
 
-/// Read a whole record; `None` where its lengths do not agree.
+/// Read a whole record; `None` where its lengths do not fit.
 fn whole(record: &[u8], magic: u32) -> Option<Record<'_>> {
     let sys_flag = i32_at(record, 36)?;
     let born = if sys_flag & BORN_V6 == 0 { 8 } else { 20 };
@@ -96,10 +96,7 @@ fn whole(record: &[u8], magic: u32) -> Option<Record<'_>> {
         let (length, rest) = rest.split_first_chunk::<2>()?;
         rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?
     };
-    let (length, properties) = rest.split_first_chunk::<2>()?;
-    if usize::from(u16::from_be_bytes(*length)) != properties.len() {
-        return None;
-    }
+    let properties = rest.get(2..)?;
     Some(Record {
         size: record.len(),
         queue_id: i32_at(record, 12)?,
@@ -154,13 +151,12 @@ pub(crate) mod tests {
     #[test]
     fn a_record_is_read_and_each_of_its_begins_is_partial() {
         let bytes = record(b"t", (3, 7), 0, 0, b"TAGS\x01a\x02");
-        let Next::Record(found) = next(&bytes, bytes.len()) else { panic!() };
+        let Next::Record(found) = next(&bytes) else { panic!() };
         assert_eq!((found.queue_id, found.queue_offset, found.topic), (3, 7, &b"t"[..]));
         assert_eq!(found.store_time_ms, 1_700_000_000_000);
         for end in 0..bytes.len() {
-            assert_eq!(next(&bytes[..end], bytes.len()), Next::Partial, "{end}");
+            assert_eq!(next(&bytes[..end]), Next::Partial, "{end}");
         }
-        assert_eq!(next(&bytes, bytes.len() - 1), Next::Foreign);
     }
 
     #[test]
@@ -170,7 +166,7 @@ pub(crate) mod tests {
             for bit in 0..8 {
                 let mut wrong = bytes.clone();
                 wrong[at] ^= 1 << bit;
-                let _ = next(&wrong, bytes.len());
+                let _ = next(&wrong);
             }
         }
     }

@@ -128,7 +128,7 @@ class Dispatcher:
         if available < RECORD_BYTES_MIN:
             return False
         data = walk.read(base, min(self.reach.size, available))
-        done = passes.entries(data, base, file_end - base)
+        done = passes.entries(data, base)
         if done is None:
             return False
         size, foreign, store_time_ms, runs = done

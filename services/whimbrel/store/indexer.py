@@ -152,7 +152,7 @@ class Indexer:
         if available < RECORD_BYTES_MIN:
             return False
         data = walk.read(base, min(self.reach.size, step_bytes, available))
-        done = passes.keys(data, base, file_end - base)
+        done = passes.keys(data, base)
         if done is None:
             return False
         size, foreign, keys = done

@@ -56,25 +56,24 @@ class LanePasses:
             page.lane_pass = 0
             lane.died_within()
 
-    def entries(self, data: bytes, base: int, left: int) -> tuple[int, bool, int, list[Run]] | None:
+    def entries(self, data: bytes, base: int) -> tuple[int, bool, int, list[Run]] | None:
         """Make the queue entries of the plain records at the begin of `data`; None without the lane.
 
         Args:
-            data: of the log.
+            data: of one file of the log.
             base: where it begins.
-            left: bytes from there to the end of the log file.
 
         Returns:
             How many bytes were plain records, whether what follows is not plain, the store time of the last
             one in ms, and the entries.
         """
         native = self.lane.native
-        return None if native is None else self.run(native.entries, data, base, left)
+        return None if native is None else self.run(native.entries, data, base)
 
-    def keys(self, data: bytes, base: int, left: int) -> tuple[int, bool, Any] | None:
+    def keys(self, data: bytes, base: int) -> tuple[int, bool, Any] | None:
         """Hash the keys of the plain records at the begin of `data`; None without the lane; see `entries`."""
         native = self.lane.native
-        return None if native is None else self.run(native.keys, data, base, left)
+        return None if native is None else self.run(native.keys, data, base)
 
     def hashed(self, records: list[tuple[str, tuple[str, ...], int, int]]) -> Any | None:
         """Hash the keys of records; None without the lane, or where a text can't be encoded."""
