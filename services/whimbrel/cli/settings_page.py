@@ -24,6 +24,11 @@ VARIABLES = (
         "commands, the client library, and servers that ask each other",
         "what calls are made with: `native` (the default) or `grpcio`",
     ),
+    (
+        "WHIMBREL_LANE",
+        "commands that open a store",
+        "the compiled lane: `auto` (used if it is there), `off` or `required`",
+    ),
     ("XDG_CONFIG_HOME", "commands", "`whimbrel/profiles.toml` is in it; without it in `~/.config`"),
     ("XDG_STATE_HOME", "commands", "`whimbrel/dev` is in it; without it in `~/.local/state`"),
 )
