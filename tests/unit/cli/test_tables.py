@@ -17,9 +17,9 @@ TABLES: dict[str, tuple[Sequence[str], Sequence[str], Sequence[Sequence[Any]]]] 
         cluster.OPTIONAL,
         [
             ("DefaultCluster", "broker-a", 0, "master", "192.168.100.101:10911", "192.168.100.101:10912",
-             123_456_789_012, "115.0 GiB", "yes", 4000, "0.5 s ago"),
+             123_456_789_012, "115.0 GiB", "yes", 4000, "0.5 s ago", "0.1.0"),
             ("DefaultCluster", "broker-a", 1, "slave", "192.168.100.102:10911", "-",
-             123_456_789_012, "115.0 GiB", "no", 4000, "1.5 s ago"),
+             123_456_789_012, "115.0 GiB", "no", 4000, "1.5 s ago", "off"),
         ],
     ),
     "replication": (
