@@ -119,12 +119,12 @@ class Lane:
         if not self.active:
             return
         if self.choice == "required":
-            logger.error("the process before this one died within the compiled lane, which is required")
+            logger.warning("the process before this one died within the compiled lane, which is required")
             return
         self.native, self.why = None, "left out once: the process before this one died within it"
-        logger.error(
-            "the process before this one died within the compiled lane: this one runs without it; if it was"
-            " not killed from outside, please report this"
+        logger.warning(
+            "the process before this one died within the compiled lane: this one runs without it; unless it"
+            " was killed from outside, please report this"
         )
 
     def broke(self, error: BaseException) -> None:

@@ -54,6 +54,7 @@ __all__ = ["ConsumeQueue", "Unit", "is_filler"]
 
 ALLOCATE_BYTES = 64 * 1024  # blocks taken at a time: 3276 entries
 RELEASE_BYTES = 256 * 1024  # written entries that may stay resident; there may be thousands of queues
+BEGIN_BYTES = 200 * UNIT_SIZE  # of a file, read at once to find its end
 FILLERS_MAX = 1_000_000  # a queue offset further ahead is taken for damage: the entry is put at the end
 EMPTY = bytes(UNIT_SIZE)
 FILLER = UNIT.pack(0, FILLER_SIZE, 0)
@@ -418,12 +419,18 @@ class ConsumeQueue:
         for start in reversed(self.starts):  # the end is in the last file whose first entry counts
             fd = self.files.open(self.directory / segment_name(start), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                low, high = 0, self.file_size // UNIT_SIZE
-                if start != self.starts[0] and not counts(self.files.pread(fd, UNIT_SIZE, 0), below):
+                # Most queues of a store with thousands of them are short: one read finds their end.
+                begin = self.files.pread(fd, BEGIN_BYTES, 0)
+                if start != self.starts[0] and not counts(begin[:UNIT_SIZE], below):
                     continue
+                low, high = 0, len(begin) // UNIT_SIZE
+                if high and counts(begin[(high - 1) * UNIT_SIZE : high * UNIT_SIZE], below):
+                    low, high = high, self.file_size // UNIT_SIZE
                 while low < high:
                     middle = (low + high) // 2
-                    if counts(self.files.pread(fd, UNIT_SIZE, middle * UNIT_SIZE), below):
+                    at = middle * UNIT_SIZE
+                    unit = begin[at : at + UNIT_SIZE]
+                    if counts(unit or self.files.pread(fd, UNIT_SIZE, at), below):
                         low = middle + 1
                     else:
                         high = middle

@@ -25,7 +25,7 @@ owner refuses to start: starting without it would lose what the file held.
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ from whimbrel.errors import StoreError
 from whimbrel.machine import FILES, Files
 from whimbrel.store.pages import refusing_when_full
 
-__all__ = ["dumps", "load", "loads", "open_own", "save"]
+__all__ = ["Encoded", "dumps", "encoded_map", "encoded_member", "load", "loads", "open_own", "save"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,33 @@ def dumps(value: Any, *, pretty: bool = True) -> str:
     return "".join(parts)
 
 
+class Encoded(str):
+    """A value's text, which `dumps` takes as it is."""
+
+    __slots__ = ()
+
+
+def encoded_member(key: str, value: Any, *, level: int, pretty: bool) -> str:
+    """Return the text of a map's entry, for `encoded_map`: who keeps these need not write all of them anew.
+
+    Args:
+        key, value: the entry.
+        level: how many maps its map stands in.
+        pretty: as in `dumps`.
+    """
+    inner = "\n" + "\t" * (level + 1) if pretty else ""
+    parts = [inner, quoted(key), ":"]
+    write(value, inner, parts)
+    return "".join(parts)
+
+
+def encoded_map(members: Iterable[str], *, level: int, pretty: bool) -> Encoded:
+    """Return the text of a map of such entries."""
+    text = ",".join(members)
+    line = "\n" + "\t" * level if pretty and text else ""
+    return Encoded(f"{{{text}{line}}}")
+
+
 def write(value: Any, line: str, parts: list[str]) -> None:
     """Append the text of `value`.
 
@@ -78,6 +105,8 @@ def write(value: Any, line: str, parts: list[str]) -> None:
     """
     if isinstance(value, dict):
         write_map(value, line, parts)
+    elif isinstance(value, Encoded):
+        parts.append(value)
     elif isinstance(value, str):
         parts.append(quoted(value))
     elif isinstance(value, bool):

@@ -1,6 +1,7 @@
 """RocketMQ's config text: golden files keep their bytes, and what fastjson tolerates is read."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +113,13 @@ def test_what_parses_and_makes_no_sense_is_damaged_as_well(tmp_path: Path) -> No
         jsonconfig.open_own(path, decode)
     (tmp_path / "topics.json.bak").write_text('{"n":1}')
     assert jsonconfig.open_own(path, decode) == ({"n": 1}, False)
+
+
+@pytest.mark.parametrize("pretty", [True, False])
+@pytest.mark.parametrize("rows", [{}, {"a": {"x": 1, "y": {0: 2}}}, {"a": {}, 'b"\n': {"z": [1, "two"]}}])
+def test_a_map_of_kept_entries_has_the_same_text(rows: dict[str, Any], pretty: bool) -> None:
+    members = [jsonconfig.encoded_member(key, value, level=1, pretty=pretty) for key, value in rows.items()]
+    kept = {"first": {"a": 1}, "table": jsonconfig.encoded_map(members, level=1, pretty=pretty)}
+    assert jsonconfig.dumps(kept, pretty=pretty) == jsonconfig.dumps(
+        {"first": {"a": 1}, "table": rows}, pretty=pretty
+    )

@@ -68,6 +68,7 @@ class VersionedTable(Generic[T]):
         self.table_key = table_key
         self.kind = kind
         self.clock = clock
+        self.encoded: dict[bool, dict[str, tuple[T, str]]] = {True: {}, False: {}}  # by `pretty`, and name
         self.rest: dict[str, Any] = {}  # top-level fields of newer versions, written back as they are
 
     def load(self, defaults: Iterable[T]) -> None:
@@ -90,13 +91,18 @@ class VersionedTable(Generic[T]):
     def take(self, content: Any) -> dict[str, T]:
         """Take over version and further fields of a parsed file; return its rows."""
         try:
-            rows = {name: self.kind.from_bean(name, bean) for name, bean in content[self.table_key].items()}
+            rows = {}
+            for name, bean in content[self.table_key].items():
+                row, old = self.kind.from_bean(name, bean), self.rows.get(name)
+                rows[name] = old if old is not None and old == row else row  # whose text is kept
             self.version = DataVersion.from_bean(content.get("dataVersion") or {})
             known = ("dataVersion", self.table_key)
             self.rest = {key: item for key, item in content.items() if key not in known}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.path} holds no {self.table_key}: {error!r}") from error
         for name, row in rows.items():
+            if row is self.rows.get(name):
+                continue
             given = content[self.table_key][name]
             for field, value in row.bean().items():
                 if isinstance(value, int) and given.get(field, value) != value:
@@ -153,10 +159,20 @@ class VersionedTable(Generic[T]):
         return self.encoded_rows(self.rows, self.version, pretty=pretty)
 
     def encoded_rows(self, rows: dict[str, T], version: DataVersion, *, pretty: bool) -> str:
+        """Return a file's text; that of rows which are as they were is kept, since each change writes all."""
+        kept = self.encoded[pretty]
+        encoded = self.encoded[pretty] = {}
+        for name, row in rows.items():
+            known = kept.get(name)
+            if known is None or known[0] is not row:
+                text = jsonconfig.encoded_member(name, row.bean(), level=1, pretty=pretty)
+                known = row, text
+            encoded[name] = known
+        members = (text for _, text in encoded.values())
         content = {
             **self.rest,
             "dataVersion": version.bean(),
-            self.table_key: {name: row.bean() for name, row in rows.items()},
+            self.table_key: jsonconfig.encoded_map(members, level=1, pretty=pretty),
         }
         return jsonconfig.dumps(dict(sorted(content.items())), pretty=pretty)
 
