@@ -72,8 +72,9 @@ def lane_or_skip() -> Lane:
 
     With WHIMBREL_LANE_RULES=1 (`lane_rules.py`) it is one of changed sources.
     """
-    changed = {"sources": lambda: ""} if os.environ.get("WHIMBREL_LANE_RULES") else {}
-    with patch.multiple(whimbrel.lane, **changed) if changed else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if os.environ.get("WHIMBREL_LANE_RULES"):
+            stack.enter_context(patch.object(whimbrel.lane, "sources", lambda: ""))
         lane = Lane()
     if not lane.active:
         assert not os.environ.get("REQUIRE_LANE"), f"no compiled lane: {lane.why}"

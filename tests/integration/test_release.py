@@ -65,6 +65,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def test_the_lane_is_of_this_version_and_asked_for_exactly() -> None:
+    """Its sources are in the source distribution; how it is installed beside the wheel: `make wheel`."""
+    lane = tomllib.loads((REPO / "native" / "pyproject.toml").read_text())["project"]
+    crates = tomllib.loads((REPO / "native" / "Cargo.toml").read_text())["workspace"]["package"]
+    assert lane["version"] == crates["version"] == PROJECT["version"]
+    assert PROJECT["optional-dependencies"]["fast"] == [f"{lane['name']}=={lane['version']}"]
+
+
 def only(folder: Path, pattern: str) -> Path:
     (found,) = folder.glob(pattern)
     return found
@@ -108,6 +116,8 @@ def test_source_distribution_builds_the_same_wheel(built: Path) -> None:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     assert {"LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "pyproject.toml", "PKG-INFO"} <= names
     assert any(name.startswith("protos/") for name in names)
+    assert {"native/pyproject.toml", "native/Cargo.lock", "native/core/src/lib.rs"} <= names
+    assert not [name for name in names if name.startswith("native/target")]
     assert not [name for name in names if name.startswith("tests/") or "__pycache__" in name]
     with (
         ZipFile(only(built / "dist", "*.whl")) as direct,
@@ -125,7 +135,8 @@ def test_wheel_runs_whimbrel_dev(built: Path, tmp_path: Path) -> None:
     run(bin_folder / "pip", "install", "-q", "--disable-pip-version-check", wheel, cwd=tmp_path)
     where = run(bin_folder / "python", "-c", "import whimbrel; print(whimbrel.__file__)", cwd=tmp_path)
     assert where.startswith(str(tmp_path))
-    assert run(bin_folder / "whimbrel", "--version", cwd=tmp_path).strip() == f"whimbrel {PROJECT['version']}"
+    said = run(bin_folder / "whimbrel", "--version", cwd=tmp_path).strip()
+    assert said == f"whimbrel {PROJECT['version']}, lane off (not installed)"
 
     plugin = run(
         bin_folder / "python",

@@ -11,7 +11,7 @@ CommitLog.checkMessageAndReturnSize.
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from whimbrel.errors import CorruptRecord, StoreFull
 from whimbrel.model.names import SCHEDULE_TOPIC
@@ -35,7 +35,7 @@ from whimbrel.store.codec import (
     topic_and_properties,
 )
 from whimbrel.store.consumequeue import ConsumeQueue
-from whimbrel.store.lane_passes import FOREIGN_BYTES, LanePasses, Reach
+from whimbrel.store.lane_passes import FOREIGN_BYTES, LanePasses, Reach, Run
 from whimbrel.store.queues import ConsumeQueues
 from whimbrel.store.walk import Chunk, Walk
 
@@ -132,21 +132,9 @@ class Dispatcher:
         if done is None:
             return False
         size, foreign, store_time_ms, runs = done
-        self.reach.passed(foreign=foreign)
-        if not size:
-            return False
-        by_field, found = self.queues.by_field, []
-        try:
-            for field, queue_id, first, entries in runs:
-                queue = by_field.get(field, {}).get(queue_id) or self.queue_for(field, queue_id)
-                if queue.max != first:
-                    return False
-                queue.reserve(len(entries) // UNIT_SIZE)
-                found.append((queue, entries))
-        except (
-            CorruptRecord,
-            StoreFull,
-        ):  # the record that it is about is found below, behind those that fit
+        found = self.places_of(runs)
+        self.reach.passed(foreign=foreign or found is None)
+        if not size or found is None:
             return False
         for queue, entries in found:
             queue.put_packed(entries)
@@ -158,6 +146,20 @@ class Dispatcher:
                 (tags,) = LAST_TAGS.unpack_from(entries, len(entries) - LAST_TAGS.size)
                 self.on_arrival(queue.topic, queue.queue_id, queue.max - 1, tags)
         return True
+
+    def places_of(self, runs: Sequence[Run]) -> list[tuple[ConsumeQueue, bytes]] | None:
+        """Return the queues of runs of entries, with room for them; None where one is Python's to settle."""
+        by_field, found = self.queues.by_field, []
+        try:
+            for field, queue_id, first, entries in runs:
+                queue = by_field.get(field, {}).get(queue_id) or self.queue_for(field, queue_id)
+                if queue.max != first:
+                    return None
+                queue.reserve(len(entries) // UNIT_SIZE)
+                found.append((queue, entries))
+        except (CorruptRecord, StoreFull):  # of a record that Python comes to, behind those that fit
+            return None
+        return found
 
     def dispatch(self, chunk: Chunk) -> None:
         """Write the entries of a chunk's records; a record whose fields can't be right is logged and

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from whimbrel.lane import Lane
 
-__all__ = ["FOREIGN_BYTES", "LanePasses", "PassCell", "Reach"]
+__all__ = ["FOREIGN_BYTES", "LanePasses", "PassCell", "Reach", "Run"]
 
 READ_BYTES = 1 << 20  # of the log, in one pass at most
 FOREIGN_BYTES = 16 * 1024  # that Python does where the lane has stopped, before the lane is asked again
@@ -27,8 +27,9 @@ class PassCell(Protocol):
 
 
 class Reach:
-    """How much of the log a pass is given: little behind what is not the lane's, since what a pass leaves is
-    read again.
+    """How much of the log a pass is given: little behind what is not the lane's.
+
+    What a pass leaves is read again.
 
     Attributes:
         size: bytes for the next pass.
