@@ -18,6 +18,7 @@ of marks (`store/lane_passes.py`), and the next one runs without.
 import importlib
 import logging
 import os
+import platform
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -77,6 +78,8 @@ class Lane:
             self.version = native.VERSION
             if self.version != __version__:
                 self.leave(f"of version {self.version}, and this is whimbrel {__version__}")
+            elif platform.machine() != "x86_64":
+                self.leave(f"not offered for {platform.machine()}")
             elif native.SOURCES != (sources() or native.SOURCES):
                 self.leave("not built from the sources that are here (`make setup` builds it)")
             else:

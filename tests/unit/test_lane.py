@@ -84,6 +84,14 @@ def test_one_that_cannot_be_loaded_is_worth_one_warning(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
+def test_other_machines_than_those_it_is_offered_for_do_without(
+    installed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(module())
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert str(Lane()) == "off (not offered for aarch64)"
+
+
 def test_the_environment_chooses_for_what_has_no_settings(
     installed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
