@@ -413,7 +413,7 @@ class Kinds:
         for group in self.cluster.groups:
             master = self.cluster.master(group)
             page, broker = master.page, master.broker
-            if page is None or broker is None or broker.process.dead:
+            if page is None or broker is None or broker.broker is None or broker.process.dead:
                 continue
             for message in stored(master, topic, self.begins):
                 if message.physical_offset + message.size > page.flushed and durable:
