@@ -26,10 +26,13 @@ LANE = "WHIMBREL_TEST_LANE"
 LANE_TESTS = (
     "tests/unit/store/",
     "tests/property/test_store_machine.py",
+    "tests/integration/test_broker_conformance.py",
+    "tests/integration/test_client.py",
     "tests/integration/test_damaged_log.py",
     "tests/integration/test_failover.py",
     "tests/integration/test_full_disk.py",
     "tests/integration/test_kill.py",
+    "tests/integration/test_store_modes.py",
     "tests/integration/test_switching.py",
 )
 

@@ -1,5 +1,7 @@
 """whimbrel's plain case, compiled. Only `whimbrel.lane` imports this."""
 
+from typing import Any
+
 from typing_extensions import Buffer
 
 VERSION: str
@@ -16,6 +18,102 @@ class Keys:
         """Physical offset of the first key's record; -1 without any."""
 
     def __len__(self) -> int: ...
+
+class HeaderDecoder:
+    """The table of header fields of one direction of a connection (RFC 7541)."""
+
+    def __init__(self, list_bytes_max: int, varying: list[bytes]) -> None:
+        """Begin with an empty table; `varying` are names whose values are left out of a block's key."""
+
+    def decode(self, block: bytes) -> tuple[list[tuple[bytes, bytes, bool]], bytes, bool] | None:
+        """Return a block's fields (the flag is False), its key, and whether a request may have such fields.
+
+        None: it can't be decoded, and the table is as before.
+        """
+
+    def table(self) -> tuple[int, list[tuple[bytes, bytes, bool]]]:
+        """Return the capacity in bytes, and the entries, the oldest first."""
+
+    def restore(self, capacity: int, entries: list[tuple[bytes, bytes]]) -> None:
+        """Go on from another decoder's table."""
+
+    def settle(self, keep: bool) -> None:
+        """Keep what the last pass has decoded, or put the table back to where it was before."""
+
+class Answers:
+    """Answers to calls of one connection, in the order of the log."""
+
+    frames: bytes  # of all, as they are sent
+    ids: list[int]  # of the streams
+    data_bytes: int  # as windows count them
+    largest: int
+    held_bytes: int
+    shortest_timeout: float | None  # seconds
+
+    def __len__(self) -> int: ...
+    def calls(self) -> list[tuple[int, bytes, int, int, float | None]]:
+        """Return stream, message, end of its records in the log, window added by the peer, and timeout."""
+
+class ParkedAnswers:
+    """Answers that wait until the log is durable, in its order."""
+
+    oldest_end: int  # -1 without any
+    newest_end: int
+    oldest_at: float  # infinity without any
+    next_deadline: float
+
+    def __len__(self) -> int: ...
+    def add(self, connection: object, parked_at: float, deadline: float, answers: Answers) -> None:
+        """Add answers behind all others."""
+
+    def settle(self, durable: int) -> list[tuple[Any, float, Answers]]:
+        """Take those whose records end up to an offset: connection, when they were parked, answers."""
+
+    def take_of(self, connection: object) -> list[tuple[Any, float, Answers]]:
+        """Take all of a connection."""
+
+    def take_expired(self, now: float) -> list[tuple[Any, float, Answers]]:
+        """Take those with a deadline up to `now`, and those that were parked together with them."""
+
+    def take_parked_before(self, at: float) -> list[tuple[Any, float, Answers]]:
+        """Take those that were parked before a time."""
+
+class SendCalls:
+    """Plain sends; the arguments are the fields of `Policy`, `Shape` and `Sends` in `native/core`."""
+
+    def __init__(self, **values: object) -> None: ...
+    def take(
+        self,
+        decoder: HeaderDecoder,
+        data: bytes,
+        connection: tuple[int, int, int, int, int, int, int, int, int],
+        peer: tuple[bytes, bytes],
+        log: tuple[int, int, int, int, int | None, int],
+        topics: object,
+    ) -> tuple[tuple[int, bool, int, bool, int, int], int, bytes | None, Plan | None]:
+        """Plan the plain sends at the begin of a read; nothing is written.
+
+        Args:
+            decoder: of the connection; what it decodes is to be settled.
+            data: of the read, from a frame's begin on.
+            connection: last stream id, streams that may be opened, windows (sending, receiving, of a new
+                stream for sending and receiving), the largest frames (to send, to receive), header block.
+            peer: id of the client whose calls are taken, address as records hold it.
+            log: end, room in bytes, store time and born time in ms, calls that may be parked (None: none is),
+                messages before one that is sampled.
+            topics: is asked for `find(topic)` and `end(topic, queue_id)`.
+
+        Returns:
+            Bytes that were taken, whether what is left is the begin of a call, how many bytes of it are
+            needed or where Python's part ends, whether that may be about older streams, last stream id,
+            window for sending; bytes of data; a client that Python has to meet; the plan.
+        """
+
+# Records, runs (topic, queue id, entries, last tags code), keys, topics (name, turn, counts of sizes, bytes),
+# messages, answers.
+Plan = tuple[
+    bytes, list[tuple[str, int, bytes, int]], Keys, list[tuple[str, int, list[int], int]], int, Answers
+]
 
 def entries(data: bytes, base: int) -> tuple[int, bool, int, list[tuple[bytes, int, int, bytes]]]:
     """Make the queue entries of the plain records at the begin of a piece of the log.
@@ -43,6 +141,9 @@ def hashed(records: list[tuple[str, tuple[str, ...], int, int]]) -> Keys:
     Raises:
         ValueError: a text can't be encoded (`UnicodeEncodeError`).
     """
+
+def joined(several: list[Keys]) -> Keys:
+    """Make one of several that follow each other."""
 
 def put_keys(
     file: Buffer,

@@ -3,6 +3,7 @@
 //! Nothing is decided here. What panics becomes `Broken`; the caller then goes on without the lane.
 #![deny(unsafe_code)]
 
+mod calls;
 mod views;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -87,6 +88,15 @@ fn hashed(records: &Bound<'_, PyList>) -> PyResult<Keys> {
 }
 
 #[pyfunction]
+fn joined(several: &Bound<'_, PyList>) -> PyResult<Keys> {
+    let mut keys = vec![];
+    for each in several.iter() {
+        keys.extend_from_slice(&each.cast_into::<Keys>()?.get().keys);
+    }
+    Ok(Keys { keys })
+}
+
+#[pyfunction]
 fn put_keys(
     file: &Bound<'_, PyAny>,
     slots: u32,
@@ -115,9 +125,14 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SOURCES", env!("WHIMBREL_SOURCES"))?;
     module.add("Broken", module.py().get_type::<Broken>())?;
     module.add_class::<Keys>()?;
+    module.add_class::<calls::HeaderDecoder>()?;
+    module.add_class::<calls::SendCalls>()?;
+    module.add_class::<calls::Answers>()?;
+    module.add_class::<calls::ParkedAnswers>()?;
     module.add_function(wrap_pyfunction!(entries, module)?)?;
     module.add_function(wrap_pyfunction!(keys, module)?)?;
     module.add_function(wrap_pyfunction!(hashed, module)?)?;
+    module.add_function(wrap_pyfunction!(joined, module)?)?;
     module.add_function(wrap_pyfunction!(put_keys, module)?)?;
     module.add_function(wrap_pyfunction!(panic, module)?)?;
     Ok(())

@@ -12,7 +12,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod calls;
 pub mod dispatch;
 pub mod hash;
+pub mod hpack;
 pub mod index;
+pub mod pass;
+pub mod proto;
 pub mod record;
+pub mod send;

@@ -102,6 +102,13 @@ class Counted:
         for one in placed:
             sizes.observe(one.size)
 
+    def appended_many(self, topic: str, counts: Sequence[int], size: int) -> None:
+        """Take messages of one topic: how many lie up to each of `MESSAGE_BYTES`, and all of their bytes."""
+        sizes = self.sizes.at((topic,))
+        for number, count in enumerate(counts):
+            sizes.counts[number] += count
+        sizes.total += size
+
     def took(self, topic: str, group: str, messages: int, size: int) -> None:
         """Take messages that go to a consumer."""
         self.delivered.at((topic, group)).add(messages, size)
@@ -145,6 +152,12 @@ def lane_metrics(lane: Lane) -> list[Family]:
             kind="counter",
             help="Faults of the compiled lane; the first one switches it off.",
             read=lambda: [((), lane.failures)],
+        ),
+        Family(
+            name="whimbrel_lane_messages",
+            kind="counter",
+            help="Messages of producers that the compiled lane has stored.",
+            read=lambda: [((), lane.messages)],
         ),
     ]
 

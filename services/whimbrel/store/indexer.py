@@ -9,8 +9,9 @@ slave.
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 
 from whimbrel.errors import StoreFull
 from whimbrel.machine import MACHINE
@@ -40,11 +41,30 @@ STEP_BYTES = 128 * 1024  # of log walked in one tick
 RETRY_S = 1.0  # on a full disk
 
 
+class HashedKeys(NamedTuple):
+    """Keys of records that follow each other, hashed by the lane (`whimbrel_fast.Keys`)."""
+
+    keys: Any
+    records: int
+
+
+def leading(pending: Iterable[Any], kind: type) -> Iterator[Any]:
+    """Return the entries of a kind before the first of another one, at most a group."""
+    return takewhile(lambda each: type(each) is kind, islice(pending, GROUP_RECORDS))
+
+
+def place_of(pending: KeyedRecord | HashedKeys) -> int:
+    """Return the physical offset of the first record in an entry of the queue."""
+    return int(pending.keys.first_offset) if isinstance(pending, HashedKeys) else pending[2]
+
+
 class Indexer:
     """Builds an index step by step.
 
     Attributes:
         behind: whether it reads the log; `add` then does nothing, since the log has those records.
+        pending: what was appended and is not indexed yet, in the log's order.
+        waiting: the records of `pending`.
     """
 
     def __init__(
@@ -61,7 +81,8 @@ class Indexer:
         self.index = index
         self.read = read
         self.file_size = file_size
-        self.pending: deque[KeyedRecord] = deque()
+        self.pending: deque[KeyedRecord | HashedKeys] = deque()
+        self.waiting = 0
         self.behind = True
         self.retry_at = 0.0
 
@@ -70,12 +91,23 @@ class Indexer:
         if self.behind:
             return
         self.pending.append((topic, keys, physical_offset, store_time_ms))
-        if len(self.pending) > PENDING_MAX:
+        self.waiting += 1
+        if self.waiting > PENDING_MAX:
+            self.fall_behind()
+
+    def add_hashed(self, keys: Any, records: int) -> None:
+        """Queue the keys of so many records just appended, which the lane has hashed."""
+        if self.behind or not len(keys):
+            return
+        self.pending.append(HashedKeys(keys, records))
+        self.waiting += records
+        if self.waiting > PENDING_MAX:
             self.fall_behind()
 
     def fall_behind(self) -> None:
         """Drop the queue and read the log from now on."""
         self.pending.clear()
+        self.waiting = 0
         self.behind = True
 
     def step(
@@ -105,19 +137,35 @@ class Indexer:
         self.retry_at = 0.0
         if self.behind:
             return self.index.position < end
-        return len(self.pending) >= (1 if rest else GROUP_RECORDS)
+        return self.waiting >= (1 if rest else GROUP_RECORDS)
 
     def drain(self, end: int, records: int, at_least: int) -> None:
         """Index from the queue in memory, while it holds at least `at_least` records."""
         pending, index = self.pending, self.index
-        while len(pending) >= at_least and records > 0:
-            some = list(islice(pending, GROUP_RECORDS))
-            index.position = some[0][2]
-            index.put(some)
-            for _ in some:
+        while self.waiting >= at_least and records > 0:
+            index.position = place_of(pending[0])
+            hashed = list(leading(pending, HashedKeys))
+            if not hashed:
+                some: list[KeyedRecord] = list(leading(pending, tuple))
+                index.put(some)
+                count = len(some)
+            elif self.put_hashed(hashed):
+                count = sum(each.records for each in hashed)
+            else:
+                index.truncate(index.position)
+                self.fall_behind()
+                return
+            for _ in hashed or some:
                 pending.popleft()
-            records -= len(some)
-        index.position = pending[0][2] if pending else end
+            self.waiting -= count
+            records -= count
+        index.position = place_of(pending[0]) if pending else end
+
+    def put_hashed(self, some: list[HashedKeys]) -> bool:
+        """Index keys that the lane has hashed; return whether it did."""
+        assert self.passes is not None
+        keys = self.passes.joined([each.keys for each in some])
+        return keys is not None and self.index.put_keys(keys)
 
     def walk_log(self, end: int, step_bytes: int) -> None:
         """Index from the log."""

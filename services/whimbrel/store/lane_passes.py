@@ -84,6 +84,11 @@ class LanePasses:
         except UnicodeEncodeError:
             return None
 
+    def joined(self, keys: list[Any]) -> Any | None:
+        """Make one of several `Keys` that follow each other; None without the lane."""
+        native = self.lane.native
+        return None if native is None else self.run(native.joined, keys)
+
     def put_keys(
         self, mapped: Any, slots: int, header: Header, keys: Any, first: int, count: int
     ) -> Header | None:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from whimbrel.errors import BadRequest, MessageTooLarge, StoreFull
 from whimbrel.machine import MACHINE, Machine, open_files_limit
@@ -20,6 +20,7 @@ from whimbrel.store.codec import (
     RECORD_BYTES_MAX,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
+    UNIT_SIZE,
     RecordDraft,
     encode_record,
     encode_sealed,
@@ -30,13 +31,15 @@ from whimbrel.store.dispatch import NO_ENTRY, deliver_time
 from whimbrel.store.options import StoreOptions
 from whimbrel.store.store import RETRY_S, MessageStore
 
-__all__ = ["Appended", "MasterStore"]
+__all__ = ["Appended", "MasterStore", "PackedRun"]
 
 # How far the clock may be set back with store times waiting for it. Steps of a clock that is kept by NTP are
 # far below a second.
 CLOCK_BEHIND_MAX_MS = 60_000
 
 Encoder = Callable[[RecordDraft, int, int, int], bytes]
+# Entries of one queue that follow each other: topic, queue id, packed entries, the tags code of the last one.
+PackedRun = tuple[str, int, bytes, int]
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +190,67 @@ class MasterStore(MessageStore):
             for answer, tags_code in zip(appended, tags, strict=True):
                 on_arrival(topic, queue_id, answer.queue_offset, tags_code)
         return appended
+
+    def room_for_packed(self) -> int:
+        """Return how many bytes of records `append_packed` takes now.
+
+        0: none, for the disk, the queues or the form of records are not as they usually are; `append` then
+        says what the matter is.
+        """
+        log = self.writer
+        if self.stall_reason or log.failed or log.disk.ratio > self.options.disk_full_ratio:
+            return 0
+        if log.segment is None or self.encoder is not encode_record:
+            return 0
+        return max(log.limit - log.end - BLANK_SIZE_MIN, 0)
+
+    def append_packed(
+        self, records: bytes, runs: Sequence[PackedRun], keys: Any, count: int, now_ms: int
+    ) -> bool:
+        """Append records that the lane has made for where log and queues end now, all or none.
+
+        Args:
+            records: next to each other, as many as `room_for_packed` allows.
+            runs: their entries.
+            keys: theirs, hashed; empty where there is no index.
+            count: of records.
+            now_ms: their store time.
+
+        Returns:
+            Whether they were appended: nothing was written where the disk has no room for entries.
+        """
+        by_key = self.queues.by_key
+        queues = [by_key[run[0], run[1]] for run in runs]
+        try:
+            for queue, run in zip(queues, runs, strict=True):
+                queue.reserve(len(run[2]) // UNIT_SIZE)
+        except StoreFull:
+            return False
+        log = self.writer
+        log.put(records)
+        self.store_time_ms = log.store_time_ms = now_ms
+        self.dispatched = log.end
+        for queue, run in zip(queues, runs, strict=True):
+            queue.put_packed(run[2])
+            queue.dirty = True
+        self.indexer.add_hashed(keys, count)
+        return True
+
+    def make_visible(self, runs: Sequence[PackedRun]) -> None:
+        """Tell who waits for messages of records just appended.
+
+        Appending and making visible are two steps. What stands below `visible_end` may be delivered.
+        """
+        on_arrival = self.dispatcher.on_arrival
+        if on_arrival is None:
+            return
+        for topic, queue_id, _, tags in runs:
+            on_arrival(topic, queue_id, self.queues.by_key[topic, queue_id].max - 1, tags)
+
+    @property
+    def visible_end(self) -> int:
+        """Where the part of the log ends that may be delivered: today all of it."""
+        return self.writer.end
 
     def store_time(self, now_ms: int) -> int:
         """Return the store time of the next record while the clock is behind the last one's.

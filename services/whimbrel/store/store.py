@@ -83,7 +83,7 @@ class MessageStore(abc.ABC):
         self.read_log, self.read_range, self.file_size = read_log, read_range, file_size
         self.delays_ms = parse_delay_levels(options.delay_levels)
         self.queues = ConsumeQueues(root, options.consumequeue_file_size, machine.files)
-        passes = LanePasses(machine.lane, page)
+        passes = self.passes = LanePasses(machine.lane, page)
         self.dispatcher = Dispatcher(self.queues, self.delays_ms, passes)
         self.dispatcher.log_begin = lambda: self.min_offset
         self.index = Index(root, options, machine, passes)
@@ -387,7 +387,7 @@ class MessageStore(abc.ABC):
         """
         if not self.options.index_enabled:
             return []
-        self.indexer.step(self.dispatched, records=len(self.indexer.pending), step_bytes=CATCH_UP_BYTES)
+        self.indexer.step(self.dispatched, records=self.indexer.waiting, step_bytes=CATCH_UP_BYTES)
         found: list[int] = []
         log_begin = self.min_offset
         # An index file has whole seconds since its begin, so the search begins a second earlier.

@@ -16,6 +16,7 @@ from whimbrel.errors import LeftOut
 from whimbrel.model.wire import MESSAGING_SERVICE
 from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
 from whimbrel.rpc.server.handlers import BidiMethod, Call, ServerStreamMethod, Service, UnaryMethod
+from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.rpc.server.responses import check_client_id, failing_with, status_of
 
 __all__ = ["Handle", "messaging_service"]
@@ -33,6 +34,7 @@ def messaging_service(
     clients: Clients,
     special: Mapping[str, Handle],
     clock: Callable[[], float],
+    send_lane: CallLane | None = None,
 ) -> Service:
     """Return the service for the transport.
 
@@ -41,6 +43,7 @@ def messaging_service(
         clients: the known clients.
         special: the calls about messages that are not plain ones, by name.
         clock: seconds of the monotonic clock.
+        send_lane: takes plain sends.
     """
 
     def with_client(handle: Handle) -> Handle:
@@ -54,13 +57,14 @@ def messaging_service(
         sessions.credentials.note(call, clock())
         return routes.query_route(call, request)
 
-    def unary(name: str, handle: Handle) -> UnaryMethod:
+    def unary(name: str, handle: Handle, lane: CallLane | None = None) -> UnaryMethod:
         response = getattr(messaging, f"{name}Response")
         return UnaryMethod(
             name,
             getattr(messaging, f"{name}Request"),
             with_client(handle),
             failing_with(response),
+            lane=lane,
         )
 
     return Service(
@@ -71,7 +75,7 @@ def messaging_service(
             unary("Heartbeat", sessions.heartbeat),
             unary("NotifyClientTermination", sessions.terminate),
             BidiMethod("Telemetry", messaging.TelemetryCommand, sessions.open_telemetry),
-            unary("SendMessage", sends.send),
+            unary("SendMessage", sends.send, send_lane),
             ServerStreamMethod(
                 "ReceiveMessage",
                 messaging.ReceiveMessageRequest,

@@ -16,7 +16,7 @@ group, and at last control characters in the born host or the trace context, and
 
 The property text of a record, in this order, each as `name 0x01 value 0x02`:
 
-    (user properties)   in the order in which they came
+    (user properties)   by their names: protobuf keeps no order of a map's entries
     UNIQ_KEY            the client's message id
     CLUSTER             the broker's cluster
     BORN_TIMESTAMP      ms; the time of the append where the client names none
@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import md5, sha1
+from math import log, log1p
 from random import random, randrange
 from zlib import crc32
 
@@ -105,6 +106,7 @@ __all__ = [
 DELIVERY_AHEAD_MAX_MS = 24 * 3600 * 1000
 RECOVERY_MAX_S = 3600
 QUEUE_DIGITS_MAX = 10  # of a queue's number
+NEVER_SAMPLED = 1 << 62
 TARGETS_MAX = 4096  # topics whose `SendTarget` is kept
 NEVER_MIXED = (MessageType.LITE, MessageType.PRIORITY)  # types that a MIXED topic does not take
 # What makes a plain message one of these.
@@ -192,6 +194,7 @@ class Admission:
         clock: epoch milliseconds.
         delay_max_ms: how far ahead a time of delivery may be.
         context_seen: a message had a trace context, or was given one, since a front reset it.
+        unsampled: so many messages without a trace context are not sampled before the next one that is.
     """
 
     def __init__(
@@ -215,10 +218,12 @@ class Admission:
         self.context_seen = False
         self.create_context: Callable[[], str] | None = None  # None: tracing is off
         self.sampled = 0.0
+        self.unsampled = 0
 
     def sample(self, create_context: Callable[[], str], ratio: float) -> None:
         """Give this share of the messages that come without a trace context a new one from now on."""
         self.create_context, self.sampled = create_context, ratio
+        self.unsampled = draw_unsampled(ratio)
 
     def target(self, name: str) -> SendTarget | None:
         """Return what sends to a topic need to know; None when there is no such topic yet.
@@ -270,7 +275,7 @@ class Admission:
         fine = 0 < len(body) <= BODY_BYTES_MAX
         text = ""
         if properties:
-            for key in properties:
+            for key in sorted(properties) if len(properties) > 1 else properties:
                 value = properties[key]
                 fine = (
                     fine and key not in RESERVED_PROPERTY_KEYS and key.isprintable() and value.isprintable()
@@ -301,7 +306,10 @@ class Admission:
         elif self.create_context is not None:
             if properties and FALLBACK_PROPERTY in properties:
                 self.context_seen = True
-            elif random() < self.sampled:
+            elif self.unsampled:
+                self.unsampled -= 1
+            else:
+                self.unsampled = draw_unsampled(self.sampled)
                 text = self.traced(text, self.create_context())
         if extras is not None and extras.kind is not MessageType.NORMAL:
             text += special_text(topic, extras)
@@ -467,6 +475,18 @@ class Admission:
             return int(wanted)
         target.turn += 1
         return target.turn % queues
+
+
+def draw_unsampled(ratio: float) -> int:
+    """Return how many messages are not sampled before the next one that is, when this share of them is.
+
+    Drawn once a sampled message instead of once a message; the distribution is the same, a geometric one.
+    """
+    if ratio >= 1:
+        return 0
+    if ratio <= 0:
+        return NEVER_SAMPLED
+    return min(int(log(1.0 - random()) / log1p(-ratio)), NEVER_SAMPLED)
 
 
 def group_of(special: Sequence[MessageExtras]) -> str:

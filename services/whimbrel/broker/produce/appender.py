@@ -166,6 +166,44 @@ class WaitingSend:
     answer: Callable[[WhimbrelError | None], None]
 
 
+class ParkedSends(Protocol):
+    """Sends whose answers the compiled lane keeps, in the order of the log.
+
+    Attributes:
+        oldest_end, newest_end: where the log ends with the oldest and with the newest; -1 without any.
+        oldest_at: when the oldest was parked, by the loop's clock; infinity without any.
+    """
+
+    @property
+    def oldest_end(self) -> int: ...
+    @property
+    def newest_end(self) -> int: ...
+    @property
+    def oldest_at(self) -> float: ...
+    def __len__(self) -> int: ...
+    def settle(self, durable: int) -> None:
+        """Answer those whose records end at or below an offset."""
+
+    def hand_over(self, before: float) -> None:
+        """Have those wait here (`Appender.wait`) that were parked before a time of the loop's clock."""
+
+
+class NothingParked:
+    """What is parked where there is no lane."""
+
+    oldest_end = newest_end = -1
+    oldest_at = math.inf
+
+    def __len__(self) -> int:
+        return 0
+
+    def settle(self, durable: int) -> None:
+        """Do nothing."""
+
+    def hand_over(self, before: float) -> None:
+        """Do nothing."""
+
+
 class Appender:
     """The only writer of a master's log. Runs on the loop's thread.
 
@@ -200,6 +238,7 @@ class Appender:
         self.ring = ring
         self.soon = soon or loop.call_soon
         self.waiting: deque[WaitingSend] = deque()
+        self.parked: ParkedSends = NothingParked()
         self.tick_pending = False
         self.in_sync_checked = False  # enough slaves are in sync; holds until the tick ends
         self.closed = False
@@ -217,9 +256,9 @@ class Appender:
             raise NotWritable(self.refusal)
         if not self.waits:
             return
-        if len(self.waiting) >= WAITING_MAX:
+        if self.waiting_count >= WAITING_MAX:
             raise Throttled(f"{WAITING_MAX} sends wait for the disk or for slaves already")
-        if self.waiting and self.store.written - self.waiting[0].end > WAITING_BYTES_MAX:
+        if self.waiting_bytes > WAITING_BYTES_MAX:
             raise Throttled(f"sends of {WAITING_BYTES_MAX} bytes wait for the disk or for slaves already")
         needed = self.durability.acks
         if needed and not self.in_sync_checked:
@@ -233,7 +272,15 @@ class Appender:
     @property
     def waiting_count(self) -> int:
         """How many sends wait for the disk or for slaves."""
-        return len(self.waiting)
+        return len(self.waiting) + len(self.parked)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the log behind the oldest send that waits."""
+        ends = [self.waiting[0].end] if self.waiting else []
+        if self.parked:
+            ends.append(self.parked.oldest_end)
+        return self.store.written - min(ends) if ends else 0
 
     def in_sync_slaves(self) -> int:
         """Return how many connected slaves lack less than `fallbehind_max` bytes; may run in any thread."""
@@ -247,22 +294,39 @@ class Appender:
         appended = self.store.append(drafts)
         if self.on_appended is not None:
             self.on_appended(drafts[0].topic, appended)
+        self.note_appended()
+        return appended
+
+    def note_appended(self) -> None:
+        """See to it that what was appended is published soon."""
         if not self.tick_pending:
             self.tick_pending = True
             self.soon(self.end_tick)
         self.in_sync_checked = True
-        return appended
 
     def when_durable(self, end: int, answer: Callable[[WhimbrelError | None], None]) -> None:
         """Have `answer` called once the log up to `end` is as durable as was asked, or with an error.
 
         Call it in the tick of the append, in the order of the appends.
         """
-        now = self.loop.time()
+        self.waiting.append(self.waiting_send(end, self.loop.time(), answer))
+
+    def waiting_send(
+        self, end: int, since: float, answer: Callable[[WhimbrelError | None], None]
+    ) -> WaitingSend:
+        """Return a send that has waited since then."""
         durability = self.durability
-        self.waiting.append(
-            WaitingSend(end, now + durability.flush_timeout_s, now + durability.slave_timeout_s, answer)
+        return WaitingSend(
+            end, since + durability.flush_timeout_s, since + durability.slave_timeout_s, answer
         )
+
+    def wait(self, end: int, since: float, answer: Callable[[WhimbrelError | None], None]) -> None:
+        """Do as `when_durable` for a send that was parked since then; older and newer ones may wait here."""
+        newer: list[WaitingSend] = []
+        while self.waiting and self.waiting[-1].end > end:
+            newer.append(self.waiting.pop())
+        self.waiting.append(self.waiting_send(end, since, answer))
+        self.waiting.extend(reversed(newer))
 
     def end_tick(self) -> None:
         if self.closed:
@@ -283,8 +347,9 @@ class Appender:
             return
         if page.replica_sleeping:
             self.ring()
-        if self.durability.sync_flush and self.waiting:
-            self.store.request_flush(self.waiting[-1].end)
+        if self.durability.sync_flush and self.waiting_count:
+            newest = self.waiting[-1].end if self.waiting else 0
+            self.store.request_flush(max(newest, self.parked.newest_end))
         self.complete_waiting()
 
     def index_rest(self) -> None:
@@ -311,17 +376,17 @@ class Appender:
 
     def complete_waiting(self) -> None:
         """Answer what can be answered now; to be called whenever one of the offsets may have moved."""
-        waiting = self.waiting
-        if not waiting:
+        waiting, parked = self.waiting, self.parked
+        if not waiting and not parked:
             return
         now = self.loop.time()
         self.answer_durable(now, *self.durable_offsets())
-        if waiting:
+        if waiting or parked:
             # Ask to be rung first and compare again afterwards, so that an offset that moved in between is
             # not missed.
             self.page.broker_sleeping = 1
             self.answer_durable(now, *self.durable_offsets())
-        if waiting:
+        if waiting or parked:
             self.start_timer()
         else:
             self.page.broker_sleeping = 0
@@ -334,7 +399,12 @@ class Appender:
         return flushed, acknowledged
 
     def answer_durable(self, now: float, flushed: float, acknowledged: float) -> None:
-        waiting = self.waiting
+        waiting, parked = self.waiting, self.parked
+        if parked:
+            parked.settle(int(min(flushed, acknowledged, self.store.written)))
+            since = now - min(self.durability.flush_timeout_s, self.durability.slave_timeout_s)
+            if parked.oldest_at <= since:
+                parked.hand_over(since)
         while waiting:
             head = waiting[0]
             error: WhimbrelError | None = None
@@ -358,6 +428,7 @@ class Appender:
         if not why:
             return
         if self.durability.sync_flush:
+            self.parked.hand_over(math.inf)
             flushed, waiting = self.store.flushed, self.waiting
             refused = [send for send in waiting if send.end > flushed]
             while waiting and waiting[-1].end > flushed:
@@ -392,6 +463,7 @@ class Appender:
             self.store.end_tick()
             if self.page.replica_sleeping:
                 self.ring()
+        self.parked.hand_over(math.inf)
         self.closed = True
         late = error or (ReplicaTimeout if self.durability.acks else FlushTimeout)
         while self.waiting:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from whimbrel.broker.addresses import ha_address
 from whimbrel.broker.api.admin import ReplicationView, SlaveView
 from whimbrel.broker.api.dead_letters import DeadLetterService
+from whimbrel.broker.api.lane_sends import LaneSends
 from whimbrel.broker.api.message_groups import MessageGroups
 from whimbrel.broker.api.messaging import Handle
 from whimbrel.broker.api.recall import RecallService
@@ -22,7 +23,7 @@ from whimbrel.broker.cluster.leadership import Leadership
 from whimbrel.broker.cluster.metadata import ROUND_S, MetadataSource
 from whimbrel.broker.cluster.replica_service import LeaseStreams, MetadataWatches, replica_service
 from whimbrel.broker.cluster.write_admission import WriteAdmission
-from whimbrel.broker.metrics import master_metrics, transaction_metrics
+from whimbrel.broker.metrics import MESSAGE_BYTES, master_metrics, transaction_metrics
 from whimbrel.broker.options import BrokerOptions
 from whimbrel.broker.produce.appender import Appender
 from whimbrel.broker.produce.confirmed_offset import ConfirmedFile, MasterConfirmed
@@ -41,6 +42,7 @@ from whimbrel.model.topic import MessageType
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.forwarder import Forwarder
 from whimbrel.rpc.server.handlers import Service
+from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.store.master_store import MasterStore
 from whimbrel.store.shared_page import SLAVES_MAX
 
@@ -149,6 +151,22 @@ class MasterRole(Role):
         self.share_topics()
         self.receives.hold()
         return services
+
+    def send_lane(self) -> CallLane | None:
+        """Return what takes plain sends, where the compiled lane is active."""
+        if not self.machine.lane.active:
+            return None
+        counted = self.context.counted
+        return LaneSends(
+            self.store.passes,
+            self.store,
+            self.admission,
+            self.appender,
+            self.context.clients,
+            size_bounds=MESSAGE_BYTES,
+            on_appended=None if counted is None else counted.appended_many,
+            on_calls=None if counted is None else counted.calls.observe_many,
+        )
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones."""

@@ -47,6 +47,7 @@ from whimbrel.metrics import Family
 from whimbrel.model.registration import BrokerRole, Member, SharedTopics
 from whimbrel.probes import Condition
 from whimbrel.rpc.server.handlers import Call, Service
+from whimbrel.rpc.server.lane_calls import CallLane
 from whimbrel.store.store import MessageStore
 
 if TYPE_CHECKING:
@@ -379,7 +380,12 @@ class Role(ABC):
             clients=context.clients,
             special=self.special_calls(),
             clock=self.machine.monotonic,
+            send_lane=self.send_lane(),
         )
+
+    def send_lane(self) -> CallLane | None:
+        """Return what takes plain sends beside Python; None where nothing does."""
+        return None
 
     def special_calls(self) -> dict[str, Handle]:
         """Return the handlers of calls about messages that are not plain ones, by the names of the calls.

@@ -58,6 +58,7 @@ from whimbrel.rpc.http2.frames import (
     WINDOW_UPDATE,
 )
 from whimbrel.rpc.http2.hpack import HeaderDecoder, HpackError, ListTooLarge
+from whimbrel.rpc.http2.lane_decoder import LaneHeaderDecoder
 from whimbrel.rpc.http2.sending import SendingHalf
 from whimbrel.rpc.http2.stream import (
     Data,
@@ -96,7 +97,7 @@ class Connection(SendingHalf):
         self.preface = PREFACE if server else b""
         self.settled = False  # the peer's first SETTINGS came
         self.restricted = True  # see `check_expected`
-        self.decoder = HeaderDecoder(list_bytes_max=limits.header_list)
+        self.decoder: HeaderDecoder | LaneHeaderDecoder = HeaderDecoder(list_bytes_max=limits.header_list)
         self.block: list[bytes] | None = None
         self.block_bytes = self.block_flags = self.block_stream = 0
         self.counted_since = 0.0
@@ -376,7 +377,7 @@ class Connection(SendingHalf):
         self.last_id = stream_id
         if self.draining:
             raise StreamError(Code.REFUSED_STREAM, "this side is going away")
-        if len(self.streams) >= self.limits.streams:
+        if len(self.streams) + self.elsewhere >= self.limits.streams:
             raise StreamError(Code.REFUSED_STREAM, f"more than {self.limits.streams} streams at a time")
         stream = self.streams[stream_id] = Stream(stream_id, self.peer_window, self.limits.window)
         return stream

@@ -46,6 +46,7 @@ class SendingHalf:
 
     Attributes:
         streams: those that have not ended, by number.
+        elsewhere: streams that count as open, and that somebody else has (`rpc/server/lane_calls.py`).
         error: why nothing is taken any more; None while all is well.
         draining: GOAWAY was sent: new streams are refused.
         gone_away: the peer's GOAWAY came.
@@ -63,6 +64,7 @@ class SendingHalf:
     def __init__(self, *, server: bool, limits: Limits) -> None:
         self.server, self.limits = server, limits
         self.streams: dict[int, Stream] = {}
+        self.elsewhere = 0
         self.error: ProtocolError | None = None
         self.draining = self.gone_away = False
         self.out: list[bytes | memoryview] = []

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from whimbrel.rpc.http2.hpack import Field, Shape
+from whimbrel.rpc.http2.lane_decoder import Known
 
 __all__ = [
     "Data",
@@ -88,7 +89,7 @@ class Headers:
     fields: list[Field]
     ended: bool
     trailers: bool
-    shape: Shape | None
+    shape: Shape | Known | None
 
 
 @dataclass(slots=True)

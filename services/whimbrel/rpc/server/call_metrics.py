@@ -31,6 +31,12 @@ class CallTimes:
 
     def observe(self, method: str, ended: int | str, was_deferred: bool, seconds: float) -> None:
         """Count one call."""
+        self.observe_many(method, ended, was_deferred, seconds, 1)
+
+    def observe_many(
+        self, method: str, ended: int | str, was_deferred: bool, seconds: float, count: int
+    ) -> None:
+        """Count calls that took as long as each other."""
         key = (method, ended, was_deferred)
         found = self.by_key.get(key)
         if found is None:
@@ -40,8 +46,8 @@ class CallTimes:
             found = self.by_key.setdefault(key, Histogram(BOUNDS_MS))
         # `Histogram.observe`, inlined: this runs for each call.
         milliseconds = seconds * 1000
-        found.counts[bisect_left(BOUNDS_MS, milliseconds)] += 1
-        found.total += milliseconds
+        found.counts[bisect_left(BOUNDS_MS, milliseconds)] += count
+        found.total += milliseconds * count
 
     def points(self) -> Iterator[Point]:
         """Yield the histograms; deferred calls that are no polls are merged with immediate ones."""

@@ -37,6 +37,7 @@ from whimbrel.rpc.server.handlers import (
     ServerStreamMethod,
     UnaryMethod,
 )
+from whimbrel.rpc.server.lane_calls import LaneCalls
 from whimbrel.rpc.server.protocol_detection import HANDSHAKE_S, host_and_port
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class NativeConnection(asyncio.Protocol):
     def __init__(self, server: "NativeServer", connected_at: float, place: Place | None = None) -> None:
         self.server, self.place = server, place
         self.conn = Connection(server=True, limits=server.limits)
+        self.lane: LaneCalls | None = None  # takes plain calls first
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.peer = ""
         self.paused = self.receiving = self.flush_scheduled = self.pinged = False
@@ -94,6 +96,7 @@ class NativeConnection(asyncio.Protocol):
         if UNSENT_LIMIT is not None:
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, UNSENT_LIMIT, WRITE_BYTES_HIGH)
         self.server.connections[self] = None
+        self.set_lane()
         self.transport.write(self.conn.take())
 
     def data_received(self, data: bytes) -> None:
@@ -107,8 +110,10 @@ class NativeConnection(asyncio.Protocol):
             self.calls = 0
             read_end.begin()
         try:
-            for event in self.conn.receive(data, now):
-                self.handle(event)
+            if self.lane is None:
+                self.take(data, now)
+            else:
+                self.lane.receive(data, now)
         except Exception:
             logger.exception("%s: a call can't be answered", self.peer)
             self.conn.fail(ProtocolError(Code.INTERNAL_ERROR, "internal error; the server's log says more"))
@@ -117,6 +122,20 @@ class NativeConnection(asyncio.Protocol):
         self.flush()
         if read_end is not None:
             read_end.end(self.calls)
+
+    def set_lane(self) -> None:
+        """Have the lane of the server's methods, if there is one, take plain calls from now on."""
+        if self.lane is not None:
+            self.lane.leave()
+            self.lane = None
+        path, method = self.server.lane_method
+        if method is not None and self.server.guard is None and self.conn.error is None:
+            self.lane = LaneCalls(self, method, path)
+
+    def take(self, data: bytes, now: float) -> None:
+        """Handle the events in bytes of the peer."""
+        for event in self.conn.receive(data, now):
+            self.handle(event)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Abandon all calls."""
@@ -129,6 +148,8 @@ class NativeConnection(asyncio.Protocol):
 
     def abandon_calls(self) -> None:
         """End all calls without a response, and drop what they have received and not sent."""
+        if self.lane is not None:
+            self.lane.abandon()
         for stream in list(self.conn.streams.values()):
             self.abandon_call(stream)
         self.conn.drop_streams()
@@ -279,6 +300,8 @@ class NativeConnection(asyncio.Protocol):
     def held_bytes(self) -> int:
         """Return about how many bytes this connection holds in memory for its peer."""
         size = self.budget.held + self.unread + len(self.conn.buffer)
+        if self.lane is not None:
+            size += self.lane.parked * STREAM_BYTES
         for stream in self.conn.streams.values():
             server_call = stream.app
             size += STREAM_BYTES
@@ -310,6 +333,11 @@ class NativeConnection(asyncio.Protocol):
         if self.transport.get_write_buffer_size() > WRITE_BYTES_HIGH:
             self.transport.abort()  # it does not read, so it would keep them
 
+    @property
+    def open_calls(self) -> int:
+        """How many calls have begun and are not over."""
+        return len(self.conn.streams) + (0 if self.lane is None else self.lane.parked)
+
     def fail(self, error: ProtocolError) -> None:
         """End the connection for a protocol error of its peer."""
         self.conn.fail(error)
@@ -317,9 +345,11 @@ class NativeConnection(asyncio.Protocol):
 
     def check_timeouts(self, now: float) -> None:
         """Ping a silent peer; drop one that does not react, or did not finish HTTP/2's handshake."""
+        if self.lane is not None:
+            self.lane.check(now)
         if self.conn.streams:
             self.end_late_requests(now)
-        if self.uncounted or self.waiting_counted or self.conn.streams:
+        if self.uncounted or self.waiting_counted or self.open_calls:
             self.count_held()
         quiet = now - self.received_at
         if not self.conn.settled:

@@ -23,9 +23,12 @@ Times are seconds of `time.monotonic()`.
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from whimbrel.rpc.server.request_limits import UNBOUNDED, RequestLimit, limit_of
+
+if TYPE_CHECKING:
+    from whimbrel.rpc.server.lane_calls import CallLane
 
 __all__ = [
     "BidiMethod",
@@ -111,6 +114,7 @@ class UnaryMethod:
     handle: Callable[[Call, Any], Any]  # -> response | Deferred[response]
     fail: Callable[[Call, Exception], Any] | None = None  # error -> response; None: a gRPC status
     limit: RequestLimit = UNBOUNDED  # of all kinds: set by `methods_by_path`
+    lane: "CallLane | None" = None  # takes the plain ones of its calls, behind the native transport
 
 
 @dataclass(frozen=True, slots=True)

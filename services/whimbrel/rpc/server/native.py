@@ -41,7 +41,7 @@ from whimbrel.rpc.server.budget import ProcessBudget
 from whimbrel.rpc.server.calls import NativeOutbox
 from whimbrel.rpc.server.certificates import TlsSettings
 from whimbrel.rpc.server.connection import NativeConnection
-from whimbrel.rpc.server.handlers import Service, methods_by_path
+from whimbrel.rpc.server.handlers import Service, UnaryMethod, methods_by_path
 from whimbrel.rpc.server.health import Health
 from whimbrel.rpc.server.limits import STOP_GRACE_S, Guard, OnCallEnd, ServerLoad
 from whimbrel.rpc.server.protocol_detection import (
@@ -83,6 +83,7 @@ class NativeServer:
 
     Attributes:
         methods: by path.
+        lane_method: the path and the method of which the compiled lane takes plain calls; None without one.
         handshaking: connections before protocol detection or TLS are done.
         connections: that speak HTTP/2.
         admission: which connections are let in.
@@ -105,7 +106,7 @@ class NativeServer:
         services = list(services)
         self.loop = asyncio.get_running_loop()
         self.health = Health(service.name for service in services)
-        self.methods = methods_by_path(with_standard_services(services, self.health))
+        self.serve_methods(services)
         self.on_call_end, self.guard, self.limits = on_call_end, guard, limits or Limits()
         self.read_end = read_end
         self.streams = NativeStreams()
@@ -134,7 +135,17 @@ class NativeServer:
 
     def replace(self, services: Sequence[Service]) -> None:
         """Serve these services of the same names from the next call on; calls that have begun go on."""
+        self.serve_methods(services)
+        for connection in self.connections:
+            connection.set_lane()
+
+    def serve_methods(self, services: Sequence[Service]) -> None:
+        """Take the methods of services."""
         self.methods = methods_by_path(with_standard_services(services, self.health))
+        self.lane_method: tuple[str, UnaryMethod | None] = "", None
+        for path, method in self.methods.items():
+            if type(method) is UnaryMethod and method.lane is not None:
+                self.lane_method = path, method
 
     def new_connection(self, connected_at: float, place: Place) -> NativeConnection:
         """Return an HTTP/2 connection for a peer that was accepted at that moment."""
@@ -184,7 +195,7 @@ class NativeServer:
         if (
             self.idle is not None
             and not self.idle.done()
-            and not any(c.conn.streams for c in self.connections)
+            and not any(connection.open_calls for connection in self.connections)
         ):
             self.idle.set_result(None)
 

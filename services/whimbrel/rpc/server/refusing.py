@@ -5,7 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from whimbrel.errors import NotReady
-from whimbrel.rpc.server.handlers import BidiMethod, Call, Method, Outbox, PulledStreamMethod, StreamHandler
+from whimbrel.rpc.server.handlers import (
+    BidiMethod,
+    Call,
+    Method,
+    Outbox,
+    PulledStreamMethod,
+    StreamHandler,
+    UnaryMethod,
+)
 
 __all__ = ["refusing", "refusing_stream"]
 
@@ -37,6 +45,8 @@ def refusing(method: Method, reason: str) -> Method:
         return replace(method, open=refuse_pull)
     if isinstance(method, BidiMethod):
         return replace(method, open=refusing_stream(reason))
+    if isinstance(method, UnaryMethod):
+        return replace(method, handle=refuse, lane=None)
     return replace(method, handle=refuse)
 
 

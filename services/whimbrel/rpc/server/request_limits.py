@@ -43,6 +43,7 @@ from whimbrel.model.wire import (
 __all__ = [
     "ACK_ENTRIES_MAX",
     "LIMITS",
+    "SEND_ENTRIES_MAX",
     "SEND_MESSAGES_MAX",
     "SMALL_BYTES",
     "UNBOUNDED",
@@ -65,7 +66,7 @@ VARINT_BYTES_MAX = 10
 SMALL_BYTES = 128 << 10  # names, offsets, and a filter expression of 16 Ki characters
 ECHOED_BYTES = 4 << 10  # names of services, which responses repeat
 
-SEND_PROPERTIES_MAX = SEND_KEYS_MAX = 1 << 16  # of all messages: 16 each, or 128 of each of 512
+SEND_ENTRIES_MAX = 1 << 16  # of all messages: 16 each, or 128 of each of 512
 SETTINGS_TOPICS_MAX = 4096  # that one client sends to, or subscribes to
 SETTINGS_ENTRIES_MAX = 1024  # addresses, properties, steps of a backoff
 REPLAYED_RECORDS_MAX = 1024  # the call itself takes 256 (REPLAY_BATCH_MAX), and says so
@@ -120,9 +121,9 @@ LIMITS: dict[str, Allowed] = {
                 RPC_MESSAGE_BYTES_MAX,
                 {
                     "messages": SEND_MESSAGES_MAX,
-                    "messages.user_properties": SEND_PROPERTIES_MAX,
+                    "messages.user_properties": SEND_ENTRIES_MAX,
                     "messages.system_properties": SEND_MESSAGES_MAX,
-                    "messages.system_properties.keys": SEND_KEYS_MAX,
+                    "messages.system_properties.keys": SEND_ENTRIES_MAX,
                 },
             ),
             "AckMessage": Allowed(1 << 20, {"entries": ACK_ENTRIES_MAX}),
@@ -170,8 +171,8 @@ LIMITS: dict[str, Allowed] = {
             "AskProducer": Allowed(
                 RPC_MESSAGE_BYTES_MAX,
                 {
-                    "question.message.user_properties": SEND_PROPERTIES_MAX,
-                    "question.message.system_properties.keys": SEND_KEYS_MAX,
+                    "question.message.user_properties": SEND_ENTRIES_MAX,
+                    "question.message.system_properties.keys": SEND_ENTRIES_MAX,
                 },
             ),
         },

@@ -27,7 +27,7 @@ from whimbrel.rpc.client.native_connection import WRITE_PARTS, ChannelConnection
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.grpc_format import RESPONSE_HEADERS, prefixed, status_block
-from whimbrel.rpc.http2.hpack import encode, value_of
+from whimbrel.rpc.http2.hpack import HeaderDecoder, encode, value_of
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Reset
 
 State = grpc.ChannelConnectivity
@@ -170,6 +170,7 @@ async def test_a_connection_whose_numbers_run_out_is_followed_by_another_one() -
 async def test_a_peers_smaller_table_of_fields_is_kept_to(size: int) -> None:
     def script(peer: Peer, event: Any) -> None:
         if isinstance(event, Headers) and event.stream.id == 3:
+            assert isinstance(peer.conn.decoder, HeaderDecoder)
             peer.conn.decoder.table_bytes_max = size
             peer.conn.frame(4, 0, 0, bytes((0, 1, 0, 0, size >> 8, size & 255)))
         echo(peer, event)
@@ -180,7 +181,9 @@ async def test_a_peers_smaller_table_of_fields_is_kept_to(size: int) -> None:
             assert await call(b"x", metadata=(("a", "same"), ("b", f"{number}"))) == b"x"
         fields = made.peers[0].of(Headers)[-1].fields
         assert [value_of(field) for field in fields if field[0] in (b"a", b"b")] == [b"same", b"5"]
-        assert made.peers[0].conn.decoder.size <= size
+        decoder = made.peers[0].conn.decoder
+        assert isinstance(decoder, HeaderDecoder)
+        assert decoder.size <= size
 
 
 async def test_metadata_that_cant_be_sent_fails_the_call_and_no_other() -> None:

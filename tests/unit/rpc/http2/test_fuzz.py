@@ -27,7 +27,7 @@ from h2kit import NAMES, connected, echo_server, frames_of, recording
 from whimbrel.rpc.http2.connection import Connection
 from whimbrel.rpc.http2.errors import Code
 from whimbrel.rpc.http2.frames import GOAWAY, HEAD, HEAD_BYTES, PREFACE
-from whimbrel.rpc.http2.hpack import TABLE_BYTES, encode
+from whimbrel.rpc.http2.hpack import TABLE_BYTES, HeaderDecoder, encode
 from whimbrel.rpc.http2.sending import GONE_KEPT
 from whimbrel.rpc.http2.stream import Data, Headers, Limits, Stream
 
@@ -180,6 +180,7 @@ def bounded(conn: Connection, limits: Limits) -> None:
     assert len(conn.gone) <= GONE_KEPT
     assert len(conn.buffer) <= limits.frame + HEAD_BYTES + len(PREFACE)
     assert conn.block is None or conn.block_bytes <= limits.block
+    assert isinstance(conn.decoder, HeaderDecoder)
     assert conn.decoder.size <= TABLE_BYTES
     assert sum(stream.unread for stream in conn.streams.values()) <= limits.connection_window
 
@@ -328,6 +329,7 @@ async def test_our_client_takes_wrong_answers_as_well(measured: Callable[[str], 
                 break
         assert len(conn.streams) <= streams and len(conn.gone) <= GONE_KEPT
         assert len(conn.buffer) <= LIMITS.frame + HEAD_BYTES
+        assert isinstance(conn.decoder, HeaderDecoder)
         assert conn.decoder.size <= TABLE_BYTES
     measured(f"seed {SEED}: {count} inputs, {ended} connections ended, {told} events")
     assert ended > CLIENT_INPUTS // 100 and told > CLIENT_INPUTS // 10

@@ -19,8 +19,8 @@ from whimbrel.rpc.server.request_limits import (
     FIELDS_MAX,
     LIMITS,
     LOOK_REQUEST_BYTES_MIN,
+    SEND_ENTRIES_MAX,
     SEND_MESSAGES_MAX,
-    SEND_PROPERTIES_MAX,
     SMALL_BYTES,
     WALK_BYTES_MIN,
     Allowed,
@@ -108,14 +108,13 @@ ACKS, SENDS = messaging.AckMessageRequest, messaging.SendMessageRequest
         (
             SEND,
             SENDS,
-            LARGE + messages(2, b"\x12\x00" * (SEND_PROPERTIES_MAX // 2)),
-            LARGE + messages(2, b"\x12\x00" * (SEND_PROPERTIES_MAX // 2 + 1)),
+            LARGE + messages(2, b"\x12\x00" * (SEND_ENTRIES_MAX // 2)),
+            LARGE + messages(2, b"\x12\x00" * (SEND_ENTRIES_MAX // 2 + 1)),
         ),
         (
             SEND,
             SENDS,
-            LARGE
-            + messages(1, b"\x1a" + varint(2 * SEND_PROPERTIES_MAX) + b"\x12\x00" * SEND_PROPERTIES_MAX),
+            LARGE + messages(1, b"\x1a" + varint(2 * SEND_ENTRIES_MAX) + b"\x12\x00" * SEND_ENTRIES_MAX),
             LARGE + messages(70, b"\x1a" + varint(2000) + b"\x12\x00" * 1000),
         ),
         (

@@ -1,0 +1,371 @@
+//! Header decoders, passes over what connections bring, and answers that wait, for Python.
+
+use std::collections::VecDeque;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use whimbrel_core::calls::{Shape, State, Stop, are_valid, framed};
+use whimbrel_core::hpack::{Decoder, Fields};
+use whimbrel_core::pass::{Answer, Log, Plan, Read, Sends, Topics};
+use whimbrel_core::send::Policy;
+
+use crate::{Keys, guarded};
+
+/// The table of header fields of one connection.
+#[pyclass(module = "whimbrel_fast")]
+pub struct HeaderDecoder {
+    decoder: Decoder,
+    fields: Fields,
+    varying: Vec<Vec<u8>>,
+}
+
+type Decoded<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, bool);
+
+#[pymethods]
+impl HeaderDecoder {
+    #[new]
+    fn new(list_bytes_max: usize, varying: Vec<Vec<u8>>) -> Self {
+        Self { decoder: Decoder::new(list_bytes_max), fields: Fields::default(), varying }
+    }
+
+    fn decode<'py>(&mut self, py: Python<'py>, block: &[u8]) -> PyResult<Option<Decoded<'py>>> {
+        let Self { decoder, fields, varying } = self;
+        if guarded(|| decoder.decode(block, fields))?.is_err() {
+            return Ok(None);
+        }
+        decoder.keep();
+        let (found, mut key) = (PyList::empty(py), vec![]);
+        for (name, value) in fields.iter() {
+            found.append((PyBytes::new(py, name), PyBytes::new(py, value), false))?;
+            key.extend_from_slice(name);
+            if !varying.iter().any(|one| one == name) {
+                key.push(0);
+                key.extend_from_slice(value);
+            }
+            key.push(1);
+        }
+        Ok(Some((found, PyBytes::new(py, &key), are_valid(fields))))
+    }
+
+    /// Go on from another decoder's table, its oldest entry first.
+    fn restore(&mut self, capacity: usize, entries: Vec<(Vec<u8>, Vec<u8>)>) {
+        self.decoder.restore(capacity, entries);
+    }
+
+    fn table<'py>(&self, py: Python<'py>) -> PyResult<(usize, Bound<'py, PyList>)> {
+        let (capacity, entries) = self.decoder.table();
+        let found = PyList::empty(py);
+        for (name, value) in entries {
+            found.append((PyBytes::new(py, name), PyBytes::new(py, value), false))?;
+        }
+        Ok((capacity, found))
+    }
+
+    /// Keep what a pass has decoded, or drop it.
+    fn settle(&mut self, keep: bool) {
+        if keep { self.decoder.keep() } else { self.decoder.undo(0) }
+    }
+}
+
+/// What topics there are, as a Python object knows them. An error of it makes a send not plain.
+struct Known<'a, 'py> {
+    topics: &'a Bound<'py, PyAny>,
+}
+impl Topics for Known<'_, '_> {
+    fn find(&mut self, topic: &str) -> Option<(u32, u64)> {
+        let found = self.topics.call_method1(intern!(self.topics.py(), "find"), (topic,)).ok()?;
+        found.extract().ok()
+    }
+    fn end(&mut self, topic: &str, queue_id: u32) -> Option<i64> {
+        let found = self.topics.call_method1(intern!(self.topics.py(), "end"), (topic, queue_id)).ok()?;
+        found.extract().ok()
+    }
+}
+
+/// Answers to calls of one connection, in the order of the log.
+#[pyclass(module = "whimbrel_fast")]
+pub struct Answers {
+    frames: Vec<u8>,
+    answers: Vec<Answer>,
+}
+
+impl Answers {
+    /// Cut off the first `count`.
+    fn split(&mut self, count: usize) -> Answers {
+        let rest = self.answers.split_off(count);
+        let cut = rest.first().map_or(self.frames.len(), |answer| answer.begin);
+        let frames = self.frames.split_off(cut);
+        let first = std::mem::replace(&mut self.answers, rest);
+        for answer in &mut self.answers {
+            answer.begin -= cut;
+            answer.message -= cut;
+        }
+        Answers { frames: std::mem::replace(&mut self.frames, frames), answers: first }
+    }
+    fn end(&self) -> i64 {
+        self.answers.last().map_or(-1, |answer| answer.end)
+    }
+}
+
+type Call<'py> = (u32, Bound<'py, PyBytes>, i64, i64, Option<f64>);
+
+#[pymethods]
+impl Answers {
+    fn __len__(&self) -> usize {
+        self.answers.len()
+    }
+    #[getter]
+    fn frames<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.frames)
+    }
+    #[getter]
+    fn ids(&self) -> Vec<u32> {
+        self.answers.iter().map(|answer| answer.id).collect()
+    }
+    #[getter]
+    fn data_bytes(&self) -> usize {
+        self.answers.iter().map(|answer| framed(answer.message_size)).sum()
+    }
+    #[getter]
+    fn largest(&self) -> usize {
+        self.answers.iter().map(|answer| framed(answer.message_size)).max().unwrap_or(0)
+    }
+    #[getter]
+    fn held_bytes(&self) -> usize {
+        self.frames.len()
+    }
+    #[getter]
+    fn shortest_timeout(&self) -> Option<f64> {
+        self.answers.iter().filter_map(|answer| answer.timeout_s).reduce(f64::min)
+    }
+    /// Each call: its stream, the answer's message, the log's end, its own window, its timeout.
+    fn calls<'py>(&self, py: Python<'py>) -> Vec<Call<'py>> {
+        let one = |answer: &Answer| {
+            let message = self.frames.get(answer.message..)?.get(..answer.message_size)?;
+            Some((answer.id, PyBytes::new(py, message), answer.end, answer.window, answer.timeout_s))
+        };
+        self.answers.iter().filter_map(one).collect()
+    }
+}
+
+struct Chunk {
+    connection: Py<PyAny>,
+    parked_at: f64,
+    deadline: f64,
+    answers: Answers,
+}
+
+/// Answers that wait until the log is durable, of all connections, in its order.
+#[pyclass(module = "whimbrel_fast")]
+pub struct ParkedAnswers {
+    chunks: VecDeque<Chunk>,
+    count: usize,
+}
+
+type Taken<'py> = (Py<PyAny>, f64, Bound<'py, Answers>);
+
+#[pymethods]
+impl ParkedAnswers {
+    #[new]
+    fn new() -> Self {
+        Self { chunks: VecDeque::new(), count: 0 }
+    }
+    fn __len__(&self) -> usize {
+        self.count
+    }
+    /// Where the log ends with the oldest and with the newest; -1 without any.
+    #[getter]
+    fn oldest_end(&self) -> i64 {
+        self.chunks.front().and_then(|chunk| chunk.answers.answers.first()).map_or(-1, |answer| answer.end)
+    }
+    #[getter]
+    fn newest_end(&self) -> i64 {
+        self.chunks.back().map_or(-1, |chunk| chunk.answers.end())
+    }
+    #[getter]
+    fn oldest_at(&self) -> f64 {
+        self.chunks.front().map_or(f64::INFINITY, |chunk| chunk.parked_at)
+    }
+
+    /// Add answers of a connection, behind all others.
+    fn add(&mut self, connection: Py<PyAny>, parked_at: f64, deadline: f64, answers: &mut Answers) {
+        let answers = Answers {
+            frames: std::mem::take(&mut answers.frames),
+            answers: std::mem::take(&mut answers.answers),
+        };
+        self.count += answers.answers.len();
+        self.chunks.push_back(Chunk { connection, parked_at, deadline, answers });
+    }
+
+    /// Take the answers whose records end at or below an offset.
+    fn settle<'py>(&mut self, py: Python<'py>, durable: i64) -> PyResult<Vec<Taken<'py>>> {
+        let mut found = vec![];
+        while let Some(chunk) = self.chunks.front_mut() {
+            let count = chunk.answers.answers.partition_point(|answer| answer.end <= durable);
+            if count == 0 {
+                break;
+            }
+            let whole = count == chunk.answers.answers.len();
+            let answers = chunk.answers.split(count);
+            self.count -= count;
+            let connection = chunk.connection.clone_ref(py);
+            found.push((connection, chunk.parked_at, Bound::new(py, answers)?));
+            if !whole {
+                break;
+            }
+            self.chunks.pop_front();
+        }
+        Ok(found)
+    }
+
+    /// Take all answers of a connection.
+    fn take_of<'py>(&mut self, py: Python<'py>, connection: &Bound<'py, PyAny>) -> PyResult<Vec<Taken<'py>>> {
+        self.take_where(py, |chunk| chunk.connection.is(connection))
+    }
+    /// Take those with a deadline up to `now`, by the chunk.
+    fn take_expired<'py>(&mut self, py: Python<'py>, now: f64) -> PyResult<Vec<Taken<'py>>> {
+        self.take_where(py, |chunk| chunk.deadline <= now)
+    }
+    /// Take those that were parked before, by the chunk.
+    fn take_parked_before<'py>(&mut self, py: Python<'py>, at: f64) -> PyResult<Vec<Taken<'py>>> {
+        self.take_where(py, |chunk| chunk.parked_at < at)
+    }
+    #[getter]
+    fn next_deadline(&self) -> f64 {
+        self.chunks.iter().map(|chunk| chunk.deadline).fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl ParkedAnswers {
+    fn take_where<'py>(
+        &mut self,
+        py: Python<'py>,
+        wanted: impl Fn(&Chunk) -> bool,
+    ) -> PyResult<Vec<Taken<'py>>> {
+        let mut found = vec![];
+        let chunks = std::mem::take(&mut self.chunks);
+        for chunk in chunks {
+            if wanted(&chunk) {
+                self.count -= chunk.answers.answers.len();
+                found.push((chunk.connection, chunk.parked_at, Bound::new(py, chunk.answers)?));
+            } else {
+                self.chunks.push_back(chunk);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The plain sends of a broker.
+#[pyclass(frozen, module = "whimbrel_fast")]
+pub struct SendCalls {
+    sends: Sends,
+}
+
+type Connection = (u32, usize, i64, i64, i64, i64, usize, usize, usize);
+type LogEnd = (i64, usize, i64, i64, Option<usize>, u64);
+
+fn wanted<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+    let found = values.get_item(name)?;
+    let found = found.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))?;
+    found.extract().map_err(Into::into)
+}
+
+#[pymethods]
+impl SendCalls {
+    #[new]
+    #[pyo3(signature = (**values))]
+    fn new(values: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let none = || pyo3::exceptions::PyTypeError::new_err("SendCalls needs its values");
+        let values = values.ok_or_else(none)?;
+        let reserved: Vec<Vec<u8>> = wanted(values, "reserved")?;
+        let policy = Policy {
+            after_id: wanted(values, "after_id")?,
+            store_host: wanted(values, "store_host")?,
+            reserved: reserved.into_iter().collect(),
+            fallback: wanted(values, "fallback")?,
+            tracing: wanted(values, "tracing")?,
+            ok: wanted(values, "ok")?,
+            body_max: wanted(values, "body_max")?,
+            properties_max: wanted(values, "properties_max")?,
+            weight_max: wanted(values, "weight_max")?,
+            text_max: wanted(values, "text_max")?,
+            time_max_ms: wanted(values, "time_max_ms")?,
+            messages_max: wanted(values, "messages_max")?,
+            entries_max: wanted(values, "entries_max")?,
+        };
+        let shape = Shape {
+            path: wanted(values, "path")?,
+            queue_header: wanted(values, "queue_header")?,
+            client_header: wanted(values, "client_header")?,
+            answer_head: wanted(values, "answer_head")?,
+            answer_tail: wanted(values, "answer_tail")?,
+        };
+        let (indexed, size_bounds) = (wanted(values, "indexed")?, wanted(values, "size_bounds")?);
+        Ok(Self { sends: Sends { policy, shape, indexed, size_bounds } })
+    }
+
+    #[allow(clippy::needless_pass_by_value, clippy::too_many_arguments)] // as Python calls it
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        decoder: &mut HeaderDecoder,
+        data: &[u8],
+        connection: Connection,
+        peer: (PyBackedBytes, PyBackedBytes),
+        log: LogEnd,
+        topics: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let state = State {
+            last_id: connection.0,
+            streams_left: connection.1,
+            send_window: connection.2,
+            receive_window: connection.3,
+            peer_window: connection.4,
+            stream_window: connection.5,
+            peer_frame: connection.6,
+            frame_max: connection.7,
+            block_max: connection.8,
+            blocked: false,
+        };
+        let log = Log {
+            end: log.0,
+            room: log.1,
+            now_ms: log.2,
+            born_default_ms: log.3,
+            parks_left: log.4,
+            unsampled: log.5,
+        };
+        let mut known = Known { topics };
+        let read = Read { data, state, client: &peer.0, born_host: &peer.1 };
+        let (plan, scan, stop) = guarded(|| self.sends.take(read, &mut decoder.decoder, log, &mut known))?;
+        let (partial, stop, older) = match stop {
+            Stop::Partial(needed) => (true, needed, false),
+            Stop::Foreign(end, older) => (false, end, older),
+        };
+        let numbers = (scan.at, partial, stop, older, scan.state.last_id, scan.state.send_window);
+        let received = state.receive_window - scan.state.receive_window;
+        let stranger = scan.stranger.as_ref().map(|client| PyBytes::new(py, client));
+        if plan.answers.is_empty() {
+            return (numbers, received, stranger, py.None()).into_pyobject(py);
+        }
+        (numbers, received, stranger, plan_object(py, plan)?).into_pyobject(py)
+    }
+}
+
+/// What follows from the sends of a pass, as a tuple: see `whimbrel_fast.pyi`.
+fn plan_object(py: Python<'_>, plan: Plan) -> PyResult<Bound<'_, PyTuple>> {
+    let (runs, topics) = (PyList::empty(py), PyList::empty(py));
+    for run in &plan.runs {
+        let name = &plan.topics[run.topic].name;
+        runs.append((name, run.queue_id, PyBytes::new(py, &run.entries), run.tags))?;
+    }
+    for topic in &plan.topics {
+        topics.append((&topic.name, topic.turn, &topic.counts, topic.bytes))?;
+    }
+    let answers = Answers { frames: plan.frames, answers: plan.answers };
+    let records = PyBytes::new(py, &plan.records);
+    (records, runs, Keys { keys: plan.keys }, topics, plan.messages, answers).into_pyobject(py)
+}

@@ -1,0 +1,322 @@
+//! One pass: from the bytes of a read to all that follows from its plain sends, with nothing written yet.
+//!
+//! ```text
+//! bytes -> groups of calls (`calls`) -> messages (`send`) -> records, queue entries, keys, frames of the answers
+//! ```
+//!
+//! A pass knows where the log and the queues end, and writes into buffers of its own. Whoever has room for all of it
+//! writes it to the log and the queues; else the pass is dropped, the decoder put back, and Python has the same bytes.
+
+use crate::calls::{Call, Scan, Shape, State, Stop, framed, put_answer_head, put_answer_tail};
+use crate::hash::topic_hash;
+use crate::hpack::{Decoder, Fields};
+use crate::index::Keyed;
+use crate::send::{Message, Place, Policy, Topic, answer_size, put_answer, read};
+
+const TOPICS_MAX: usize = 64; // of one pass, and queues: they are searched one by one
+const RUNS_MAX: usize = 256;
+
+/// What topics there are.
+pub trait Topics {
+    /// How many queues may be written, and whose turn was the last one; `None` where sends are not plain.
+    fn find(&mut self, topic: &str) -> Option<(u32, u64)>;
+    /// The number of a queue's next entry.
+    fn end(&mut self, topic: &str, queue_id: u32) -> Option<i64>;
+}
+
+/// Where records go, and what they may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Log {
+    pub end: i64,
+    /// Bytes that there are for records.
+    pub room: usize,
+    /// The store time of records, and the born time of messages without one.
+    pub now_ms: i64,
+    pub born_default_ms: i64,
+    /// Calls that may be parked; `None` where they are answered at once.
+    pub parks_left: Option<usize>,
+    /// Messages until the next one that is sampled for traces.
+    pub unsampled: u64,
+}
+
+/// Entries of one queue.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Run {
+    pub topic: usize,
+    pub queue_id: u32,
+    pub first: i64,
+    pub entries: Vec<u8>,
+    /// Of the last one.
+    pub tags: i64,
+    next: i64,
+}
+
+/// A topic that messages were sent to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sent {
+    pub name: String,
+    pub turn: u64,
+    /// How many of its records have a size up to each of the bounds, and more; and all of their bytes.
+    pub counts: Vec<u64>,
+    pub bytes: u64,
+    queues: u32,
+    topic: Topic,
+}
+
+/// An answer among the frames.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Answer {
+    pub id: u32,
+    /// Where its frames begin, and where its message does.
+    pub begin: usize,
+    pub message: usize,
+    pub message_size: usize,
+    /// Where the log ends with its records.
+    pub end: i64,
+    pub window: i64,
+    pub timeout_s: Option<f64>,
+}
+
+/// All that follows from the plain sends of a read.
+#[derive(Default)]
+pub struct Plan {
+    pub records: Vec<u8>,
+    pub runs: Vec<Run>,
+    pub keys: Vec<Keyed>,
+    pub topics: Vec<Sent>,
+    pub frames: Vec<u8>,
+    pub answers: Vec<Answer>,
+    pub messages: u64,
+}
+
+/// What a connection has brought.
+#[derive(Clone, Copy)]
+pub struct Read<'a> {
+    pub data: &'a [u8],
+    pub state: State,
+    /// The client whose calls are taken.
+    pub client: &'a [u8],
+    /// The peer's address as records hold it.
+    pub born_host: &'a [u8],
+}
+
+/// What is the same for all passes.
+pub struct Sends {
+    pub policy: Policy,
+    pub shape: Shape,
+    pub indexed: bool,
+    /// Bounds of a histogram of record sizes, rising.
+    pub size_bounds: Vec<usize>,
+}
+
+/// A request whose records have room.
+struct Request<'a> {
+    messages: std::ops::Range<usize>,
+    topic: usize,
+    queue_id: u32,
+    first: i64,
+    sizes_at: usize,
+    call: &'a Call<'a>,
+}
+
+/// The state of a pass.
+struct Pass<'a, T: Topics> {
+    sends: &'a Sends,
+    read: Read<'a>,
+    topics: &'a mut T,
+    log: Log,
+    plan: Plan,
+}
+
+impl Sends {
+    /// Take the plain sends at the begin of a read; the plan, where the scan stopped, and why.
+    pub fn take<'a, T: Topics>(
+        &'a self,
+        read: Read<'a>,
+        decoder: &mut Decoder,
+        log: Log,
+        topics: &'a mut T,
+    ) -> (Plan, Scan<'a>, Stop) {
+        let mut pass = Pass { sends: self, read, topics, log, plan: Plan::default() };
+        let mut scan = Scan::new(read.data, read.state, read.client);
+        let (mut calls, mut fields) = (vec![], Fields::default());
+        loop {
+            let mark = decoder.mark();
+            match scan.group(&self.shape, decoder, &mut fields, &mut calls) {
+                Ok(()) if pass.store(&calls, &mut scan.state).is_some() => scan.taken(),
+                Ok(()) => {
+                    decoder.undo(mark);
+                    let stop = scan.refused();
+                    return (pass.plan, scan, stop);
+                }
+                Err(stop) => return (pass.plan, scan, stop),
+            }
+        }
+    }
+}
+
+impl<T: Topics> Pass<'_, T> {
+    /// Add a group to the plan; `None`, and nothing added, where one of its calls is not plain.
+    fn store(&mut self, calls: &[Call<'_>], state: &mut State) -> Option<()> {
+        let policy = &self.sends.policy;
+        let (mut messages, mut sizes, mut requests) = (vec![], vec![], Vec::with_capacity(calls.len()));
+        let waits = self.log.parks_left.is_some();
+        if self.log.parks_left.is_some_and(|left| left < calls.len()) {
+            return None;
+        }
+        let turns: Vec<u64> = self.plan.topics.iter().map(|topic| topic.turn).collect();
+        let (known, runs) = (self.plan.topics.len(), self.plan.runs.len());
+        let done = (|| {
+            let mut room = self.log.room - self.plan.records.len();
+            let mut window = state.send_window;
+            for call in calls {
+                let begin = messages.len();
+                read(call.message()?, policy, &mut messages)?;
+                let some: &[Message<'_>] = &messages[begin..];
+                let topic = self.topic(some.first()?.topic)?;
+                let sizes_at = sizes.len();
+                for message in some {
+                    let topic = &self.plan.topics[topic].topic;
+                    let size =
+                        message.record_size(policy, topic, self.read.born_host, self.log.born_default_ms)?;
+                    room = room.checked_sub(size)?;
+                    sizes.push(size);
+                }
+                let queue_id = self.queue_of(topic, call.queue)?;
+                let run = self.run(topic, queue_id)?;
+                let first = self.plan.runs[run].next;
+                self.plan.runs[run].next = first.checked_add(some.len() as i64)?;
+                let size = framed(answer_size(policy, some, first));
+                let most = state.peer_window + call.window;
+                if size > state.peer_frame || size as i64 > most.min(window) {
+                    return None;
+                }
+                if !waits {
+                    window -= size as i64;
+                }
+                let messages = begin..begin + some.len();
+                requests.push(Request { messages, topic, queue_id, first, sizes_at, call });
+            }
+            (messages.len() as u64 <= self.log.unsampled).then_some(window)
+        })();
+        let Some(window) = done else {
+            self.plan.topics.truncate(known);
+            self.plan.runs.truncate(runs);
+            for (topic, turn) in self.plan.topics.iter_mut().zip(turns) {
+                topic.turn = turn;
+            }
+            for run in &mut self.plan.runs {
+                run.next = run.first + (run.entries.len() / crate::dispatch::UNIT_SIZE) as i64;
+            }
+            return None;
+        };
+        state.send_window = window;
+        self.log.unsampled -= messages.len() as u64;
+        if let Some(left) = &mut self.log.parks_left {
+            *left -= calls.len();
+        }
+        state.streams_left = state.streams_left.saturating_sub(calls.len()); // as in Python, where all streams of a read are open until its end
+        for request in requests {
+            self.write(&request, &messages[request.messages.clone()], &sizes);
+        }
+        Some(())
+    }
+
+    /// Write a request's records, entries and keys, and the frames of its answer.
+    fn write(&mut self, request: &Request<'_>, messages: &[Message<'_>], sizes: &[usize]) {
+        let Sends { policy, shape, indexed, size_bounds } = self.sends;
+        let plan = &mut self.plan;
+        let number =
+            plan.runs.iter().position(|run| (run.topic, run.queue_id) == (request.topic, request.queue_id));
+        let run = &mut plan.runs[number.expect("the run was found before")];
+        let sent = &mut plan.topics[request.topic];
+        for ((message, size), queue_offset) in
+            messages.iter().zip(&sizes[request.sizes_at..]).zip(request.first..)
+        {
+            let place = Place {
+                physical_offset: self.log.end,
+                size: *size,
+                queue_id: request.queue_id as i32,
+                queue_offset,
+                now_ms: self.log.now_ms,
+                born_default_ms: self.log.born_default_ms,
+            };
+            let put = message
+                .put_record(policy, &sent.topic, self.read.born_host, place, &mut plan.records)
+                .and_then(|()| message.put_entry(place, &mut run.entries));
+            put.expect("the message was read before");
+            if *indexed {
+                message.put_keys(&sent.topic, place, &mut plan.keys).expect("keys are text");
+            }
+            sent.counts[size_bounds.partition_point(|bound| *bound < *size)] += 1;
+            sent.bytes += *size as u64;
+            self.log.end += *size as i64;
+        }
+        let tags = run.entries.last_chunk::<8>().expect("an entry has 20 bytes");
+        run.tags = i64::from_be_bytes(*tags);
+        plan.messages += messages.len() as u64;
+        let size = answer_size(policy, messages, request.first);
+        let begin = plan.frames.len();
+        put_answer_head(shape, request.call.id, size, &mut plan.frames);
+        let message = plan.frames.len();
+        put_answer(policy, messages, request.first, &mut plan.frames);
+        put_answer_tail(shape, request.call.id, &mut plan.frames);
+        plan.answers.push(Answer {
+            id: request.call.id,
+            begin,
+            message,
+            message_size: size,
+            end: self.log.end,
+            window: request.call.window,
+            timeout_s: request.call.timeout_s,
+        });
+    }
+
+    /// Find a topic; its position in the plan.
+    fn topic(&mut self, name: &str) -> Option<usize> {
+        if let Some(number) = self.plan.topics.iter().position(|topic| topic.name == name) {
+            return Some(number);
+        }
+        if self.plan.topics.len() >= TOPICS_MAX {
+            return None;
+        }
+        let (queues, turn) = self.topics.find(name)?;
+        let mut field = vec![u8::try_from(name.len()).ok().filter(|size| *size <= 127)?];
+        field.extend_from_slice(name.as_bytes());
+        let hash = topic_hash(name.as_bytes())?;
+        self.plan.topics.push(Sent {
+            name: name.to_owned(),
+            turn,
+            counts: vec![0; self.sends.size_bounds.len() + 1],
+            bytes: 0,
+            queues,
+            topic: Topic { field, hash },
+        });
+        Some(self.plan.topics.len() - 1)
+    }
+
+    /// The queue of a request: the one that is wanted, else the next one.
+    fn queue_of(&mut self, topic: usize, wanted: Option<u32>) -> Option<u32> {
+        let sent = &mut self.plan.topics[topic];
+        if let Some(queue_id) = wanted {
+            return (queue_id < sent.queues).then_some(queue_id);
+        }
+        sent.turn = sent.turn.checked_add(1)?;
+        u32::try_from(sent.turn.checked_rem(u64::from(sent.queues))?).ok()
+    }
+
+    /// The run of a queue's entries; its position in the plan.
+    fn run(&mut self, topic: usize, queue_id: u32) -> Option<usize> {
+        let plan = &mut self.plan;
+        if let Some(number) = plan.runs.iter().position(|run| (run.topic, run.queue_id) == (topic, queue_id))
+        {
+            return Some(number);
+        }
+        if plan.runs.len() >= RUNS_MAX {
+            return None;
+        }
+        let first = self.topics.end(&plan.topics[topic].name, queue_id)?;
+        plan.runs.push(Run { topic, queue_id, first, entries: vec![], tags: 0, next: first });
+        Some(plan.runs.len() - 1)
+    }
+}

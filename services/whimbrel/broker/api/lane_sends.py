@@ -1,0 +1,339 @@
+"""Plain sends by the compiled lane: the broker's side of `rpc/server/lane_calls.py`.
+
+    bytes of a read ──► SendCalls.take ──► plan: records, entries, keys, answers     nothing is written
+    plan            ──► MasterStore.append_packed ──► make_visible ──► tick          or dropped, for Python
+    answers         ──► sent at once, or parked until the log is durable (`Appender.parked`)
+
+A pass is given a policy (what `produce/admission.py` allows, and what it writes into each record), where the
+log and the queues end, and how much room there is. It is not asked at all while something is out of the
+ordinary: no writes are taken, the disk is full, the log has failed, records are sealed, too many sends wait.
+So each error comes from Python, from the same bytes.
+
+What the lane must know of topics it asks (`find`, `end`), once a pass for each. The client of a call must be
+one that Python knows (`tables/clients.py`): its first call is Python's.
+
+Traces: while tracing is on, messages with a trace context are Python's, and so is each message that is
+sampled; both count down `Admission.unsampled`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from whimbrel.broker.api.response_bytes import OK_FIELD
+from whimbrel.broker.produce.admission import Admission, born_host_of
+from whimbrel.broker.produce.appender import WAITING_BYTES_MAX, WAITING_MAX, Appender
+from whimbrel.broker.tables.clients import Clients
+from whimbrel.deferred import Deferred
+from whimbrel.errors import WhimbrelError
+from whimbrel.model.limits import (
+    BODY_BYTES_MAX,
+    PROPERTIES_COUNT_MAX,
+    PROPERTY_BYTES_MAX,
+    SEND_MESSAGES_MAX,
+    TIME_MS_MAX,
+)
+from whimbrel.model.names import RESERVED_PROPERTY_KEYS
+from whimbrel.model.trace import FALLBACK_PROPERTY
+from whimbrel.model.wire import CLIENT_ID_HEADER, MESSAGING_SERVICE, QUEUE_HEADER
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.http2.grpc_format import OK_TRAILERS, RESPONSE_HEADERS
+from whimbrel.rpc.http2.hpack import HeaderDecoder
+from whimbrel.rpc.http2.lane_decoder import VARYING, LaneHeaderDecoder
+from whimbrel.rpc.server.handlers import Encoded
+from whimbrel.rpc.server.lane_calls import LaneAnswers, LaneCalls, LanePass
+from whimbrel.rpc.server.request_limits import SEND_ENTRIES_MAX
+from whimbrel.rpc.server.responses import OK, status_of
+from whimbrel.store.codec import PROPERTIES_BYTES_MAX
+from whimbrel.store.lane_passes import LanePasses
+from whimbrel.store.master_store import MasterStore
+
+__all__ = ["LaneSends"]
+
+METHOD: Final = "SendMessage"
+# A read has no more; near the bound of what may wait, Python looks at each send.
+READ_BYTES_MAX: Final = 4 << 20
+
+# Method, code, whether it was deferred, seconds of each, how many.
+OnCalls = Callable[[str, int | str, bool, float, int], None]
+OnAppended = Callable[[str, Sequence[int], int], None]
+
+
+class LaneSends:
+    """Takes plain sends; on the loop's thread.
+
+    Attributes:
+        calls: that the lane has done since the start.
+    """
+
+    def __init__(
+        self,
+        passes: LanePasses,
+        store: MasterStore,
+        admission: Admission,
+        appender: Appender,
+        clients: Clients,
+        *,
+        size_bounds: Sequence[float] = (),
+        on_appended: OnAppended | None = None,
+        on_calls: OnCalls | None = None,
+    ) -> None:
+        """Take what sends need.
+
+        Args:
+            passes: run the lane's calls; the lane must be active.
+            store, admission, appender, clients: of the broker.
+            size_bounds: of the histogram of record sizes.
+            on_appended: called with each topic's records, counted by these bounds, and all their bytes.
+            on_calls: called with the calls of each pass, when they are answered.
+        """
+        self.passes, self.store, self.admission, self.appender = passes, store, admission, appender
+        self.clients, self.size_bounds = clients, [int(bound) for bound in size_bounds]
+        self.on_appended, self.on_calls = on_appended, on_calls
+        self.native = passes.lane.native
+        assert self.native is not None
+        self.parked = self.native.ParkedAnswers()
+        self.policy: Any = None
+        self.policy_of: tuple[bytes, bool] | None = None
+        self.calls = 0
+        self.timer: Any = None
+        self.timer_at = 0.0
+        appender.parked = self
+
+    # For `LaneCalls`
+
+    @property
+    def active(self) -> bool:
+        """Whether the lane takes calls."""
+        return self.passes.lane.active
+
+    @property
+    def waits(self) -> bool:
+        """Whether answers wait for the disk or for slaves."""
+        return self.appender.waits
+
+    def header_decoder(self, before: HeaderDecoder) -> LaneHeaderDecoder:
+        """Return a decoder that goes on where the one before is."""
+        assert self.native is not None
+        native = self.native.HeaderDecoder(before.list_bytes_max, sorted(VARYING))
+        return LaneHeaderDecoder(native, self.run, before)
+
+    def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a call of the lane.
+
+        Raises:
+            RuntimeError: it has panicked.
+        """
+        found = self.passes.run(work, *arguments)
+        if found is None and self.passes.lane.failures:
+            raise RuntimeError(f"the compiled lane is {self.passes.lane.why}")
+        return found
+
+    def take(self, calls: LaneCalls, data: bytes, streams_left: int) -> LanePass | None:
+        """Store the plain calls at the begin of `data`; see `CallLane.take`."""
+        store, appender = self.store, self.appender
+        client = self.clients.get(calls.client)
+        room = store.room_for_packed()
+        left = self.parks_left()
+        if not room or left == 0 or not self.passes.lane.active:
+            return None
+        born_ms = now_ms = store.clock()
+        if now_ms < store.store_time_ms:
+            now_ms = store.store_time(now_ms)
+        conn = calls.connection.conn
+        limits = conn.limits
+        began = time.perf_counter()
+        found = self.run(
+            self.current_policy().take,
+            calls.decoder.native,
+            data,
+            (
+                conn.last_id, streams_left, conn.send_window, conn.receive_window, conn.peer_window,
+                limits.window, conn.peer_frame, limits.frame, limits.block,
+            ),
+            (b"" if client is None else calls.client.encode(), born_host_of(calls.peer)),
+            (store.written, room, now_ms, born_ms, left, self.unsampled),
+            self,
+        )  # fmt: skip
+        (taken, partial, stop, older, last_id, send_window), received, stranger, plan = found
+        decoder = calls.decoder.native
+        answers = None
+        if plan is not None:
+            records, runs, keys, topics, messages, answers = plan
+            if not store.append_packed(records, runs, keys, messages, now_ms):
+                decoder.settle(False)
+                return None
+            self.appended(topics, messages)
+            store.make_visible(runs)
+            appender.note_appended()
+            assert client is not None
+            client.last_seen = store.machine.monotonic()
+            self.calls += len(answers)
+            if self.on_calls is not None and not appender.waits:
+                count = len(answers)
+                self.on_calls(METHOD, OK.code, False, (time.perf_counter() - began) / count, count)
+        decoder.settle(True)
+        if stranger is not None and stranger.isascii():
+            calls.client = stranger.decode()
+        return LanePass(taken, partial, stop, older, last_id, send_window, received, answers)
+
+    def appended(self, topics: Sequence[tuple[str, int, list[int], int]], messages: int) -> None:
+        """Take note of what a pass has appended."""
+        admission = self.admission
+        for name, turn, counts, size in topics:
+            admission.targets[name].turn = turn
+            if self.on_appended is not None:
+                self.on_appended(name, counts, size)
+        if admission.create_context is not None:
+            admission.unsampled -= messages
+        self.passes.lane.messages += messages
+
+    @property
+    def unsampled(self) -> int:
+        """How many messages may pass before one that is sampled."""
+        admission = self.admission
+        return 1 << 62 if admission.create_context is None else admission.unsampled
+
+    def parks_left(self) -> int | None:
+        """Return how many calls may be parked; None where none is; 0 where Python has to look."""
+        appender = self.appender
+        try:
+            appender.check_writable()
+        except WhimbrelError:
+            return 0
+        if not appender.waits:
+            return None
+        if appender.waiting_bytes > WAITING_BYTES_MAX - READ_BYTES_MAX:
+            return 0
+        return WAITING_MAX - appender.waiting_count
+
+    def current_policy(self) -> Any:
+        """Return the compiled policy, made anew where what it is made of has changed."""
+        admission = self.admission
+        made_of = admission.store_host, admission.create_context is not None
+        if self.policy is None or self.policy_of != made_of:
+            assert self.native is not None
+            self.policy_of = made_of
+            self.policy = self.native.SendCalls(
+                after_id=admission.after_id.encode(),
+                store_host=admission.store_host,
+                reserved=[name.encode() for name in RESERVED_PROPERTY_KEYS],
+                fallback=FALLBACK_PROPERTY.encode(),
+                tracing=made_of[1],
+                ok=OK_FIELD,
+                body_max=BODY_BYTES_MAX,
+                properties_max=PROPERTIES_COUNT_MAX,
+                weight_max=PROPERTY_BYTES_MAX,
+                text_max=PROPERTIES_BYTES_MAX,
+                time_max_ms=TIME_MS_MAX,
+                messages_max=SEND_MESSAGES_MAX,
+                entries_max=SEND_ENTRIES_MAX,
+                path=f"/{MESSAGING_SERVICE}/{METHOD}".encode(),
+                queue_header=QUEUE_HEADER.encode(),
+                client_header=CLIENT_ID_HEADER.encode(),
+                answer_head=RESPONSE_HEADERS,
+                answer_tail=OK_TRAILERS,
+                indexed=self.store.options.index_enabled,
+                size_bounds=self.size_bounds,
+            )
+        return self.policy
+
+    # Asked by the lane
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """Return how many queues a topic has for sends, and whose turn was the last; None for Python's."""
+        target = self.admission.target(name)
+        if target is None or not target.plain or not target.queues:
+            return None
+        return target.queues, target.turn
+
+    def end(self, name: str, queue_id: int) -> int:
+        """Return the number of a queue's next entry."""
+        return self.store.queues.get_or_create(name, queue_id).max
+
+    # Parked answers
+
+    def park(self, calls: LaneCalls, answers: LaneAnswers) -> None:
+        """Keep answers until their records are durable."""
+        loop = self.appender.loop
+        timeout = answers.shortest_timeout
+        deadline = float("inf") if timeout is None else loop.time() + timeout
+        self.parked.add(calls, loop.time(), deadline, answers)
+        if timeout is not None and (self.timer is None or deadline < self.timer_at):
+            self.start_timer(deadline)
+
+    def start_timer(self, deadline: float) -> None:
+        """Look at deadlines then."""
+        if self.timer is not None:
+            self.timer.cancel()
+        loop = self.appender.loop
+        self.timer_at = deadline
+        self.timer = loop.call_later(max(deadline - loop.time(), 0.0), self.expire)
+
+    def expire(self) -> None:
+        """Have Python end the calls whose deadline has come."""
+        self.timer = None
+        for calls, parked_at, answers in self.parked.take_expired(self.appender.loop.time()):
+            calls.given_back(answers, parked_at)
+        if len(self.parked) and (deadline := self.parked.next_deadline) != float("inf"):
+            self.start_timer(deadline)
+
+    def take_back(self, calls: LaneCalls) -> list[tuple[float, LaneAnswers]]:
+        """Return the parked answers of a connection."""
+        return [(parked_at, answers) for _, parked_at, answers in self.parked.take_of(calls)]
+
+    def wait(self, message: bytes, end: int, parked_at: float) -> Deferred[Any]:
+        """Have Python wait for the answer to a call that was parked."""
+        deferred: Deferred[Any] = Deferred()
+
+        def answer(error: WhimbrelError | None) -> None:
+            deferred.complete(Encoded(message, OK) if error is None else refused(message, error))
+
+        self.appender.wait(end, parked_at, answer)
+        return deferred
+
+    # For the appender
+
+    def __len__(self) -> int:
+        return len(self.parked)
+
+    @property
+    def oldest_end(self) -> int:
+        """Where the log ends with the oldest parked send."""
+        return int(self.parked.oldest_end)
+
+    @property
+    def newest_end(self) -> int:
+        """Where the log ends with the newest parked send."""
+        return int(self.parked.newest_end)
+
+    @property
+    def oldest_at(self) -> float:
+        """When the oldest parked send was parked."""
+        return float(self.parked.oldest_at)
+
+    def settle(self, durable: int) -> None:
+        """Answer what is durable."""
+        settled = self.parked.settle(durable)
+        if not settled:
+            return
+        now = self.appender.loop.time()
+        for calls, parked_at, answers in settled:
+            if calls.answered(answers, parked_at) and self.on_calls is not None:
+                self.on_calls(METHOD, OK.code, True, now - parked_at, len(answers))
+
+    def hand_over(self, before: float) -> None:
+        """Have Python wait for those that were parked before a time."""
+        for calls, parked_at, answers in self.parked.take_parked_before(before):
+            calls.given_back(answers, parked_at)
+
+
+def refused(message: bytes, error: WhimbrelError) -> Any:
+    """Return the response to messages that are stored and not as durable as was asked."""
+    response = messaging.SendMessageResponse.FromString(message)
+    status: v2.Status = status_of(error)
+    response.status.CopyFrom(status)
+    for entry in response.entries:
+        entry.status.CopyFrom(status)
+    return response

@@ -1,0 +1,343 @@
+"""A broker's sends without sockets, by Python alone or with the compiled lane, and what clients send to it.
+
+`Side` is a store with topics, an appender and the native transport over it, on a machine whose clock stands
+still. `answers` and `Side.contents` are what tests compare: answers stream by stream, log, queues, index.
+"""
+
+import asyncio
+import random
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hpack
+
+from h2kit import Sink
+from storekit import NOW, StoppedClock
+from whimbrel.broker.api.lane_sends import LaneSends
+from whimbrel.broker.api.send import SendService
+from whimbrel.broker.metrics import MESSAGE_BYTES, Counted
+from whimbrel.broker.produce.admission import Admission
+from whimbrel.broker.produce.appender import Appender, Durability
+from whimbrel.broker.tables.clients import Clients
+from whimbrel.broker.tables.topics import TopicTable
+from whimbrel.lane import Lane
+from whimbrel.model.topic import MessageType, TopicConfig
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.http2.encoder import HeaderEncoder
+from whimbrel.rpc.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEAD_BYTES,
+    HEADERS,
+    PREFACE,
+    PRIORITIZED,
+    RST_STREAM,
+    SETTING,
+    SETTINGS,
+    WINDOW_UPDATE,
+)
+from whimbrel.rpc.http2.stream import Limits
+from whimbrel.rpc.server.connection import NativeConnection
+from whimbrel.rpc.server.handlers import Call, Service, UnaryMethod
+from whimbrel.rpc.server.native import NativeServer
+from whimbrel.rpc.server.responses import check_client_id, failing_with
+from whimbrel.store.codec import pack_host
+from whimbrel.store.master_store import MasterStore
+from whimbrel.store.options import StoreOptions
+
+__all__ = ["CLIENT", "STYLES", "Client", "Side", "Watched", "answers", "frame", "plain_message", "same"]
+
+CLIENT = "client@1"
+PATH = "/apache.rocketmq.v2.MessagingService/SendMessage"
+STYLES = ("ours", "go", "java", "python", "huffman")
+QUEUES = {"orders": 4, "one": 1, "many": 300, "a-topic-of-127-characters-".ljust(127, "x"): 2}
+
+
+class Watched(Appender):
+    """An appender that lets the test say when what was appended is on disk."""
+
+    flushed_to = 0
+
+    def durable_offsets(self) -> tuple[float, float]:
+        """See `Appender`."""
+        return (self.flushed_to, float("inf")) if self.waits else (float("inf"), float("inf"))
+
+
+@dataclass
+class Side:
+    """One of the two brokers.
+
+    Attributes:
+        waits: answers wait until `settle`.
+        room: entries that queues may take; beyond, the disk is full.
+    """
+
+    root: Path
+    lane: Lane | None
+    options: StoreOptions
+    waits: bool = False
+    limits: Limits = field(default_factory=Limits)
+    now: int = NOW
+    arrived: list[Any] = field(default_factory=list)
+
+    def open(self) -> "Side":
+        """Open everything; call it on a running loop."""
+        machine = StoppedClock(self.now)
+        machine.lane = self.lane or Lane("off")
+        self.machine = machine
+        self.root.mkdir()
+        self.store = MasterStore.open(self.root, self.options, clock=machine.wall_ms, machine=machine)
+        self.topics = TopicTable(
+            self.root / "config", cluster="C", broker_name="b", auto_create=False, clock=machine.wall_ms
+        )
+        for name, queues in QUEUES.items():
+            self.topics.add(TopicConfig(name=name, read_queues=queues, write_queues=queues))
+        for kind in (MessageType.FIFO, MessageType.MIXED):
+            self.topics.add(TopicConfig(name=kind.lower(), read_queues=2, write_queues=2).with_type(kind))
+        self.appender = Watched(
+            self.store,
+            self.store.page,
+            Durability(sync_flush=self.waits),
+            asyncio.get_running_loop(),
+            ring=lambda: None,
+        )
+        self.appender.refusal = ""
+        self.counted = Counted()
+        self.appender.on_appended = self.counted.appended
+        self.store.on_arrival = lambda topic, queue, offset, tags: self.arrived.append(
+            (topic, queue, offset, tags)
+        )
+        self.admission = Admission(
+            self.topics,
+            self.appender,
+            cluster="C",
+            store_host=pack_host("127.0.0.1", 8091),
+            clock=machine.wall_ms,
+        )
+        self.sends = SendService(self.admission)
+        self.clients = Clients()
+        self.by_lane: LaneSends | None = None
+        if self.lane is not None:
+            self.by_lane = LaneSends(
+                self.store.passes,
+                self.store,
+                self.admission,
+                self.appender,
+                self.clients,
+                size_bounds=MESSAGE_BYTES,
+                on_appended=self.counted.appended_many,
+                on_calls=self.counted.calls.observe_many,
+            )
+        for topic in self.topics.rows.values():
+            self.admission.target_of(topic.name, topic).turn = 0
+        self.server = NativeServer(
+            [self.service()], limits=self.limits, on_call_end=self.counted.calls.observe
+        )
+        return self
+
+    def service(self) -> Service:
+        """Return the service: sends, and a call that is not for the lane."""
+
+        def known(handle: Callable[[Call, Any], Any]) -> Callable[[Call, Any], Any]:
+            def handle_known(call: Call, request: Any) -> Any:
+                self.clients.seen(check_client_id(call), call.metadata, 0.0)
+                return handle(call, request)
+
+            return handle_known
+
+        sends = UnaryMethod(
+            "SendMessage",
+            messaging.SendMessageRequest,
+            known(self.sends.send),
+            failing_with(messaging.SendMessageResponse),
+            lane=self.by_lane,
+        )
+        heartbeat = UnaryMethod(
+            "Heartbeat",
+            messaging.HeartbeatRequest,
+            known(lambda call, request: messaging.HeartbeatResponse()),
+            failing_with(messaging.HeartbeatResponse),
+        )
+        return Service("apache.rocketmq.v2.MessagingService", (sends, heartbeat))
+
+    def connect(self, stub: socket.socket) -> tuple[NativeConnection, Sink]:
+        """Return a new connection."""
+        connection, sink = NativeConnection(self.server, self.server.loop.time()), Sink(stub)
+        connection.connection_made(sink)
+        return connection, sink
+
+    def settle(self) -> None:
+        """Let everything be on disk that is in the log, and answer."""
+        self.appender.flushed_to = self.store.written
+        self.appender.complete_waiting()
+        self.server.flush()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.appender.close("the test is over")
+        for timer in (self.by_lane.timer if self.by_lane is not None else None,):
+            if timer is not None:
+                timer.cancel()
+        self.store.close()
+
+    def contents(self) -> dict[str, Any]:
+        """Return what is in the store, and what was counted."""
+        store = self.store
+        store.end_tick()
+        while store.indexer.step(store.dispatched):
+            pass
+        begin, end = store.min_offset, store.written
+        log = b"".join(
+            store.writer.segments.read(at, min(store.file_size, end - at))
+            for at in range(begin, end, store.file_size)
+        )
+        queues = {
+            (queue.topic, queue.queue_id): (queue.min, queue.max, queue.units(queue.min, queue.max))
+            for queue in store.queues
+            if queue.max
+        }
+        files = [
+            (file.begin_ms, file.end_ms, file.begin_offset, file.end_offset, file.count, bytes(file.mapped))
+            for file in store.index.files
+        ]
+        return {
+            "log": log,
+            "end": end,
+            "queues": queues,
+            "index": files,
+            "indexed": store.index.position,
+            "dispatched": store.dispatched,
+            "store time": store.store_time_ms,
+            "turns": {name: target.turn for name, target in self.admission.targets.items()},
+            "sizes": {key: (each.counts, each.total) for key, each in self.counted.sizes.items()},
+            "calls": {
+                key: each.count for key, each in self.counted.calls.by_key.items() if key[1] != "CANCELLED"
+            },
+            "clients": sorted(self.clients.clients),
+            "waiting": len(self.appender.waiting) + len(self.appender.parked),
+        }
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
+    """Return a frame."""
+    return HEAD.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream_id) + payload
+
+
+def answers(data: bytes, reset: set[int] | frozenset[int]) -> dict[int, list[tuple[int, int, bytes]]]:
+    """Return the frames of each stream (0: the connection's).
+
+    What may differ is left out: how data is cut into frames, when windows are given back, what is sent to
+    streams that the peer has reset in the read that has ended their request, and whether the peer is told
+    that the rest of a request is not needed.
+    """
+    streams: dict[int, list[tuple[int, int, bytes]]] = {}
+    at = 0
+    while at < len(data):
+        high, low, kind, flags, stream_id = HEAD.unpack_from(data, at)
+        end = at + HEAD_BYTES + (high << 16 | low)
+        payload = data[at + HEAD_BYTES : end]
+        at = end
+        if kind == WINDOW_UPDATE or stream_id in reset or (kind == RST_STREAM and not any(payload)):
+            continue
+        frames = streams.setdefault(stream_id, [])
+        if kind == DATA and frames and frames[-1][0] == DATA:
+            payload = frames.pop()[2] + payload
+        frames.append((kind, flags, payload))
+    return streams
+
+
+def same(python: Any, lane: Any, what: str) -> None:
+    """Fail where two results differ, saying in what."""
+    if isinstance(python, dict) and isinstance(lane, dict):
+        for key in {**python, **lane}:
+            same(python.get(key), lane.get(key), f"{what}, {key}")
+        return
+    if isinstance(python, bytes) and isinstance(lane, bytes) and python != lane:
+        at = next((at for at, (one, other) in enumerate(zip(python, lane, strict=False)) if one != other), -1)
+        cut = slice(max(at - 60, 0), at + 100)
+        python, lane, what = python[cut], lane[cut], f"{what}, {len(python)} and {len(lane)} bytes, from {at}"
+    assert lane == python, f"{what}: Python has {str(python)[:600]}, the lane {str(lane)[:600]}"
+
+
+class Client:
+    """Makes the bytes of one connection, in the style of a client library."""
+
+    def __init__(self, rng: random.Random, style: str, client: str = CLIENT) -> None:
+        self.rng, self.style, self.client, self.id = rng, style, client, 1
+        self.reset: set[int] = set()
+        self.garbled = False  # something was sent that is no frame
+        self.ours, self.encoder = HeaderEncoder(), hpack.Encoder()
+
+    def begin(self, *settings: tuple[int, int]) -> bytes:
+        """Return what a connection begins with."""
+        return PREFACE + frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*one) for one in settings))
+
+    def block(self, path: str = PATH, more: Sequence[tuple[str, str]] = (), timeout: str = "3S") -> bytes:
+        """Return the header block of a call."""
+        rng = self.rng
+        head = [
+            (":authority", "127.0.0.1:8081"),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("user-agent", f"grpc-{self.style}/1.0"),
+        ]
+        rest = [
+            ("grpc-timeout", timeout),
+            ("x-mq-language", "GO"),
+            ("x-mq-request-id", str(uuid.UUID(int=rng.getrandbits(128)))),
+            ("x-mq-client-id", self.client),
+            ("x-mq-date-time", f"20261124T0000{rng.randrange(60):02}Z"),
+            *more,
+        ]
+        if self.style == "ours":
+            return self.ours.request(path, head, rest)
+        fields = [(":method", "POST"), (":scheme", "http"), (":path", path), *head, *rest]
+        if self.style in ("go", "java"):
+            return self.encoder.encode(fields, huffman=True)
+        listed = [hpack.NeverIndexedHeaderTuple(name, value) for name, value in fields[3:]]
+        return self.encoder.encode([*fields[:3], *listed], huffman=self.style == "huffman")
+
+    def call(
+        self,
+        request: bytes,
+        *,
+        pieces: int = 1,
+        path: str = PATH,
+        more: Sequence[tuple[str, str]] = (),
+        between: bytes = b"",
+        timeout: str = "3S",
+    ) -> bytes:
+        """Return the frames of a call, its data in so many pieces, with other frames behind its headers."""
+        number, self.id = self.id, self.id + 2
+        block = self.block(path, more, timeout)
+        flags = END_HEADERS
+        if self.style == "java":
+            flags, block = flags | PRIORITIZED, bytes((0, 0, 0, 0, 15)) + block
+        data = b"\0" + len(request).to_bytes(4, "big") + request
+        step = max(-(-len(data) // pieces), 1)
+        parts = [data[at : at + step] for at in range(0, len(data), step)]
+        sent = frame(HEADERS, flags, number, block) + between
+        for part in parts[:-1]:
+            sent += frame(DATA, 0, number, part)
+        return sent + frame(DATA, END_STREAM, number, parts[-1])
+
+
+def plain_message(
+    topic: str = "orders",
+    body: bytes = b"hello",
+    *,
+    properties: dict[str, str] | None = None,
+    **system: Any,
+) -> Any:
+    """Return a message to send."""
+    built = v2.Message(body=body, user_properties=properties or {})
+    built.topic.name = topic
+    built.system_properties.MergeFrom(v2.SystemProperties(**{"message_id": "01" * 17, **system}))
+    return built

@@ -1,0 +1,438 @@
+"""Calls that the compiled lane has parked, and connections that it gives back: what Python makes of them."""
+
+import asyncio
+import random
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lanebroker import Client, Side, answers, frame, plain_message, same
+from lanekit import lane_or_skip
+from whimbrel.broker.api.response_bytes import varint
+from whimbrel.pb import Timestamp
+from whimbrel.pb.apache.rocketmq.v2 import definition_pb2 as v2
+from whimbrel.pb.apache.rocketmq.v2 import service_pb2 as messaging
+from whimbrel.rpc.http2.frames import DATA, PING, RST_STREAM, SETTING, SETTINGS, WINDOW_UPDATE
+from whimbrel.rpc.http2.hpack import HeaderDecoder, HpackError, value_of
+from whimbrel.rpc.http2.sending import GONE_KEPT
+from whimbrel.rpc.http2.stream import Limits
+from whimbrel.store.options import StoreOptions
+
+OPTIONS = StoreOptions(commitlog_file_size=1 << 20, flush_interval_ms=3_600_000, prefault_bytes=0)
+
+
+class Rig:
+    """A broker with the lane, whose sends wait until `side.settle`, and a connection to it."""
+
+    def __init__(
+        self, root: Path, stub: socket.socket, *, waits: bool = True, limits: Limits | None = None
+    ) -> None:
+        limits = limits or Limits()
+        self.side = Side(root / "lane", lane_or_skip(), OPTIONS, waits=waits, limits=limits).open()
+        self.connection, self.sink = self.side.connect(stub)
+        self.client = Client(random.Random(1), "go")
+        self.feed(self.client.begin())
+        for _ in range(2):  # Python makes the first log file, and meets the client
+            self.feed(self.send())
+        self.side.settle()
+        self.sink.written.clear()
+        assert self.connection.lane is not None
+        self.lane = self.connection.lane
+
+    def send(self, body: bytes = b"body", **how: Any) -> bytes:
+        """Return the bytes of a send."""
+        request = messaging.SendMessageRequest(messages=[plain_message("one", body)])
+        return self.client.call(request.SerializeToString(), **how)
+
+    def feed(self, data: bytes) -> None:
+        self.connection.data_received(data)
+
+    def codes(self) -> dict[int, int]:
+        """Return the codes of the answers so far, by stream; 0 for one that was reset."""
+        found: dict[int, int] = {}
+        for stream_id, frames in answers(b"".join(self.sink.written), frozenset()).items():
+            for kind, _, payload in frames:
+                if kind == DATA:
+                    found[stream_id] = messaging.SendMessageResponse.FromString(payload[5:]).status.code
+                elif kind == RST_STREAM:
+                    found[stream_id] = 0
+        return found
+
+    def close(self) -> None:
+        self.connection.connection_lost(None)
+        self.side.close()
+
+
+@pytest.fixture
+def stub() -> Iterator[socket.socket]:
+    with socket.socket() as found:
+        yield found
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(body())  # type: ignore[arg-type]
+
+
+def test_parked_calls_are_answered_when_they_are_durable(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send() + rig.send())
+        assert (rig.lane.parked, rig.connection.open_calls, rig.codes()) == (2, 2, {})
+        assert rig.side.appender.waiting_count == 2
+        rig.side.settle()
+        assert (rig.lane.parked, rig.connection.open_calls, rig.side.appender.waiting_count) == (0, 0, 0)
+        assert list(rig.codes().values()) == [v2.OK, v2.OK]
+        rig.close()
+
+    run(body)
+
+
+def test_a_parked_call_that_is_reset_is_not_answered(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        first = rig.client.id
+        rig.feed(rig.send() + rig.send())
+        rig.feed(frame(RST_STREAM, 0, first, (8).to_bytes(4, "big")))
+        assert (rig.lane.parked, len(rig.connection.conn.streams)) == (0, 1)
+        rig.side.settle()
+        assert rig.codes() == {first + 2: v2.OK}
+        rig.close()
+
+    run(body)
+
+
+def test_a_frame_of_no_stream_leaves_calls_parked(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send() + frame(PING, 0, 0, b"12345678"))
+        assert rig.lane.parked == 1
+        rig.feed(frame(SETTINGS, 0, 0, SETTING.pack(4, 10)))  # it changes the windows of open streams
+        assert (rig.lane.parked, len(rig.connection.conn.streams)) == (0, 1)
+        rig.side.settle()
+        assert rig.connection.conn.waiting_bytes > 0
+        rig.close()
+
+    run(body)
+
+
+def test_a_deadline_ends_a_parked_call(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send(timeout="20m") + rig.send(timeout="1H"))
+        assert rig.lane.parked == 2
+        ended = asyncio.Event()
+        rig.side.server.on_call_end = lambda *_: ended.set()
+        await asyncio.wait_for(ended.wait(), 5)
+        assert (rig.lane.parked, len(rig.connection.conn.streams)) == (0, 1)  # they go on together
+        rig.side.server.flush()
+        assert b"grpc-status\x014" in b"".join(rig.sink.written)
+        rig.side.settle()
+        assert list(rig.codes().values()) == [v2.OK]
+        rig.close()
+
+    run(body)
+
+
+def test_sends_that_wait_too_long_are_told_so(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send())
+        appender = rig.side.appender
+        later = appender.loop.time() + appender.durability.flush_timeout_s + 1
+        flushed, acknowledged = appender.durable_offsets()
+        appender.answer_durable(later, flushed, acknowledged)
+        assert rig.lane.parked == 0
+        rig.side.server.flush()
+        assert list(rig.codes().values()) == [v2.MASTER_PERSISTENCE_TIMEOUT]
+        rig.close()
+
+    run(body)
+
+
+def test_an_appender_that_closes_answers_parked_calls(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send())
+        rig.side.appender.close("it ends")
+        rig.side.server.flush()
+        assert list(rig.codes().values()) == [v2.MASTER_PERSISTENCE_TIMEOUT]
+        rig.close()
+
+    run(body)
+
+
+def test_a_connection_that_is_lost_takes_its_parked_calls_with_it(
+    tmp_path: Path, stub: socket.socket
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send() + rig.send())
+        rig.connection.connection_lost(None)
+        assert len(rig.side.appender.parked) == 0
+        rig.side.settle()
+        assert rig.sink.written == []
+        cancelled = rig.side.counted.calls.by_key["SendMessage", "CANCELLED", True]
+        assert cancelled.count == 2
+        rig.side.close()
+
+    run(body)
+
+
+def test_newer_and_older_sends_wait_in_the_order_of_the_log(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send())
+        odd = messaging.SendMessageRequest(messages=[plain_message("one", body_digest=v2.Digest())])
+        rig.feed(rig.client.call(odd.SerializeToString()))  # Python's
+        rig.feed(rig.send())
+        rig.lane.hand_over()
+        ends = [send.end for send in rig.side.appender.waiting]
+        assert len(ends) == 3
+        assert ends == sorted(ends)
+        rig.side.settle()
+        assert list(rig.codes().values()) == [v2.OK] * 3
+        rig.close()
+
+    run(body)
+
+
+def test_the_begin_of_a_call_waits_for_a_while_and_is_pythons_then(
+    tmp_path: Path, stub: socket.socket
+) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        call = rig.send(b"x" * 1000)
+        rig.feed(call[:-10])
+        assert (len(rig.connection.conn.streams), rig.connection.held_bytes() > 1000) == (0, True)
+        rig.connection.check_timeouts(rig.connection.received_at + 2)
+        assert len(rig.connection.conn.streams) == 1
+        rig.feed(call[-10:])
+        assert list(rig.codes().values()) == [v2.OK]
+        rig.close()
+
+    run(body)
+
+
+def test_other_services_take_the_lane_away_and_bring_it_back(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        rig.feed(rig.send())
+        server, services = rig.side.server, [rig.side.service()]
+        by_lane, rig.side.by_lane = rig.side.by_lane, None
+        server.replace([rig.side.service()])
+        assert rig.connection.lane is None
+        assert isinstance(rig.connection.conn.decoder, HeaderDecoder)
+        assert len(rig.connection.conn.streams) == 1
+        rig.feed(rig.send())
+        server.replace(services)
+        lane = rig.connection.lane
+        assert lane is not None
+        rig.feed(rig.send())  # Python's: the connection's new part has not met the client
+        rig.feed(rig.send())
+        assert lane.parked == 1
+        rig.side.settle()
+        assert list(rig.codes().values()) == [v2.OK] * 4
+        rig.side.by_lane = by_lane
+        rig.close()
+
+    run(body)
+
+
+def test_a_panic_ends_its_connection_and_switches_the_lane_off(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        by_lane, end = rig.side.by_lane, rig.side.store.written
+        assert by_lane is not None
+
+        class Panics:
+            def take(self, *_: Any) -> None:
+                by_lane.passes.lane.native.panic("on purpose")  # type: ignore[union-attr]
+
+        by_lane.current_policy = lambda: Panics()  # type: ignore[method-assign]
+        rig.feed(rig.send())
+        assert rig.sink.closing
+        assert (rig.side.store.written, rig.side.store.page.lane_pass) == (end, 0)
+        assert not by_lane.active
+        other, sink = rig.side.connect(stub)
+        client = Client(random.Random(2), "java")
+        other.data_received(client.begin())
+        request = messaging.SendMessageRequest(messages=[plain_message("one")])
+        for _ in range(3):
+            other.data_received(client.call(request.SerializeToString()))
+        assert rig.side.store.written > end
+        assert not sink.closing
+        rig.close()
+
+    run(body)
+
+
+def test_a_queue_without_room_is_pythons(tmp_path: Path, stub: socket.socket, monkeypatch: Any) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        monkeypatch.setattr(rig.side.store, "append_packed", lambda *_: False)
+        rig.feed(rig.send() + rig.send())
+        assert list(rig.codes().values()) == [v2.OK] * 2
+        by_lane = rig.side.by_lane
+        assert by_lane is not None
+        assert by_lane.calls == 0
+        rig.close()
+
+    run(body)
+
+
+def test_an_answer_that_does_not_fit_into_a_window_is_pythons(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        rig.feed(frame(SETTINGS, 0, 0, SETTING.pack(4, 20)))
+        rig.feed(rig.send())
+        assert rig.connection.conn.waiting_bytes > 0
+        rig.close()
+
+    run(body)
+
+
+def test_a_queue_that_is_not_there_is_refused(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        by_lane, end = rig.side.by_lane, rig.side.store.written
+        assert by_lane is not None
+        before = by_lane.calls
+        rig.feed(rig.send(more=[("whimbrel-queue-id", "1")]))  # the topic has queue 0 alone
+        assert rig.side.store.written == end
+        rig.feed(rig.send(more=[("whimbrel-queue-id", "0")]))
+        assert (by_lane.calls, rig.side.store.written > end) == (before + 1, True)
+        rig.close()
+
+    run(body)
+
+
+def test_windows_are_kept(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False, limits=Limits(connection_window=65_535))
+        conn = rig.connection.conn
+        before = conn.send_window
+        rig.feed(frame(WINDOW_UPDATE, 0, 0, (1000).to_bytes(4, "big")))
+        assert conn.send_window == before + 1000
+        rig.feed(rig.send())
+        assert before < conn.send_window < before + 1000
+        rig.feed(rig.send(b"x" * 70_000))
+        assert rig.sink.closing  # more than the window allows
+        rig.close()
+
+    run(body)
+
+
+def test_a_field_that_is_there_twice_is_merged(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        properties = v2.SystemProperties(message_id="id")
+        properties.born_timestamp.seconds = 5
+        system = properties.SerializeToString()
+        nanos = Timestamp(nanos=500_000_000).SerializeToString()
+        system += b"\x3a" + varint(len(nanos)) + nanos  # a second born time, which adds to the first
+        message = plain_message("one")
+        message.ClearField("system_properties")
+        data = message.SerializeToString() + b"\x1a" + varint(len(system)) + system
+        rig.feed(rig.client.call(b"\x0a" + varint(len(data)) + data))
+        assert b"BORN_TIMESTAMP\x015500\x02" in rig.side.contents()["log"]
+        rig.close()
+
+    run(body)
+
+
+def test_a_compressed_message_is_refused(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        request = messaging.SendMessageRequest(messages=[plain_message("one")]).SerializeToString()
+        call, end = bytearray(rig.client.call(request)), rig.side.store.written
+        call[len(call) - len(request) - 5] = 1
+        rig.feed(bytes(call))
+        assert (rig.side.store.written, b"grpc-status\x0212" in b"".join(rig.sink.written)) == (end, True)
+        rig.close()
+
+    run(body)
+
+
+def test_sampled_messages_are_pythons(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        made: list[str] = []
+        rig.side.admission.sample(lambda: made.append("x") or "00-context", 1.0)  # type: ignore[func-returns-value]
+        rig.feed(rig.send())
+        assert len(made) == 1
+        rig.side.admission.sample(lambda: made.append("x") or "00-context", 0.0)  # type: ignore[func-returns-value]
+        by_lane = rig.side.by_lane
+        assert by_lane is not None
+        before = by_lane.calls
+        rig.feed(rig.send())
+        traced = messaging.SendMessageRequest(messages=[plain_message("one", trace_context="00-a")])
+        rig.feed(rig.client.call(traced.SerializeToString()))
+        assert (len(made), by_lane.calls) == (1, before + 1)
+        rig.close()
+
+    run(body)
+
+
+def test_blocks_are_decoded_as_by_python() -> None:
+    native = lane_or_skip().native
+    assert native is not None
+    rng = random.Random(1)
+    for style in ("ours", "go", "java", "python", "huffman"):
+        client = Client(rng, style)
+        python, compiled = HeaderDecoder(list_bytes_max=1 << 14), native.HeaderDecoder(1 << 14, [])
+        for _ in range(200):
+            block = client.block(more=[("x", "y" * rng.randrange(200))])
+            if rng.random() < 0.3:  # a damaged copy changes nothing
+                damaged = bytearray(block)
+                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+                check_damaged(bytes(damaged), python, native)
+            fields, _, valid = compiled.decode(block)
+            assert valid
+            assert [field[:2] for field in fields] == [
+                (name, value) for name, value, _ in decoded(python, block)
+            ]
+            capacity, table = compiled.table()
+            assert (capacity, [each[:2] for each in table]) == (
+                python.capacity,
+                [each[:2] for each in python.table],
+            )
+
+
+def check_damaged(block: bytes, python: HeaderDecoder, native: Any) -> None:
+    """Compare what becomes of a block, from copies of a table."""
+    mine = HeaderDecoder(list_bytes_max=1 << 14)
+    mine.table, mine.size, mine.capacity = python.table.copy(), python.size, python.capacity
+    compiled = native.HeaderDecoder(1 << 14, [])
+    compiled.restore(python.capacity, [each[:2] for each in python.table])
+    before = compiled.table()
+    found = compiled.decode(block)
+    try:
+        expected = [(name, value) for name, value, _ in decoded(mine, block)]
+    except (HpackError, IndexError):
+        assert found is None
+        assert compiled.table() == before
+        return
+    assert found is not None
+    same(expected, [each[:2] for each in found[0]], "fields")
+    same([each[:2] for each in mine.table], [each[:2] for each in compiled.table()[1]], "table")
+
+
+def decoded(decoder: HeaderDecoder, block: bytes) -> list[Any]:
+    """Return a block's fields, all values decoded."""
+    return [(name, value_of((name, value, coded)), False) for name, value, coded in decoder.decode(block)]
+
+
+def test_ended_calls_are_remembered(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        number = rig.client.id
+        rig.feed(rig.send())
+        assert rig.connection.conn.gone[(number >> 1) % GONE_KEPT] == number
+        rig.feed(frame(RST_STREAM, 0, number, bytes(4)))  # late, and ignored
+        assert not rig.sink.closing
+        rig.close()
+
+    run(body)
