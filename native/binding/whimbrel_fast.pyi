@@ -47,7 +47,6 @@ class Answers:
     ids: list[int]  # of the streams
     data_bytes: int  # as windows count them
     largest: int
-    held_bytes: int
     shortest_timeout: float | None  # seconds
 
     def __len__(self) -> int: ...

@@ -80,7 +80,7 @@ def request(rng: random.Random, count: int = 1, **fixed: Any) -> bytes:
     """Return a request of plain messages."""
     topic = fixed.pop("topic", rng.choice(["orders", "one", "many", "mixed"]))
     messages = [message(rng, topic=topic, **fixed) for _ in range(count)]
-    return messaging.SendMessageRequest(messages=messages).SerializeToString()
+    return messaging.SendMessageRequest(messages=messages).SerializeToString(deterministic=True)
 
 
 def odd_request(rng: random.Random, kind: str) -> tuple[bytes, dict[str, Any]]:
@@ -127,7 +127,7 @@ def odd_request(rng: random.Random, kind: str) -> tuple[bytes, dict[str, Any]]:
     elif kind == "unknown":
         return request(rng) + b"\xf2\x06\x01a", {}
     elif kind == "merged":  # a second topic, of which the first one's name stays
-        data = one.SerializeToString() + b"\x0a\x03\x0a\x01n"
+        data = one.SerializeToString(deterministic=True) + b"\x0a\x03\x0a\x01n"
         return b"\x0a" + varint(len(data)) + data, {}
     elif kind == "twice":
         return request(rng, topic="orders") + request(rng, topic="orders"), {}
@@ -144,7 +144,7 @@ def odd_request(rng: random.Random, kind: str) -> tuple[bytes, dict[str, Any]]:
         call["path"] = rng.choice(["/apache.rocketmq.v2.MessagingService/Heartbeat", "/no/Method", "x"])
     elif kind == "timeout":
         call["timeout"] = rng.choice(["", "3", "999999999S", "1x", "5M"])
-    return messaging.SendMessageRequest(messages=messages).SerializeToString(), call
+    return messaging.SendMessageRequest(messages=messages).SerializeToString(deterministic=True), call
 
 
 class Two:

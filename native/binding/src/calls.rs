@@ -1,6 +1,7 @@
 //! Header decoders, passes over what connections bring, and answers that wait, for Python.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -133,10 +134,6 @@ impl Answers {
         self.answers.iter().map(|answer| framed(answer.message_size)).max().unwrap_or(0)
     }
     #[getter]
-    fn held_bytes(&self) -> usize {
-        self.frames.len()
-    }
-    #[getter]
     fn shortest_timeout(&self) -> Option<f64> {
         self.answers.iter().filter_map(|answer| answer.timeout_s).reduce(f64::min)
     }
@@ -158,9 +155,13 @@ struct Chunk {
 }
 
 /// Answers that wait until the log is durable, of all connections, in its order.
+///
+/// To take a connection's costs what it has, whatever others have.
 #[pyclass(module = "whimbrel_fast")]
 pub struct ParkedAnswers {
-    chunks: VecDeque<Chunk>,
+    chunks: BTreeMap<u64, Chunk>,      // by a number that rises
+    of: HashMap<usize, VecDeque<u64>>, // the numbers of each connection's, by its address
+    next: u64,
     count: usize,
 }
 
@@ -170,7 +171,7 @@ type Taken<'py> = (Py<PyAny>, f64, Bound<'py, Answers>);
 impl ParkedAnswers {
     #[new]
     fn new() -> Self {
-        Self { chunks: VecDeque::new(), count: 0 }
+        Self { chunks: BTreeMap::new(), of: HashMap::new(), next: 0, count: 0 }
     }
     fn __len__(&self) -> usize {
         self.count
@@ -178,15 +179,15 @@ impl ParkedAnswers {
     /// Where the log ends with the oldest and with the newest; -1 without any.
     #[getter]
     fn oldest_end(&self) -> i64 {
-        self.chunks.front().and_then(|chunk| chunk.answers.answers.first()).map_or(-1, |answer| answer.end)
+        self.first().and_then(|chunk| chunk.answers.answers.first()).map_or(-1, |answer| answer.end)
     }
     #[getter]
     fn newest_end(&self) -> i64 {
-        self.chunks.back().map_or(-1, |chunk| chunk.answers.end())
+        self.chunks.last_key_value().map_or(-1, |(_, chunk)| chunk.answers.end())
     }
     #[getter]
     fn oldest_at(&self) -> f64 {
-        self.chunks.front().map_or(f64::INFINITY, |chunk| chunk.parked_at)
+        self.first().map_or(f64::INFINITY, |chunk| chunk.parked_at)
     }
 
     /// Add answers of a connection, behind all others.
@@ -196,65 +197,81 @@ impl ParkedAnswers {
             answers: std::mem::take(&mut answers.answers),
         };
         self.count += answers.answers.len();
-        self.chunks.push_back(Chunk { connection, parked_at, deadline, answers });
+        self.of.entry(connection.as_ptr() as usize).or_default().push_back(self.next);
+        self.chunks.insert(self.next, Chunk { connection, parked_at, deadline, answers });
+        self.next += 1;
     }
 
     /// Take the answers whose records end at or below an offset.
     fn settle<'py>(&mut self, py: Python<'py>, durable: i64) -> PyResult<Vec<Taken<'py>>> {
         let mut found = vec![];
-        while let Some(chunk) = self.chunks.front_mut() {
+        while let Some(mut first) = self.chunks.first_entry() {
+            let chunk = first.get_mut();
             let count = chunk.answers.answers.partition_point(|answer| answer.end <= durable);
-            if count == 0 {
-                break;
+            if count == chunk.answers.answers.len() {
+                let number = *first.key();
+                found.push(self.take(py, number)?);
+                continue;
             }
-            let whole = count == chunk.answers.answers.len();
-            let answers = chunk.answers.split(count);
-            self.count -= count;
-            let connection = chunk.connection.clone_ref(py);
-            found.push((connection, chunk.parked_at, Bound::new(py, answers)?));
-            if !whole {
-                break;
+            if count > 0 {
+                let (connection, parked_at) = (chunk.connection.clone_ref(py), chunk.parked_at);
+                let answers = chunk.answers.split(count);
+                self.count -= count;
+                found.push((connection, parked_at, Bound::new(py, answers)?));
             }
-            self.chunks.pop_front();
+            break;
         }
         Ok(found)
     }
 
     /// Take all answers of a connection.
     fn take_of<'py>(&mut self, py: Python<'py>, connection: &Bound<'py, PyAny>) -> PyResult<Vec<Taken<'py>>> {
-        self.take_where(py, |chunk| chunk.connection.is(connection))
+        let numbers = self.of.get(&(connection.as_ptr() as usize)).cloned().unwrap_or_default();
+        numbers.into_iter().map(|number| self.take(py, number)).collect()
     }
-    /// Take those with a deadline up to `now`, by the chunk.
+    /// Take those with a deadline up to `now`, by the chunk. It looks at all chunks.
     fn take_expired<'py>(&mut self, py: Python<'py>, now: f64) -> PyResult<Vec<Taken<'py>>> {
-        self.take_where(py, |chunk| chunk.deadline <= now)
+        let expired = |(number, chunk): (&u64, &Chunk)| (chunk.deadline <= now).then_some(*number);
+        let numbers: Vec<u64> = self.chunks.iter().filter_map(expired).collect();
+        numbers.into_iter().map(|number| self.take(py, number)).collect()
     }
     /// Take those that were parked before, by the chunk.
     fn take_parked_before<'py>(&mut self, py: Python<'py>, at: f64) -> PyResult<Vec<Taken<'py>>> {
-        self.take_where(py, |chunk| chunk.parked_at < at)
+        let mut found = vec![];
+        while let Some((number, _)) = self.chunks.first_key_value().filter(|(_, chunk)| chunk.parked_at < at)
+        {
+            found.push(self.take(py, *number)?);
+        }
+        Ok(found)
     }
+    /// The first deadline; infinity without any. It looks at all chunks.
     #[getter]
     fn next_deadline(&self) -> f64 {
-        self.chunks.iter().map(|chunk| chunk.deadline).fold(f64::INFINITY, f64::min)
+        self.chunks.values().map(|chunk| chunk.deadline).fold(f64::INFINITY, f64::min)
     }
 }
 
 impl ParkedAnswers {
-    fn take_where<'py>(
-        &mut self,
-        py: Python<'py>,
-        wanted: impl Fn(&Chunk) -> bool,
-    ) -> PyResult<Vec<Taken<'py>>> {
-        let mut found = vec![];
-        let chunks = std::mem::take(&mut self.chunks);
-        for chunk in chunks {
-            if wanted(&chunk) {
-                self.count -= chunk.answers.answers.len();
-                found.push((chunk.connection, chunk.parked_at, Bound::new(py, chunk.answers)?));
+    fn first(&self) -> Option<&Chunk> {
+        self.chunks.first_key_value().map(|(_, chunk)| chunk)
+    }
+
+    /// Take a chunk that is there.
+    fn take<'py>(&mut self, py: Python<'py>, number: u64) -> PyResult<Taken<'py>> {
+        let gone = || pyo3::exceptions::PyKeyError::new_err(number);
+        let chunk = self.chunks.remove(&number).ok_or_else(gone)?;
+        self.count -= chunk.answers.answers.len();
+        if let Entry::Occupied(mut of) = self.of.entry(chunk.connection.as_ptr() as usize) {
+            if of.get().front() == Some(&number) {
+                of.get_mut().pop_front();
             } else {
-                self.chunks.push_back(chunk);
+                of.get_mut().retain(|one| *one != number);
+            }
+            if of.get().is_empty() {
+                of.remove();
             }
         }
-        Ok(found)
+        Ok((chunk.connection, chunk.parked_at, Bound::new(py, chunk.answers)?))
     }
 }
 
@@ -328,7 +345,6 @@ impl SendCalls {
             peer_frame: connection.6,
             frame_max: connection.7,
             block_max: connection.8,
-            blocked: false,
         };
         let log = Log {
             end: log.0,

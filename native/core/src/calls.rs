@@ -55,8 +55,6 @@ pub struct State {
     pub peer_frame: usize,
     pub frame_max: usize,
     pub block_max: usize,
-    /// Something waits for the connection's window.
-    pub blocked: bool,
 }
 
 /// A call of the method, whole.
@@ -329,7 +327,7 @@ impl<'a> Scan<'a> {
             return None;
         }
         if frame.id == 0 {
-            if self.state.blocked || self.state.send_window + self.grown + size > WINDOW_MAX {
+            if self.state.send_window + self.grown + size > WINDOW_MAX {
                 return None;
             }
             self.grown += size;
@@ -551,7 +549,6 @@ mod tests {
             peer_frame: 16_384,
             frame_max: 1 << 20,
             block_max: 1 << 15,
-            blocked: false,
         }
     }
     fn frame(kind: u8, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {

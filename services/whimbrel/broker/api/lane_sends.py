@@ -54,6 +54,8 @@ __all__ = ["LaneSends"]
 METHOD: Final = "SendMessage"
 # A read has no more; near the bound of what may wait, Python looks at each send.
 READ_BYTES_MAX: Final = 4 << 20
+# Between two looks at the deadlines of all parked calls, whatever deadlines clients choose.
+EXPIRE_EVERY_S: Final = 0.01
 
 # Method, code, whether it was deferred, seconds of each, how many.
 OnCalls = Callable[[str, int | str, bool, float, int], None]
@@ -125,9 +127,11 @@ class LaneSends:
         Raises:
             RuntimeError: it has panicked.
         """
+        lane = self.passes.lane
+        before = lane.failures
         found = self.passes.run(work, *arguments)
-        if found is None and self.passes.lane.failures:
-            raise RuntimeError(f"the compiled lane is {self.passes.lane.why}")
+        if lane.failures != before:
+            raise RuntimeError(f"the compiled lane is {lane.why}")
         return found
 
     def take(self, calls: LaneCalls, data: bytes, streams_left: int) -> LanePass | None:
@@ -277,7 +281,7 @@ class LaneSends:
         for calls, parked_at, answers in self.parked.take_expired(self.appender.loop.time()):
             calls.given_back(answers, parked_at)
         if len(self.parked) and (deadline := self.parked.next_deadline) != float("inf"):
-            self.start_timer(deadline)
+            self.start_timer(max(deadline, self.appender.loop.time() + EXPIRE_EVERY_S))
 
     def take_back(self, calls: LaneCalls) -> list[tuple[float, LaneAnswers]]:
         """Return the parked answers of a connection."""

@@ -267,6 +267,8 @@ class LaneCalls:
 
     def abandon(self) -> None:
         """Drop all parked calls: the connection is gone."""
+        if not self.parked:
+            return
         for parked_at, answers in self.lane.take_back(self):
             self.parked -= len(answers)
             on_call_end = self.connection.server.on_call_end

@@ -309,6 +309,88 @@ def test_a_queue_that_is_not_there_is_refused(tmp_path: Path, stub: socket.socke
     run(body)
 
 
+def test_a_refused_group_leaves_the_turns_of_topics_as_they_were(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        by_lane = rig.side.by_lane
+        assert by_lane is not None
+        good = messaging.SendMessageRequest(messages=[plain_message("orders")]).SerializeToString()
+        wrong = messaging.SendMessageRequest(messages=[plain_message("none")]).SerializeToString()
+        first, second, third = (rig.client.call(each) for each in (good, good, wrong))
+        head, wrong_head = (9 + int.from_bytes(call[:3], "big") for call in (second, third))
+        # One group, whose last call is none for the lane.
+        rig.feed(first + second[:head] + third[:wrong_head] + second[head:] + third[wrong_head:])
+        assert rig.side.admission.targets["orders"].turn == 2
+        assert by_lane.calls == 1
+        rig.close()
+
+    run(body)
+
+
+def test_a_connection_goes_on_after_the_panic_of_another_one(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub, waits=False)
+        by_lane = rig.side.by_lane
+        assert by_lane is not None
+        panic = by_lane.native.panic  # type: ignore[union-attr]
+        with pytest.raises(RuntimeError, match="fault of its own"):
+            by_lane.run(panic, "on purpose")
+        with pytest.raises(HpackError):
+            rig.lane.decoder.decode(b"\x80")  # it is told what is wrong with the block
+        rig.close()
+
+    run(body)
+
+
+def test_of_all_parked_calls_those_of_one_connection_are_taken(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        other, _ = rig.side.connect(stub)
+        client = Client(random.Random(2), "java")
+        other.data_received(client.begin())
+        request = messaging.SendMessageRequest(messages=[plain_message("one")]).SerializeToString()
+        other.data_received(client.call(request))  # Python's: the connection has not met the client
+        for _ in range(3):
+            rig.feed(rig.send())
+            other.data_received(client.call(request))
+        assert other.lane is not None
+        assert (rig.lane.parked, other.lane.parked) == (3, 3)
+        other.lane.hand_over()
+        assert (rig.lane.parked, other.lane.parked, len(other.conn.streams)) == (3, 0, 4)
+        rig.side.settle()
+        assert list(rig.codes().values()) == [v2.OK] * 3
+        assert not other.conn.streams
+        other.connection_lost(None)
+        rig.close()
+
+    run(body)
+
+
+def test_deadlines_are_looked_at_together(tmp_path: Path, stub: socket.socket) -> None:
+    async def body() -> None:
+        rig = Rig(tmp_path, stub)
+        looks: list[float] = []
+        by_lane = rig.side.by_lane
+        assert by_lane is not None
+        expire, done = by_lane.expire, asyncio.Event()
+
+        def look() -> None:
+            looks.append(0.0)
+            expire()
+            if not rig.lane.parked:
+                done.set()
+
+        by_lane.expire = look  # type: ignore[method-assign]
+        for number in range(60):
+            rig.feed(rig.send(timeout=f"{1000 + 100 * number}u"))
+        await asyncio.wait_for(done.wait(), 5)
+        assert len(looks) <= 4
+        rig.side.settle()
+        rig.close()
+
+    run(body)
+
+
 def test_windows_are_kept(tmp_path: Path, stub: socket.socket) -> None:
     async def body() -> None:
         rig = Rig(tmp_path, stub, waits=False, limits=Limits(connection_window=65_535))
