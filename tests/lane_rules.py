@@ -1,7 +1,7 @@
 """Break the rules of the compiled lane one by one, and see whether the tests find each of them.
 
     python tests/lane_rules.py            all rules; exit code 1 when one is not found
-    python tests/lane_rules.py NAME ...   some
+    python tests/lane_rules.py NAME ...   some, or all of a file: replica.rs
 
 A rule is broken in a copy of `native/`, by replacing one piece of a source file; the module built from it
 takes the place of the installed one, and a test must fail. The unchanged copy must pass.
@@ -23,6 +23,12 @@ SEND_TESTS = (
     "tests/property/test_lane_sends.py",
     "-k",
     "not nearly_all",
+)
+REPLICA_TESTS = (
+    "tests/unit/replicator/test_lane_turns.py",
+    "tests/unit/replicator/test_follower.py",
+    "-k",
+    "lane",
 )
 SEND_FILES = ("send.rs", "pass.rs", "calls.rs", "hpack.rs", "proto.rs")
 
@@ -154,6 +160,51 @@ RULES = (
     ),
     Rule("a table has a size", "hpack.rs", "while self.size + needed > self.capacity {", "while false {"),
     Rule("padding is of ones", "hpack.rs", "accepted.then_some(())", "Some(())"),
+    Rule("a run is of one epoch", "replica.rs", "marks.epoch == self.marks.epoch && ", ""),
+    Rule("replaced files end a run", "replica.rs", " && marks.replaced == self.marks.replaced", ""),
+    Rule("what is removed is not sent", "replica.rs", "link.next < marks.begin || ", ""),
+    Rule("a log that is cut ends a run", "replica.rs", " || link.next > marks.written", ""),
+    Rule("frames end where the longest would", "replica.rs", ".min(longest)", ""),
+    Rule("a slave has what it was sent", "replica.rs", "written.min(link.next)", "written"),
+    Rule("reports are not negative", "replica.rs", "(0..=most)", "(i64::MIN..=most)"),
+    Rule("a part of a report waits", "replica.rs", "link.partial = partial;", ""),
+    Rule(
+        "a frame that is half sent goes on",
+        "replica.rs",
+        "link.rest = Some((link.next, size, count));",
+        "",
+    ),
+    Rule(
+        "an idle slave hears of the master",
+        "replica.rs",
+        ".min(link.sent_ns + self.limits.heartbeat_ns)",
+        "",
+    ),
+    Rule("the broker hears of acknowledgements", "replica.rs", "self.moved = true;", ""),
+    Rule("notes have a bound", "replica.rs", "> self.notes_max.max(SLAVES_MAX)", "> usize::MAX - 1"),
+    Rule("frames follow each other", "replica.rs", "offset != self.end || !fits", "!fits"),
+    Rule("a frame is in one file", "replica.rs", " || i64::from(size) > self.room.limit - self.end", ""),
+    Rule("frames are whole", "replica.rs", "(body.len() >= size as usize).then_some", "true.then_some"),
+    Rule(
+        "the end is shown before it is reported",
+        "replica.rs",
+        "if self.end != self.published {",
+        "if false {",
+    ),
+    Rule("rings are some time apart", "replica.rs", "now_ns - self.rung_ns >= self.ring_apart_ns", "true"),
+    Rule(
+        "a report that is half sent goes on",
+        "replica.rs",
+        "self.unsent = report[count.min(REPORT)..].to_vec();",
+        "",
+    ),
+    Rule(
+        "the buffer keeps what is not parsed",
+        "replica.rs",
+        "buffer.copy_within(self.parsed..self.filled, 0);",
+        "",
+    ),
+    Rule("growth is told", "replica.rs", "self.end >= self.room.wake_at || ", ""),
 )  # fmt: skip
 
 
@@ -191,10 +242,17 @@ def passes(module: Path, tests: tuple[str, ...]) -> bool:
     return done.returncode == 0
 
 
+def tests_of(rule: Rule) -> tuple[str, ...]:
+    """Return the tests that must find a broken rule."""
+    if rule.file == "replica.rs":
+        return REPLICA_TESTS
+    return SEND_TESTS if rule.file in SEND_FILES else STORE_TESTS
+
+
 def main() -> None:
     """Break the rules."""
     named = sys.argv[1:]
-    rules = [rule for rule in RULES if not named or rule.name in named]
+    rules = [rule for rule in RULES if not named or rule.name in named or rule.file in named]
     commit = subprocess.run(
         ["git", "log", "-1", "--format=%h"], cwd=REPO, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -206,7 +264,7 @@ def main() -> None:
         module.mkdir()
         shutil.copytree(REPO / "native", native, ignore=shutil.ignore_patterns("target"))
         build(native, module)
-        if not (passes(module, STORE_TESTS) and passes(module, SEND_TESTS)):
+        if not all(passes(module, tests) for tests in (STORE_TESTS, SEND_TESTS, REPLICA_TESTS)):
             sys.exit("the tests fail with the unchanged lane")
         for rule in rules:
             path = native / "core/src" / rule.file
@@ -217,7 +275,7 @@ def main() -> None:
             began = time.monotonic()
             try:
                 build(native, module)
-                found = not passes(module, SEND_TESTS if rule.file in SEND_FILES else STORE_TESTS)
+                found = not passes(module, tests_of(rule))
             finally:
                 path.write_text(text)
             if not found:

@@ -129,7 +129,7 @@ def environment(services: Path = SERVICES) -> dict[str, str]:
     if transport := os.environ.get("WHIMBREL_CLIENT_TRANSPORT"):
         kept["WHIMBREL_CLIENT_TRANSPORT"] = transport
     if lane := os.environ.get("WHIMBREL_TEST_LANE"):
-        kept |= {"WHIMBREL_LANE": lane, "WHIMBREL_BROKER_LANE": lane}
+        kept |= {"WHIMBREL_LANE": lane, "WHIMBREL_BROKER_LANE": lane, "WHIMBREL_REPLICATOR_LANE": lane}
     return kept | {"PYTHONPATH": str(services), "PYTHONUNBUFFERED": "1"}
 
 

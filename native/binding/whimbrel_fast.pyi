@@ -77,6 +77,127 @@ class ParkedAnswers:
     def take_parked_before(self, at: float) -> list[tuple[Any, float, Answers]]:
         """Take those that were parked before a time."""
 
+class Feeding:
+    """The master's end of replication in its steady state (`replica.rs` in `native/core`); times are ns.
+
+    `next` says what to do: ("send", link, offset, size), ("wait", until), ("leave",). `feed` does it with system
+    calls; another caller says how it went by the other methods.
+    """
+
+    moved: bool  # acknowledgements have moved, and the broker was not rung
+    timed_out: bool  # since its time was up
+    written: int  # where the log ended when it was last looked at
+
+    def __init__(
+        self,
+        marks: tuple[int, int, int, int],
+        frame_max: int,
+        file: tuple[int, int],
+        limits: tuple[int, int, int],
+        notes: bool,
+    ) -> None:
+        """Begin.
+
+        Args:
+            marks: epoch, begin, written, replaced.
+            frame_max: bytes of the log in one frame.
+            file: where the log's file begins and ends.
+            limits: how long without a heartbeat, without a report, and when the run ends.
+            notes: whether to keep what metrics need.
+        """
+
+    def add(
+        self,
+        slot: int,
+        next_offset: int,
+        acknowledged: int,
+        sent_bytes: int,
+        sent_ns: int,
+        received_ns: int,
+        partial: bytes,
+    ) -> None:
+        """Add a connection."""
+
+    def links(
+        self,
+    ) -> list[tuple[int, int, int, int, int, bytes, bytes, tuple[int, int, int] | None]]:
+        """Return the connections as they are: as `add`, then reports that are Python's, and the frame of which
+        a part was sent: offset, size, bytes sent."""
+
+    def notes(self) -> list[tuple[bool, int, int]]:
+        """Return whether a slave has acknowledged, or the log was written; up to where; when."""
+
+    def next(self, marks: tuple[int, int, int, int], now_ns: int) -> tuple[Any, ...]: ...
+    def sent(self, link: int, size: int, count: int, now_ns: int) -> None: ...
+    def waited(self, plain: bool) -> None: ...
+    def received(self, link: int, data: bytes, written: int, now_ns: int) -> bool: ...
+    def rang(self, done: bool) -> None: ...
+
+class Following:
+    """The slave's end; see `Feeding`.
+
+    `next` says ("append", place in the buffer, size, offset), ("publish", end), ("report", offset), ("ring",),
+    ("wait", until) or ("leave",).
+    """
+
+    end: int
+    reported: tuple[int, int]
+    received_ns: int
+    rung: tuple[bool, int]
+    buffer: tuple[int, int]
+    unsent: bytes
+    timed_out: bool
+
+    def __init__(
+        self,
+        log: tuple[int, int, int],
+        reported: tuple[int, int],
+        received_ns: int,
+        rung: tuple[bool, int, int],
+        buffer: tuple[int, int],
+        limits: tuple[int, int, int],
+    ) -> None:
+        """Begin.
+
+        Args:
+            log: its end, that of its file, and from where on Python is wanted.
+            reported: which end, and when.
+            received_ns: when something came last.
+            rung: whether the broker is to be rung, when it was, how far apart.
+            buffer: bytes in it, and how many of them are parsed.
+            limits: as of `Feeding`.
+        """
+
+    def next(self, buffer: bytearray | memoryview, now_ns: int) -> tuple[Any, ...]: ...
+    def appended(self, size: int, done: bool) -> None: ...
+    def sent_report(self, count: int, now_ns: int) -> None: ...
+    def rang(self, done: bool, now_ns: int) -> None: ...
+    def waited(self, plain: bool) -> None: ...
+    def make_room(self, buffer: bytearray | memoryview) -> int: ...
+    def received(self, count: int, now_ns: int) -> None: ...
+
+def feed(
+    feeding: Feeding,
+    page: object,
+    places: dict[str, int],
+    descriptors: dict[str, int],
+    file_start: int,
+    sockets: list[int],
+) -> None:
+    """Feed slaves until the run ends, without the interpreter's lock."""
+
+def follow(
+    following: Following,
+    page: object,
+    places: dict[str, int],
+    descriptors: dict[str, int],
+    socket: int,
+    buffer: object,
+    mapped: object,
+    base: int,
+) -> None:
+    """Follow a master until the run ends, without the interpreter's lock; nobody else may use `buffer`."""
+
 class SendCalls:
     """Plain sends; the arguments are the fields of `Policy`, `Shape` and `Sends` in `native/core`."""
 

@@ -56,6 +56,10 @@ class Doorbell:
         """Return the descriptor that becomes readable when the other process rings."""
         return self.sock.fileno()
 
+    def out_fileno(self) -> int:
+        """Return the descriptor by which the other's bell is rung; -1 before the first ring."""
+        return -1 if self.out is None else self.out.fileno()
+
     def ring(self, other: Bell) -> None:
         """Wake the other process if it is there; never blocks, never fails."""
         # No socket, a dead owner, or a full queue (which wakes it anyway): the poll covers all of them.

@@ -4,6 +4,7 @@
                meanwhile; where it flushes before it reports, on its disk
     held       some slave holds what is confirmed. Below `risk` (`takeover.py`) slaves may have lost it since;
                with asynchronous replication a master that had no slave for AWAY_S may have gone on alone
+    shown      it is not beyond what the page shows as written
     kept       the slave that takes over holds what the lost master's mark said, with the same exceptions
 
 A look passes over a slave whose log is not open, and a master whose log was opened anew since the last one.
@@ -63,6 +64,8 @@ class Confirmation:
             if page is None or not page.epoch:
                 self.before.pop(group, None)
                 continue
+            if page.confirmed > page.written:
+                self.fail("confirmed", f"{master.name} confirms {page.confirmed} of {page.written}")
             counted = self.counted(master, page)
             self.note_alone(group, page, counted)
             before = self.before.get(group)

@@ -11,12 +11,14 @@ says which), or because the process is killed; starting another one is the clust
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+import selectors
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from replicashell import Shell
 from sim.loop import SimLoop
 from sim.network import SimNetwork
 from sim.process import SimProcess, running
@@ -151,6 +153,14 @@ class TurnLoop:
         self.watched: dict[int, tuple[SimSocket, int, Callable[[int], None]]] = {}
         self.run = run
         self.planned_at = float("inf")
+        shell = Shell(
+            self,
+            process.machine.files,
+            process.machine.monotonic,
+            lambda sock: bool(sock.events() & selectors.EVENT_READ),
+            self.others_ready,
+        )
+        self.feed, self.follow = shell.feed, shell.follow
 
     def plan(self, delay: float) -> None:
         """Have a turn after a while, unless one comes earlier."""
@@ -190,6 +200,13 @@ class TurnLoop:
         """Wake the broker if it sleeps."""
         if self.page.broker_sleeping:
             self.bell.ring("broker")
+
+    def others_ready(self, socks: Sequence[SimSocket]) -> bool:
+        """Whether something else than to read from these is possible."""
+        wanted = {sock.number: selectors.EVENT_READ for sock in socks}
+        return any(
+            sock.events() & events & ~wanted.get(sock.number, 0) for sock, events, _ in self.watched.values()
+        )
 
     def turn(self, timeout: float, idle: Callable[[], bool]) -> None:
         """Call back for what is ready, and plan the next turn."""

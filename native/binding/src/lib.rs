@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod calls;
+mod replica;
 mod views;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -129,11 +130,15 @@ fn whimbrel_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<calls::SendCalls>()?;
     module.add_class::<calls::Answers>()?;
     module.add_class::<calls::ParkedAnswers>()?;
+    module.add_class::<replica::Feeding>()?;
+    module.add_class::<replica::Following>()?;
     module.add_function(wrap_pyfunction!(entries, module)?)?;
     module.add_function(wrap_pyfunction!(keys, module)?)?;
     module.add_function(wrap_pyfunction!(hashed, module)?)?;
     module.add_function(wrap_pyfunction!(joined, module)?)?;
     module.add_function(wrap_pyfunction!(put_keys, module)?)?;
     module.add_function(wrap_pyfunction!(panic, module)?)?;
+    module.add_function(wrap_pyfunction!(replica::feed, module)?)?;
+    module.add_function(wrap_pyfunction!(replica::follow, module)?)?;
     Ok(())
 }

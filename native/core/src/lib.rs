@@ -9,6 +9,9 @@
 //! dispatch  records of the log -> entries of the consume queues, and keys for the index
 //! index     keys -> an index file
 //! hash      Java's hash of a text, and that of a key in the index
+//! calls     bytes of a connection -> calls of one method, and frames of their answers; hpack: their header blocks
+//! send      a request's messages (proto) -> records, entries and keys; pass: one read of a connection
+//! replica   what the loops of both replicators do next
 //! ```
 #![forbid(unsafe_code)]
 
@@ -20,4 +23,5 @@ pub mod index;
 pub mod pass;
 pub mod proto;
 pub mod record;
+pub mod replica;
 pub mod send;

@@ -54,6 +54,11 @@ class ReceiveBuffer:
         self.parsed = end
         return data[:end]
 
+    def rest(self) -> memoryview:
+        """Return the whole frames among the bytes that are not parsed, which are then parsed; as `fill`."""
+        self.room()
+        return self.fill(0, 0)
+
     def clear(self) -> None:
         """Forget everything."""
         self.filled = self.parsed = self.missing = 0

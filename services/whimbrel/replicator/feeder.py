@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from whimbrel.errors import IllegalOffset, PeerError, StoreError
 from whimbrel.ha.protocol import MasterProtocol, OutOfRange
+from whimbrel.replicator.lane_turns import feed
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.slave_connection import SendResult, SlaveConnection
@@ -142,6 +143,21 @@ class Feeder:
         deadlines = [connection.deadline for connection in self.connections.values()]
         deadlines += [connection.accepted_at + SILENT_S for connection in self.silent[:1]]
         return max(min(deadlines, default=now + WAKE_POLL_S) - now, 0.001)
+
+    def steady(self) -> bool:
+        """Whether there is nothing to do but to send what the log grows by, and to take reports."""
+        return (
+            self.traces is None
+            and not self.silent
+            and not self.busy
+            and not self.acks_moved
+            and self.page.epoch == self.epoch
+            and all(connection.steady for connection in self.connections.values())
+        )
+
+    def run_lane(self, now: float) -> bool:
+        """See `Worker`."""
+        return feed(self, now)
 
     def change_epoch(self) -> None:
         """Start to feed a recovered log, or stop feeding one that is being recovered."""
@@ -267,10 +283,18 @@ class Feeder:
             self.set_blocked(connection, blocked=False)
         if not mask & selectors.EVENT_READ:
             return
+        self.take(connection)
+
+    def take(self, connection: SlaveConnection, data: bytes = b"") -> None:
+        """Take what a slave has sent: `data`, or what the socket has."""
         # A report may be about what was written after this turn began: the marks are read anew.
-        begin, end = self.page.begin, self.page.written
+        begin, end, now = self.page.begin, self.page.written, self.clock()
         try:
-            if not connection.receive(begin=begin, end=end, now=self.clock()):
+            if data:
+                moved = connection.take(data, begin=begin, end=end, now=now)
+            else:
+                moved = connection.receive(begin=begin, end=end, now=now)
+            if not moved:
                 return
         except OutOfRange as error:
             self.refuse(connection, error)

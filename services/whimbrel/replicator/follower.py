@@ -49,6 +49,7 @@ from whimbrel.ha.protocol import (
 )
 from whimbrel.model.route import Endpoint
 from whimbrel.replicator.buffers import AppendBuffer, ReceiveBuffer
+from whimbrel.replicator.lane_turns import follow
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
 from whimbrel.replicator.overlap import overlap_start
@@ -199,6 +200,41 @@ class Follower:
         if self.ring_due:
             deadline = min(deadline, self.rung_at + RING_INTERVAL_MIN_S)
         return min(max(deadline - now, 0.001), WAKE_POLL_S)
+
+    def steady(self) -> bool:
+        """Whether there is nothing to do but to append what comes, and to report it."""
+        core, log = self.core, self.log
+        return (
+            core is not None
+            and self.accepted
+            and not core.body_left
+            and not core.header
+            and core.end == log.end == self.appended_end == core.reported
+            and self.pending is None
+            and not self.unsent
+            and not self.sync
+            and self.traces is None
+            and not log.failed
+            and not self.master_changed()
+            and log.end < log.limit
+        )
+
+    def run_lane(self, now: float) -> bool:
+        """See `Worker`."""
+        return follow(self, now, RING_INTERVAL_MIN_S)
+
+    def take_received(self, now: float) -> None:
+        """Go on with what the lane has left: frames in the buffer, a report that is due."""
+        core = self.core
+        assert core is not None
+        try:
+            data = self.buffer.rest()
+            if data:
+                self.pending = core.receive(data, core.received_at)
+                self.take(now)
+            self.send_reports(now)
+        except PeerError as error:
+            self.fail(error, now)
 
     def master_changed(self) -> bool:
         """Whether the broker names another master than the one we know."""

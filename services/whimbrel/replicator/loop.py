@@ -12,13 +12,21 @@ import select
 import selectors
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from whimbrel.machine import MACHINE, Machine
+from whimbrel.replicator.buffers import ReceiveBuffer
+from whimbrel.replicator.lane_turns import PLACES
 from whimbrel.replicator.sockets import Network
+from whimbrel.store.commitlog import LogWriter
 from whimbrel.store.shared_page import SharedPage
 from whimbrel.wakeup import WAKE_POLL_S, Doorbell
+
+if TYPE_CHECKING:
+    from whimbrel.replicator.slave_connection import SlaveConnection
 
 __all__ = ["Loop"]
 
@@ -122,6 +130,44 @@ class Loop:
                 if found & ~select.EPOLLIN:
                     mask |= selectors.EVENT_WRITE
                 callback(mask & events)
+
+    def feed(
+        self,
+        native: ModuleType,
+        feeding: Any,
+        connections: Sequence["SlaveConnection"],
+        fd: int,
+        start: int,
+    ) -> None:
+        """Feed slaves by the compiled lane from a file of the log, which begins at `start`, until it ends."""
+        sockets = [connection.sock.fileno() for connection in connections]
+        native.feed(feeding, self.page.mapped, PLACES, self.descriptors(fd), start, sockets)
+
+    def follow(
+        self, native: ModuleType, following: Any, sock: socket.socket, buffer: ReceiveBuffer, log: LogWriter
+    ) -> None:
+        """Follow a master by the compiled lane, until it ends."""
+        segment = log.segment
+        assert segment is not None
+        native.follow(
+            following,
+            self.page.mapped,
+            PLACES,
+            self.descriptors(segment.fd),
+            sock.fileno(),
+            buffer.buffer,
+            segment.mapped,
+            log.base,
+        )
+
+    def descriptors(self, log_fd: int) -> dict[str, int]:
+        """Return what the compiled lane waits for, rings, and reads or writes."""
+        return {
+            "epoll": self.epoll.fileno(),
+            "bell": self.bell.fileno(),
+            "broker_bell": self.bell.out_fileno(),
+            "log": log_fd,
+        }
 
     def close(self) -> None:
         """Close everything; the page stays for the broker."""

@@ -82,6 +82,10 @@ class ReplicatorOptions:
         minimum=-1,
         maximum=65535,
     )
+    # What it does, and what Python does without it: docs/lane.md.
+    lane: Literal["auto", "off", "required"] = option(
+        "auto", help="the compiled lane: used if it is there, not used, or no start without it"
+    )
     ready_file: str = option("", help="written when the process is ready")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = option(
         "INFO", help="least severe log lines to write"

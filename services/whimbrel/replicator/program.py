@@ -1,6 +1,7 @@
 """The process: settings, one replicator a store, signals, the ready file, and the exit code."""
 
 import contextlib
+import faulthandler
 import fcntl
 import logging
 import os
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from whimbrel.config import load_or_exit, settings_line
 from whimbrel.errors import StoreError, WhimbrelError
-from whimbrel.machine import FILES
+from whimbrel.lane import Lane
+from whimbrel.machine import FILES, Machine
 from whimbrel.probes import serve_health
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
@@ -46,13 +48,16 @@ def serve(options: ReplicatorOptions) -> None:
         OSError: the port of metrics or health can't be had.
     """
     root = Path(options.store)
+    machine = Machine(lane=Lane(options.lane))
+    if machine.lane.active:
+        faulthandler.enable()  # should the lane crash after all, the place is in the log
     try:
         FILES.make_directory(root)
     except OSError as error:
         raise StoreError(f"the store {root} can't be made: {error}") from error
     with (
         only_replicator(root),
-        contextlib.closing(Loop(root)) as loop,
+        contextlib.closing(Loop(root, machine)) as loop,
         Replicator(loop, options) as replicator,
     ):
         loop.catch_signals()

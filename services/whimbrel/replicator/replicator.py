@@ -63,6 +63,9 @@ class Replicator:
         self.next_role: Role | None = None
         self.worker: Worker | None = None
         self.log_epoch = 0  # of the log that the last role wrote
+        if loop.page.replica_pass:
+            loop.page.replica_pass = 0
+            loop.machine.lane.died_within()
 
     def __enter__(self) -> Self:
         return self
@@ -105,8 +108,11 @@ class Replicator:
         if worker is None:
             self.loop.turn(WAKE_POLL_S, lambda: True)
             return
+        by_lane = worker.run_lane(now)
+        now = self.clock()
         worker.step(now)
-        self.loop.turn(worker.wait_timeout(now), worker.idle)
+        if not by_lane:
+            self.loop.turn(worker.wait_timeout(now), worker.idle)
 
     def change_role(self, role: Role) -> None:
         """Stop the role that is held, and start the next one as soon as it may."""

@@ -38,6 +38,13 @@ class Worker(Protocol):
     def step(self, now: float) -> None:
         """Do what the marks and the timers ask for."""
 
+    def run_lane(self, now: float) -> bool:
+        """Go on by the compiled lane while all is plain, then a step is due.
+
+        Returns:
+            Whether its time was up; else there may be something to be called back for: a turn of the loop.
+        """
+
     def wait_timeout(self, now: float) -> float:
         """Return how long nothing is due."""
 

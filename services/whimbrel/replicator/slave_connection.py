@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from whimbrel.errors import ConnectionClosed, StoreError
+from whimbrel.ha.frames import FRAME_HEADER
 from whimbrel.ha.protocol import MasterProtocol
 from whimbrel.replicator.sockets import Network
 from whimbrel.store.log_reader import LogReader
@@ -99,9 +100,28 @@ class SlaveConnection:
             raise ConnectionClosed(f"{error.strerror}") from error
         if not data:
             raise ConnectionClosed("closed by the slave")
+        return self.take(data, begin=begin, end=end, now=now)
+
+    def take(self, data: bytes, *, begin: int, end: int, now: float) -> bool:
+        """Take bytes of the slave; see `receive`."""
         before = self.core.acknowledged
         self.core.receive(data, begin=begin, end=end, now=now)
         return self.core.acknowledged != before
+
+    @property
+    def steady(self) -> bool:
+        """Whether a frame is what comes next, and reports acknowledge."""
+        return (
+            self.proven and self.core.end_told and not self.blocked and not self.head and not self.body_left
+        )
+
+    def resume(self, offset: int, size: int, sent: int) -> None:
+        """Go on with a frame of which so many bytes are sent, header and body."""
+        header = FRAME_HEADER.pack(offset, size)
+        body_sent = max(sent - len(header), 0)
+        self.head = header[sent:]
+        self.body_at, self.body_left = offset + body_sent, size - body_sent
+        self.by_file = size >= SENDFILE_BYTES_MIN
 
     def send(self, log: LogReader, *, begin: int, end: int, now: float) -> SendResult:
         """Send frames until nothing is left, the socket is full, or it is the others' turn.

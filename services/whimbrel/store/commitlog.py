@@ -478,6 +478,21 @@ class LogWriter:
             self.preallocator.wake(segment, end)
         return end
 
+    def grown(self, end: int) -> None:
+        """Take note that the current file holds bytes of a master's log up to `end`, as the page says.
+
+        The compiled lane has appended them (`replicator/lane_turns.py`).
+        """
+        segment = self.segment
+        assert segment is not None
+        assert self.end <= end <= self.limit
+        self.replicated, self.end = True, end
+        segment.written(end - self.base)
+        if end >= self.preallocator.wake_at:
+            self.preallocator.wake(segment, end)
+        if end - self.flushed > self.flush_bytes:
+            self.flusher.wake()
+
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the log, fewer at the end of a file.
 

@@ -92,6 +92,17 @@ class LogReader:
         start, position, available = self.locate(offset)
         return (self.segments.fd(start) if available else -1), position, available
 
+    def file_of(self, offset: int) -> tuple[int, int] | None:
+        """Return the descriptor of the file in which the log goes on at an offset, and where it begins.
+
+        None where it may not exist yet. Do not close the descriptor.
+
+        Raises:
+            IllegalOffset: the offset is outside the log.
+        """
+        start, position, available = self.locate(offset)
+        return (self.segments.fd(start), start) if position or available else None
+
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of the log, fewer at the end of a file or of the log."""
         start, position, available = self.locate(offset)

@@ -101,6 +101,10 @@ class Segment:
         while data:
             count = self.files.pwrite(self.fd, data, position)
             data, position = data[count:], position + count
+        self.written(position)
+
+    def written(self, position: int) -> None:
+        """Take note that a file is written up to a position: the pages before it need no populating."""
         self.populated = max(self.populated, position // PAGE * PAGE)
 
     def flush(self) -> None:

@@ -18,7 +18,8 @@ the old value or the new one. **The cells are the truth**; the doorbell (`whimbr
     2432  host of the slave refused last, text of 64 bytes                              the replicator
     2496  host at which the master's replicator is reached, text of 320 bytes           the replicator
     2816  broker name, text of 136 bytes                                                the broker
-    3072  epoch of the log that the slots' acknowledgements are about, 7 free cells     the replicator
+    3072  epoch of the log that the slots' acknowledgements are about, lane pass,       the replicator
+          6 free cells
     3136  16 times of connecting: negative until the connection's reports count         the replicator
     3264  16 slaves: time of connecting * 256 + broker id                               the broker
     3392  address from which a slave's replicator is connected, text of 64 bytes        the replicator
@@ -191,6 +192,7 @@ class SharedPage:
     refused_peer = Text(REFUSED_PEER, PEER_BYTES)  # its host
     trouble = Text(TROUBLE, TEXT_BYTES)  # one sentence for people; "" when all is well
     fed_epoch = Cell(FED_EPOCH)  # master: of the log that slaves are fed from, 0 when from none
+    replica_pass = Cell(FED_EPOCH + 8)  # 1 while the compiled lane decides something in the replicator
     local_ha = Text(LOCAL_HA, PEER_BYTES)  # slave: "host:port" of our end of the connection to the master
     local_ha_version = Cell(LOCAL_HA)  # another one whenever it was written
 
@@ -266,6 +268,12 @@ class SharedPage:
         self.bytes.release()
         if isinstance(self.mapped, mmap.mmap):
             self.mapped.close()
+
+    @classmethod
+    def place(cls, name: str) -> int:
+        """Return where the cell of an attribute is, in bytes."""
+        cell: Cell = vars(cls)[name]
+        return 8 * cell.index
 
     def recovering(self) -> None:
         """Mark the log as being recovered: its cells may not be relied on."""

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from lanekit import lane_or_skip
 from masterlog import MasterLog
+from replicashell import play
 from whimbrel.ha.frames import REPORT
+from whimbrel.lane import Lane
+from whimbrel.machine import Machine
 from whimbrel.replicator.feeder import DISPLACED_AFTER_S, SILENT_MAX, SILENT_S, Feeder
 from whimbrel.replicator.loop import Loop
 from whimbrel.replicator.options import ReplicatorOptions
@@ -24,12 +28,14 @@ STRANGER, SLAVE, OTHER = "127.0.0.66", "127.0.0.1", "127.0.0.2"
 class Stage:
     """The feeder over a log that the test writes, and its peers."""
 
-    def __init__(self, root: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, root: Path, stack: contextlib.ExitStack, lane: Lane | None = None) -> None:
         self.stack = stack
         self.now = 1000.0
         self.master = stack.enter_context(MasterLog(root, file_size=65536))
         self.end = self.master.append(5)
-        self.loop = stack.enter_context(contextlib.closing(Loop(root)))
+        machine = Machine(lane=lane or Lane("off"))
+        self.loop = stack.enter_context(contextlib.closing(Loop(root, machine)))
+        self.shell = play(self.loop, lambda: self.now)
         self.page = self.loop.page
         options = ReplicatorOptions(role="master", store=str(root), port=0)
         self.feeder = Feeder(self.loop, options, clock=lambda: self.now)
@@ -38,10 +44,12 @@ class Stage:
     def turns(self, done: Callable[[], bool]) -> None:
         """Run the feeder until something is so."""
         for _ in range(TURNS_MAX):
+            by_lane = self.feeder.run_lane(self.now)
             self.feeder.step(self.now)
             if done():
                 return
-            self.loop.turn(0.001, self.feeder.idle)
+            if not by_lane:
+                self.loop.turn(0.001, self.feeder.idle)
         raise AssertionError("it never happened")
 
     def connect(self, host: str = SLAVE) -> socket.socket:
@@ -95,10 +103,10 @@ def closed(peer: socket.socket) -> bool:
     return True
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+@pytest.fixture(params=["python", "lane"])
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
     with contextlib.ExitStack() as stack:
-        yield Stage(tmp_path, stack)
+        yield Stage(tmp_path, stack, lane_or_skip() if request.param == "lane" else None)
 
 
 def test_a_connection_that_reports_nothing_has_no_slot_and_is_closed(stage: Stage) -> None:

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from lanekit import lane_or_skip
 from masterlog import HOST
+from replicashell import play
 from whimbrel.errors import StoreFull
 from whimbrel.ha.frames import FRAME_HEADER, REPORT
 from whimbrel.ha.protocol import COMPARE_BYTES
+from whimbrel.lane import Lane
+from whimbrel.machine import Machine
 from whimbrel.replicator.buffers import RECEIVE_BYTES
 from whimbrel.replicator.follower import RING_INTERVAL_MIN_S, Follower
 from whimbrel.replicator.loop import Loop
@@ -27,7 +31,14 @@ TURNS_MAX = 2000
 class Stage:
     """The follower, its log, and the master's end of the connection."""
 
-    def __init__(self, root: Path, *, flush: str = "async", compare_bytes: int = COMPARE_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        flush: str = "async",
+        compare_bytes: int = COMPARE_BYTES,
+        lane: Lane | None = None,
+    ) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(10)
         port = self.listener.getsockname()[1]
@@ -38,20 +49,23 @@ class Stage:
             flush=flush,  # type: ignore[arg-type]
             compare_bytes=compare_bytes,
         )
-        self.loop = Loop(root)
+        self.loop = Loop(root, Machine(lane=lane or Lane("off")))
+        self.shell = play(self.loop, lambda: self.now)
         store = StoreOptions(commitlog_file_size=FILE, flush=options.flush, flush_interval_ms=3_600_000)
         self.log = LogWriter.open(root, store)
         self.follower = Follower(self.loop, options, self.log, clock=lambda: self.now)
         self.reports: list[int] = []
-        self.now, self.step_s = 1000.0, 0.01
+        self.now, self.step_s, self.wait_s = 1000.0, 0.01, 0.02
 
     def turns(self, done: Callable[[], bool]) -> None:
         """Run the follower until something is so."""
         for _ in range(TURNS_MAX):
             if done():
                 return
+            by_lane = self.follower.run_lane(self.now)
             self.follower.step(self.now)
-            self.loop.turn(self.follower.wait_timeout(self.now), self.follower.idle)
+            if not by_lane:
+                self.loop.turn(min(self.follower.wait_timeout(self.now), self.wait_s), self.follower.idle)
             self.now += self.step_s
         raise AssertionError("it never happened")
 
@@ -99,9 +113,9 @@ class Stage:
         self.listener.close()
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
+@pytest.fixture(params=["python", "lane"])
+def stage(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    made = Stage(tmp_path, lane=lane_or_skip() if request.param == "lane" else None)
     yield made
     made.close()
 

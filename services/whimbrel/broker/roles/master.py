@@ -85,7 +85,7 @@ class MasterRole(Role):
             self.page,
             file,
             self.loop,
-            written=self.log_end,
+            written=lambda: self.page.written,  # not what this tick has appended and not shown yet
             kept=self.store.intact_end,
             fallbehind_max=options.slave_fallbehind_max_bytes,
             synchronous=options.replication == "sync",
