@@ -1,4 +1,4 @@
-"""Measure sends with a generator that costs 1.5 us a call, in strict rounds over several trees of our code.
+"""Measure sends and reads with a generator of 1 to 2 us a call, in strict rounds over trees of our code.
 
     python bench/raw.py                                    this tree, all modes and points
     python bench/raw.py --trees before=REVISION,now=.      the same beside another revision of the repository
@@ -9,11 +9,20 @@
             sync   synchronous replication        flush  synchronous flush, no slave
     point   c1, c32, c256: single sends of 1 KiB so many at a time, over 1, 1 and 4 connections
             c32x32, c256x256: the same over so many connections      batch: 8 calls of 32 messages at a time
+            java32, go32, python32, nodejs32: c32 with the header blocks of an SDK, a key, three properties
+            tls32: c32 under TLS
+            receive1, receive8: so many consumers with a connection each, receives of 32 messages, and a call
+            for each acknowledgement      receive-batch: one that acknowledges all of a receive at once
+            pull1, pull4: pulls of 32 over so many connections, from the begin of each queue to its end
 
 Each round starts a fresh cluster for each tree and mode, the trees in alternating order. CPU is that of all
 server processes, from before the first counted call until queues, index and slave have caught up, so what a
 broker puts off counts as well; a generator that is stopped before it counts (`--count`) would hide it. After
-the points of a mode the stores are verified, and what they hold is compared with what was acknowledged.
+the points of a mode the stores are verified. Points that read fill a topic of their own first, with about as
+much as takes `--secs`; a message is then one that was acknowledged, or pulled, and p50 and p99 are those of a
+receive or a pull.
+
+The generator is `bench/load/v2calls.cc`; it is built when it is not there (g++, make; libssl-dev for tls32).
 
 Nothing here asserts a time.
 """
@@ -34,7 +43,7 @@ from typing import Any
 REPO = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPO / "services"), str(REPO / "tests"), str(REPO / "bench")]
 
-from run import FULL_SIZES, page, scratch_directory, tool  # noqa: E402
+from run import FULL_SIZES, LOAD, build, page, scratch_directory, tool  # noqa: E402
 
 import processes  # noqa: E402 - the tests' way to start our processes
 
@@ -44,15 +53,31 @@ MODES: dict[str, tuple[int, dict[str, object]]] = {
     "sync": (1, {"replication": "sync"}),
     "flush": (0, {"flush": "sync"}),
 }
-POINTS: dict[str, list[object]] = {
+SDK: list[object] = ["--c", 32, "--keys", 1, "--properties", 3, "--headers"]
+SENDS: dict[str, list[object]] = {
     "c1": ["--c", 1],
     "c32": ["--c", 32],
     "c256": ["--c", 256, "--conns", 4],
     "c32x32": ["--c", 32, "--conns", 32],
     "c256x256": ["--c", 256, "--conns", 256],
     "batch": ["--c", 8, "--batch", 32],
+    "java32": [*SDK, "java"],
+    "go32": [*SDK, "go"],
+    "python32": [*SDK, "python"],
+    "nodejs32": [*SDK, "nodejs"],
+    "tls32": ["--c", 32, "--tls", 1],
 }
+READS: dict[str, list[object]] = {
+    "receive1": ["--mode", "receive", "--conns", 1, "--ack", "one"],
+    "receive8": ["--mode", "receive", "--conns", 8, "--ack", "one"],
+    "receive-batch": ["--mode", "receive", "--conns", 1, "--ack", "batch"],
+    "pull1": ["--mode", "pull", "--conns", 1],
+    "pull4": ["--mode", "pull", "--conns", 4],
+}
+BATCH = 32
 WARM_S = 1.0
+WARM_READS = 4096  # messages read before: they tell how many to measure with
+READS_MAX = 400_000  # messages of a point: half a GB
 QUIET_S = 0.2  # without work: all that was put off is done
 QUIET_CPU_S = 0.02
 Row = dict[str, Any]
@@ -91,24 +116,49 @@ def settle(made: processes.Cluster, pids: dict[str, int]) -> None:
             one.close()
 
 
+def generate(point: str, *arguments: object) -> Row:
+    """Run the generator; fail with what it says where not all of its calls went well."""
+    row = tool("v2calls", *arguments)
+    if "failed" in row or row["errors"]:
+        raise RuntimeError(f"{point}: {row}")
+    return row
+
+
+def fill(made: processes.Cluster, topic: str, count: int) -> None:
+    """Send so many messages in batches."""
+    batches: list[object] = ["--c", 8, "--batch", BATCH, "--count", count]
+    generate(topic, "--addr", made.master.grpc, "--topic", topic, *batches)
+
+
+def prepare(made: processes.Cluster, point: str, secs: float) -> list[object]:
+    """Warm everything up; return the arguments of the run that is measured."""
+    if point in SENDS:
+        sends: list[object] = ["--addr", made.master.grpc, "--topic", "Raw", *SENDS[point]]
+        generate(point, *sends, "--secs", 0.5, "--warm", WARM_S)
+        return [*sends, "--secs", secs, "--warm", 0]
+    topic = f"Raw-{point}"
+    reads: list[object] = ["--addr", made.master.grpc, "--topic", topic, *READS[point]]
+    fill(made, topic, WARM_READS)
+    warm = generate(point, *reads, "--count", WARM_READS)
+    count = max(WARM_READS, min(READS_MAX, int(warm["rate"] * secs))) // BATCH * BATCH
+    fill(made, topic, count)
+    return [*reads, "--count", count + (WARM_READS if "pull" in reads else 0)]
+
+
 def measure(made: processes.Cluster, point: str, secs: float) -> Row:
     """Run one point; return rate, latencies and CPU a message by process."""
     pids = {process.name: process.pid for process in made.processes}
-    generator: list[object] = ["--addr", made.master.grpc, "--topic", "Raw", *POINTS[point]]
-    tool("v2raw", *generator, "--secs", 0.5, "--warm", WARM_S)
+    arguments = prepare(made, point, secs)
     settle(made, pids)
     marks = page(made.master.store)
     begin = marks.written
     before = {name: cpu_s(pid) for name, pid in pids.items()}
-    row = tool("v2raw", *generator, "--secs", secs, "--warm", 0)
-    if "failed" in row or row["errors"]:
-        raise RuntimeError(f"{point}: {row}")
+    row = generate(point, *arguments)
     settle(made, pids)
     used = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
     stored, _ = marks.written - begin, marks.close()
-    messages = row["calls"] * (32 if point == "batch" else 1)
     # Calls that were under way at the end are answered, but not counted; the log knows them.
-    scale = 1e6 / messages
+    scale = 1e6 / row["n"]
     return {
         "point": point,
         "rate": row["rate"],
@@ -117,8 +167,9 @@ def measure(made: processes.Cluster, point: str, secs: float) -> Row:
         "us": {name: value * scale for name, value in used.items()},
         "all_us": sum(used.values()) * scale,
         "client_us": row["client_us"],
+        "redelivered": row.get("redelivered", 0),
         "bytes": stored,
-        "messages": messages,
+        "messages": row["n"],
     }
 
 
@@ -221,6 +272,9 @@ def main() -> None:
     parser.add_argument("--no-verify", action="store_true", help="do not check the stores afterwards")
     args = parser.parse_args()
     args.points = args.points.split(",")
+    if unknown := set(args.points) - SENDS.keys() - READS.keys():
+        parser.error(f"no points {sorted(unknown)}; there are {[*SENDS, *READS]}")
+    build(LOAD)
     args.work.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:

@@ -32,6 +32,7 @@ sys.path[:0] = [str(REPO / "services"), str(REPO / "tests")]
 from processes import Cluster, Process, environment  # noqa: E402 - the tests' way to start our processes
 
 NATIVE = REPO / "bench" / "native"
+LOAD = REPO / "bench" / "load"
 CACHE = Path.home() / ".cache"
 TOOLS = CACHE / "rocketmq-bench"
 Row = dict[str, Any]
@@ -46,6 +47,11 @@ FULL_SIZES: dict[str, object] = {
 def log(*words: object) -> None:
     """Say what happens, on standard error."""
     print(time.strftime("%H:%M:%S"), *words, file=sys.stderr, flush=True)
+
+
+def build(folder: Path) -> None:
+    """Build the load generators of a folder, those that are not there yet or not up to date."""
+    subprocess.run(["make", "-s", "-C", str(folder), f"BUILD={TOOLS}"], check=True)
 
 
 def tool(name: str, *args: object, timeout: float = 180.0) -> Row:
@@ -572,7 +578,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None, help="also write the tables there")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["make", "-s", "-C", str(NATIVE)], check=True)
+    build(NATIVE)
     bench = Bench(args)
     for stage in args.stages or stages:
         if stage not in stages:
